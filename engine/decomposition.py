@@ -1,0 +1,322 @@
+"""Decomposition: workload -> one Gram matrix per residual space, kept in structured form.
+
+A residual space belongs to a set B of attributes and holds what the table on B says beyond all smaller tables.  With a
+center pi_i (sum 1) for every attribute the identity splits as I = (I - pi_i 1^T) + pi_i 1^T, so a query q on A splits
+into one piece for every B inside A: take q . pi_i on the attributes outside B, q (I - pi_i 1^T) on those inside.
+
+Notation
+--------
+basis N_i      orthonormal basis of the vectors with sum 0, shape (n_i, n_i - 1): the cosine vectors
+lift L_i       N_i^T (I - pi_i 1^T), shape (n_i - 1, n_i): takes a table to its class coordinates
+class row      q N_i, shape (n_i - 1,): what a query asks of the class coordinates
+class Gram     sum of (class row)^T (class row) over the queries, in counts^2
+
+Queries as rows never appear: a product group gives a scalar for every attribute outside B and a small class Gram for
+every attribute inside, and the Gram of B is a sum of Kronecker products of those.
+
+Source: QuerySmasher, section 6.2 (equation 3); the cosine basis makes reversing an attribute a change of signs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.family import Array
+from engine.workload import Part, Workload
+
+NEGLIGIBLE = 1e-13  # a class Gram this small against its Gram is the rounding of zero
+Space = tuple[str, ...]
+Axes = tuple[int, ...]
+
+
+@lru_cache(maxsize=512)
+def basis(n: int) -> Array:
+    """Return the cosine basis of the vectors with sum 0, shape (n, n - 1), orthonormal columns.
+
+    Column k is even or odd under reversal as k is even or odd (k from 1).
+
+    >>> basis(2).round(3)
+    array([[ 0.707],
+           [-0.707]])
+    """
+    k, cell = np.arange(1, n)[None, :], np.arange(n)[:, None]
+    out: Array = np.sqrt(2.0 / n) * np.cos(np.pi * (cell + 0.5) * k / n)
+    out.flags.writeable = False
+    return out
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Factor:
+    """Class Gram of one part of a group on some of its axes: ``gram`` itself, or ``rows`` with rows^T rows = gram."""
+
+    sizes: tuple[int, ...]
+    rows: Array | None = None
+    gram: Array | None = None
+
+    @property
+    def dimension(self) -> int:
+        """Number of class coordinates."""
+        return math.prod(n - 1 for n in self.sizes)
+
+    def dense(self) -> Array:
+        """Return the class Gram, shape (dimension, dimension)."""
+        return self.rows.T @ self.rows if self.gram is None else self.gram
+
+    @property
+    def trace(self) -> float:
+        """Trace of the class Gram, in counts^2."""
+        return float(np.sum(self.rows**2) if self.gram is None else np.trace(self.gram))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """One summand of a subworkload's Gram: ``coefficient`` times the Kronecker product of factors on disjoint axes."""
+
+    coefficient: float
+    factors: tuple[tuple[Axes, int], ...]  # (axes of the space, number of the factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subworkload:
+    """The Gram of a residual space up to scale: the largest coefficient is 1."""
+
+    sizes: tuple[int, ...]
+    terms: tuple[Term, ...]
+
+    @property
+    def dimension(self) -> int:
+        """Number of class coordinates of the space."""
+        return math.prod(n - 1 for n in self.sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decomposition:
+    """What has to be solved: distinct subworkloads, and for every residual space which one at which scale.
+
+    Attributes
+    ----------
+    factors : distinct class Grams that the terms refer to.
+    subworkloads : distinct subworkloads.
+    spaces : residual space -> (number of its subworkload, scale); spaces that no weighted query touches are absent.
+    """
+
+    factors: tuple[Factor, ...]
+    subworkloads: tuple[Subworkload, ...]
+    spaces: Mapping[Space, tuple[int, float]]
+
+
+def class_rows(part: Part, inside: Axes, centers: Sequence[Array | None], rows: Array) -> Array:
+    """Return query rows of a part in class coordinates of the axes ``inside``.
+
+    ``rows`` has shape (k, cells of the part); ``inside`` counts positions within the part; the result has shape
+    (k, product of (n - 1) over inside).
+    """
+    tensor = rows.reshape(len(rows), *part.sizes)
+    for position in reversed(range(len(part.sizes))):
+        if position in inside:
+            tensor = np.moveaxis(np.tensordot(tensor, basis(part.sizes[position]), axes=(position + 1, 0)), -1, position + 1)
+        else:
+            tensor = np.tensordot(tensor, center(part.sizes[position], centers[position]), axes=(position + 1, 0))
+    return tensor.reshape(len(rows), -1)
+
+
+def center(n: int, given: Array | None) -> Array:
+    """Return the center vector, uniform unless one is given."""
+    return np.full(n, 1.0 / n) if given is None else given
+
+
+class Registry:
+    """Distinct factors; the same matrix up to scale is kept once."""
+
+    def __init__(self, centers: Mapping[str, Array]) -> None:
+        self.centers = centers
+        self.factors: list[Factor] = []
+        self._known: dict[Any, tuple[int, float] | float] = {}
+
+    def look_up(self, part: Part, names: tuple[str, ...], inside: Axes, weights: Array | None) -> tuple[int, float] | float:
+        """Return (factor number, scale) of a part on the axes inside, or the scalar when nothing is inside."""
+        given = [self.centers.get(name) for name in names]
+        weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
+        key = (part.key, inside, tuple(None if c is None else c.tobytes() for c in given), weights_key)
+        if key not in self._known:
+            self._known[key] = self._build(part, inside, given, weights)
+        return self._known[key]
+
+    def _build(
+        self, part: Part, inside: Axes, given: list[Array | None], weights: Array | None
+    ) -> tuple[int, float] | float:
+        sizes = tuple(part.sizes[i] for i in inside)
+        whole: float
+        if len(part.sizes) == 1:
+            gram = part.family.gram(part.sizes, weights)
+            pi = center(part.sizes[0], given[0])
+            if not inside:
+                return float(pi @ gram @ pi)
+            N, whole = basis(part.sizes[0]), float(np.trace(gram))
+            factor = Factor(sizes=sizes, gram=N.T @ gram @ N)
+        else:
+            factor, whole = self._joint(part, inside, given, weights, sizes)
+        if not inside:
+            return factor.trace
+        if factor.trace <= NEGLIGIBLE * whole or factor.dimension == 0:
+            return (-1, 0.0)
+        return self._intern(factor)
+
+    @staticmethod
+    def _joint(
+        part: Part, inside: Axes, given: list[Array | None], weights: Array | None, sizes: tuple[int, ...]
+    ) -> tuple[Factor, float]:
+        whole, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
+        narrow = part.count < dimension
+        gram = np.zeros((0 if narrow else dimension,) * 2)
+        for start, chunk in part.family.chunks(part.sizes):
+            if weights is not None:
+                chunk = chunk * np.sqrt(weights[start : start + len(chunk), None])
+            whole += float(np.sum(chunk**2))
+            projected = class_rows(part, inside, given, chunk)
+            if narrow:
+                rows.append(projected)
+            else:
+                gram += projected.T @ projected
+        return Factor(sizes=sizes, rows=np.concatenate(rows) if narrow else None, gram=None if narrow else gram), whole
+
+    def _intern(self, factor: Factor) -> tuple[int, float]:
+        scale = factor.trace
+        for number, known in enumerate(self.factors):
+            if known.sizes != factor.sizes or (known.gram is None) != (factor.gram is None):
+                continue
+            mine, other = (factor.rows, known.rows) if factor.gram is None else (factor.gram, known.gram)
+            ratio = scale / known.trace
+            if mine.shape == other.shape and np.allclose(
+                mine, other * (ratio if factor.rows is None else math.sqrt(ratio)), rtol=0, atol=1e-13 * scale
+            ):
+                return number, ratio
+        self.factors.append(factor)
+        return len(self.factors) - 1, 1.0
+
+
+@dataclass(kw_only=True)
+class _Pattern:
+    """How one kind of group spreads over the residual spaces inside it: (positions, coefficient, factors) each."""
+
+    pieces: list[tuple[Axes, float, tuple[tuple[Axes, int], ...]]] = field(default_factory=list)
+
+
+def decompose(workload: Workload, centers: Mapping[str, Array] | None = None) -> Decomposition:
+    """Split a workload into subworkloads, one Gram for every residual space.
+
+    Guarantee: for every residual space the sum of its terms equals the weighted Gram of the projected queries; spaces
+    whose Gram is zero are left out, proportional and identical subworkloads appear once.
+
+    >>> from engine.schema import Attribute, Schema
+    >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
+    >>> parts = decompose(Workload.all_ways(schema, ways=(1, 2), family="prefix"))
+    >>> len(parts.spaces), len(parts.subworkloads)
+    (7, 3)
+    """
+    registry = Registry(centers or {})
+    order = {name: i for i, name in enumerate(workload.schema.names)}
+    patterns: dict[Any, _Pattern] = {}
+    totals: dict[Space, dict[tuple[tuple[Axes, int], ...], float]] = {}
+    for group in workload.groups:
+        if group.weight == 0.0:
+            continue
+        ranks = np.argsort([order[name] for name in group.attributes]) if group.attributes else []
+        names = tuple(group.attributes[i] for i in ranks)
+        key = (group.key, tuple(ranks), tuple(_bytes(registry.centers.get(n)) for n in group.attributes))
+        if key not in patterns:
+            patterns[key] = _pattern(group, ranks, registry)
+        for positions, coefficient, factors in patterns[key].pieces:
+            space = totals.setdefault(tuple(names[p] for p in positions), {})
+            space[factors] = space.get(factors, 0.0) + group.weight * coefficient
+    return _distinct(workload, registry, totals)
+
+
+def _bytes(vector: Array | None) -> bytes | None:
+    return None if vector is None else vector.tobytes()
+
+
+def _pattern(group: Any, ranks: Sequence[int], registry: Registry) -> _Pattern:
+    parts, weights = group.parts, group.query_weights
+    if weights is not None and len(parts) > 1:
+        parts, weights = (_whole_group(group),), group.query_weights
+    position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> position in schema order
+    choices = []
+    for part in parts:
+        names = tuple(group.attributes[a] for a in part.axes)
+        options = []
+        for k in range(len(part.axes) + 1):
+            for inside in itertools.combinations(range(len(part.axes)), k):
+                found = registry.look_up(part, names, inside, weights)
+                axes = tuple(position[part.axes[i]] for i in inside)
+                options.append((axes, found))
+        choices.append(options)
+    out = _Pattern()
+    for combination in itertools.product(*choices):
+        coefficient, touched = 1.0, []
+        for axes, found in combination:
+            coefficient *= found if isinstance(found, float) else found[1]
+            if axes:
+                touched.append((axes, found[0]))
+        if coefficient > 0.0:
+            positions = tuple(sorted(a for axes, _ in touched for a in axes))
+            index = {p: i for i, p in enumerate(positions)}
+            factors = tuple(sorted((tuple(index[a] for a in axes), number) for axes, number in touched))
+            out.pieces.append((positions, coefficient, factors))
+    return out
+
+
+def _whole_group(group: Any) -> Part:
+    """Return a product group as one part, because weights of single queries do not factor."""
+    axes = tuple(a for p in group.parts for a in p.axes)
+    return Part(axes=axes, family=_Product(group.parts), sizes=tuple(n for p in group.parts for n in p.sizes))
+
+
+class _Product:
+    """The rows of a product of parts, chunk by chunk; only used to weight single queries."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+        self.key = ("product", tuple(p.key for p in parts))
+
+    def count(self, sizes: Sequence[int]) -> int:
+        return math.prod(p.count for p in self.parts)
+
+    def chunks(self, sizes: Sequence[int]) -> Any:
+        dense = [p.family.rows(p.sizes) for p in self.parts]
+        tail = dense[-1]
+        for start, combination in enumerate(itertools.product(*(range(len(d)) for d in dense[:-1]))):
+            head = np.ones(1)
+            for d, row in zip(dense[:-1], combination, strict=True):
+                head = np.kron(head, d[row])
+            yield start * len(tail), np.kron(head[None, :], tail)
+
+
+def _distinct(
+    workload: Workload, registry: Registry, totals: Mapping[Space, Mapping[tuple[tuple[Axes, int], ...], float]]
+) -> Decomposition:
+    numbers: dict[Any, int] = {}
+    subworkloads: list[Subworkload] = []
+    spaces: dict[Space, tuple[int, float]] = {}
+    for space in sorted(totals, key=lambda s: (len(s), s)):
+        scale = max(totals[space].values())
+        sizes = workload.schema.sizes(space)
+        # coefficients that differ in the last digits only belong to the same subworkload
+        terms = tuple(
+            Term(coefficient=float(f"{c / scale:.12e}"), factors=factors) for factors, c in sorted(totals[space].items())
+        )
+        key = (sizes, terms)
+        if key not in numbers:
+            numbers[key] = len(subworkloads)
+            subworkloads.append(Subworkload(sizes=sizes, terms=terms))
+        spaces[space] = (numbers[key], scale)
+    return Decomposition(factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces)

@@ -1,0 +1,363 @@
+"""Optimal strategies for one Gram matrix, each with a certified value, bound and gap.
+
+The problem, for a class Gram G and a lift L (class coordinates x cells):
+
+    minimise  tr(G X^-1)   over X > 0   with   diag(L^T X L) <= 1
+
+Its dual, with W = G^(1/2) L and a weight mu >= 0 on every cell, is  max over mu of  T(mu)^2 / sum(mu),
+T(mu) = tr (W diag(mu) W^T)^(1/2).  Every mu gives a lower bound T^2 / sum(mu), and a feasible strategy
+X = G^(1/2) (W diag(mu) W^T)^(-1/2) G^(1/2) / max(d), d = diag(L^T X L) before scaling, of value max(d) T.  The
+certificate is the pair (value, bound); no optimality has to be believed.
+
+With s = sqrt(mu) free of constraints, L-BFGS on log of the dual needs some 10 to 150 evaluations.  Signed permutations
+that leave G and L alone (reversing attributes, swapping equal ones) block-diagonalise the work; the optimal mu is
+constant on their orbits because the problem is convex.
+
+Source: QuerySmasher, section 6.3 (equation 4) states the primal; the dual and its certificate are our own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+import scipy.optimize
+
+from engine.decomposition import basis
+from engine.family import Array
+from engine.strategy import Strategy
+
+NULL = 1e-12  # eigenvalues below this share of the largest are directions that no query asks for
+SYMMETRY_FROM = 40  # smaller problems are faster without looking for symmetries
+Watch = Callable[[float], None]
+Signed = tuple[npt.NDArray[np.int64], Array]  # v -> sign * v[permutation]
+
+
+class UniformLift:
+    """The lift for uniform centers, L = N_1^T (x) ... (x) N_k^T, applied attribute by attribute.
+
+    >>> UniformLift((2, 3)).rows(np.eye(2)).shape
+    (2, 6)
+    """
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.sizes, self.cells = sizes, math.prod(sizes)
+        self.dimension = math.prod(n - 1 for n in sizes)
+
+    def rows(self, class_rows: Array) -> Array:
+        """Return class_rows @ L, shape (k, cells)."""
+        return self._along(class_rows, [n - 1 for n in self.sizes], transpose=True)
+
+    def classes(self, cell_rows: Array) -> Array:
+        """Return cell_rows @ L^T, shape (k, class coordinates): class coordinates of tables."""
+        return self._along(cell_rows, self.sizes, transpose=False)
+
+    def _along(self, rows: Array, shape: Sequence[int], *, transpose: bool) -> Array:
+        out = rows.reshape(len(rows), *shape)
+        for axis, n in enumerate(self.sizes):
+            matrix = basis(n).T if transpose else basis(n)
+            out = np.moveaxis(np.tensordot(out, matrix, axes=(axis + 1, 0)), -1, axis + 1)
+        return out.reshape(len(rows), -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How far to go: ``gap`` is the relative RMSE gap to stop at, ``evaluations`` the most steps, ``deadline`` a time."""
+
+    gap: float = 1e-7
+    evaluations: int = 600
+    deadline: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Solution:
+    """A strategy with its certificate.
+
+    Attributes
+    ----------
+    strategy : what to measure.
+    value : weighted squared error of the strategy at privacy cost 1, in counts^2.
+    bound : no strategy of the class has a smaller value.
+    dual : the weights mu that prove it, one per orbit of cells; the strategy is a function of them.
+    status : "optimal", or why the search stopped early.
+    """
+
+    strategy: Strategy
+    value: float
+    bound: float
+    dual: Array
+    status: str
+
+    @property
+    def gap(self) -> float:
+        """Relative RMSE gap: sqrt(value / bound) - 1."""
+        return math.sqrt(self.value / self.bound) - 1.0 if self.bound > 0 else 0.0
+
+
+class DualProblem:
+    """The dual of one subworkload, in blocks: rows W_b on representatives of the cell orbits.
+
+    Parameters
+    ----------
+    gram, rows : the class Gram, or rows with rows^T rows = Gram (fewer rows than class coordinates).
+    lift : takes class rows to rows on cells.
+    """
+
+    def __init__(self, *, lift: UniformLift, gram: Array | None = None, rows: Array | None = None) -> None:
+        self.lift, self.sizes = lift, lift.sizes
+        symmetries: list[tuple[Signed, Signed]] = []
+        if gram is not None and len(gram) >= SYMMETRY_FROM:
+            symmetries = _symmetries(gram, lift)
+        self.orbit, self.multiplicity, representatives = _orbits([cell for _, cell in symmetries], lift.cells)
+        self.roots: list[Array] = []  # H_b, rows in class coordinates with sum of H_b^T H_b = G
+        if gram is None:
+            self.roots.append(_independent(rows))
+        else:
+            for block in _character_bases([c for c, _ in symmetries], len(gram)):
+                root = _root(block.T @ gram @ block if symmetries else gram)
+                if len(root):
+                    self.roots.append(root @ block.T if symmetries else root)
+        self.projected = [np.ascontiguousarray(lift.rows(root)[:, representatives]) for root in self.roots]
+
+    @property
+    def variables(self) -> int:
+        """Number of free weights."""
+        return len(self.multiplicity)
+
+    def evaluate(self, mass: Array) -> tuple[float, Array]:
+        """Return T and the diagonal d of L^T X L on representatives, for the total weight of every orbit."""
+        T, d = 0.0, np.zeros(self.variables)
+        for W in self.projected:
+            eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+            root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
+            T += float(root.sum())
+            half = (U / np.sqrt(root)).T @ W
+            d += np.einsum("rc,rc->c", half, half)
+        return T, d
+
+    def bound(self, mass: Array) -> float:
+        """Return the lower bound on the value of any strategy that the weights prove."""
+        T, _ = DualProblem.evaluate(self, mass)
+        return T * T / float(mass.sum())
+
+    def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
+        """Return the best weights found (one total per orbit) and how the search ended."""
+        best: dict[str, float | Array] = {"value": math.inf, "bound": 0.0}
+        status = "optimal"
+
+        def negative_log_dual(s: Array) -> tuple[float, Array]:
+            mass = s * s
+            T, d = self.evaluate(mass)
+            total = float(mass.sum())
+            best["bound"] = max(best["bound"], T * T / total)
+            if d.max() * T < best["value"]:
+                best["value"], best["mass"] = float(d.max()) * T, mass / total
+            gap = math.sqrt(best["value"] / best["bound"]) - 1.0
+            if watch is not None:
+                watch(gap)
+            if gap <= options.gap:
+                raise StopIteration
+            if time.monotonic() > options.deadline:
+                raise TimeoutError
+            return math.log(total) - 2.0 * math.log(T), 2.0 * s / total - 2.0 * s * d / T
+
+        first = np.sqrt(self.multiplicity / self.multiplicity.sum() if start is None else start)
+        try:
+            scipy.optimize.minimize(
+                negative_log_dual,
+                first,
+                jac=True,
+                method="L-BFGS-B",
+                options={"maxcor": 30, "maxiter": options.evaluations, "maxfun": options.evaluations, "ftol": 0.0, "gtol": 0.0},
+            )
+            status = "stopped where the search made no more progress"
+        except StopIteration:
+            pass
+        except TimeoutError:
+            status = "stopped at the time limit"
+        return best["mass"], status
+
+    def solution(self, mass: Array, status: str) -> Solution:
+        """Return the strategy that the weights stand for, with its certificate."""
+        T, d = self.evaluate(mass)
+        strategy_rows, pinv, scale = [], [], math.sqrt(float(d.max()))
+        for root, W in zip(self.roots, self.projected, strict=True):
+            eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+            inverse = root.T / np.einsum("rc,rc->r", root, root)  # the rows of a root are orthogonal
+            quarter = np.maximum(eigenvalues, eigenvalues[-1] * 1e-18) ** 0.25
+            # X = H^T M^(-1/2) H; the symmetric square root of M^(-1/2) keeps the rows a smooth function of the weights
+            strategy_rows.append((U / quarter) @ (U.T @ root) / scale)
+            pinv.append((inverse @ U) * quarter @ U.T * scale)
+        rows = self.lift.rows(np.concatenate(strategy_rows))
+        complete = len(rows) == self.lift.dimension
+        strategy = Strategy(sizes=self.sizes, rows=rows, pinv=np.concatenate(pinv, axis=1), complete=complete)
+        bound = self.bound(mass)
+        return Solution(strategy=strategy, value=float(d.max()) * T, bound=bound, dual=mass, status=status)
+
+
+class FixedBasisProblem(DualProblem):
+    """The same problem restricted to X = U diag(h) U^T for the eigenvectors U of the Gram: cheap, approximate.
+
+    Source: QuerySmasher, section 6.3, approximate construction; the bound stays the one of the unrestricted problem.
+    """
+
+    def __init__(self, *, lift: UniformLift, gram: Array | None = None, rows: Array | None = None) -> None:
+        super().__init__(lift=lift, gram=gram, rows=rows)
+        self.squares = [W**2 for W in self.projected]  # row k is eigenvalue_k (u_k . lift)^2
+
+    def evaluate(self, mass: Array) -> tuple[float, Array]:
+        T, d = 0.0, np.zeros(self.variables)
+        for P in self.squares:
+            root = np.sqrt(P @ mass)
+            T += float(root.sum())
+            d += P.T @ (1.0 / root)
+        return T, d
+
+    def solution(self, mass: Array, status: str) -> Solution:
+        T, d = self.evaluate(mass)
+        scale, rows, pinv = float(d.max()), [], []
+        for root, P in zip(self.roots, self.squares, strict=True):
+            half = (P @ mass) ** 0.25 * math.sqrt(scale)
+            rows.append(root / half[:, None])
+            pinv.append(root.T / np.einsum("rc,rc->r", root, root) * half)
+        class_rows = np.concatenate(rows)
+        strategy = Strategy(
+            sizes=self.sizes,
+            rows=self.lift.rows(class_rows),
+            pinv=np.concatenate(pinv, axis=1),
+            complete=len(class_rows) == self.lift.dimension,
+        )
+        return Solution(strategy=strategy, value=scale * T, bound=self.bound(mass), dual=mass, status=f"fixed basis, {status}")
+
+
+class FourierProblem(DualProblem):
+    """X diagonal in the Fourier basis, in closed form: every cell gets the same share.
+
+    Source: QuerySmasher, appendix C; Weighted Fourier Factorizations.  Needs uniform centers.
+    """
+
+    def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
+        return self.multiplicity / self.multiplicity.sum(), "closed form"
+
+    def solution(self, mass: Array, status: str) -> Solution:
+        E = np.ones((1, 1))
+        for n in self.sizes:
+            E = np.kron(E, basis(n).T @ (np.fft.fft(np.eye(n)) / math.sqrt(n))[:, 1:])
+        coefficients = sum(np.sum(np.abs(root @ E) ** 2, axis=0) for root in self.roots)
+        asked = coefficients > NULL * coefficients.max()
+        eigenvalues = np.where(asked, np.sqrt(coefficients), 0.0)
+        eigenvalues *= self.lift.cells / eigenvalues.sum()
+        half = np.sqrt(eigenvalues)
+        back = np.divide(1.0, half, out=np.zeros_like(half), where=asked)
+        rows = self.lift.rows(((E * half) @ E.conj().T).real)
+        value = float(np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=asked)))
+        strategy = Strategy(sizes=self.sizes, rows=rows, pinv=((E * back) @ E.conj().T).real, complete=bool(asked.all()))
+        return Solution(strategy=strategy, value=value, bound=self.bound(mass), dual=mass, status=f"Fourier basis, {status}")
+
+
+def _root(gram: Array) -> Array:
+    """Return independent rows H with H^T H = gram; no rows for a zero matrix."""
+    eigenvalues, U = scipy.linalg.eigh(gram, check_finite=False)
+    kept = eigenvalues > NULL * max(eigenvalues[-1], 0.0)
+    return (U[:, kept] * np.sqrt(eigenvalues[kept])).T if eigenvalues[-1] > 0 else np.zeros((0, len(gram)))
+
+
+def _independent(rows: Array) -> Array:
+    """Return independent rows with the same Gram as ``rows``."""
+    eigenvalues, U = scipy.linalg.eigh(rows @ rows.T, check_finite=False)
+    return U[:, eigenvalues > NULL * eigenvalues[-1]].T @ rows
+
+
+def _symmetries(gram: Array, lift: UniformLift) -> list[tuple[Signed, Signed]]:
+    """Return commuting involutions of the problem as (action on class coordinates, action on cells).
+
+    Candidates are reversals of sets of attributes and swaps of two attributes of equal size; each is kept when it leaves
+    the Gram and the lift alone on random vectors and commutes with those already kept.
+    """
+    rng, sizes = np.random.default_rng(7), lift.sizes
+    class_sizes = tuple(n - 1 for n in sizes)
+    probe, cell_probe = rng.standard_normal(len(gram)), rng.standard_normal(lift.cells)
+    image, lifted = gram @ probe, lift.classes(cell_probe[None])[0]
+    class_index, cell_index = np.arange(len(gram)).reshape(class_sizes), np.arange(lift.cells).reshape(sizes)
+    kept: list[tuple[Signed, Signed]] = []
+    axes = range(len(sizes))
+    reversals = [chosen for k in range(1, len(sizes) + 1) for chosen in itertools.combinations(axes, k)]
+    candidates: list[tuple[Signed, Signed]] = []
+    for chosen in reversals:
+        sign = np.ones(class_sizes)
+        for axis in chosen:
+            along = [1] * len(sizes)
+            along[axis] = class_sizes[axis]
+            sign = sign * ((-1.0) ** np.arange(1, sizes[axis])).reshape(along)
+        candidates.append(
+            ((class_index.ravel(), sign.ravel()), (np.flip(cell_index, chosen).ravel(), np.ones(lift.cells)))
+        )
+    for a, b in itertools.combinations(axes, 2):
+        if sizes[a] == sizes[b]:
+            moved = tuple(np.swapaxes(t, a, b).ravel() for t in (class_index, cell_index))
+            candidates.append(((moved[0], np.ones(len(gram))), (moved[1], np.ones(lift.cells))))
+    for on_class, on_cells in candidates:
+        independent = not any(np.array_equal(on_class[0], k[0]) and np.array_equal(on_class[1], k[1]) for k, _ in _products(kept))
+        invariant = np.allclose(gram @ _act(on_class, probe), _act(on_class, image), rtol=0, atol=1e-9 * np.abs(image).max())
+        moved_probe = lift.classes(_act(on_cells, cell_probe)[None])[0]
+        fitting = np.allclose(moved_probe, _act(on_class, lifted), rtol=0, atol=1e-9)
+        commuting = all(
+            np.allclose(_act(on_class, _act(k, probe)), _act(k, _act(on_class, probe)), rtol=0, atol=1e-12) for k, _ in kept
+        )
+        if independent and invariant and fitting and commuting:
+            kept.append((on_class, on_cells))
+    return kept
+
+
+def _act(action: Signed, vector: Array) -> Array:
+    return action[1] * vector[action[0]]
+
+
+def _products(actions: Sequence[tuple[Signed, Signed]]) -> list[tuple[Signed, tuple[int, ...]]]:
+    """Return all products of commuting class actions, with the 0/1 exponents that make them."""
+    out = []
+    for exponents in itertools.product((0, 1), repeat=len(actions)):
+        if any(exponents):
+            permutation, sign = None, None
+            for (action, _), used in zip(actions, exponents, strict=True):
+                if used:
+                    permutation, sign = _compose(action, permutation, sign)
+            out.append(((permutation, sign), exponents))
+    return out
+
+
+def _compose(action: Signed, permutation: npt.NDArray[np.int64] | None, sign: Array | None) -> Signed:
+    """Return the action that applies (permutation, sign) first and then ``action``."""
+    if permutation is None or sign is None:
+        return action
+    return permutation[action[0]], action[1] * sign[action[0]]
+
+
+def _character_bases(actions: Sequence[Signed], dimension: int) -> list[Array]:
+    """Return orthonormal bases, shape (dimension, k) each, of the subspaces on which every action is +1 or -1."""
+    bases = []
+    for signs in itertools.product((1.0, -1.0), repeat=len(actions)):
+        projected = np.eye(dimension)
+        for action, character in zip(actions, signs, strict=True):
+            projected = (projected + character * projected[:, action[0]] * action[1]) / 2.0
+        # rows of one orbit are equal up to sign: keep the one whose own coordinate comes first
+        own = np.argmax(np.abs(projected) > 1e-12, axis=1) == np.arange(dimension)
+        rows = projected[own & (np.linalg.norm(projected, axis=1) > 1e-9)]
+        bases.append((rows / np.linalg.norm(rows, axis=1, keepdims=True)).T)
+    return bases
+
+
+def _orbits(actions: Sequence[Signed], cells: int) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]:
+    """Return (orbit of every cell, cells in every orbit, one representative of every orbit)."""
+    lowest = np.arange(cells)
+    for _ in range(2):  # commuting involutions: two rounds reach the least cell of every orbit
+        for permutation, _sign in actions:
+            lowest = np.minimum(lowest, lowest[permutation])
+    representatives, orbit, count = np.unique(lowest, return_inverse=True, return_counts=True)
+    return orbit, count.astype(float), representatives

@@ -1,0 +1,293 @@
+"""Solve one subworkload: as a Kronecker product where it is one, densely where it fits, by alternation beyond.
+
+A Kronecker Gram has a Kronecker optimum, exactly: if V_i is optimal for G_i, the product of the V_i satisfies the
+optimality conditions for the product of the G_i, and value and bound multiply.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.decomposition import Axes, Factor, Subworkload
+from engine.errors import LimitExceeded
+from engine.family import Array
+from engine.solvers import DualProblem, FixedBasisProblem, FourierProblem, Options, Solution, UniformLift, Watch
+
+PROBLEMS: Mapping[str, type[DualProblem]] = {
+    "optimal": DualProblem,
+    "eigenbasis": FixedBasisProblem,
+    "fourier": FourierProblem,
+}
+SWEEPS = 25
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Piece:
+    """A sum of terms on disjoint sets of axes, ready for a solver: one Gram on ``axes``."""
+
+    axes: Axes
+    sizes: tuple[int, ...]
+    gram: Array | None
+    rows: Array | None
+
+    @property
+    def dimension(self) -> int:
+        """Number of class coordinates."""
+        return math.prod(n - 1 for n in self.sizes)
+
+    @property
+    def rank(self) -> int:
+        """Most rows that the solver has to handle."""
+        return self.dimension if self.rows is None else min(self.dimension, len(self.rows))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpaceSolution:
+    """Strategy of a residual space as a product over sets of axes, with the certificate of the whole.
+
+    ``factors`` holds (axes, solution); an empty product is the total.  ``value`` and ``bound`` are weighted squared
+    errors at privacy cost 1 for the subworkload at scale 1, in counts^2.
+    """
+
+    factors: tuple[tuple[Axes, Solution], ...]
+    value: float
+    bound: float
+    status: str
+
+
+Merged = list[tuple[float, tuple[tuple[Axes, Factor], ...]]]
+
+
+def merge(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
+    """Return the terms of a subworkload with terms that differ on one set of axes only added up."""
+    terms: Merged = [(t.coefficient, tuple((axes, factors[number]) for axes, number in t.factors)) for t in sub.terms]
+    changed = True
+    while changed:
+        changed = False
+        for i in range(len(terms)):
+            for j in range(i + 1, len(terms)):
+                if (together := _add_terms(terms[i], terms[j])) is not None:
+                    terms[i] = together
+                    del terms[j]
+                    changed = True
+                    break
+            if changed:
+                break
+    return terms
+
+
+def _add_terms(
+    a: tuple[float, tuple[tuple[Axes, Factor], ...]], b: tuple[float, tuple[tuple[Axes, Factor], ...]]
+) -> tuple[float, tuple[tuple[Axes, Factor], ...]] | None:
+    if [axes for axes, _ in a[1]] != [axes for axes, _ in b[1]]:
+        return None
+    differing = [k for k, ((_, f), (_, g)) in enumerate(zip(a[1], b[1], strict=True)) if f is not g]
+    if len(differing) != 1:
+        return None
+    (k,) = differing
+    axes, f, g = a[1][k][0], a[1][k][1], b[1][k][1]
+    if f.rows is not None and g.rows is not None and len(f.rows) + len(g.rows) < f.dimension:
+        both = Factor(sizes=f.sizes, rows=np.concatenate([math.sqrt(a[0]) * f.rows, math.sqrt(b[0]) * g.rows]))
+    else:
+        both = Factor(sizes=f.sizes, gram=a[0] * f.dense() + b[0] * g.dense())
+    return 1.0, (*a[1][:k], (axes, both), *a[1][k + 1 :])
+
+
+def units(terms: Merged, count: int) -> list[Axes]:
+    """Return the finest partition of the axes 0..count-1 that no factor of any term crosses."""
+    label = list(range(count))
+    for _, factors in terms:
+        for axes, _ in factors:
+            lowest = min(label[a] for a in axes)
+            joined = {label[a] for a in axes}
+            label = [lowest if x in joined else x for x in label]
+    return [tuple(a for a in range(count) if label[a] == k) for k in sorted(set(label))]
+
+
+def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Piece:
+    """Return one Gram on ``axes`` from the factors of the terms that lie inside them."""
+    inside = [(c, tuple((a, f) for a, f in factors if set(a) <= set(axes))) for c, factors in terms]
+    own = tuple(sizes[a] for a in axes)
+    dimension = math.prod(n - 1 for n in own)
+    single = [f[0] for _, f in inside if len(f) == 1 and f[0][0] == axes and f[0][1].rows is not None]
+    if len(single) == len(inside) and sum(len(f.rows) for _, f in single) < dimension:
+        stacked = np.concatenate([math.sqrt(c) * f[0][1].rows for c, f in inside])
+        return Piece(axes=axes, sizes=own, gram=None, rows=stacked)
+    gram = np.zeros((dimension, dimension))
+    for c, factors in inside:
+        gram += c * _kronecker(factors, axes)
+    return Piece(axes=axes, sizes=own, gram=gram, rows=None)
+
+
+def _kronecker(factors: Sequence[tuple[Axes, Factor]], axes: Axes) -> Array:
+    """Return the Kronecker product of factors with its class coordinates in the order of ``axes``."""
+    out, order, shape = np.ones((1, 1)), [], []
+    for own, factor in factors:
+        out = np.kron(out, factor.dense())
+        order += [axes.index(a) for a in own]
+        shape += [n - 1 for n in factor.sizes]
+    position = [order.index(k) for k in range(len(order))]
+    moved = out.reshape(*shape, *shape).transpose(*position, *(len(shape) + p for p in position))
+    return moved.reshape(out.shape)
+
+
+class SubworkloadSolver:
+    """Solves subworkloads of one decomposition; equal factors are solved once.
+
+    Parameters
+    ----------
+    factors : the factors of the decomposition.
+    method : "optimal", "eigenbasis" or "fourier".
+    options : when to stop.
+    memory_limit : most bytes that one dense solve may take.
+    watch : called with the present gap after every evaluation; may raise to cancel.
+    recorded : dual weights of an earlier run in the order of solving, to rebuild the same plan without searching.
+    """
+
+    def __init__(
+        self,
+        *,
+        factors: Sequence[Factor],
+        method: str,
+        options: Options,
+        memory_limit: float,
+        watch: Watch | None = None,
+        recorded: Sequence[Array] | None = None,
+    ) -> None:
+        self.factors, self.options, self.memory_limit, self.watch = factors, options, memory_limit, watch
+        self.problem = PROBLEMS[method]
+        self.duals: list[Array] = []
+        self._recorded = None if recorded is None else list(recorded)
+        self._solved: dict[int, tuple[Factor, Solution]] = {}
+
+    def forecast(self, sub: Subworkload) -> tuple[float, float]:
+        """Return (floating point operations, bytes) that the subworkload will take at most, before anything is built."""
+        work = memory = 0.0
+        for rank, dimension, cells in self._shapes(merge_shape(sub), sub.sizes):
+            evaluations = 15 if rank == dimension else 150
+            work += evaluations * (2.0 * rank * rank * cells + 12.0 * rank**3) + 10.0 * dimension**2 * rank
+            memory = max(memory, dense_bytes(rank, dimension, cells))
+        return work, memory
+
+    def _shapes(self, terms: list[tuple[tuple[Axes, int], ...]], sizes: tuple[int, ...]) -> list[tuple[int, int, int]]:
+        """Return (rank, class coordinates, cells) of every dense solve that the terms need."""
+        if len(terms) == 1:
+            pieces = [(axes, [number]) for axes, number in terms[0]]
+        else:
+            pieces = [(tuple(range(len(sizes))), [number for t in terms for _, number in t])]
+        out = []
+        for axes, numbers in pieces:
+            dimension, cells = math.prod(sizes[a] - 1 for a in axes), math.prod(sizes[a] for a in axes)
+            rows = [self.factors[k].rows for k in numbers]
+            rank = min(dimension, sum(len(r) for r in rows if r is not None) if all(r is not None for r in rows) else dimension)
+            out.append((rank, dimension, cells))
+        return out
+
+    def solve(self, sub: Subworkload) -> SpaceSolution:
+        """Return the strategy of one subworkload, exact where it fits into memory."""
+        terms = merge(sub, self.factors)
+        if len(terms) == 1:
+            coefficient, factors = terms[0]
+            solved = [(axes, self._factor(axes, factor)) for axes, factor in factors]
+            value = coefficient * math.prod(s.value for _, s in solved)
+            bound = coefficient * math.prod(s.bound for _, s in solved)
+            return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=_joined(solved))
+        axes = tuple(range(len(sub.sizes)))
+        cells = math.prod(sub.sizes)
+        if dense_bytes(sub.dimension, sub.dimension, cells) <= self.memory_limit:
+            solution = self._piece(assemble(terms, axes, sub.sizes))
+            return SpaceSolution(
+                factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
+            )
+        return self._alternate(terms, sub.sizes)
+
+    def _factor(self, axes: Axes, factor: Factor) -> Solution:
+        if id(factor) not in self._solved:
+            piece = Piece(axes=axes, sizes=factor.sizes, gram=factor.gram, rows=factor.rows)
+            self._solved[id(factor)] = (factor, self._piece(piece))  # holding the factor keeps its id its own
+        return self._solved[id(factor)][1]
+
+    def _piece(self, piece: Piece) -> Solution:
+        cells = math.prod(piece.sizes)
+        needed = dense_bytes(piece.rank, piece.dimension, cells)
+        if needed > self.memory_limit:
+            raise LimitExceeded(
+                f"A subworkload on {' x '.join(map(str, piece.sizes))} cells needs about {needed / 1e9:.1f} GB, more than the "
+                f"limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these attributes."
+            )
+        problem = self.problem(lift=UniformLift(piece.sizes), gram=piece.gram, rows=piece.rows)
+        if self._recorded is not None:
+            mass, status = self._recorded.pop(0), "optimal"
+        else:
+            mass, status = problem.maximise(self.options, watch=self.watch)
+        self.duals.append(mass)
+        return problem.solution(mass, status)
+
+    def _alternate(self, terms: Merged, sizes: tuple[int, ...]) -> SpaceSolution:
+        """Improve one set of axes at a time; feasible for any sum of products, with an honest bound.
+
+        The bound adds up the optima of the single terms: the minimum of a sum is at least the sum of the minima.
+        """
+        sets = units(terms, len(sizes))
+        if len(sets) == 1:
+            raise LimitExceeded(
+                f"A subworkload on {' x '.join(map(str, sizes))} cells couples all its attributes and does not fit into "
+                f"{self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these attributes."
+            )
+        parts = [[assemble([(1.0, f)], axes, sizes) for _, f in terms] for axes in sets]
+        bound = 0.0
+        for t, (c, _) in enumerate(terms):
+            bound += c * math.prod(self._piece(parts[u][t]).bound for u in range(len(sets)))
+        costs = np.ones((len(sets), len(terms)))
+        coefficients = np.array([c for c, _ in terms])
+        value, solved = math.inf, []
+        for _ in range(SWEEPS):
+            solved = []
+            for u, axes in enumerate(sets):
+                weights = coefficients * np.prod(np.delete(costs, u, axis=0), axis=0)
+                grams = [_dense(p) for p in parts[u]]
+                total = Piece(
+                    axes=axes, sizes=parts[u][0].sizes, gram=sum(w * g for w, g in zip(weights, grams, strict=True)), rows=None
+                )
+                solution = self._piece(total)
+                costs[u] = [float(np.sum(g * solution.strategy.covariance)) for g in grams]
+                solved.append((axes, solution))
+            previous, value = value, float(coefficients @ np.prod(costs, axis=0))
+            if value > previous * (1.0 - 1e-7):
+                break
+        status = "alternating over attributes: a local optimum among products"
+        return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=status)
+
+
+def _dense(piece: Piece) -> Array:
+    return piece.rows.T @ piece.rows if piece.gram is None else piece.gram
+
+
+def merge_shape(sub: Subworkload) -> list[tuple[tuple[Axes, int], ...]]:
+    """Return the terms by factor numbers, terms that differ on one set of axes only counted once."""
+    kept: list[tuple[tuple[Axes, int], ...]] = []
+    for term in sub.terms:
+        same = [
+            k
+            for k in kept
+            if [a for a, _ in k] == [a for a, _ in term.factors]
+            and sum(x != y for x, y in zip(k, term.factors, strict=True)) <= 1
+        ]
+        if not same:
+            kept.append(term.factors)
+    return kept
+
+
+def dense_bytes(rank: int, dimension: int, cells: int) -> float:
+    """Return the memory of one dense solve in bytes: projected rows, Gram, roots and work space."""
+    gram = dimension * dimension if rank == dimension else 0
+    return 8.0 * (5.0 * rank * cells + 4.0 * rank * dimension + 2.0 * gram + 4.0 * rank * rank + 64.0 * cells)
+
+
+def _joined(solved: Sequence[tuple[Axes, Solution]]) -> str:
+    return next((s.status for _, s in solved if s.status != "optimal"), "optimal")
+
