@@ -1,1 +1,47 @@
-"""Differentially private query answering."""
+"""Differentially private query answering for people.
+
+The pipeline, each stage a pure function between frozen values:
+
+    Schema --> Workload --> plan() --> Plan --> measure() --> Measurement --> answers
+    public     queries,     choose     no data  the only      noisy strategy  with standard
+    domains    weights      noise               step that     answers, saved  errors and
+                                                reads records                 intervals
+
+    schema, families, workload     what may be asked
+    privacy                        budgets and their conversions, rounded towards privacy
+    decomposition, solvers         one Gram matrix per residual space, its optimal strategy with a certified gap
+    mechanisms, plan               how a workload is measured; variances of every query in closed form
+    counts, noise, ledger          exact tables, exact discrete noise, the durable budget
+    measure, reconstruct, report   spend, draw, save; then everything that follows from the noisy answers for free
+
+Notation
+--------
+budget, privacy cost    pcost      largest diagonal entry of B^T Sigma^-1 B; rho = pcost / 2, mu = sqrt(pcost)
+workload rows           W          one linear counting query a row
+strategy rows           B          what is measured
+center                  pi         vector with sum 1 that tells how a query passes its total down
+class coordinates       N^T x      a residual space in the cosine basis N
+Gram                    G          N^T W^T W N, in counts^2
+dual weights            mu         one per cell; they prove the lower bound
+variance                Var        in counts^2; its root, the standard error, in counts
+"""
+
+from engine.families import FAMILIES
+from engine.mechanisms import MECHANISMS, forecast, load_plan, plan
+from engine.plan import Plan
+from engine.privacy import Budget
+from engine.schema import Attribute, Schema
+from engine.workload import Workload
+
+__all__ = [
+    "FAMILIES",
+    "MECHANISMS",
+    "Attribute",
+    "Budget",
+    "Plan",
+    "Schema",
+    "Workload",
+    "forecast",
+    "load_plan",
+    "plan",
+]

@@ -123,7 +123,9 @@ def class_rows(part: Part, inside: Axes, centers: Sequence[Array | None], rows: 
     tensor = rows.reshape(len(rows), *part.sizes)
     for position in reversed(range(len(part.sizes))):
         if position in inside:
-            tensor = np.moveaxis(np.tensordot(tensor, basis(part.sizes[position]), axes=(position + 1, 0)), -1, position + 1)
+            tensor = np.moveaxis(
+                np.tensordot(tensor, basis(part.sizes[position]), axes=(position + 1, 0)), -1, position + 1
+            )
         else:
             tensor = np.tensordot(tensor, center(part.sizes[position], centers[position]), axes=(position + 1, 0))
     return tensor.reshape(len(rows), -1)
@@ -142,7 +144,9 @@ class Registry:
         self.factors: list[Factor] = []
         self._known: dict[Any, tuple[int, float] | float] = {}
 
-    def look_up(self, part: Part, names: tuple[str, ...], inside: Axes, weights: Array | None) -> tuple[int, float] | float:
+    def look_up(
+        self, part: Part, names: tuple[str, ...], inside: Axes, weights: Array | None
+    ) -> tuple[int, float] | float:
         """Return (factor number, scale) of a part on the axes inside, or the scalar when nothing is inside."""
         given = [self.centers.get(name) for name in names]
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
@@ -312,7 +316,8 @@ def _distinct(
         sizes = workload.schema.sizes(space)
         # coefficients that differ in the last digits only belong to the same subworkload
         terms = tuple(
-            Term(coefficient=float(f"{c / scale:.12e}"), factors=factors) for factors, c in sorted(totals[space].items())
+            Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
+            for factors, c in sorted(totals[space].items())
         )
         key = (sizes, terms)
         if key not in numbers:

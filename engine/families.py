@@ -74,7 +74,9 @@ class Abs(Affine):
 
 def _cell_number(attribute: Attribute) -> str:
     # with named or binned cells the sum is one of cell numbers, and the text has to say so
-    return attribute.name if attribute.edges is None and attribute.labels is None else f"cell number of {attribute.name}"
+    return (
+        attribute.name if attribute.edges is None and attribute.labels is None else f"cell number of {attribute.name}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +123,9 @@ class Random(Family):
         return _random_rows(self.p, self.count(sizes), self.seed, tuple(sizes))[start:stop].astype(float)
 
     def text(self, attributes: Sequence[Attribute], index: int) -> str:
-        return f"random set {index} of cells of {' x '.join(a.name for a in attributes)} (p {self.p:g}, seed {self.seed})"
+        return (
+            f"random set {index} of cells of {' x '.join(a.name for a in attributes)} (p {self.p:g}, seed {self.seed})"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "p": self.p, "count": self.queries, "seed": self.seed}
@@ -166,7 +170,7 @@ class Custom(Family):
         self.matrix: Array | None = None
         if predicates is not None:
             if not self.predicates or not all(isinstance(p, str) for p in self.predicates):
-                raise WorkloadError("Predicates must be a list of at least one text such as \"age >= 30\".")
+                raise WorkloadError('Predicates must be a list of at least one text such as "age >= 30".')
             self.labels = self.predicates
             return
         try:
@@ -272,7 +276,7 @@ def family(value: str | Family) -> Family:
 def family_from_dict(data: object) -> Family:
     """Rebuild a family from ``Family.to_dict``; raise WorkloadError when the data is not one."""
     if not isinstance(data, dict) or "name" not in data:
-        raise WorkloadError("A query family in the file has no name. Write it as {\"name\": \"prefix\"}.")
+        raise WorkloadError('A query family in the file has no name. Write it as {"name": "prefix"}.')
     cls = {f.name: f for f in FAMILIES}.get(data["name"] if isinstance(data["name"], str) else "")
     if cls is None:
         raise WorkloadError(f"There is no query family {str(data['name'])[:60]!r}.")

@@ -43,7 +43,9 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise WorkloadError(f"The predicate {text[:80]!r} cannot be read. Write it like \"age >= 30 and sex == 'F'\".") from None
+        raise WorkloadError(
+            f"The predicate {text[:80]!r} cannot be read. Write it like \"age >= 30 and sex == 'F'\"."
+        ) from None
     reader = _Reader(text, attributes)
     try:
         held = reader.truth(tree)
@@ -158,7 +160,12 @@ class _Reader:
             return apply(self.number(node.left), self.number(node.right))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self.number(node.operand)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "abs" and len(node.args) == 1:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "abs"
+            and len(node.args) == 1
+        ):
             return np.abs(self.number(node.args[0]))
         if isinstance(node, ast.Name):
             axis, a = self.named(node.id)

@@ -174,7 +174,13 @@ class DualProblem:
                 first,
                 jac=True,
                 method="L-BFGS-B",
-                options={"maxcor": 30, "maxiter": options.evaluations, "maxfun": options.evaluations, "ftol": 0.0, "gtol": 0.0},
+                options={
+                    "maxcor": 30,
+                    "maxiter": options.evaluations,
+                    "maxfun": options.evaluations,
+                    "ftol": 0.0,
+                    "gtol": 0.0,
+                },
             )
             status = "stopped where the search made no more progress"
         except StopIteration:
@@ -233,7 +239,9 @@ class FixedBasisProblem(DualProblem):
             pinv=np.concatenate(pinv, axis=1),
             complete=len(class_rows) == self.lift.dimension,
         )
-        return Solution(strategy=strategy, value=scale * T, bound=self.bound(mass), dual=mass, status=f"fixed basis, {status}")
+        return Solution(
+            strategy=strategy, value=scale * T, bound=self.bound(mass), dual=mass, status=f"fixed basis, {status}"
+        )
 
 
 class FourierProblem(DualProblem):
@@ -257,8 +265,12 @@ class FourierProblem(DualProblem):
         back = np.divide(1.0, half, out=np.zeros_like(half), where=asked)
         rows = self.lift.rows(((E * half) @ E.conj().T).real)
         value = float(np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=asked)))
-        strategy = Strategy(sizes=self.sizes, rows=rows, pinv=((E * back) @ E.conj().T).real, complete=bool(asked.all()))
-        return Solution(strategy=strategy, value=value, bound=self.bound(mass), dual=mass, status=f"Fourier basis, {status}")
+        strategy = Strategy(
+            sizes=self.sizes, rows=rows, pinv=((E * back) @ E.conj().T).real, complete=bool(asked.all())
+        )
+        return Solution(
+            strategy=strategy, value=value, bound=self.bound(mass), dual=mass, status=f"Fourier basis, {status}"
+        )
 
 
 def _root(gram: Array) -> Array:
@@ -303,12 +315,17 @@ def _symmetries(gram: Array, lift: UniformLift) -> list[tuple[Signed, Signed]]:
             moved = tuple(np.swapaxes(t, a, b).ravel() for t in (class_index, cell_index))
             candidates.append(((moved[0], np.ones(len(gram))), (moved[1], np.ones(lift.cells))))
     for on_class, on_cells in candidates:
-        independent = not any(np.array_equal(on_class[0], k[0]) and np.array_equal(on_class[1], k[1]) for k, _ in _products(kept))
-        invariant = np.allclose(gram @ _act(on_class, probe), _act(on_class, image), rtol=0, atol=1e-9 * np.abs(image).max())
+        independent = not any(
+            np.array_equal(on_class[0], k[0]) and np.array_equal(on_class[1], k[1]) for k, _ in _products(kept)
+        )
+        invariant = np.allclose(
+            gram @ _act(on_class, probe), _act(on_class, image), rtol=0, atol=1e-9 * np.abs(image).max()
+        )
         moved_probe = lift.classes(_act(on_cells, cell_probe)[None])[0]
         fitting = np.allclose(moved_probe, _act(on_class, lifted), rtol=0, atol=1e-9)
         commuting = all(
-            np.allclose(_act(on_class, _act(k, probe)), _act(k, _act(on_class, probe)), rtol=0, atol=1e-12) for k, _ in kept
+            np.allclose(_act(on_class, _act(k, probe)), _act(k, _act(on_class, probe)), rtol=0, atol=1e-12)
+            for k, _ in kept
         )
         if independent and invariant and fitting and commuting:
             kept.append((on_class, on_cells))

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
+from engine.decomposition import basis
 from engine.family import Array
 
-ROUNDING = 1e-9  # a class row that leaves the measured span by more than this share cannot be answered
+ROUNDING = 1e-7  # a class row that leaves the measured span by more than this share cannot be answered
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,13 +43,24 @@ class Strategy:
         """Covariance of the class coordinates at noise scale 1, shape (class coordinates,) * 2."""
         return self.pinv @ self.pinv.T
 
+    @cached_property
+    def cell_covariance(self) -> Array:
+        """Covariance of the reconstructed table on one attribute at noise scale 1, shape (n, n)."""
+        N = basis(self.sizes[0])
+        return N @ self.covariance @ N.T
+
     @property
     def cells(self) -> int:
         """Number of cells that the rows cover."""
         return math.prod(self.sizes)
 
+    @cached_property
+    def span(self) -> Array:
+        """Orthonormal basis of the measured class rows, shape (class coordinates, measurements)."""
+        Q: Array = np.linalg.qr(self.pinv)[0]
+        return Q
 
-def answerable(class_rows: Array, projection: Array) -> bool:
-    """Return whether class rows lie in the span of the rows of ``projection``, up to rounding."""
-    left = class_rows - (class_rows @ np.linalg.pinv(projection)) @ projection
-    return bool(np.linalg.norm(left) <= ROUNDING * max(1.0, float(np.linalg.norm(class_rows))))
+    def leaves_span(self, class_rows: Array) -> npt.NDArray[np.bool_]:
+        """Return for every class row whether it asks for something that is not measured, shape (k,)."""
+        left = class_rows - (class_rows @ self.span) @ self.span.T
+        return np.linalg.norm(left, axis=1) > ROUNDING * np.maximum(np.linalg.norm(class_rows, axis=1), 1e-300)

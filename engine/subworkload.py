@@ -144,8 +144,9 @@ class SubworkloadSolver:
     method : "optimal", "eigenbasis" or "fourier".
     options : when to stop.
     memory_limit : most bytes that one dense solve may take.
-    watch : called with the present gap after every evaluation; may raise to cancel.
-    recorded : dual weights of an earlier run in the order of solving, to rebuild the same plan without searching.
+
+    Set ``watch`` to be called with the present gap after every evaluation; it may raise to cancel.  Set ``recorded`` to the
+    dual weights of an earlier run, in the order of solving, to rebuild the same plan without searching.
     """
 
     def __init__(
@@ -155,13 +156,12 @@ class SubworkloadSolver:
         method: str,
         options: Options,
         memory_limit: float,
-        watch: Watch | None = None,
-        recorded: Sequence[Array] | None = None,
     ) -> None:
-        self.factors, self.options, self.memory_limit, self.watch = factors, options, memory_limit, watch
+        self.factors, self.options, self.memory_limit = factors, options, memory_limit
         self.problem = PROBLEMS[method]
         self.duals: list[Array] = []
-        self._recorded = None if recorded is None else list(recorded)
+        self.watch: Watch | None = None
+        self.recorded: list[Array] | None = None
         self._solved: dict[int, tuple[Factor, Solution]] = {}
 
     def forecast(self, sub: Subworkload) -> tuple[float, float]:
@@ -183,7 +183,9 @@ class SubworkloadSolver:
         for axes, numbers in pieces:
             dimension, cells = math.prod(sizes[a] - 1 for a in axes), math.prod(sizes[a] for a in axes)
             rows = [self.factors[k].rows for k in numbers]
-            rank = min(dimension, sum(len(r) for r in rows if r is not None) if all(r is not None for r in rows) else dimension)
+            rank = min(
+                dimension, sum(len(r) for r in rows if r is not None) if all(r is not None for r in rows) else dimension
+            )
             out.append((rank, dimension, cells))
         return out
 
@@ -220,8 +222,10 @@ class SubworkloadSolver:
                 f"limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these attributes."
             )
         problem = self.problem(lift=UniformLift(piece.sizes), gram=piece.gram, rows=piece.rows)
-        if self._recorded is not None:
-            mass, status = self._recorded.pop(0), "optimal"
+        if self.recorded is not None:
+            mass, status = self.recorded.pop(0), "optimal"
+            if len(mass) != problem.variables:
+                raise ValueError("recorded weights do not fit")
         else:
             mass, status = problem.maximise(self.options, watch=self.watch)
         self.duals.append(mass)
@@ -251,7 +255,10 @@ class SubworkloadSolver:
                 weights = coefficients * np.prod(np.delete(costs, u, axis=0), axis=0)
                 grams = [_dense(p) for p in parts[u]]
                 total = Piece(
-                    axes=axes, sizes=parts[u][0].sizes, gram=sum(w * g for w, g in zip(weights, grams, strict=True)), rows=None
+                    axes=axes,
+                    sizes=parts[u][0].sizes,
+                    gram=sum(w * g for w, g in zip(weights, grams, strict=True)),
+                    rows=None,
                 )
                 solution = self._piece(total)
                 costs[u] = [float(np.sum(g * solution.strategy.covariance)) for g in grams]
@@ -290,4 +297,3 @@ def dense_bytes(rank: int, dimension: int, cells: int) -> float:
 
 def _joined(solved: Sequence[tuple[Axes, Solution]]) -> str:
     return next((s.status for _, s in solved if s.status != "optimal"), "optimal")
-

@@ -135,7 +135,9 @@ class Workload:
         WorkloadError : unknown or repeated attribute, a family that does not fit, or a weight that is no number.
         """
         if len(self.groups) >= MAX_GROUPS:
-            raise WorkloadError(f"A workload holds at most {MAX_GROUPS:,} groups. Leave out groups that you do not need.")
+            raise WorkloadError(
+                f"A workload holds at most {MAX_GROUPS:,} groups. Leave out groups that you do not need."
+            )
         return Workload(self.schema, (*self.groups, make_group(self.schema, attributes, family, weight, query_weights)))
 
     @classmethod
@@ -151,7 +153,9 @@ class Workload:
         ways = (ways,) if isinstance(ways, int) else tuple(ways)
         for k in ways:
             if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= len(schema):
-                raise WorkloadError(f"'{k!r}-way' was asked for; with {len(schema)} attributes give 0 to {len(schema)}.")
+                raise WorkloadError(
+                    f"'{k!r}-way' was asked for; with {len(schema)} attributes give 0 to {len(schema)}."
+                )
         groups = sum(math.comb(len(schema), k) for k in ways)
         if groups > MAX_GROUPS:
             raise WorkloadError(
@@ -213,7 +217,7 @@ class Workload:
     def from_dict(cls, data: object) -> Workload:
         """Rebuild a workload from `to_dict`; raise WorkloadError when the data is not one."""
         if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("groups"), list):
-            raise WorkloadError(f"This is not a workload file. Give JSON with \"format\": \"{FORMAT}\" and \"groups\".")
+            raise WorkloadError(f'This is not a workload file. Give JSON with "format": "{FORMAT}" and "groups".')
         schema = Schema.from_dict(data.get("schema"))
         if len(data["groups"]) > MAX_GROUPS:
             raise WorkloadError(f"The file has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are allowed.")
@@ -302,13 +306,15 @@ def _spec_from_json(data: Any) -> FamilySpec:
     if isinstance(data, str):
         return data
     if isinstance(data, dict) and isinstance(data.get("each"), dict):
-        return {name: data_ if isinstance(data_, str) else family_from_dict(data_) for name, data_ in data["each"].items()}
+        return {
+            name: data_ if isinstance(data_, str) else family_from_dict(data_) for name, data_ in data["each"].items()
+        }
     return family_from_dict(data)
 
 
 def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
     if not isinstance(data, dict) or not isinstance(data.get("attributes"), list):
-        raise WorkloadError(f"Group {number} of the file names no attributes. Write \"attributes\": [...].")
+        raise WorkloadError(f'Group {number} of the file names no attributes. Write "attributes": [...].')
     names = tuple(data["attributes"])
     if not all(isinstance(name, str) for name in names):
         raise WorkloadError(f"Group {number} of the file has an attribute that is no text.")

@@ -1,0 +1,111 @@
+"""What every mechanism offers: a name, words, options as fields, and two ways to make a plan."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from engine.blocks import MAX_RECORDS
+from engine.errors import Cancelled, PlanError
+from engine.family import Array
+from engine.plan import Plan
+from engine.privacy import Budget
+from engine.workload import Workload
+
+Progress = Callable[[float, str], object]
+OBJECTIVES = ("sum",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What planning may take: seconds, bytes, and whom to tell about progress.
+
+    ``progress`` is called with a fraction and a text; when it returns False, or raises, planning stops.
+    """
+
+    time_limit: float | None = None
+    memory_limit: float = 4e9
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("time_limit", "memory_limit"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+                raise PlanError(f"{name} was {value!r}. Give a number above 0, or leave it out.")
+
+    def deadline(self) -> float:
+        """Return the moment to stop at, on the monotonic clock."""
+        return math.inf if self.time_limit is None else time.monotonic() + self.time_limit
+
+    def tell(self, fraction: float, text: str) -> None:
+        """Report progress; raise Cancelled when the listener asks to stop."""
+        if self.progress is not None and self.progress(fraction, text) is False:
+            raise Cancelled("Planning was cancelled; nothing was changed.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What planning will take: a rough time in seconds, an upper bound on memory in bytes, and the work in words."""
+
+    seconds: float
+    memory: float
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """Base of all mechanisms; the fields of a subclass are its options.
+
+    To add a mechanism, write one subclass in a file of its own and put it into ``MECHANISMS``.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    meaning: ClassVar[str]
+
+    objective: str = "sum"
+    max_records: int = MAX_RECORDS
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise PlanError(
+                f"The mechanism '{self.name}' has no objective {self.objective!r}. Choose one of {', '.join(OBJECTIVES)}."
+            )
+        if (
+            isinstance(self.max_records, bool)
+            or not isinstance(self.max_records, int)
+            or not 1 <= self.max_records < 2**50
+        ):
+            raise PlanError(f"max_records was {self.max_records!r}. Give a whole number from 1 to 2^50.")
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as JSON-ready data, without those that every plan records itself."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
+
+    def forecast(self, workload: Workload, limits: Limits) -> Forecast:
+        """Return what `plan` would take."""
+        raise NotImplementedError
+
+    def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
+        """Return a plan; raise NotApplicable with the reason when the mechanism cannot serve the workload."""
+        raise NotImplementedError
+
+    def rebuild(self, workload: Workload, budget: Budget, duals: Sequence[Array]) -> Plan:
+        """Return the plan that `plan` made before, from its solver weights, without searching."""
+        raise NotImplementedError
+
+
+def check_request(workload: Workload, budget: Budget) -> None:
+    """Raise PlanError unless there is something to plan."""
+    if not isinstance(workload, Workload) or not isinstance(budget, Budget):
+        raise PlanError("A plan needs a Workload and a Budget, such as Budget(pcost=1.0).")
+    if not workload.groups:
+        raise PlanError("The workload asks no query. Add at least one group before planning.")
+    if not any(g.weight > 0 and (g.query_weights is None or g.query_weights.any()) for g in workload.groups):
+        raise PlanError("Every query has weight zero, so any noise would do. Give at least one group a weight above 0.")
+
+
+Options = Mapping[str, Any]

@@ -1,0 +1,334 @@
+"""Plans: what will be measured with how much noise, and what that promises, before any record is read.
+
+A plan holds no data.  Everything it predicts is computed from the very matrices, noise scales and grids that a release
+uses; its privacy cost is recomputed from them when it is made and whenever it is loaded.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from engine.blocks import GUARD, Block, total_pcost
+from engine.decomposition import Space, basis, center
+from engine.errors import NotAnswerable, PlanError
+from engine.family import Array
+from engine.privacy import Budget
+from engine.schema import Schema
+from engine.variance import GroupVariance, VarianceBuilder
+from engine.workload import Workload
+
+FORMAT = "plan/1"
+ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
+LEAVING = 1e-6  # largest share of a piece that may leave the measured span through rounding
+Query = tuple[Sequence[str], npt.ArrayLike]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """How good a plan is against everything of its class.
+
+    Attributes
+    ----------
+    lower_bound : no plan of the class has a smaller weighted RMSE at the same privacy cost, in counts.
+    gap : weighted_rmse / lower_bound - 1.
+    statement : what the class is and how the searches ended, in words.
+    """
+
+    lower_bound: float
+    gap: float
+    statement: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """A mechanism fitted to a workload and a budget.
+
+    Attributes
+    ----------
+    workload, budget : what was asked.
+    mechanism, options : how it was made; with the two above they define `hash`.
+    blocks : residual space -> strategy, noise and grid.
+    bound : lower bound on the sum of weighted variances at privacy cost 1, in counts^2.
+    statement : words for the certificate.
+    duals : the solver's weights, enough to rebuild the very same plan.
+    centers : center vectors that are not uniform.
+    max_records : public cap on the number of records that the plan may be used for.
+    """
+
+    workload: Workload
+    budget: Budget
+    mechanism: str
+    options: Mapping[str, Any]
+    blocks: Mapping[Space, Block]
+    bound: float
+    statement: str
+    duals: tuple[Array, ...]
+    max_records: int
+    centers: Mapping[str, Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.pcost <= self.budget.pcost:
+            raise PlanError(
+                f"The privacy cost of the matrices to be released is {self.pcost}, over the budget of "
+                f"{self.budget.pcost}. The plan is refused; please report it."
+            )
+
+    @property
+    def schema(self) -> Schema:
+        """The public schema."""
+        return self.workload.schema
+
+    @cached_property
+    def pcost(self) -> float:
+        """Privacy cost of the release, recomputed from its matrices, noise and grids, rounded up."""
+        return total_pcost(self.blocks, self.max_records)
+
+    @cached_property
+    def _variances(self) -> VarianceBuilder:
+        order = {name: i for i, name in enumerate(self.schema.names)}
+        return VarianceBuilder(blocks=self.blocks, centers=self.centers, order=order)
+
+    def _group(self, group: int) -> GroupVariance:
+        if (
+            isinstance(group, bool)
+            or not isinstance(group, (int, np.integer))
+            or not 0 <= group < len(self.workload.groups)
+        ):
+            raise PlanError(
+                f"There is no group {group!r}; this workload has groups 0 to {len(self.workload.groups) - 1}."
+            )
+        return self._variances.group(self.workload.groups[group])
+
+    @cached_property
+    def _totals(self) -> list[float]:
+        cache: dict[int, float] = {}
+        out = []
+        for i in range(len(self.workload.groups)):
+            found = self._group(i)
+            if id(found) not in cache:
+                cache[id(found)] = found.total()
+            out.append(cache[id(found)])
+        return out
+
+    @cached_property
+    def rmse(self) -> float:
+        """Root of the mean variance over all queries, unweighted, in counts.
+
+        Infinite when a query of weight zero is not answerable from what is measured.
+        """
+        return math.sqrt(math.fsum(self._totals) / self.workload.queries)
+
+    @cached_property
+    def weighted_rmse(self) -> float:
+        """Root of (sum of weight times variance) / (number of queries), the objective, in counts."""
+        total = 0.0
+        for i, group in enumerate(self.workload.groups):
+            if group.query_weights is not None and group.weight > 0:
+                variances = self.variances(i)
+                used = group.query_weights > 0
+                total += group.weight * float(group.query_weights[used] @ variances[used])
+            elif group.weight > 0:
+                total += group.weight * self._totals[i]
+        return math.sqrt(total / self.workload.queries)
+
+    @cached_property
+    def max_variance(self) -> float:
+        """Largest variance of a query, in counts^2."""
+        return max(float(m) for m in self.by_group()["max_std"]) ** 2
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """Lower bound for the class of this mechanism and the distance to it."""
+        bound = math.sqrt(self.bound / self.budget.pcost / self.workload.queries)
+        gap = self.weighted_rmse / bound - 1.0 if bound > 0 else 0.0
+        return Certificate(lower_bound=bound, gap=gap, statement=self.statement)
+
+    @cached_property
+    def hash(self) -> str:
+        """Identity of the request (workload, budget, mechanism, options): the same request has the same hash."""
+        return hashlib.sha256(_canonical(self._request()).encode()).hexdigest()
+
+    def by_group(self) -> pd.DataFrame:
+        """Return one row a group: attributes, family, queries, rmse and max_std in counts."""
+        rows, cache = [], {}
+        for i, group in enumerate(self.workload.groups):
+            found = self._group(i)
+            if id(found) not in cache:
+                cache[id(found)] = math.sqrt(found.largest())
+            rmse = math.sqrt(self._totals[i] / group.count)
+            rows.append((group.attributes, group.family_text, group.count, rmse, cache[id(found)]))
+        return pd.DataFrame(rows, columns=["attributes", "family", "queries", "rmse", "max_std"])
+
+    def by_space(self) -> pd.DataFrame:
+        """Return one row a residual space: attributes, measurements, noise (std in counts) and share of the budget."""
+        total = self.pcost / GUARD
+        rows = [
+            (b.attributes, b.measurements, b.noise, b.pcost(self.max_records) / total) for b in self.blocks.values()
+        ]
+        return pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "share"])
+
+    def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
+        """Return the variances of queries ``start:stop`` of a group, in counts^2, in the order of `Workload.describe`."""
+        count = self.workload.groups[group].count if 0 <= group < len(self.workload.groups) else 0
+        found = self._group(group)
+        first, last, _ = slice(start, stop).indices(count)
+        return found.values(first, last)
+
+    def variance_of(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
+        """Return the variance of any query on ``attributes``, in counts^2.
+
+        ``query_tensor`` has the shape of the marginal table on the attributes, in the order given.
+
+        Raises
+        ------
+        NotAnswerable : the strategy says nothing about a piece of the query.
+        """
+        return float(self.covariance([(attributes, query_tensor)])[0, 0])
+
+    def covariance(self, queries: Sequence[Query]) -> Array:
+        """Return the covariance matrix of the answers to some queries, in counts^2; see `variance_of`."""
+        pieces = [self._reconstruction(attributes, tensor) for attributes, tensor in queries]
+        out = np.zeros((len(pieces), len(pieces)))
+        for i, a in enumerate(pieces):
+            for j in range(i, len(pieces)):
+                b = pieces[j]
+                out[i, j] = out[j, i] = math.fsum(float(a[s] @ b[s]) for s in a.keys() & b.keys())
+        return out
+
+    def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
+        """Return the pieces of a query by residual space, in class coordinates of the sorted attributes."""
+        names = tuple(attributes)
+        sizes = self.schema.sizes(names)
+        tensor = np.asarray(query_tensor, dtype=float)
+        if len(set(names)) != len(names) or tensor.shape != sizes or not np.isfinite(tensor).all():
+            raise PlanError(
+                f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of shape {sizes}; it has "
+                f"shape {tensor.shape}."
+            )
+        order = sorted(range(len(names)), key=lambda a: self.schema.names.index(names[a]))
+        pieces: dict[Space, Array] = {(): tensor.transpose(order)}
+        for axis in order:
+            name, n = names[axis], sizes[axis]
+            pi, N, split = center(n, self.centers.get(name)), basis(n), {}
+            for space, piece in pieces.items():
+                at = len(space)  # the axes before are class coordinates already
+                split[space] = np.tensordot(piece, pi, axes=(at, 0))
+                split[(*space, name)] = np.moveaxis(np.tensordot(piece, N, axes=(at, 0)), -1, at)
+            pieces = split
+        return pieces
+
+    def _reconstruction(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
+        out = {}
+        size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
+        for space, piece in self.class_pieces(attributes, query_tensor).items():
+            block = self.blocks.get(space)
+            if not piece.size or np.linalg.norm(piece) <= ROUNDING * size:
+                continue
+            if block is None or not _measured(block, piece):
+                raise NotAnswerable(
+                    f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the plan "
+                    "does not measure. Add the query, or the marginal on these attributes, to the workload."
+                )
+            out[space] = block.noise * apply_factors(block, piece, lambda s: s.pinv.T).ravel()
+        return out
+
+    def _request(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "mechanism": self.mechanism,
+            "options": dict(self.options),
+            "budget": self.budget.to_dict(),
+            "max_records": self.max_records,
+            "workload": self.workload.to_dict(),
+        }
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text: the request, the solver's weights and what they lead to."""
+        solved = {
+            "duals": [base64.b64encode(d.astype("<f8").tobytes()).decode() for d in self.duals],
+            "pcost": self.pcost,
+            "weighted_rmse": self.weighted_rmse,
+            "hash": self.hash,
+        }
+        return _canonical(self._request() | {"solved": solved})
+
+
+def _measured(block: Block, piece: Array) -> bool:
+    """Return whether a piece, in class coordinates, lies in the span of the block's strategy."""
+    if all(s.complete for _, s in block.factors):
+        return True
+    inside = apply_factors(block, piece, lambda s: s.span.T)
+    return float(np.sum(inside**2)) >= (1.0 - LEAVING**2) * float(np.sum(piece**2))
+
+
+def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
+    """Apply ``matrix(strategy)``, shape (out, in), of every factor of a block along the axes of a tensor.
+
+    The axes of the result are one per factor, in the order of the factors; a tensor on the class coordinates has one
+    axis per attribute of the block.
+    """
+    remaining = list(range(len(block.attributes)))
+    out = tensor
+    for axes, strategy in block.factors:
+        m = matrix(strategy)
+        positions = [remaining.index(a) for a in axes]
+        shaped = m.reshape(len(m), *(out.shape[p] for p in positions))
+        out = np.tensordot(out, shaped, axes=(positions, list(range(1, len(axes) + 1))))
+        remaining = [a for a in remaining if a not in axes]
+    return out
+
+
+def parse_plan(text: str | bytes) -> tuple[dict[str, Any], list[Array]]:
+    """Return the checked JSON document of a plan and its solver weights.
+
+    Raises
+    ------
+    PlanError : the text is no plan of this version, or damaged.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise PlanError("The plan file is not valid JSON. Export it again.") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise PlanError(f'This is not a plan file. Give JSON with "format": "{FORMAT}".')
+    solved = data.get("solved")
+    needed = ("mechanism", "options", "budget", "max_records", "workload")
+    if any(k not in data for k in needed) or not isinstance(solved, dict) or not isinstance(solved.get("duals"), list):
+        raise PlanError(f"The plan file lacks one of {', '.join(needed)}, solved. Export it again.")
+    try:
+        duals = [np.frombuffer(base64.b64decode(d, validate=True), "<f8") for d in solved["duals"]]
+    except (TypeError, ValueError, binascii.Error):
+        raise PlanError("The solver weights in the plan file are damaged. Export it again.") from None
+    if not all(len(d) and np.isfinite(d).all() and (d >= 0).all() and d.sum() > 0 for d in duals):
+        raise PlanError("The solver weights in the plan file are no weights. Export it again.")
+    return data, duals
+
+
+def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
+    """Return the plan when it is the one that the document describes; raise PlanError otherwise."""
+    solved = data["solved"]
+    for name, mine in (("pcost", plan.pcost), ("weighted_rmse", plan.weighted_rmse)):
+        stored = solved.get(name)
+        if not isinstance(stored, float) or not math.isclose(stored, mine, rel_tol=1e-6):
+            raise PlanError(
+                f"The plan file promises {name} {stored!r}, but its matrices give {mine}. The file was changed."
+            )
+    if solved.get("hash") != plan.hash:
+        raise PlanError("The plan file was changed after it was written: its hash does not match. Export it again.")
+    return plan
+
+
+def _canonical(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
