@@ -1,0 +1,65 @@
+"""Checks, then tests: `python -m tests [--checks | --only-tests] [pytest options]`.
+
+Checks are the linter, the formatter, the type checker and the import layers; each prints one line, and its whole
+output when it fails.  pytest runs last, even after a failed check, so that its summary ends the output.  The exit
+code is 0 only when everything passed.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = Path(sys.executable).parent
+CHECKS = {
+    "ruff check": [SCRIPTS / "ruff", "check", "."],
+    "ruff format": [SCRIPTS / "ruff", "format", "--check", "."],
+    "mypy": [SCRIPTS / "mypy"],
+    "import layers": [SCRIPTS / "lint-imports"],
+}
+
+
+def run_check(command: list[str | Path]) -> tuple[bool, float, str]:
+    """Run one check; return whether it passed, its seconds and its output."""
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    except FileNotFoundError:
+        return False, 0.0, f"{command[0]} is not installed; run: pip install -e '.[dev]'"
+    return done.returncode == 0, time.perf_counter() - start, done.stdout
+
+
+def run_checks() -> bool:
+    """Run all checks side by side and print a line for each; return whether all passed."""
+    with ThreadPoolExecutor() as pool:
+        results = list(pool.map(run_check, CHECKS.values()))
+    for name, (passed, seconds, output) in zip(CHECKS, results, strict=True):
+        print(f"{name:<14} {'ok' if passed else 'FAILED'} ({seconds:.1f} s)", flush=True)
+        if not passed:
+            print(output.rstrip(), flush=True)
+    return all(passed for passed, _, _ in results)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the options ask for and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests", description=__doc__.splitlines()[0], allow_abbrev=False)
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--checks", action="store_true", help="run the checks only")
+    only.add_argument("--only-tests", action="store_true", help="run pytest only")
+    options, for_pytest = parser.parse_known_args(arguments)
+    if options.checks and for_pytest:
+        parser.error(f"--checks runs no pytest, so {' '.join(for_pytest)} has no meaning")
+    passed = options.only_tests or run_checks()
+    if options.checks:
+        return 0 if passed else 1
+    tests = subprocess.run([sys.executable, "-m", "pytest", *for_pytest], cwd=ROOT)
+    return tests.returncode or (0 if passed else 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""The settings file is safe and legible: every option exists, nothing is open to others, every text has contrast."""
+
+import os
+import re
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit import config as streamlit_config
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE = ROOT / ".streamlit" / "config.toml"
+CONFIG = tomllib.loads(FILE.read_text(encoding="utf-8"))
+MODES = ("light", "dark")
+TEST_COMMAND = 'python3 -m venv .venv && .venv/bin/pip install -e ".[dev]" && .venv/bin/python -m tests'
+START_COMMAND = "python3 -m venv .venv && .venv/bin/pip install -e . && .venv/bin/streamlit run app.py"
+
+SAFE = {
+    "server.address": "127.0.0.1",
+    "server.allowedHosts": ["127.0.0.1", "localhost"],
+    "server.corsAllowedOrigins": [],
+    "server.enableAgentApi": False,
+    "server.enableCORS": True,
+    "server.enableStaticServing": False,
+    "server.enableXsrfProtection": True,
+    "server.fileWatcherType": "none",
+    "server.runOnSave": False,
+    "server.xsrfCookieSameSite": "strict",
+    "browser.gatherUsageStats": False,
+    "client.allowedOrigins": [],
+    "client.showErrorDetails": "none",
+    "client.showErrorLinks": False,
+    "client.toolbarMode": "viewer",
+    "runner.fastReruns": False,
+    "runner.magicEnabled": False,
+}
+
+
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Options by dotted name."""
+    found = {}
+    for key, value in table.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+OPTIONS = flat(CONFIG)
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_safety_option(name: str) -> None:
+    assert OPTIONS[name] == SAFE[name]
+
+
+def test_uploads_have_a_cap() -> None:
+    assert 0 < OPTIONS["server.maxUploadSize"] <= 200
+
+
+def test_every_option_exists_in_the_installed_streamlit() -> None:
+    assert set(OPTIONS) <= set(streamlit_config.get_config_options())
+
+
+def test_streamlit_reads_the_file(monkeypatch) -> None:
+    for name in [name for name in os.environ if name.startswith("STREAMLIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(ROOT)
+    try:
+        found = streamlit_config.get_config_options(force_reparse=True)
+        assert {name: found[name].value for name in SAFE} == SAFE
+    finally:
+        monkeypatch.undo()
+        streamlit_config.get_config_options(force_reparse=True)
+
+
+def test_no_option_names_a_file_or_host_elsewhere() -> None:
+    strings = [text for text in OPTIONS.values() if isinstance(text, str)]
+    assert not [text for text in strings if "://" in text or text.startswith("//")]
+    assert not any("fontFaces" in name or name == "theme.base" for name in OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["font", "headingFont", "codeFont"])
+def test_fonts_are_local_and_end_in_a_generic_family(name: str) -> None:
+    families = [family.strip().strip("'") for family in CONFIG["theme"][name].split(",")]
+    # A colon would make Streamlit load a style sheet from the address after it.
+    assert all(re.fullmatch(r"[A-Za-z -]+", family) for family in families)
+    assert families[-1] in ("sans-serif", "monospace")
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of #rrggbb.  Source: WCAG 2.2, definition of relative luminance."""
+    assert re.fullmatch(r"#[0-9a-f]{6}", color), color
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours, 1 to 21.  Source: WCAG 2.2, definition of contrast ratio."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def mixed(color: str, ground: str, opacity: float) -> str:
+    """A colour of some opacity over an opaque ground."""
+    pairs = [(int(color[i : i + 2], 16), int(ground[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(opacity * c + (1 - opacity) * g):02x}" for c, g in pairs)
+
+
+def test_the_contrast_formula() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)
+    assert mixed("#ff0000", "#0000ff", 0.2) == "#3300cc"
+
+
+def colors(mode: str, place: str) -> dict[str, str]:
+    """Colours of the page or the sidebar in one mode; the sidebar takes what it does not set from the page."""
+    page = {key: value for key, value in CONFIG["theme"][mode].items() if key != "sidebar"}
+    return page | CONFIG["theme"][mode]["sidebar"] if place == "sidebar" else page
+
+
+@pytest.mark.parametrize("place", ["page", "sidebar"])
+@pytest.mark.parametrize("mode", MODES)
+def test_text_has_contrast(mode: str, place: str) -> None:
+    found = colors(mode, place)
+    text, link, primary = found["textColor"], found["linkColor"], found["primaryColor"]
+    page, field = found["backgroundColor"], found["secondaryBackgroundColor"]
+    ratios = {
+        "text on the page": contrast(text, page),
+        "text in a field": contrast(text, field),
+        "caption, drawn at 60%": contrast(mixed(text, page, 0.6), page),
+        "link on the page": contrast(link, page),
+        "link in a field": contrast(link, field),
+        "primary button": contrast("#ffffff", primary),
+        "selected tab or slider value": contrast(primary, page),
+        "code": contrast(found["codeTextColor"], found["codeBackgroundColor"]),
+        "table header": contrast(found["dataframeHeaderTextColor"], found["dataframeHeaderBackgroundColor"]),
+    }
+    assert {name: ratio for name, ratio in ratios.items() if ratio < 4.5} == {}
+
+
+@pytest.mark.parametrize("place", ["page", "sidebar"])
+@pytest.mark.parametrize("mode", MODES)
+def test_borders_of_fields_can_be_seen(mode: str, place: str) -> None:
+    found = colors(mode, place)
+    assert contrast(found["borderColor"], found["backgroundColor"]) >= 3
+    assert contrast(found["borderColor"], found["secondaryBackgroundColor"]) >= 3
+
+
+def test_light_is_light_and_dark_is_dark() -> None:
+    assert luminance(CONFIG["theme"]["light"]["backgroundColor"]) > 0.9
+    assert luminance(CONFIG["theme"]["dark"]["backgroundColor"]) < 0.1
+
+
+def test_the_ci_script_runs_the_documented_test_command() -> None:
+    script = ROOT / ".ci" / "run"
+    lines = script.read_text(encoding="utf-8").splitlines()
+    assert script.stat().st_mode & stat.S_IXUSR
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert "set -euo pipefail" in lines
+    assert lines[-1] == TEST_COMMAND
+
+
+@pytest.mark.parametrize("command", [START_COMMAND, TEST_COMMAND])
+def test_the_readme_has_the_command(command: str) -> None:
+    assert command in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,179 @@
+"""The demo data: schemas as the papers size them, a survey that fits its schema, synthetic tables for any schema."""
+
+import doctest
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import demo_data
+from demo_data import make_schemas, make_survey, make_synthetic
+from demo_data.make_synthetic import synthetic
+from engine.counts import count_marginals
+from engine.schema import Attribute, Schema
+
+PAPERS = {
+    "adult": ([42, 16, 15, 9, 7, 6, 5, 2, 2], [100, 100, 100, 99, 85]),
+    "cps": ([7, 4, 2], [100, 50]),
+    "loans": ([51, 36, 15, 8, 6, 5, 4, 3], [101, 101, 101, 101]),
+    "census": ([2], [103]),
+}
+ODD = Schema(
+    [
+        Attribute.categorical("one value", ["only"]),
+        Attribute.categorical("quoted", ['a"b', "c,d", "é", "=1+1"], other="other", missing="unknown"),
+        Attribute.numeric("tiny", [0, 1e-300, 2e-300]),
+        Attribute.numeric("huge", [-1.7e308, 0, 1.7e308]),
+        Attribute.numeric("adjacent", [1.0, float(np.nextafter(1, 2)), 2.0]),
+        Attribute.numeric("whole", [-3, 0, 7], clip=True),
+        Attribute.of_size("codes", 300),
+        Attribute.of_size("constant", 1, kind="categorical"),
+    ]
+)
+
+
+def load(name: str) -> Schema:
+    return Schema.from_json(demo_data.schemas()[name].read_bytes())
+
+
+def cells(data: pd.DataFrame | Path, schema: Schema) -> dict[str, np.ndarray]:
+    """Counts per cell of every attribute; a value outside the schema is an error."""
+    counts = count_marginals(data, schema, [(name,) for name in schema.names])
+    assert counts.rows_refused == 0
+    return {name: counts[name,] for name in schema.names}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_schemas_have_the_sizes_of_the_papers(name: str) -> None:
+    attributes = load(name).attributes
+    categorical, numeric = PAPERS[name]
+    assert sorted(a.size for a in attributes if a.kind == "categorical") == sorted(categorical)
+    assert sorted(a.size for a in attributes if a.kind == "numeric") == sorted(numeric)
+
+
+def test_schema_files_are_what_their_script_writes() -> None:
+    made = make_schemas.papers_schemas() | {"survey": make_survey.survey_schema()}
+    assert {name: path.read_text(encoding="utf-8") for name, path in demo_data.schemas().items()} == {
+        name: schema.to_json() + "\n" for name, schema in made.items()
+    }
+
+
+def test_names_titles_and_files_agree() -> None:
+    assert list(demo_data.schemas()) == list(demo_data.TITLES)
+    assert set(demo_data.tables()) <= set(demo_data.schemas())
+    assert all(path.is_file() for path in (*demo_data.schemas().values(), *demo_data.tables().values()))
+
+
+def test_the_census_ages_can_be_cut_into_the_buckets_of_the_paper() -> None:
+    age = load("census")["age"]
+    assert [age.label(i) for i in (0, 17, 84, 99, 100, 102)] == [
+        "[0, 1)",
+        "[17, 18)",
+        "[84, 85)",
+        "[99, 100)",
+        "[100, 105)",
+        "[110, 130]",
+    ]
+
+
+def test_every_survey_record_fits_the_schema() -> None:
+    found = cells(demo_data.tables()["survey"], load("survey"))
+    assert all(counts.sum() == 944 for counts in found.values())
+    assert found["vote"].tolist() == [551, 393]
+    assert found["education"].tolist() == [13, 52, 248, 187, 90, 227, 127]
+    assert found["household_income"].tolist()[-2:] == [47, 68]
+    assert found["tv_news_days"].tolist() == [161, 100, 112, 101, 66, 84, 32, 288]
+
+
+def test_a_survey_code_without_a_meaning_is_refused() -> None:
+    codes = pd.DataFrame([[0, 7, 7, 1, 6, 6, 36, 8, 1, 1]])
+    codes.columns = pd.Index(["popul", "TVnews", "selfLR", "ClinLR", "DoleLR", "PID", "age", "educ", "income", "vote"])
+    with pytest.raises(ValueError, match=r"educ holds a code outside 1\.\.7"):
+        make_survey.decoded(codes)
+    codes["educ"] = 7
+    assert make_survey.decoded(codes)["education"].tolist() == ["Advanced degree"]
+    with pytest.raises(ValueError, match="no whole numbers"):
+        make_survey.decoded(codes + 0.5)
+
+
+@pytest.mark.parametrize("schema", [*(load(name) for name in demo_data.schemas()), ODD], ids=[*demo_data.TITLES, "odd"])
+def test_synthetic_tables_fit_and_repeat_by_seed(schema: Schema) -> None:
+    table = synthetic(schema, rows=3_000, seed=5)
+    assert list(table.columns) == list(schema.names)
+    assert all(counts.sum() == 3_000 for counts in cells(table, schema).values())
+    pd.testing.assert_frame_equal(table, synthetic(schema, rows=3_000, seed=5))
+    other = synthetic(schema, rows=3_000, seed=6)
+    assert not table.equals(other)
+    assert synthetic(schema, rows=0, seed=5).shape == (0, len(schema))
+
+
+def test_synthetic_values_are_the_same_on_every_machine() -> None:
+    table = synthetic(load("census"), rows=5, seed=1)
+    assert [*zip(table["age"], table["sex"], strict=True)] == [
+        (28, "Male"),
+        (30, "Male"),
+        (14, "Male"),
+        (18, "Male"),
+        (22, "Female"),
+    ]
+
+
+def test_synthetic_marginals_are_skewed_and_correlated() -> None:
+    schema = load("cps")
+    table = synthetic(schema, rows=20_000, seed=1)
+    for name, counts in cells(table, schema).items():
+        uniform = 20_000 / schema[name].size
+        assert counts.max() > 1.25 * uniform, name
+    for name in ("age", "marital", "race", "sex"):
+        joint = pd.crosstab(table["income"], table[name]).to_numpy() / 20_000
+        independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0, keepdims=True)
+        # For independent columns this statistic has the mean (I - 1)(J - 1) / rows.
+        by_chance = (joint.shape[0] - 1) * (joint.shape[1] - 1) / 20_000
+        assert ((joint - independent) ** 2 / independent).sum() > 2 * by_chance, name
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_the_command_line_writes_the_same_table(tmp_path, suffix: str) -> None:
+    out = tmp_path / f"table{suffix}"
+    make_synthetic.main(["--schema", "survey", "--rows", "200", "--seed", "3", "--out", str(out)])
+    schema = load("survey")
+    expected = cells(synthetic(schema, rows=200, seed=3), schema)
+    assert all(np.array_equal(counts, expected[name]) for name, counts in cells(out, schema).items())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"--schema": "no such file.json"},
+        {"--rows": "-1"},
+        {"--seed": "-1"},
+        {"--out": "table.pickle"},
+        {"--schema": str(demo_data.tables()["survey"])},
+    ],
+    ids=lambda bad: "".join(bad),
+)
+def test_the_command_line_refuses_with_a_message(tmp_path, capsys, bad: dict[str, str]) -> None:
+    options = {"--schema": "cps", "--rows": "1", "--seed": "1", "--out": str(tmp_path / "x.csv")} | bad
+    with pytest.raises(SystemExit) as stop:
+        make_synthetic.main([*itertools.chain(*options.items())])
+    assert stop.value.code == 2
+    assert next(iter(bad)) in capsys.readouterr().err
+
+
+def test_the_module_runs_without_a_warning(tmp_path) -> None:
+    out = tmp_path / "table.csv"
+    command = [sys.executable, "-m", "demo_data.make_synthetic", "--schema", "cps", "--rows", "2", "--seed", "1"]
+    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 3
+
+
+@pytest.mark.parametrize("module", [demo_data, make_synthetic])
+def test_examples_in_docstrings(module) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed
