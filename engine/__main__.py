@@ -1,0 +1,203 @@
+"""Command line: plan, forecast, release, rehearse, verify, budget.
+
+    python -m engine plan --schema adult.json --ways 1 2 3 --pcost 1 --out plan.json
+    python -m engine budget create --ledger office.ledger
+    python -m engine budget add --ledger office.ledger --dataset survey --rho 1
+    python -m engine release --plan plan.json --data survey.csv --dataset survey --ledger office.ledger --out answers.parquet
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from engine.errors import BudgetError, EngineError, SchemaError, WorkloadError
+from engine.ledger import Ledger, verify_ledger
+from engine.measure import Intake, measure, read_plan
+from engine.mechanisms import MECHANISMS, forecast, plan
+from engine.plan import Plan
+from engine.privacy import Budget
+from engine.report import FORMATS, write_answers
+from engine.schema import Schema
+from engine.workload import Workload
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return 0, or 1 after printing what was wrong."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    try:
+        return int(given.run(given) or 0)
+    except EngineError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m engine", description="Differentially private query answering.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    for name, run, text in (
+        ("plan", _plan, "fit a mechanism to a workload and write the plan"),
+        ("forecast", _forecast, "say what planning would take"),
+    ):
+        command = commands.add_parser(name, help=text)
+        what = command.add_mutually_exclusive_group(required=True)
+        what.add_argument("--workload", type=Path, help="workload JSON")
+        what.add_argument("--schema", type=Path, help="schema JSON or CSV, with --ways")
+        command.add_argument("--ways", type=int, nargs="+", default=[1, 2, 3], help="all k-way sets, family by kind")
+        command.add_argument("--mechanism", default="querysmasher", choices=[m.name for m in MECHANISMS])
+        command.set_defaults(run=run)
+        if name == "plan":
+            _budget_options(command)
+            command.add_argument("--out", type=Path, required=True, help="plan JSON to write")
+
+    show = commands.add_parser("show", help="what a plan promises, group by group")
+    show.add_argument("--plan", type=Path, required=True)
+    show.set_defaults(run=_show)
+
+    for name, text in (("release", "spend the plan's cost once and write the answers"), ("rehearse", "the same on simulated or public data; spends nothing")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--plan", type=Path, required=True)
+        command.add_argument("--data", type=Path, required=True, help="CSV or parquet file with the records")
+        command.add_argument("--out", type=Path, required=True, help="file for the answers")
+        command.add_argument("--format", choices=FORMATS, help="by default the ending of --out")
+        command.add_argument("--confidence", type=float, default=0.95)
+        command.add_argument("--on-refused", choices=("error", "drop"), default="error")
+        if name == "release":
+            command.add_argument("--dataset", required=True)
+            command.add_argument("--ledger", type=Path, required=True)
+            command.add_argument("--attempt", type=int, default=1)
+        command.set_defaults(run=_release, rehearsal=name == "rehearse")
+
+    budget = commands.add_parser("budget", help="create a ledger, add a dataset, show what is left")
+    actions = budget.add_subparsers(required=True, metavar="action")
+    for name, run in (("create", _create), ("add", _add), ("status", _status)):
+        action = actions.add_parser(name)
+        action.add_argument("--ledger", type=Path, required=True)
+        action.set_defaults(run=run)
+        if name == "add":
+            action.add_argument("--dataset", required=True)
+            action.add_argument("--note", default="")
+            _budget_options(action)
+
+    verify = commands.add_parser("verify", help="check every row and result of a ledger")
+    verify.add_argument("--ledger", type=Path, required=True)
+    verify.set_defaults(run=_verify)
+    return parser
+
+
+def _budget_options(command: argparse.ArgumentParser) -> None:
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument("--pcost", type=float)
+    which.add_argument("--rho", type=float, help="zCDP")
+    which.add_argument("--mu", type=float, help="Gaussian DP")
+    which.add_argument("--epsilon", type=float, help="with --delta")
+    command.add_argument("--delta", type=float)
+
+
+def _budget(given: argparse.Namespace) -> Budget:
+    if (given.epsilon is None) != (given.delta is None):
+        raise BudgetError("--epsilon and --delta go together. Give both, or one of --pcost, --rho, --mu.")
+    if given.pcost is not None:
+        return Budget(pcost=given.pcost)
+    if given.rho is not None:
+        return Budget.zcdp(given.rho)
+    return Budget.gdp(given.mu) if given.mu is not None else Budget.approx(given.epsilon, given.delta)
+
+
+def _workload(given: argparse.Namespace) -> Workload:
+    if given.workload is not None:
+        return Workload.from_json(_text(given.workload, WorkloadError))
+    text = _text(given.schema, SchemaError)
+    schema = Schema.from_csv(text) if given.schema.suffix.lower() == ".csv" else Schema.from_json(text)
+    return Workload.all_ways(schema, tuple(given.ways))
+
+
+def _text(path: Path, error: type[EngineError]) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as reason:
+        raise error(f"The file {path} cannot be read: {reason.strerror}. Give the path of an existing file.") from None
+
+
+def _plan(given: argparse.Namespace) -> None:
+    made = plan(_workload(given), _budget(given), given.mechanism, progress=_bar)
+    given.out.write_text(made.to_json(), encoding="utf-8")
+    _promise(made)
+    print(f"plan       {given.out}")
+
+
+def _forecast(given: argparse.Namespace) -> None:
+    found = forecast(_workload(given), given.mechanism)
+    print(f"{found.text}: about {found.seconds:.1f} s and at most {found.memory / 1e6:,.0f} MB")
+
+
+def _promise(made: Plan) -> None:
+    print(f"queries    {made.workload.queries:,} in {len(made.workload.groups):,} groups")
+    print(f"rmse       {made.rmse:.6g} counts; proven to be within {made.certificate.gap:.1e} of the best of its class")
+    print(f"budget     {made.budget.describe()}")
+
+
+def _show(given: argparse.Namespace) -> None:
+    made = read_plan(given.plan)
+    _promise(made)
+    groups = made.by_group()
+    groups["attributes"] = [" x ".join(names) or "(total)" for names in groups["attributes"]]
+    print(groups.to_string(index=False))
+
+
+def _release(given: argparse.Namespace) -> None:
+    made = read_plan(given.plan)
+    where = {} if given.rehearsal else {"dataset": given.dataset, "ledger": given.ledger, "attempt": given.attempt}
+    measured = measure(
+        made,
+        given.data,
+        rehearsal=given.rehearsal,
+        on_refused=given.on_refused,
+        progress=_bar,
+        intake=_say_rows,
+        **where,
+    )
+    kind = given.format or ("csv" if given.out.suffix.lower() == ".csv" else "parquet")
+    write_answers(measured, given.out, format=kind, confidence=given.confidence, progress=_bar)
+    spent = "nothing was spent; not for publication" if given.rehearsal else f"spent pcost {made.pcost!r}"
+    print(f"{made.workload.queries:,} answers in {given.out}; {spent}")
+
+
+def _say_rows(rows: Intake) -> None:
+    print(f"rows in {rows.rows_in:,} = counted {rows.counted:,} + refused {rows.refused:,}", file=sys.stderr)
+
+
+def _create(given: argparse.Namespace) -> None:
+    Ledger.create(given.ledger)
+    print(f"created {given.ledger}")
+
+
+def _add(given: argparse.Namespace) -> None:
+    Ledger(given.ledger).add_dataset(given.dataset, total=_budget(given), note=given.note)
+    print(f"{given.dataset}: {_budget(given).describe()}")
+
+
+def _status(given: argparse.Namespace) -> None:
+    for row in Ledger(given.ledger).datasets():
+        print(f"{row.dataset}: pcost total {row.total:.6g}, spent {row.spent:.6g}, left {row.left:.6g}")
+
+
+def _verify(given: argparse.Namespace) -> int:
+    problems = verify_ledger(given.ledger)
+    print("\n".join(problems) or "every row and every result is as it was written")
+    return 1 if problems else 0
+
+
+def _bar(fraction: float, text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{100 * fraction:5.1f}%  {text:60.60s}", end="\n" if fraction >= 1 else "", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
