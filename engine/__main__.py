@@ -1,9 +1,9 @@
 """Command line: plan, forecast, release, rehearse, verify, budget.
 
-    python -m engine plan --schema adult.json --ways 1 2 3 --pcost 1 --out plan.json
-    python -m engine budget create --ledger office.ledger
-    python -m engine budget add --ledger office.ledger --dataset survey --rho 1
-    python -m engine release --plan plan.json --data survey.csv --dataset survey --ledger office.ledger --out answers.parquet
+python -m engine plan --schema adult.json --ways 1 2 3 --pcost 1 --out plan.json
+python -m engine budget create --ledger office.ledger
+python -m engine budget add --ledger office.ledger --dataset survey --rho 1
+python -m engine release --plan plan.json --data survey.csv --dataset survey --ledger office.ledger --out a.parquet
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--plan", type=Path, required=True)
     show.set_defaults(run=_show)
 
-    for name, text in (("release", "spend the plan's cost once and write the answers"), ("rehearse", "the same on simulated or public data; spends nothing")):
+    for name, text in (
+        ("release", "spend the plan's cost once and write the answers"),
+        ("rehearse", "the same on simulated or public data; spends nothing"),
+    ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--plan", type=Path, required=True)
         command.add_argument("--data", type=Path, required=True, help="CSV or parquet file with the records")
@@ -196,7 +199,9 @@ def _verify(given: argparse.Namespace) -> int:
 
 def _bar(fraction: float, text: str) -> None:
     if sys.stderr.isatty():
-        print(f"\r{100 * fraction:5.1f}%  {text:60.60s}", end="\n" if fraction >= 1 else "", file=sys.stderr, flush=True)
+        print(
+            f"\r{100 * fraction:5.1f}%  {text:60.60s}", end="\n" if fraction >= 1 else "", file=sys.stderr, flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -22,16 +22,15 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from engine.family import Array
-from engine.workload import Part, Workload
+from engine.family import Array, Family
+from engine.workload import Group, Part, Workload
 
 NEGLIGIBLE = 1e-13  # a class Gram this small against its Gram is the rounding of zero
 Space = tuple[str, ...]
@@ -56,11 +55,11 @@ def basis(n: int) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Factor:
-    """Class Gram of one part of a group on some of its axes: ``gram`` itself, or ``rows`` with rows^T rows = gram."""
+    """Class Gram on some axes: ``matrix`` is the Gram or, when ``low_rank``, fewer rows R with R^T R = Gram."""
 
     sizes: tuple[int, ...]
-    rows: Array | None = None
-    gram: Array | None = None
+    matrix: Array
+    low_rank: bool = False
 
     @property
     def dimension(self) -> int:
@@ -69,12 +68,17 @@ class Factor:
 
     def dense(self) -> Array:
         """Return the class Gram, shape (dimension, dimension)."""
-        return self.rows.T @ self.rows if self.gram is None else self.gram
+        return self.matrix.T @ self.matrix if self.low_rank else self.matrix
 
     @property
     def trace(self) -> float:
         """Trace of the class Gram, in counts^2."""
-        return float(np.sum(self.rows**2) if self.gram is None else np.trace(self.gram))
+        return float(np.sum(self.matrix**2) if self.low_rank else np.trace(self.matrix))
+
+    @property
+    def rank(self) -> int:
+        """Largest rank that the Gram can have."""
+        return min(self.dimension, len(self.matrix))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +170,7 @@ class Registry:
             if not inside:
                 return float(pi @ gram @ pi)
             N, whole = basis(part.sizes[0]), float(np.trace(gram))
-            factor = Factor(sizes=sizes, gram=N.T @ gram @ N)
+            factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
         else:
             factor, whole = self._joint(part, inside, given, weights, sizes)
         if not inside:
@@ -191,18 +195,20 @@ class Registry:
                 rows.append(projected)
             else:
                 gram += projected.T @ projected
-        return Factor(sizes=sizes, rows=np.concatenate(rows) if narrow else None, gram=None if narrow else gram), whole
+        return Factor(sizes=sizes, matrix=np.concatenate(rows) if narrow else gram, low_rank=narrow), whole
 
     def _intern(self, factor: Factor) -> tuple[int, float]:
         scale = factor.trace
         for number, known in enumerate(self.factors):
-            if known.sizes != factor.sizes or (known.gram is None) != (factor.gram is None):
-                continue
-            mine, other = (factor.rows, known.rows) if factor.gram is None else (factor.gram, known.gram)
-            ratio = scale / known.trace
-            if mine.shape == other.shape and np.allclose(
-                mine, other * (ratio if factor.rows is None else math.sqrt(ratio)), rtol=0, atol=1e-13 * scale
+            if (known.sizes, known.low_rank, known.matrix.shape) != (
+                factor.sizes,
+                factor.low_rank,
+                factor.matrix.shape,
             ):
+                continue
+            ratio = scale / known.trace
+            stretch = math.sqrt(ratio) if factor.low_rank else ratio
+            if np.allclose(factor.matrix, known.matrix * stretch, rtol=0, atol=1e-13 * scale):
                 return number, ratio
         self.factors.append(factor)
         return len(self.factors) - 1, 1.0
@@ -234,7 +240,7 @@ def decompose(workload: Workload, centers: Mapping[str, Array] | None = None) ->
     for group in workload.groups:
         if group.weight == 0.0:
             continue
-        ranks = np.argsort([order[name] for name in group.attributes]) if group.attributes else []
+        ranks = sorted(range(len(group.attributes)), key=lambda a: order[group.attributes[a]])
         names = tuple(group.attributes[i] for i in ranks)
         key = (group.key, tuple(ranks), tuple(_bytes(registry.centers.get(n)) for n in group.attributes))
         if key not in patterns:
@@ -249,7 +255,7 @@ def _bytes(vector: Array | None) -> bytes | None:
     return None if vector is None else vector.tobytes()
 
 
-def _pattern(group: Any, ranks: Sequence[int], registry: Registry) -> _Pattern:
+def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern:
     parts, weights = group.parts, group.query_weights
     if weights is not None and len(parts) > 1:
         parts, weights = (_whole_group(group),), group.query_weights
@@ -268,8 +274,10 @@ def _pattern(group: Any, ranks: Sequence[int], registry: Registry) -> _Pattern:
     for combination in itertools.product(*choices):
         coefficient, touched = 1.0, []
         for axes, found in combination:
-            coefficient *= found if isinstance(found, float) else found[1]
-            if axes:
+            if isinstance(found, float):
+                coefficient *= found
+            else:
+                coefficient *= found[1]
                 touched.append((axes, found[0]))
         if coefficient > 0.0:
             positions = tuple(sorted(a for axes, _ in touched for a in axes))
@@ -279,30 +287,33 @@ def _pattern(group: Any, ranks: Sequence[int], registry: Registry) -> _Pattern:
     return out
 
 
-def _whole_group(group: Any) -> Part:
+def _whole_group(group: Group) -> Part:
     """Return a product group as one part, because weights of single queries do not factor."""
     axes = tuple(a for p in group.parts for a in p.axes)
     return Part(axes=axes, family=_Product(group.parts), sizes=tuple(n for p in group.parts for n in p.sizes))
 
 
-class _Product:
+class _Product(Family):
     """The rows of a product of parts, chunk by chunk; only used to weight single queries."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
-        self.key = ("product", tuple(p.key for p in parts))
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("product", tuple(p.key for p in self.parts))
 
     def count(self, sizes: Sequence[int]) -> int:
         return math.prod(p.count for p in self.parts)
 
-    def chunks(self, sizes: Sequence[int]) -> Any:
+    def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
         dense = [p.family.rows(p.sizes) for p in self.parts]
         tail = dense[-1]
         for start, combination in enumerate(itertools.product(*(range(len(d)) for d in dense[:-1]))):
-            head = np.ones(1)
+            head: Array = np.ones(1)
             for d, row in zip(dense[:-1], combination, strict=True):
-                head = np.kron(head, d[row])
-            yield start * len(tail), np.kron(head[None, :], tail)
+                head = np.asarray(np.kron(head, d[row]), dtype=float)
+            yield start * len(tail), np.asarray(np.kron(head[None, :], tail), dtype=float)
 
 
 def _distinct(

@@ -171,7 +171,7 @@ class Custom(Family):
         if predicates is not None:
             if not self.predicates or not all(isinstance(p, str) for p in self.predicates):
                 raise WorkloadError('Predicates must be a list of at least one text such as "age >= 30".')
-            self.labels = self.predicates
+            self.labels: tuple[str, ...] | None = self.predicates
             return
         try:
             rows = np.array(matrix, dtype=float, ndmin=2)
@@ -198,8 +198,8 @@ class Custom(Family):
             return bound
         if self._rows.shape[1] != cells:
             raise WorkloadError(
-                f"The custom matrix has {self._rows.shape[1]} columns, but {' x '.join(a.name for a in attributes)} has "
-                f"{cells:,} cells. Give one column a cell, the last attribute varying fastest."
+                f"The custom matrix has {self._rows.shape[1]} columns, but {' x '.join(a.name for a in attributes)} "
+                f"has {cells:,} cells. Give one column a cell, the last attribute varying fastest."
             )
         return self
 

@@ -59,7 +59,7 @@ def measure(
 
     Parameters
     ----------
-    data : a DataFrame, a path to CSV or parquet, an Arrow or Ibis table, or Counts; see `engine.counts.count_marginals`.
+    data : a DataFrame, a path to CSV or parquet, an Arrow or Ibis table, or Counts; see `count_marginals`.
     dataset : name of the dataset in the ledger; its budget pays.
     ledger : the ledger, or the path of an existing one.
     attempt : the same attempt returns the stored result; a new number spends and draws again.
@@ -147,7 +147,13 @@ def _read(archive: zipfile.ZipFile, name: str, dtype: Any, shape: tuple[int, ...
 
 def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Mapping[Space, npt.NDArray[np.int64]]) -> None:
     """Write the release; estimates are kept beside the answers so that no later change of a library can alter them."""
-    head = {"format": FORMAT, "key": receipt.key, "dataset": receipt.dataset, "utc": receipt.utc, "pcost": receipt.pcost}
+    head = {
+        "format": FORMAT,
+        "key": receipt.key,
+        "dataset": receipt.dataset,
+        "utc": receipt.utc,
+        "pcost": receipt.pcost,
+    }
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("release.json", json.dumps(head))
         archive.writestr("plan.json", plan.to_json())

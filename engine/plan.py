@@ -180,7 +180,7 @@ class Plan:
         return pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "share"])
 
     def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return the variances of queries ``start:stop`` of a group, in counts^2, in the order of `Workload.describe`."""
+        """Return variances of queries ``start:stop`` of a group, in counts^2, in the order of `Workload.describe`."""
         count = self.workload.groups[group].count if 0 <= group < len(self.workload.groups) else 0
         found = self._group(group)
         first, last, _ = slice(start, stop).indices(count)
@@ -214,8 +214,8 @@ class Plan:
         tensor = np.asarray(query_tensor, dtype=float)
         if len(set(names)) != len(names) or tensor.shape != sizes or not np.isfinite(tensor).all():
             raise PlanError(
-                f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of shape {sizes}; it has "
-                f"shape {tensor.shape}."
+                f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of shape {sizes}; it "
+                f"has shape {tensor.shape}."
             )
         order = sorted(range(len(names)), key=lambda a: self.schema.names.index(names[a]))
         pieces: dict[Space, Array] = {(): tensor.transpose(order)}
@@ -238,8 +238,8 @@ class Plan:
                 continue
             if block is None or not _measured(block, piece):
                 raise NotAnswerable(
-                    f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the plan "
-                    "does not measure. Add the query, or the marginal on these attributes, to the workload."
+                    f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
+                    "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
                 )
             out[space] = block.noise * apply_factors(block, piece, lambda s: s.pinv.T).ravel()
         return out

@@ -60,7 +60,7 @@ class _Reader:
     def __init__(self, text: str, attributes: Sequence[Attribute]) -> None:
         self.text = text
         self.sizes = tuple(a.size for a in attributes)
-        self.axes = {}
+        self.axes: dict[str, tuple[int, Attribute]] = {}
         for axis, a in enumerate(attributes):
             word = "".join(c if c.isalnum() else "_" for c in a.name)
             if word in self.axes:
@@ -70,8 +70,8 @@ class _Reader:
     def refuse(self, why: str) -> WorkloadError:
         allowed = ", ".join(self.axes) if hasattr(self, "axes") else ""
         return WorkloadError(
-            f"The predicate {self.text[:80]!r} {why}. Use and, or, not, in, comparisons with constants, and sums of coded "
-            f"attributes; the attributes of this group are {allowed}."
+            f"The predicate {self.text[:80]!r} {why}. Use and, or, not, in, comparisons with constants, and sums "
+            f"of coded attributes; the attributes of this group are {allowed}."
         )
 
     def truth(self, node: ast.expr) -> Any:

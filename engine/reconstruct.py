@@ -102,8 +102,8 @@ class Measurement:
                 if not whole and (block is None or not all(s.complete for _, s in block.factors)):
                     raise NotAnswerable(
                         f"The plan does not measure the whole table on {' x '.join(names) or 'nothing'}: "
-                        f"{' x '.join(space) or 'the total'} is missing. Ask single queries with answer(), or plan with "
-                        "the marginal on these attributes."
+                        f"{' x '.join(space) or 'the total'} is missing. Ask single queries with answer(), or plan "
+                        "with the marginal on these attributes."
                     )
         return self._table(names)
 

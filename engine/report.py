@@ -36,7 +36,7 @@ def write_answers(
     measurement: Measurement,
     path: str | os.PathLike[str],
     *,
-    format: str = "parquet",  # noqa: A002  the field's word, and pandas' and pyarrow's
+    format: str = "parquet",
     confidence: float = 0.95,
     progress: Progress | None = None,
 ) -> Path:
@@ -83,7 +83,11 @@ def _writer(path: Path, kind: str, metadata: dict[str, str]) -> Any:
     texts = ["attributes", "family", "query"]
     compression = {name: "zstd" if name in texts else "none" for name in SCHEMA.names}
     return pq.ParquetWriter(
-        path, SCHEMA.with_metadata(metadata), compression=compression, use_dictionary=texts[:2], write_statistics=texts[:2]
+        path,
+        SCHEMA.with_metadata(metadata),
+        compression=compression,
+        use_dictionary=texts[:2],
+        write_statistics=texts[:2],
     )
 
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 import scipy.linalg
 import scipy.optimize
 
-from engine.decomposition import basis
+from engine.decomposition import Factor, basis
 from engine.family import Array
 from engine.strategy import Strategy
 
@@ -68,7 +68,7 @@ class UniformLift:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How far to go: ``gap`` is the relative RMSE gap to stop at, ``evaluations`` the most steps, ``deadline`` a time."""
+    """How far to go: stop at the relative RMSE ``gap``, after ``evaluations`` steps, or at the ``deadline``."""
 
     gap: float = 1e-7
     evaluations: int = 600
@@ -105,22 +105,22 @@ class DualProblem:
 
     Parameters
     ----------
-    gram, rows : the class Gram, or rows with rows^T rows = Gram (fewer rows than class coordinates).
+    factor : the class Gram.
     lift : takes class rows to rows on cells.
     """
 
-    def __init__(self, *, lift: UniformLift, gram: Array | None = None, rows: Array | None = None) -> None:
+    def __init__(self, *, lift: UniformLift, factor: Factor) -> None:
         self.lift, self.sizes = lift, lift.sizes
         symmetries: list[tuple[Signed, Signed]] = []
-        if gram is not None and len(gram) >= SYMMETRY_FROM:
-            symmetries = _symmetries(gram, lift)
+        if not factor.low_rank and factor.dimension >= SYMMETRY_FROM:
+            symmetries = _symmetries(factor.matrix, lift)
         self.orbit, self.multiplicity, representatives = _orbits([cell for _, cell in symmetries], lift.cells)
         self.roots: list[Array] = []  # H_b, rows in class coordinates with sum of H_b^T H_b = G
-        if gram is None:
-            self.roots.append(_independent(rows))
+        if factor.low_rank:
+            self.roots.append(_independent(factor.matrix))
         else:
-            for block in _character_bases([c for c, _ in symmetries], len(gram)):
-                root = _root(block.T @ gram @ block if symmetries else gram)
+            for block in _character_bases([c for c, _ in symmetries], factor.dimension):
+                root = _root(block.T @ factor.matrix @ block if symmetries else factor.matrix)
                 if len(root):
                     self.roots.append(root @ block.T if symmetries else root)
         self.projected = [np.ascontiguousarray(lift.rows(root)[:, representatives]) for root in self.roots]
@@ -148,17 +148,18 @@ class DualProblem:
 
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
         """Return the best weights found (one total per orbit) and how the search ended."""
-        best: dict[str, float | Array] = {"value": math.inf, "bound": 0.0}
+        value, bound, best = math.inf, 0.0, np.zeros(0)
         status = "optimal"
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
+            nonlocal value, bound, best
             mass = s * s
             T, d = self.evaluate(mass)
             total = float(mass.sum())
-            best["bound"] = max(best["bound"], T * T / total)
-            if d.max() * T < best["value"]:
-                best["value"], best["mass"] = float(d.max()) * T, mass / total
-            gap = math.sqrt(best["value"] / best["bound"]) - 1.0
+            bound = max(bound, T * T / total)
+            if d.max() * T < value:
+                value, best = float(d.max()) * T, mass / total
+            gap = math.sqrt(value / bound) - 1.0
             if watch is not None:
                 watch(gap)
             if gap <= options.gap:
@@ -187,7 +188,7 @@ class DualProblem:
             pass
         except TimeoutError:
             status = "stopped at the time limit"
-        return best["mass"], status
+        return best, status
 
     def solution(self, mass: Array, status: str) -> Solution:
         """Return the strategy that the weights stand for, with its certificate."""
@@ -213,8 +214,8 @@ class FixedBasisProblem(DualProblem):
     Source: QuerySmasher, section 6.3, approximate construction; the bound stays the one of the unrestricted problem.
     """
 
-    def __init__(self, *, lift: UniformLift, gram: Array | None = None, rows: Array | None = None) -> None:
-        super().__init__(lift=lift, gram=gram, rows=rows)
+    def __init__(self, *, lift: UniformLift, factor: Factor) -> None:
+        super().__init__(lift=lift, factor=factor)
         self.squares = [W**2 for W in self.projected]  # row k is eigenvalue_k (u_k . lift)^2
 
     def evaluate(self, mass: Array) -> tuple[float, Array]:
@@ -254,7 +255,7 @@ class FourierProblem(DualProblem):
         return self.multiplicity / self.multiplicity.sum(), "closed form"
 
     def solution(self, mass: Array, status: str) -> Solution:
-        E = np.ones((1, 1))
+        E = np.ones((1, 1), dtype=complex)
         for n in self.sizes:
             E = np.kron(E, basis(n).T @ (np.fft.fft(np.eye(n)) / math.sqrt(n))[:, 1:])
         coefficients = sum(np.sum(np.abs(root @ E) ** 2, axis=0) for root in self.roots)
@@ -289,8 +290,8 @@ def _independent(rows: Array) -> Array:
 def _symmetries(gram: Array, lift: UniformLift) -> list[tuple[Signed, Signed]]:
     """Return commuting involutions of the problem as (action on class coordinates, action on cells).
 
-    Candidates are reversals of sets of attributes and swaps of two attributes of equal size; each is kept when it leaves
-    the Gram and the lift alone on random vectors and commutes with those already kept.
+    Candidates are reversals of sets of attributes and swaps of two attributes of equal size; each is kept when it
+    leaves the Gram and the lift alone on random vectors and commutes with those already kept.
     """
     rng, sizes = np.random.default_rng(7), lift.sizes
     class_sizes = tuple(n - 1 for n in sizes)
@@ -316,7 +317,7 @@ def _symmetries(gram: Array, lift: UniformLift) -> list[tuple[Signed, Signed]]:
             candidates.append(((moved[0], np.ones(len(gram))), (moved[1], np.ones(lift.cells))))
     for on_class, on_cells in candidates:
         independent = not any(
-            np.array_equal(on_class[0], k[0]) and np.array_equal(on_class[1], k[1]) for k, _ in _products(kept)
+            np.array_equal(on_class[0], k[0]) and np.array_equal(on_class[1], k[1]) for k in _products(kept)
         )
         invariant = np.allclose(
             gram @ _act(on_class, probe), _act(on_class, image), rtol=0, atol=1e-9 * np.abs(image).max()
@@ -336,24 +337,12 @@ def _act(action: Signed, vector: Array) -> Array:
     return action[1] * vector[action[0]]
 
 
-def _products(actions: Sequence[tuple[Signed, Signed]]) -> list[tuple[Signed, tuple[int, ...]]]:
-    """Return all products of commuting class actions, with the 0/1 exponents that make them."""
-    out = []
-    for exponents in itertools.product((0, 1), repeat=len(actions)):
-        if any(exponents):
-            permutation, sign = None, None
-            for (action, _), used in zip(actions, exponents, strict=True):
-                if used:
-                    permutation, sign = _compose(action, permutation, sign)
-            out.append(((permutation, sign), exponents))
+def _products(actions: Sequence[tuple[Signed, Signed]]) -> list[Signed]:
+    """Return all products of one or more commuting class actions."""
+    out: list[Signed] = []
+    for (permutation, sign), _ in actions:
+        out += [(p[permutation], sign * s[permutation]) for p, s in out] + [(permutation, sign)]
     return out
-
-
-def _compose(action: Signed, permutation: npt.NDArray[np.int64] | None, sign: Array | None) -> Signed:
-    """Return the action that applies (permutation, sign) first and then ``action``."""
-    if permutation is None or sign is None:
-        return action
-    return permutation[action[0]], action[1] * sign[action[0]]
 
 
 def _character_bases(actions: Sequence[Signed], dimension: int) -> list[Array]:

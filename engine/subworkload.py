@@ -26,26 +26,6 @@ SWEEPS = 25
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Piece:
-    """A sum of terms on disjoint sets of axes, ready for a solver: one Gram on ``axes``."""
-
-    axes: Axes
-    sizes: tuple[int, ...]
-    gram: Array | None
-    rows: Array | None
-
-    @property
-    def dimension(self) -> int:
-        """Number of class coordinates."""
-        return math.prod(n - 1 for n in self.sizes)
-
-    @property
-    def rank(self) -> int:
-        """Most rows that the solver has to handle."""
-        return self.dimension if self.rows is None else min(self.dimension, len(self.rows))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class SpaceSolution:
     """Strategy of a residual space as a product over sets of axes, with the certificate of the whole.
 
@@ -90,10 +70,7 @@ def _add_terms(
         return None
     (k,) = differing
     axes, f, g = a[1][k][0], a[1][k][1], b[1][k][1]
-    if f.rows is not None and g.rows is not None and len(f.rows) + len(g.rows) < f.dimension:
-        both = Factor(sizes=f.sizes, rows=np.concatenate([math.sqrt(a[0]) * f.rows, math.sqrt(b[0]) * g.rows]))
-    else:
-        both = Factor(sizes=f.sizes, gram=a[0] * f.dense() + b[0] * g.dense())
+    both = _added([(a[0], f), (b[0], g)], f.sizes)
     return 1.0, (*a[1][:k], (axes, both), *a[1][k + 1 :])
 
 
@@ -108,26 +85,38 @@ def units(terms: Merged, count: int) -> list[Axes]:
     return [tuple(a for a in range(count) if label[a] == k) for k in sorted(set(label))]
 
 
-def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Piece:
+def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
     """Return one Gram on ``axes`` from the factors of the terms that lie inside them."""
-    inside = [(c, tuple((a, f) for a, f in factors if set(a) <= set(axes))) for c, factors in terms]
     own = tuple(sizes[a] for a in axes)
+    inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]
+    whole = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]
+    if len(whole) == len(inside):
+        return _added(whole, own)
     dimension = math.prod(n - 1 for n in own)
-    single = [f[0] for _, f in inside if len(f) == 1 and f[0][0] == axes and f[0][1].rows is not None]
-    if len(single) == len(inside) and sum(len(f.rows) for _, f in single) < dimension:
-        stacked = np.concatenate([math.sqrt(c) * f[0][1].rows for c, f in inside])
-        return Piece(axes=axes, sizes=own, gram=None, rows=stacked)
     gram = np.zeros((dimension, dimension))
     for c, factors in inside:
         gram += c * _kronecker(factors, axes)
-    return Piece(axes=axes, sizes=own, gram=gram, rows=None)
+    return Factor(sizes=own, matrix=gram)
+
+
+def _added(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -> Factor:
+    """Return the weighted sum of factors on the same axes, of low rank when all are and it pays."""
+    if all(f.low_rank for _, f in parts) and sum(len(f.matrix) for _, f in parts) < parts[0][1].dimension:
+        rows = np.concatenate([math.sqrt(c) * f.matrix for c, f in parts])
+        return Factor(sizes=sizes, matrix=rows, low_rank=True)
+    gram = np.zeros((parts[0][1].dimension,) * 2)
+    for c, f in parts:
+        gram += c * f.dense()
+    return Factor(sizes=sizes, matrix=gram)
 
 
 def _kronecker(factors: Sequence[tuple[Axes, Factor]], axes: Axes) -> Array:
     """Return the Kronecker product of factors with its class coordinates in the order of ``axes``."""
-    out, order, shape = np.ones((1, 1)), [], []
+    out: Array = np.ones((1, 1))
+    order: list[int] = []
+    shape: list[int] = []
     for own, factor in factors:
-        out = np.kron(out, factor.dense())
+        out = np.asarray(np.kron(out, factor.dense()), dtype=float)
         order += [axes.index(a) for a in own]
         shape += [n - 1 for n in factor.sizes]
     position = [order.index(k) for k in range(len(order))]
@@ -145,8 +134,8 @@ class SubworkloadSolver:
     options : when to stop.
     memory_limit : most bytes that one dense solve may take.
 
-    Set ``watch`` to be called with the present gap after every evaluation; it may raise to cancel.  Set ``recorded`` to the
-    dual weights of an earlier run, in the order of solving, to rebuild the same plan without searching.
+    Set ``watch`` to be called with the present gap after every evaluation; it may raise to cancel.  Set ``recorded`` to
+    the dual weights of an earlier run, in the order of solving, to rebuild the same plan without searching.
     """
 
     def __init__(
@@ -164,64 +153,63 @@ class SubworkloadSolver:
         self.recorded: list[Array] | None = None
         self._solved: dict[int, tuple[Factor, Solution]] = {}
 
-    def forecast(self, sub: Subworkload) -> tuple[float, float]:
-        """Return (floating point operations, bytes) that the subworkload will take at most, before anything is built."""
-        work = memory = 0.0
-        for rank, dimension, cells in self._shapes(merge_shape(sub), sub.sizes):
-            evaluations = 15 if rank == dimension else 150
-            work += evaluations * (2.0 * rank * rank * cells + 12.0 * rank**3) + 10.0 * dimension**2 * rank
+    def forecast(self, subs: Sequence[Subworkload]) -> list[tuple[float, float]]:
+        """Return (floating point operations, bytes) for each subworkload, before anything is built.
+
+        A factor that was counted once is free afterwards, because it is solved once.
+        """
+        known: set[int] = set()
+        return [self._forecast(sub, known) for sub in subs]
+
+    def _forecast(self, sub: Subworkload, known: set[int]) -> tuple[float, float]:
+        terms, work, memory = merge_shape(sub), 1.0, 0.0
+        if len(terms) == 1:
+            pieces = [(axes, [number]) for axes, number in terms[0] if number not in known]
+            known.update(number for _, number in terms[0])
+        else:
+            pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
+        for axes, numbers in pieces:
+            cells, dimension = math.prod(sub.sizes[a] for a in axes), math.prod(sub.sizes[a] - 1 for a in axes)
+            low = all(self.factors[k].low_rank for k in numbers)
+            rank = min(dimension, sum(self.factors[k].rank for k in numbers)) if low else dimension
+            # symmetries usually halve a full-rank problem twice; low-rank ones need more steps
+            steps, share = (150, 1.0) if low else (40, 0.1 if dimension > 200 else 0.5)
+            work += steps * share * (2.0 * rank * rank * cells + 12.0 * rank**3) + 10.0 * dimension**2 * rank
             memory = max(memory, dense_bytes(rank, dimension, cells))
         return work, memory
-
-    def _shapes(self, terms: list[tuple[tuple[Axes, int], ...]], sizes: tuple[int, ...]) -> list[tuple[int, int, int]]:
-        """Return (rank, class coordinates, cells) of every dense solve that the terms need."""
-        if len(terms) == 1:
-            pieces = [(axes, [number]) for axes, number in terms[0]]
-        else:
-            pieces = [(tuple(range(len(sizes))), [number for t in terms for _, number in t])]
-        out = []
-        for axes, numbers in pieces:
-            dimension, cells = math.prod(sizes[a] - 1 for a in axes), math.prod(sizes[a] for a in axes)
-            rows = [self.factors[k].rows for k in numbers]
-            rank = min(
-                dimension, sum(len(r) for r in rows if r is not None) if all(r is not None for r in rows) else dimension
-            )
-            out.append((rank, dimension, cells))
-        return out
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the strategy of one subworkload, exact where it fits into memory."""
         terms = merge(sub, self.factors)
         if len(terms) == 1:
             coefficient, factors = terms[0]
-            solved = [(axes, self._factor(axes, factor)) for axes, factor in factors]
+            solved = [(axes, self._factor(factor)) for axes, factor in factors]
             value = coefficient * math.prod(s.value for _, s in solved)
             bound = coefficient * math.prod(s.bound for _, s in solved)
             return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=_joined(solved))
         axes = tuple(range(len(sub.sizes)))
         cells = math.prod(sub.sizes)
         if dense_bytes(sub.dimension, sub.dimension, cells) <= self.memory_limit:
-            solution = self._piece(assemble(terms, axes, sub.sizes))
+            solution = self._solution(assemble(terms, axes, sub.sizes))
             return SpaceSolution(
                 factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
             )
         return self._alternate(terms, sub.sizes)
 
-    def _factor(self, axes: Axes, factor: Factor) -> Solution:
+    def _factor(self, factor: Factor) -> Solution:
         if id(factor) not in self._solved:
-            piece = Piece(axes=axes, sizes=factor.sizes, gram=factor.gram, rows=factor.rows)
-            self._solved[id(factor)] = (factor, self._piece(piece))  # holding the factor keeps its id its own
+            self._solved[id(factor)] = (factor, self._solution(factor))  # holding the factor keeps its id its own
         return self._solved[id(factor)][1]
 
-    def _piece(self, piece: Piece) -> Solution:
-        cells = math.prod(piece.sizes)
-        needed = dense_bytes(piece.rank, piece.dimension, cells)
+    def _solution(self, factor: Factor) -> Solution:
+        needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
         if needed > self.memory_limit:
             raise LimitExceeded(
-                f"A subworkload on {' x '.join(map(str, piece.sizes))} cells needs about {needed / 1e9:.1f} GB, more than the "
-                f"limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these attributes."
+                f"A subworkload on {' x '.join(map(str, factor.sizes))} cells needs about {needed / 1e9:.1f} GB, more "
+                f"than the limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these "
+                "attributes."
             )
-        problem = self.problem(lift=UniformLift(piece.sizes), gram=piece.gram, rows=piece.rows)
+        problem = self.problem(lift=UniformLift(factor.sizes), factor=factor)
         if self.recorded is not None:
             mass, status = self.recorded.pop(0), "optimal"
             if len(mass) != problem.variables:
@@ -239,39 +227,29 @@ class SubworkloadSolver:
         sets = units(terms, len(sizes))
         if len(sets) == 1:
             raise LimitExceeded(
-                f"A subworkload on {' x '.join(map(str, sizes))} cells couples all its attributes and does not fit into "
-                f"{self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these attributes."
+                f"A subworkload on {' x '.join(map(str, sizes))} cells couples all its attributes and does not fit "
+                f"into {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these attributes."
             )
         parts = [[assemble([(1.0, f)], axes, sizes) for _, f in terms] for axes in sets]
         bound = 0.0
         for t, (c, _) in enumerate(terms):
-            bound += c * math.prod(self._piece(parts[u][t]).bound for u in range(len(sets)))
+            bound += c * math.prod(self._solution(parts[u][t]).bound for u in range(len(sets)))
         costs = np.ones((len(sets), len(terms)))
         coefficients = np.array([c for c, _ in terms])
-        value, solved = math.inf, []
+        grams = [[p.dense() for p in own] for own in parts]
+        value, solved = math.inf, list[tuple[Axes, Solution]]()
         for _ in range(SWEEPS):
             solved = []
             for u, axes in enumerate(sets):
                 weights = coefficients * np.prod(np.delete(costs, u, axis=0), axis=0)
-                grams = [_dense(p) for p in parts[u]]
-                total = Piece(
-                    axes=axes,
-                    sizes=parts[u][0].sizes,
-                    gram=sum(w * g for w, g in zip(weights, grams, strict=True)),
-                    rows=None,
-                )
-                solution = self._piece(total)
-                costs[u] = [float(np.sum(g * solution.strategy.covariance)) for g in grams]
+                solution = self._solution(_added(list(zip(weights, parts[u], strict=True)), parts[u][0].sizes))
+                costs[u] = [float(np.sum(g * solution.strategy.covariance)) for g in grams[u]]
                 solved.append((axes, solution))
             previous, value = value, float(coefficients @ np.prod(costs, axis=0))
             if value > previous * (1.0 - 1e-7):
                 break
         status = "alternating over attributes: a local optimum among products"
         return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=status)
-
-
-def _dense(piece: Piece) -> Array:
-    return piece.rows.T @ piece.rows if piece.gram is None else piece.gram
 
 
 def merge_shape(sub: Subworkload) -> list[tuple[tuple[Axes, int], ...]]:

@@ -223,7 +223,7 @@ class VarianceBuilder:
             if block is None and not careful:
                 continue  # no weighted query has a piece here
             outside = tuple((p,) for p, part in enumerate(group.parts) if not set(part.axes) & set(axes))
-            arrays = [((p,), self._outside(group, p)) for (p,) in outside]
+            arrays: list[tuple[Parts, Array]] = [((p,), self._outside(group, p)) for (p,) in outside]
             if careful:
                 unmeasured.append(Summand(coefficient=1.0, arrays=(*arrays, *self._missing(group, axes, block))))
             if block is not None:
@@ -295,11 +295,11 @@ class VarianceBuilder:
                 )
             tensor = tensor.reshape(len(tensor), *(size[a] for a in order))
             remaining = list(order)
-            for own, strategy in factors:
-                positions = [1 + remaining.index(a) for a in own]
-                shaped = strategy.pinv.reshape(*(size[a] for a in own), -1)
-                tensor = np.tensordot(tensor, shaped, axes=(positions, list(range(len(own)))))
-                remaining = [a for a in remaining if a not in own]
+            for axes, strategy in factors:
+                positions = [1 + remaining.index(a) for a in axes]
+                shaped = strategy.pinv.reshape(*(size[a] for a in axes), -1)
+                tensor = np.tensordot(tensor, shaped, axes=(positions, list(range(len(axes)))))
+                remaining = [a for a in remaining if a not in axes]
             squares = np.einsum("qr,qr->q", *(tensor.reshape(len(tensor), -1),) * 2)
             out[start : start + step] = squares.reshape(-1, *out.shape[1:])
         return out
@@ -308,7 +308,7 @@ class VarianceBuilder:
         """Return 0/1 arrays whose product marks queries with a piece that the block does not measure."""
         if block is not None and all(s.complete for _, s in block.factors):
             return [((0,), np.zeros(group.parts[0].count))] if group.parts else [((), np.zeros(()))]
-        marks = []
+        marks: list[tuple[Parts, Array]] = []
         for p, part in enumerate(group.parts):
             inside = tuple(i for i, a in enumerate(part.axes) if a in axes)
             if not inside:

@@ -159,10 +159,12 @@ class Workload:
         groups = sum(math.comb(len(schema), k) for k in ways)
         if groups > MAX_GROUPS:
             raise WorkloadError(
-                f"All {', '.join(f'{k}-way' for k in ways)} sets of {len(schema)} attributes make {groups:,} groups, more "
-                f"than the {MAX_GROUPS:,} allowed. Ask for fewer ways, or pick the attribute sets that matter."
+                f"All {', '.join(f'{k}-way' for k in ways)} sets of {len(schema)} attributes make {groups:,} groups, "
+                f"more than the {MAX_GROUPS:,} allowed. Ask for fewer ways, or pick the attribute sets that matter."
             )
-        default = {a.name: "marginal" if a.kind == "categorical" else "prefix" for a in schema.attributes}
+        default: dict[str, str | Family] = {
+            a.name: "marginal" if a.kind == "categorical" else "prefix" for a in schema.attributes
+        }
         chosen: FamilySpec
         if isinstance(family, Mapping):
             for name in family:

@@ -29,7 +29,8 @@ def _configured(name: str, options: dict[str, Any]) -> Mechanism:
     unknown = [k for k in options if k not in known]
     if unknown:
         raise PlanError(
-            f"The mechanism '{name}' has no option {', '.join(unknown)}. Its options are {', '.join([*known, *LIMITS])}."
+            f"The mechanism '{name}' has no option {', '.join(unknown)}. "
+            f"Its options are {', '.join([*known, *LIMITS])}."
         )
     return cls(**options)
 
@@ -40,8 +41,8 @@ def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **
     Parameters
     ----------
     mechanism : name of a mechanism in ``MECHANISMS``.
-    options : the mechanism's own, and ``objective``, ``max_records``, ``time_limit`` (seconds), ``memory_limit`` (bytes)
-        and ``progress``, a callback of (fraction, text) that may return False to cancel.
+    options : the mechanism's own, and ``objective``, ``max_records``, ``time_limit`` (seconds), ``memory_limit``
+        (bytes) and ``progress``, a callback of (fraction, text) that may return False to cancel.
 
     Guarantee: the privacy cost of the plan, recomputed from the matrices and noise scales that it will release, is at
     most ``budget.pcost``.

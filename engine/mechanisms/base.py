@@ -72,7 +72,8 @@ class Mechanism:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise PlanError(
-                f"The mechanism '{self.name}' has no objective {self.objective!r}. Choose one of {', '.join(OBJECTIVES)}."
+                f"The mechanism '{self.name}' has no objective {self.objective!r}. "
+                f"Choose one of {', '.join(OBJECTIVES)}."
             )
         if (
             isinstance(self.max_records, bool)

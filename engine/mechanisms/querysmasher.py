@@ -61,7 +61,7 @@ class QuerySmasher(Mechanism):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         parts = decompose(workload)
         solver = self._solver(parts, limits, math.inf)
-        costs = [solver.forecast(s) for s in parts.subworkloads]
+        costs = solver.forecast(parts.subworkloads)
         memory = 120e6 + min(max((m for _, m in costs), default=0.0), limits.memory_limit)
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
         return Forecast(seconds=0.05 + sum(w for w, _ in costs) / FLOPS, memory=memory, text=text)
@@ -72,7 +72,7 @@ class QuerySmasher(Mechanism):
         limits.tell(0.0, "Decomposing the workload")
         parts = decompose(workload)
         solver = self._solver(parts, limits, deadline)
-        work = np.cumsum([solver.forecast(s)[0] + 1.0 for s in parts.subworkloads])
+        work = np.cumsum([w for w, _ in solver.forecast(parts.subworkloads)])
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
             done = float((work[i - 1] if i else 0.0) / work[-1])
@@ -121,8 +121,8 @@ class QuerySmasher(Mechanism):
             blocks=calibrate(strategies, noises, budget.pcost, self.max_records),
             bound=math.fsum(math.sqrt(b) for b in bounds.values()) ** 2,
             statement=(
-                "No strategy that measures the residual spaces of uniform centers independently can have a smaller weighted "
-                "RMSE than the bound." + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
+                "No strategy that measures the residual spaces of uniform centers independently can have a smaller "
+                "weighted RMSE than the bound." + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
             ),
             duals=tuple(duals),
             max_records=self.max_records,
