@@ -27,9 +27,11 @@ variance                Var        in counts^2; its root, the standard error, in
 """
 
 from engine.families import FAMILIES
+from engine.measure import measure
 from engine.mechanisms import MECHANISMS, forecast, load_plan, plan
 from engine.plan import Plan
 from engine.privacy import Budget
+from engine.reconstruct import Measurement
 from engine.schema import Attribute, Schema
 from engine.workload import Workload
 
@@ -38,10 +40,12 @@ __all__ = [
     "MECHANISMS",
     "Attribute",
     "Budget",
+    "Measurement",
     "Plan",
     "Schema",
     "Workload",
     "forecast",
     "load_plan",
+    "measure",
     "plan",
 ]

@@ -104,7 +104,7 @@ def calibrate(
         cost = total_pcost(blocks, max_records)
         if cost <= budget:
             return blocks
-        stretch *= math.sqrt(cost / budget) * (1.0 + 1e-13)
+        stretch *= math.sqrt(cost / budget) * (1.0 + 2.0**-GRID_BITS)  # at least one more grid step
     raise PlanError(
         f"The privacy cost of the matrices to be released is {cost}, over the budget of {budget}; the plan is refused. "
         "Lower max_records, or ask fewer queries."

@@ -78,8 +78,8 @@ class Measurement:
         values = self.values(group, first, last)
         std = np.sqrt(self.plan.variances(group, first, last))
         half = normal_quantile(confidence) * std
-        columns = {"query": query_texts(self.plan, group, first, last), "answer": values, "std": std}
-        return pd.DataFrame(columns | {"low": values - half, "high": values + half})
+        texts = pd.Series(query_texts(self.plan, group, first, last).to_numpy(zero_copy_only=False), dtype="str")
+        return pd.DataFrame({"query": texts, "answer": values, "std": std, "low": values - half, "high": values + half})
 
     def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return the answers to queries ``start:stop`` of a group, in counts."""
