@@ -64,7 +64,7 @@ class Factor:
     @property
     def dimension(self) -> int:
         """Number of class coordinates."""
-        return math.prod(n - 1 for n in self.sizes)
+        return self.matrix.shape[1]
 
     def dense(self) -> Array:
         """Return the class Gram, shape (dimension, dimension)."""
@@ -89,12 +89,13 @@ class Term:
     factors: tuple[tuple[Axes, int], ...]  # (axes of the space, number of the factor)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Subworkload:
-    """The Gram of a residual space up to scale: the largest coefficient is 1."""
+    """The Gram of a residual space up to scale, the largest coefficient being 1, and the centers of its attributes."""
 
     sizes: tuple[int, ...]
     terms: tuple[Term, ...]
+    centers: tuple[Array | None, ...]
 
     @property
     def dimension(self) -> int:
@@ -242,7 +243,7 @@ def decompose(workload: Workload, centers: Mapping[str, Array] | None = None) ->
             continue
         ranks = sorted(range(len(group.attributes)), key=lambda a: order[group.attributes[a]])
         names = tuple(group.attributes[i] for i in ranks)
-        key = (group.key, tuple(ranks), tuple(_bytes(registry.centers.get(n)) for n in group.attributes))
+        key = (group.key, tuple(ranks), tuple(digest(registry.centers.get(n)) for n in group.attributes))
         if key not in patterns:
             patterns[key] = _pattern(group, ranks, registry)
         for positions, coefficient, factors in patterns[key].pieces:
@@ -251,7 +252,8 @@ def decompose(workload: Workload, centers: Mapping[str, Array] | None = None) ->
     return _distinct(workload, registry, totals)
 
 
-def _bytes(vector: Array | None) -> bytes | None:
+def digest(vector: Array | None) -> bytes | None:
+    """Return a hashable identity of a center vector; None for uniform."""
     return None if vector is None else vector.tobytes()
 
 
@@ -330,9 +332,10 @@ def _distinct(
             Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
             for factors, c in sorted(totals[space].items())
         )
-        key = (sizes, terms)
+        centers = tuple(registry.centers.get(name) for name in space)
+        key = (sizes, terms, tuple(map(digest, centers)))
         if key not in numbers:
             numbers[key] = len(subworkloads)
-            subworkloads.append(Subworkload(sizes=sizes, terms=terms))
+            subworkloads.append(Subworkload(sizes=sizes, terms=terms, centers=centers))
         spaces[space] = (numbers[key], scale)
     return Decomposition(factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces)

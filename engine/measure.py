@@ -27,6 +27,7 @@ from engine.mechanisms import load_plan
 from engine.noise import discrete_gaussian
 from engine.plan import Plan
 from engine.reconstruct import Measurement, estimate, strategy_answers
+from engine.threads import threads_for
 
 FORMAT = "measurement/1"
 Progress = Callable[[float, str], object]
@@ -232,7 +233,8 @@ def _draw(plan: Plan, counts: Counts, tell: Callable[[float, str], None]) -> dic
     tables = count_marginals(counts, plan.schema, list(plan.blocks), memory_limit=10**15)
     released = {}
     for i, (space, block) in enumerate(plan.blocks.items()):
-        exact = np.rint(strategy_answers(block, tables[space]).ravel() / block.grid).astype(np.int64)
+        with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
+            exact = np.rint(strategy_answers(block, tables[space]).ravel() / block.grid).astype(np.int64)
         released[space] = exact + discrete_gaussian(variance=block.grid_noise**2, size=block.measurements)
         tell(0.8 + 0.2 * (i + 1) / len(plan.blocks), "Adding noise")
     return released

@@ -257,7 +257,8 @@ class Plan:
     def to_json(self) -> str:
         """Return the plan as JSON text: the request, the solver's weights and what they lead to."""
         solved = {
-            "duals": [base64.b64encode(d.astype("<f8").tobytes()).decode() for d in self.duals],
+            "duals": [_packed(d) for d in self.duals],
+            "centers": {name: _packed(pi) for name, pi in self.centers.items()},
             "pcost": self.pcost,
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,
@@ -290,8 +291,8 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
     return out
 
 
-def parse_plan(text: str | bytes) -> tuple[dict[str, Any], list[Array]]:
-    """Return the checked JSON document of a plan and its solver weights.
+def parse_plan(text: str | bytes) -> tuple[dict[str, Any], list[Array], dict[str, Array]]:
+    """Return the checked JSON document of a plan, its solver weights and its centers.
 
     Raises
     ------
@@ -308,12 +309,15 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], list[Array]]:
     if any(k not in data for k in needed) or not isinstance(solved, dict) or not isinstance(solved.get("duals"), list):
         raise PlanError(f"The plan file lacks one of {', '.join(needed)}, solved. Export it again.")
     try:
-        duals = [np.frombuffer(base64.b64decode(d, validate=True), "<f8") for d in solved["duals"]]
-    except (TypeError, ValueError, binascii.Error):
+        duals = [_unpacked(d) for d in solved["duals"]]
+        centers = {name: _unpacked(pi) for name, pi in solved["centers"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
         raise PlanError("The solver weights in the plan file are damaged. Export it again.") from None
     if not all(len(d) and np.isfinite(d).all() and (d >= 0).all() and d.sum() > 0 for d in duals):
         raise PlanError("The solver weights in the plan file are no weights. Export it again.")
-    return data, duals
+    if not all(np.isfinite(pi).all() for pi in centers.values()):
+        raise PlanError("The centers in the plan file are no numbers. Export it again.")
+    return data, duals, centers
 
 
 def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
@@ -328,6 +332,14 @@ def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
     if solved.get("hash") != plan.hash:
         raise PlanError("The plan file was changed after it was written: its hash does not match. Export it again.")
     return plan
+
+
+def _packed(vector: Array) -> str:
+    return base64.b64encode(vector.astype("<f8").tobytes()).decode()
+
+
+def _unpacked(text: str) -> Array:
+    return np.frombuffer(base64.b64decode(text, validate=True), "<f8")
 
 
 def _canonical(data: Any) -> str:

@@ -29,6 +29,7 @@ from engine.decomposition import Space, basis, center
 from engine.errors import NotAnswerable, PlanError
 from engine.family import Array
 from engine.plan import Plan, apply_factors
+from engine.threads import threads_for
 from engine.variance import SLAB
 from engine.workload import Group
 
@@ -156,9 +157,10 @@ class Measurement:
                 estimate = self.estimates.get(tuple(ranked[a] for a in inside))
                 if estimate is not None:
                     coordinates[tuple(slice(1, None) if a in inside else 0 for a in range(len(ranked)))] = estimate
-        for axis, (name, n) in enumerate(zip(ranked, sizes, strict=True)):
-            matrix = np.column_stack([center(n, self.plan.centers.get(name)), basis(n)])
-            coordinates = np.moveaxis(np.tensordot(matrix, coordinates, axes=(1, axis)), 0, axis)
+        with threads_for(max(sizes, default=1)):
+            for axis, (name, n) in enumerate(zip(ranked, sizes, strict=True)):
+                matrix = np.column_stack([center(n, self.plan.centers.get(name)), basis(n)])
+                coordinates = np.moveaxis(np.tensordot(matrix, coordinates, axes=(1, axis)), 0, axis)
         return coordinates.transpose([ranked.index(name) for name in attributes])
 
 
@@ -167,10 +169,11 @@ def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64], sizes: Sequen
     answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors]) * block.grid
     remaining = np.asarray(answers)
     order: list[int] = []
-    for axes, strategy in block.factors:
-        # contracting the leading axis and appending keeps the factors in order
-        remaining = np.tensordot(remaining, strategy.pinv, axes=(0, 1))
-        order += axes
+    with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
+        for axes, strategy in block.factors:
+            # contracting the leading axis and appending keeps the factors in order
+            remaining = np.tensordot(remaining, strategy.pinv, axes=(0, 1))
+            order += axes
     shaped = remaining.reshape([sizes[a] - 1 for a in order])
     return shaped.transpose([order.index(a) for a in range(len(order))])
 

@@ -39,31 +39,61 @@ Watch = Callable[[float], None]
 Signed = tuple[npt.NDArray[np.int64], Array]  # v -> sign * v[permutation]
 
 
-class UniformLift:
-    """The lift for uniform centers, L = N_1^T (x) ... (x) N_k^T, applied attribute by attribute.
+class Lift:
+    """L = L_1 (x) ... (x) L_k with L_i = N_i^T (I - pi_i 1^T), applied attribute by attribute.
 
-    >>> UniformLift((2, 3)).rows(np.eye(2)).shape
+    ``centers`` gives pi_i, None for uniform, where L_i is N_i^T itself.
+
+    >>> Lift((2, 3)).rows(np.eye(2)).shape
     (2, 6)
     """
 
-    def __init__(self, sizes: tuple[int, ...]) -> None:
+    def __init__(self, sizes: tuple[int, ...], centers: Sequence[Array | None] | None = None) -> None:
         self.sizes, self.cells = sizes, math.prod(sizes)
         self.dimension = math.prod(n - 1 for n in sizes)
+        given = centers if centers is not None else [None] * len(sizes)
+        self.matrices = [
+            basis(n).T if pi is None else basis(n).T - (basis(n).T @ pi)[:, None]
+            for n, pi in zip(sizes, given, strict=True)
+        ]
 
     def rows(self, class_rows: Array) -> Array:
         """Return class_rows @ L, shape (k, cells)."""
-        return self._along(class_rows, [n - 1 for n in self.sizes], transpose=True)
+        return self._along(class_rows, [n - 1 for n in self.sizes], self.matrices)
 
     def classes(self, cell_rows: Array) -> Array:
         """Return cell_rows @ L^T, shape (k, class coordinates): class coordinates of tables."""
-        return self._along(cell_rows, self.sizes, transpose=False)
+        return self._along(cell_rows, self.sizes, [m.T for m in self.matrices])
 
-    def _along(self, rows: Array, shape: Sequence[int], *, transpose: bool) -> Array:
+    def traced(self, by_lift: Array, axis: int) -> Array:
+        """Contract a derivative by L, shape (class sizes..., sizes...), to one by L_axis, summed over its cells."""
+        count, out = len(self.sizes), by_lift
+        for other in reversed(range(count)):
+            if other != axis:
+                own = (other, out.ndim // 2 + other)
+                out = np.tensordot(out, self.matrices[other], axes=(own, (0, 1)))
+        return out.sum(axis=1)
+
+    @staticmethod
+    def _along(rows: Array, shape: Sequence[int], matrices: Sequence[Array]) -> Array:
         out = rows.reshape(len(rows), *shape)
-        for axis, n in enumerate(self.sizes):
-            matrix = basis(n).T if transpose else basis(n)
+        for axis, matrix in enumerate(matrices):
             out = np.moveaxis(np.tensordot(out, matrix, axes=(axis + 1, 0)), -1, axis + 1)
         return out.reshape(len(rows), -1)
+
+
+class WholeDomain(Lift):
+    """The lift of a problem on the cells themselves, where nothing is split off: the identity."""
+
+    def __init__(self, cells: int) -> None:
+        self.sizes, self.cells, self.dimension = (cells,), cells, cells
+        self.matrices = [np.eye(cells)]
+
+    def rows(self, class_rows: Array) -> Array:
+        return class_rows
+
+    def classes(self, cell_rows: Array) -> Array:
+        return cell_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +139,10 @@ class DualProblem:
     lift : takes class rows to rows on cells.
     """
 
-    def __init__(self, *, lift: UniformLift, factor: Factor) -> None:
+    def __init__(self, *, lift: Lift, factor: Factor) -> None:
         self.lift, self.sizes = lift, lift.sizes
         symmetries: list[tuple[Signed, Signed]] = []
-        if not factor.low_rank and factor.dimension >= SYMMETRY_FROM:
+        if not factor.low_rank and factor.dimension >= SYMMETRY_FROM and not isinstance(lift, WholeDomain):
             symmetries = _symmetries(factor.matrix, lift)
         self.orbit, self.multiplicity, representatives = _orbits([cell for _, cell in symmetries], lift.cells)
         self.roots: list[Array] = []  # H_b, rows in class coordinates with sum of H_b^T H_b = G
@@ -145,6 +175,27 @@ class DualProblem:
         """Return the lower bound on the value of any strategy that the weights prove."""
         T, _ = DualProblem.evaluate(self, mass)
         return T * T / float(mass.sum())
+
+    def sensitivities(self, mass: Array) -> tuple[float, Array, list[Array]]:
+        """Return the dual value T^2 / sum(mass), its derivative by the Gram, and by the center of every attribute.
+
+        The derivative by the Gram has shape (class coordinates,) * 2; the one by center i is given for N_i^T pi_i,
+        shape (n_i - 1,).  By the envelope theorem the weights may be held fixed.
+        """
+        mass = mass / mass.sum()
+        cell_mass = (mass / self.multiplicity)[self.orbit]
+        T, inverse = 0.0, np.zeros((self.lift.dimension,) * 2)
+        P = np.zeros_like(inverse)
+        for root, W in zip(self.roots, self.projected, strict=True):
+            eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+            half = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
+            T += float(half.sum())
+            back = (root.T / np.einsum("rc,rc->r", root, root)) @ U
+            inverse += (back * half) @ back.T
+            forth = root.T @ U
+            P += (forth / half) @ forth.T
+        by_lift = (self.lift.rows(P) * cell_mass).reshape([n - 1 for n in self.sizes] + list(self.sizes))
+        return T * T, T * inverse, [-2.0 * T * self.lift.traced(by_lift, axis) for axis in range(len(self.sizes))]
 
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
         """Return the best weights found (one total per orbit) and how the search ended."""
@@ -214,7 +265,7 @@ class FixedBasisProblem(DualProblem):
     Source: QuerySmasher, section 6.3, approximate construction; the bound stays the one of the unrestricted problem.
     """
 
-    def __init__(self, *, lift: UniformLift, factor: Factor) -> None:
+    def __init__(self, *, lift: Lift, factor: Factor) -> None:
         super().__init__(lift=lift, factor=factor)
         self.squares = [W**2 for W in self.projected]  # row k is eigenvalue_k (u_k . lift)^2
 
@@ -287,7 +338,7 @@ def _independent(rows: Array) -> Array:
     return U[:, eigenvalues > NULL * eigenvalues[-1]].T @ rows
 
 
-def _symmetries(gram: Array, lift: UniformLift) -> list[tuple[Signed, Signed]]:
+def _symmetries(gram: Array, lift: Lift) -> list[tuple[Signed, Signed]]:
     """Return commuting involutions of the problem as (action on class coordinates, action on cells).
 
     Candidates are reversals of sets of attributes and swaps of two attributes of equal size; each is kept when it

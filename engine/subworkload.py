@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from engine.decomposition import Axes, Factor, Subworkload
+from engine.decomposition import Axes, Factor, Subworkload, digest
 from engine.errors import LimitExceeded
 from engine.family import Array
-from engine.solvers import DualProblem, FixedBasisProblem, FourierProblem, Options, Solution, UniformLift, Watch
+from engine.solvers import DualProblem, FixedBasisProblem, FourierProblem, Lift, Options, Solution, Watch
+from engine.threads import threads_for
 
 PROBLEMS: Mapping[str, type[DualProblem]] = {
     "optimal": DualProblem,
@@ -70,7 +72,7 @@ def _add_terms(
         return None
     (k,) = differing
     axes, f, g = a[1][k][0], a[1][k][1], b[1][k][1]
-    both = _added([(a[0], f), (b[0], g)], f.sizes)
+    both = add_factors([(a[0], f), (b[0], g)], f.sizes)
     return 1.0, (*a[1][:k], (axes, both), *a[1][k + 1 :])
 
 
@@ -91,7 +93,7 @@ def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
     inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]
     whole = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]
     if len(whole) == len(inside):
-        return _added(whole, own)
+        return add_factors(whole, own)
     dimension = math.prod(n - 1 for n in own)
     gram = np.zeros((dimension, dimension))
     for c, factors in inside:
@@ -99,7 +101,7 @@ def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
     return Factor(sizes=own, matrix=gram)
 
 
-def _added(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -> Factor:
+def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -> Factor:
     """Return the weighted sum of factors on the same axes, of low rank when all are and it pays."""
     if all(f.low_rank for _, f in parts) and sum(len(f.matrix) for _, f in parts) < parts[0][1].dimension:
         rows = np.concatenate([math.sqrt(c) * f.matrix for c, f in parts])
@@ -151,7 +153,7 @@ class SubworkloadSolver:
         self.duals: list[Array] = []
         self.watch: Watch | None = None
         self.recorded: list[Array] | None = None
-        self._solved: dict[int, tuple[Factor, Solution]] = {}
+        self._solved: dict[Any, tuple[Factor, Solution]] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[tuple[float, float]]:
         """Return (floating point operations, bytes) for each subworkload, before anything is built.
@@ -183,25 +185,26 @@ class SubworkloadSolver:
         terms = merge(sub, self.factors)
         if len(terms) == 1:
             coefficient, factors = terms[0]
-            solved = [(axes, self._factor(factor)) for axes, factor in factors]
+            solved = [(axes, self._factor(factor, [sub.centers[a] for a in axes])) for axes, factor in factors]
             value = coefficient * math.prod(s.value for _, s in solved)
             bound = coefficient * math.prod(s.bound for _, s in solved)
             return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=_joined(solved))
         axes = tuple(range(len(sub.sizes)))
         cells = math.prod(sub.sizes)
         if dense_bytes(sub.dimension, sub.dimension, cells) <= self.memory_limit:
-            solution = self._solution(assemble(terms, axes, sub.sizes))
+            solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers)
             return SpaceSolution(
                 factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
             )
-        return self._alternate(terms, sub.sizes)
+        return self._alternate(terms, sub)
 
-    def _factor(self, factor: Factor) -> Solution:
-        if id(factor) not in self._solved:
-            self._solved[id(factor)] = (factor, self._solution(factor))  # holding the factor keeps its id its own
-        return self._solved[id(factor)][1]
+    def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
+        key = (id(factor), *map(digest, centers))
+        if key not in self._solved:
+            self._solved[key] = (factor, self._solution(factor, centers))  # holding the factor keeps its id its own
+        return self._solved[key][1]
 
-    def _solution(self, factor: Factor) -> Solution:
+    def _solution(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
         needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
         if needed > self.memory_limit:
             raise LimitExceeded(
@@ -209,22 +212,24 @@ class SubworkloadSolver:
                 f"than the limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these "
                 "attributes."
             )
-        problem = self.problem(lift=UniformLift(factor.sizes), factor=factor)
-        if self.recorded is not None:
-            mass, status = self.recorded.pop(0), "optimal"
-            if len(mass) != problem.variables:
-                raise ValueError("recorded weights do not fit")
-        else:
-            mass, status = problem.maximise(self.options, watch=self.watch)
-        self.duals.append(mass)
-        return problem.solution(mass, status)
+        with threads_for(factor.rank):
+            problem = self.problem(lift=Lift(factor.sizes, centers), factor=factor)
+            if self.recorded is not None:
+                mass, status = self.recorded.pop(0), "optimal"
+                if len(mass) != problem.variables:
+                    raise ValueError("recorded weights do not fit")
+            else:
+                mass, status = problem.maximise(self.options, watch=self.watch)
+            self.duals.append(mass)
+            return problem.solution(mass, status)
 
-    def _alternate(self, terms: Merged, sizes: tuple[int, ...]) -> SpaceSolution:
+    def _alternate(self, terms: Merged, sub: Subworkload) -> SpaceSolution:
         """Improve one set of axes at a time; feasible for any sum of products, with an honest bound.
 
         The bound adds up the optima of the single terms: the minimum of a sum is at least the sum of the minima.
         """
-        sets = units(terms, len(sizes))
+        sizes, sets = sub.sizes, units(terms, len(sub.sizes))
+        own = [[sub.centers[a] for a in axes] for axes in sets]
         if len(sets) == 1:
             raise LimitExceeded(
                 f"A subworkload on {' x '.join(map(str, sizes))} cells couples all its attributes and does not fit "
@@ -233,7 +238,7 @@ class SubworkloadSolver:
         parts = [[assemble([(1.0, f)], axes, sizes) for _, f in terms] for axes in sets]
         bound = 0.0
         for t, (c, _) in enumerate(terms):
-            bound += c * math.prod(self._solution(parts[u][t]).bound for u in range(len(sets)))
+            bound += c * math.prod(self._solution(parts[u][t], own[u]).bound for u in range(len(sets)))
         costs = np.ones((len(sets), len(terms)))
         coefficients = np.array([c for c, _ in terms])
         grams = [[p.dense() for p in own] for own in parts]
@@ -242,7 +247,8 @@ class SubworkloadSolver:
             solved = []
             for u, axes in enumerate(sets):
                 weights = coefficients * np.prod(np.delete(costs, u, axis=0), axis=0)
-                solution = self._solution(_added(list(zip(weights, parts[u], strict=True)), parts[u][0].sizes))
+                total = add_factors(list(zip(weights, parts[u], strict=True)), parts[u][0].sizes)
+                solution = self._solution(total, own[u])
                 costs[u] = [float(np.sum(g * solution.strategy.covariance)) for g in grams[u]]
                 solved.append((axes, solution))
             previous, value = value, float(coefficients @ np.prod(costs, axis=0))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from engine.blocks import Block
-from engine.decomposition import Axes, Space, class_rows
+from engine.decomposition import Axes, Space, class_rows, digest
 from engine.family import Array
 from engine.strategy import Strategy
 from engine.workload import Group, Part
@@ -208,7 +208,7 @@ class VarianceBuilder:
                 ranked = tuple(sorted(axes, key=lambda a: self.order[group.attributes[a]]))
                 subsets.append((ranked, self.blocks.get(tuple(group.attributes[a] for a in ranked))))
         careful = group.weight == 0.0 or (group.query_weights is not None and not group.query_weights.all())
-        centers = tuple(_digest(self.centers.get(name)) for name in group.attributes)
+        centers = tuple(digest(self.centers.get(name)) for name in group.attributes)
         made = tuple(
             (axes, None if b is None else (b.noise, *((a, id(s)) for a, s in b.factors))) for axes, b in subsets
         )
@@ -236,7 +236,7 @@ class VarianceBuilder:
     def _outside(self, group: Group, p: int) -> Array:
         part = group.parts[p]
         given = [self.centers.get(group.attributes[a]) for a in part.axes]
-        key = ("outside", part.key, tuple(_digest(g) for g in given))
+        key = ("outside", part.key, tuple(digest(g) for g in given))
         if key not in self._arrays:
             weights = np.ones(1)
             for n, g in zip(part.sizes, given, strict=True):
@@ -255,7 +255,7 @@ class VarianceBuilder:
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
         touched = [(group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered)) for p in parts]
         names = [tuple(group.attributes[a] for a in part.axes) for part, _ in touched]
-        centers = tuple(_digest(self.centers.get(n)) for own in names for n in own)
+        centers = tuple(digest(self.centers.get(n)) for own in names for n in own)
         order = tuple(a for part, inside in touched for a in (part.axes[i] for i in inside))
         key = (
             tuple((part.key, inside) for part, inside in touched),
@@ -326,7 +326,3 @@ class VarianceBuilder:
 
 def _ranks(own: Axes, order: Axes) -> Axes:
     return tuple(order.index(a) for a in own)
-
-
-def _digest(vector: Array | None) -> bytes | None:
-    return None if vector is None else vector.tobytes()

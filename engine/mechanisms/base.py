@@ -94,8 +94,8 @@ class Mechanism:
         """Return a plan; raise NotApplicable with the reason when the mechanism cannot serve the workload."""
         raise NotImplementedError
 
-    def rebuild(self, workload: Workload, budget: Budget, duals: Sequence[Array]) -> Plan:
-        """Return the plan that `plan` made before, from its solver weights, without searching."""
+    def rebuild(self, workload: Workload, budget: Budget, duals: Sequence[Array], centers: Mapping[str, Array]) -> Plan:
+        """Return the plan that `plan` made before, from its solver weights and centers, without searching."""
         raise NotImplementedError
 
 

@@ -10,13 +10,14 @@ Source: QuerySmasher, algorithm 1 and section 6.4.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from engine.blocks import calibrate
+from engine.centers import tuned_centers
 from engine.decomposition import Decomposition, decompose
 from engine.errors import PlanError
 from engine.family import Array
@@ -27,6 +28,8 @@ from engine.solvers import Options
 from engine.subworkload import PROBLEMS, SpaceSolution, SubworkloadSolver
 from engine.workload import Workload
 
+CENTERS = ("uniform", "tuned")
+TUNING = 0.8  # share of the progress bar that tuning takes
 FLOPS = 4e9  # floating point operations a second in small eigenvalue problems on one core, for forecasts only
 
 
@@ -36,7 +39,7 @@ class QuerySmasher(Mechanism):
 
     Options
     -------
-    centers : "uniform", the decomposition of the paper.
+    centers : "uniform", the decomposition of the paper; "tuned", never less accurate: see `engine.centers`.
     solver : "optimal"; or the approximate "fourier" (closed form) and "eigenbasis" (a fixed basis).
     gap : relative RMSE gap at which a search stops.
     """
@@ -51,8 +54,8 @@ class QuerySmasher(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.centers != "uniform":
-            raise PlanError(f'centers was {self.centers!r}. Choose "uniform".')
+        if self.centers not in CENTERS:
+            raise PlanError(f"centers was {self.centers!r}. Choose one of {', '.join(CENTERS)}.")
         if self.solver not in PROBLEMS:
             raise PlanError(f"solver was {self.solver!r}. Choose one of {', '.join(PROBLEMS)}.")
         if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
@@ -70,26 +73,28 @@ class QuerySmasher(Mechanism):
         deadline = limits.deadline()
         check_request(workload, budget)
         limits.tell(0.0, "Decomposing the workload")
-        parts = decompose(workload)
+        share = TUNING if self.centers == "tuned" else 0.0
+        centers = tuned_centers(workload, lambda done, text: limits.tell(share * done, text)) if share else {}
+        parts = decompose(workload, centers)
         solver = self._solver(parts, limits, deadline)
         work = np.cumsum([w for w, _ in solver.forecast(parts.subworkloads)])
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
-            done = float((work[i - 1] if i else 0.0) / work[-1])
+            done = share + (1.0 - share) * float((work[i - 1] if i else 0.0) / work[-1])
             where = " x ".join(map(str, sub.sizes)) or "the total"
             solver.watch = lambda gap, done=done, where=where: limits.tell(done, f"Solving {where}, gap {gap:.1e}")
             solutions.append(solver.solve(sub))
-        plan = self._assemble(workload, budget, parts, solutions, solver.duals)
+        plan = self._assemble(workload, budget, parts, solutions, solver.duals, centers)
         limits.tell(1.0, "Planned")
         return plan
 
-    def rebuild(self, workload: Workload, budget: Budget, duals: Sequence[Array]) -> Plan:
+    def rebuild(self, workload: Workload, budget: Budget, duals: Sequence[Array], centers: Mapping[str, Array]) -> Plan:
         check_request(workload, budget)
-        parts = decompose(workload)
+        parts = decompose(workload, centers)
         solver = self._solver(parts, Limits(memory_limit=math.inf), math.inf)
         solver.recorded = list(duals)
         solutions = [solver.solve(s) for s in parts.subworkloads]
-        return self._assemble(workload, budget, parts, solutions, solver.duals)
+        return self._assemble(workload, budget, parts, solutions, solver.duals, centers)
 
     def _solver(self, parts: Decomposition, limits: Limits, deadline: float) -> SubworkloadSolver:
         return SubworkloadSolver(
@@ -106,6 +111,7 @@ class QuerySmasher(Mechanism):
         parts: Decomposition,
         solutions: Sequence[SpaceSolution],
         duals: Sequence[Array],
+        centers: Mapping[str, Array],
     ) -> Plan:
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
         bounds = {s: scale * solutions[k].bound for s, (k, scale) in parts.spaces.items()}
@@ -121,9 +127,11 @@ class QuerySmasher(Mechanism):
             blocks=calibrate(strategies, noises, budget.pcost, self.max_records),
             bound=math.fsum(math.sqrt(b) for b in bounds.values()) ** 2,
             statement=(
-                "No strategy that measures the residual spaces of uniform centers independently can have a smaller "
-                "weighted RMSE than the bound." + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
+                f"No strategy that measures the residual spaces of {'these' if centers else 'uniform'} centers "
+                "independently can have a smaller weighted RMSE than the bound."
+                + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
             ),
             duals=tuple(duals),
             max_records=self.max_records,
+            centers=centers,
         )
