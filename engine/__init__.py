@@ -26,6 +26,7 @@ dual weights            mu         one per cell; they prove the lower bound
 variance                Var        in counts^2; its root, the standard error, in counts
 """
 
+from engine.compare import compare
 from engine.families import FAMILIES
 from engine.measure import measure
 from engine.mechanisms import MECHANISMS, forecast, load_plan, plan
@@ -44,6 +45,7 @@ __all__ = [
     "Plan",
     "Schema",
     "Workload",
+    "compare",
     "forecast",
     "load_plan",
     "measure",

@@ -6,10 +6,10 @@ the budget have the same closed form.  Only the value changes:
 
     S(pi) = sum over B of sqrt(L_B(pi)),   RMSE proportional to S.
 
-pi_i = 1 / n_i is the published choice.  Here S is minimised: first along a family with one scalar c, pi_i proportional
 pi_i = 1 / n_i is the published choice.  Here S is minimised: first along a family with one scalar c, pi_i in proportion
-L-BFGS on all centers with the gradient of the envelope theorem.  The start is kept when nothing is better, so a tuned
-plan is never worse than a uniform one.
+to V_i^-1 1 with V_i optimal for G_i + c 1 1^T (for one attribute alone some c gives the best of all mechanisms), then
+by L-BFGS on all centers with the gradient of the envelope theorem.  The start is kept when nothing is better, so a
+tuned plan is never worse than a uniform one.
 
 Attributes that play the same role in the workload share a center; where the Gram of an attribute does not change when
 its cells are shifted around (marginals, circular ranges, totals), uniform is optimal by symmetry and stays.

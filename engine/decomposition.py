@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -91,11 +91,15 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subworkload:
-    """The Gram of a residual space up to scale, the largest coefficient being 1, and the centers of its attributes."""
+    """The Gram of a residual space up to scale, the largest coefficient being 1.
+
+    ``centers`` holds the center of every attribute, ``labels`` what a mechanism tells attributes apart by.
+    """
 
     sizes: tuple[int, ...]
     terms: tuple[Term, ...]
     centers: tuple[Array | None, ...]
+    labels: tuple[Hashable, ...]
 
     @property
     def dimension(self) -> int:
@@ -222,7 +226,9 @@ class _Pattern:
     pieces: list[tuple[Axes, float, tuple[tuple[Axes, int], ...]]] = field(default_factory=list)
 
 
-def decompose(workload: Workload, centers: Mapping[str, Array] | None = None) -> Decomposition:
+def decompose(
+    workload: Workload, centers: Mapping[str, Array] | None = None, labels: Mapping[str, Hashable] | None = None
+) -> Decomposition:
     """Split a workload into subworkloads, one Gram for every residual space.
 
     Guarantee: for every residual space the sum of its terms equals the weighted Gram of the projected queries; spaces
@@ -249,7 +255,7 @@ def decompose(workload: Workload, centers: Mapping[str, Array] | None = None) ->
         for positions, coefficient, factors in patterns[key].pieces:
             space = totals.setdefault(tuple(names[p] for p in positions), {})
             space[factors] = space.get(factors, 0.0) + group.weight * coefficient
-    return _distinct(workload, registry, totals)
+    return _distinct(workload, registry, totals, labels or {})
 
 
 def digest(vector: Array | None) -> bytes | None:
@@ -319,7 +325,10 @@ class _Product(Family):
 
 
 def _distinct(
-    workload: Workload, registry: Registry, totals: Mapping[Space, Mapping[tuple[tuple[Axes, int], ...], float]]
+    workload: Workload,
+    registry: Registry,
+    totals: Mapping[Space, Mapping[tuple[tuple[Axes, int], ...], float]],
+    labels: Mapping[str, Hashable],
 ) -> Decomposition:
     numbers: dict[Any, int] = {}
     subworkloads: list[Subworkload] = []
@@ -333,9 +342,10 @@ def _distinct(
             for factors, c in sorted(totals[space].items())
         )
         centers = tuple(registry.centers.get(name) for name in space)
-        key = (sizes, terms, tuple(map(digest, centers)))
+        told = tuple(labels.get(name) for name in space)
+        key = (sizes, terms, tuple(map(digest, centers)), told)
         if key not in numbers:
             numbers[key] = len(subworkloads)
-            subworkloads.append(Subworkload(sizes=sizes, terms=terms, centers=centers))
+            subworkloads.append(Subworkload(sizes=sizes, terms=terms, centers=centers, labels=told))
         spaces[space] = (numbers[key], scale)
     return Decomposition(factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces)

@@ -7,11 +7,13 @@ from typing import Any
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism
 from engine.mechanisms.querysmasher import QuerySmasher
+from engine.mechanisms.residualplanner import ResidualPlanner, ResidualPlannerPlus
+from engine.mechanisms.wff import WeightedFourier
 from engine.plan import Plan, check_rebuilt, parse_plan
 from engine.privacy import Budget
 from engine.workload import Workload
 
-MECHANISMS: tuple[type[Mechanism], ...] = (QuerySmasher,)
+MECHANISMS: tuple[type[Mechanism], ...] = (QuerySmasher, ResidualPlannerPlus, ResidualPlanner, WeightedFourier)
 LIMITS = ("time_limit", "memory_limit", "progress")
 
 

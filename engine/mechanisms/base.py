@@ -57,7 +57,7 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """Base of all mechanisms; the fields of a subclass are its options.
+    """Base of all mechanisms; the fields of a subclass are its options, ``variants`` the choices worth comparing.
 
     To add a mechanism, write one subclass in a file of its own and put it into ``MECHANISMS``.
     """
@@ -65,6 +65,7 @@ class Mechanism:
     name: ClassVar[str]
     title: ClassVar[str]
     meaning: ClassVar[str]
+    variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
 
     objective: str = "sum"
     max_records: int = MAX_RECORDS

@@ -1,0 +1,130 @@
+"""Mechanisms that measure residual spaces independently and share the budget in closed form.
+
+With L_B the weighted squared error of residual space B at privacy cost 1, the best shares of a budget beta are
+
+    noise_B^2 = (sum over B' of sqrt(L_B')) / (beta sqrt(L_B)),      objective (sum over B of sqrt(L_B))^2 / beta.
+
+A subclass says how one subworkload is solved.  Source: QuerySmasher, section 6.4 and theorem 5; ResidualPlanner+.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from engine.blocks import calibrate
+from engine.decomposition import Decomposition, Subworkload, decompose
+from engine.family import Array
+from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request
+from engine.plan import Plan
+from engine.privacy import Budget
+from engine.solvers import Watch
+from engine.subworkload import SpaceSolution
+from engine.workload import Workload
+
+FLOPS = 4e9  # floating point operations a second in small eigenvalue problems on one core, for forecasts only
+
+
+class SpaceSolver(Protocol):
+    """Solves the subworkloads of one decomposition, one after the other."""
+
+    watch: Watch | None
+    duals: list[Array]
+    recorded: list[Array] | None
+
+    def forecast(self, subs: Sequence[Subworkload]) -> list[tuple[float, float]]:
+        """Return (floating point operations, bytes) for each subworkload."""
+
+    def solve(self, sub: Subworkload) -> SpaceSolution:
+        """Return the strategy of one subworkload."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualMechanism(Mechanism):
+    """Base of the mechanisms of this kind; see the module's text."""
+
+    bound_text: ClassVar[str] = (
+        "No strategy that measures the residual spaces of uniform centers independently can have a smaller weighted "
+        "RMSE than the bound."
+    )
+
+    def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
+        """Return what solves the subworkloads."""
+        raise NotImplementedError
+
+    def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
+        """Return what distinguishes attributes of equal size for this mechanism, beyond what is asked of them."""
+        return {}
+
+    def choose_centers(self, workload: Workload, tell: Callable[[float, str], None]) -> dict[str, Array]:
+        """Return the center vectors that are not uniform."""
+        return {}
+
+    def forecast(self, workload: Workload, limits: Limits) -> Forecast:
+        parts = decompose(workload, labels=self.axis_labels(workload))
+        costs = self.space_solver(workload, parts, limits, math.inf).forecast(parts.subworkloads)
+        memory = 120e6 + min(max((m for _, m in costs), default=0.0), limits.memory_limit)
+        text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
+        return Forecast(seconds=0.05 + sum(w for w, _ in costs) / FLOPS, memory=memory, text=text)
+
+    def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
+        deadline = limits.deadline()
+        check_request(workload, budget)
+        limits.tell(0.0, "Decomposing the workload")
+        centers = self.choose_centers(workload, lambda done, text: limits.tell(0.8 * done, text))
+        first = 0.8 if centers else 0.0
+        parts = decompose(workload, centers, self.axis_labels(workload))
+        solver = self.space_solver(workload, parts, limits, deadline)
+        work = np.cumsum([0.0] + [w + 1.0 for w, _ in solver.forecast(parts.subworkloads)])
+        solutions = []
+        for i, sub in enumerate(parts.subworkloads):
+            done = first + (1.0 - first) * float(work[i] / work[-1])
+            where = " x ".join(map(str, sub.sizes)) or "the total"
+            solver.watch = lambda gap, done=done, where=where: limits.tell(done, f"Solving {where}, gap {gap:.1e}")
+            solutions.append(solver.solve(sub))
+        plan = self._assemble(workload, budget, parts, solutions, solver.duals, centers)
+        limits.tell(1.0, "Planned")
+        return plan
+
+    def rebuild(self, workload: Workload, budget: Budget, duals: Sequence[Array], centers: Mapping[str, Array]) -> Plan:
+        check_request(workload, budget)
+        parts = decompose(workload, centers, self.axis_labels(workload))
+        solver = self.space_solver(workload, parts, Limits(memory_limit=math.inf), math.inf)
+        solver.recorded = list(duals)
+        solutions = [solver.solve(s) for s in parts.subworkloads]
+        return self._assemble(workload, budget, parts, solutions, solver.duals, centers)
+
+    def _assemble(
+        self,
+        workload: Workload,
+        budget: Budget,
+        parts: Decomposition,
+        solutions: Sequence[SpaceSolution],
+        duals: Sequence[Array],
+        centers: Mapping[str, Array],
+    ) -> Plan:
+        values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
+        bounds = {s: scale * solutions[k].bound for s, (k, scale) in parts.spaces.items()}
+        total = math.fsum(math.sqrt(v) for v in values.values())
+        noises = {s: math.sqrt(total / (budget.pcost * math.sqrt(v))) for s, v in values.items()}
+        strategies = {s: tuple((a, f.strategy) for a, f in solutions[k].factors) for s, (k, _) in parts.spaces.items()}
+        stopped = sorted({s.status for s in solutions if s.status != "optimal"})
+        return Plan(
+            workload=workload,
+            budget=budget,
+            mechanism=self.name,
+            options=self.options(),
+            blocks=calibrate(strategies, noises, budget.pcost, self.max_records),
+            bound=math.fsum(math.sqrt(b) for b in bounds.values()) ** 2,
+            statement=(
+                (self.bound_text.replace("uniform", "these") if centers else self.bound_text)
+                + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
+            ),
+            duals=tuple(duals),
+            max_records=self.max_records,
+            centers=centers,
+        )

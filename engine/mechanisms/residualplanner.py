@@ -1,0 +1,169 @@
+"""ResidualPlanner and ResidualPlanner+: one strategy per attribute, combined by Kronecker products.
+
+ResidualPlanner measures the residual space of B with V_B the product of C_i = I - 1 1^T / n_i.  ResidualPlanner+ takes
+for every attribute a base workload W, finds the optimal strategy S (unit diagonal) for the rows 1^T and W C_i stacked,
+and measures V_i = C_i S^T S C_i.  The noise of every space has a closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.linalg
+
+from engine.decomposition import Decomposition, Factor, Subworkload, basis
+from engine.errors import PlanError
+from engine.families import family
+from engine.family import Array, Family
+from engine.mechanisms.base import Limits
+from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
+from engine.solvers import DualProblem, Options, Solution, Watch, WholeDomain
+from engine.strategy import Strategy
+from engine.subworkload import SpaceSolution, dense_bytes
+from engine.threads import threads_for
+from engine.workload import Workload
+
+
+class AxisSolver:
+    """Solves subworkloads with a given class matrix X_i for every attribute, by label.
+
+    ``axis`` returns X_i, shape (n - 1, n - 1), for a label and a size.
+    """
+
+    def __init__(self, factors: Sequence[Factor], axis: Callable[[Hashable, int], Array]) -> None:
+        self.factors, self.axis = factors, axis
+        self.watch: Watch | None = None
+        self.duals: list[Array] = []
+        self.recorded: list[Array] | None = None
+        self._strategies: dict[Any, Strategy] = {}
+        self._spectra: dict[int, float] = {}
+
+    def forecast(self, subs: Sequence[Subworkload]) -> list[tuple[float, float]]:
+        """Return (floating point operations, bytes) for each subworkload."""
+        return [
+            (1e6, dense_bytes(max(s.sizes, default=1), max(s.sizes, default=1), max(s.sizes, default=1))) for s in subs
+        ]
+
+    def solve(self, sub: Subworkload) -> SpaceSolution:
+        """Return the product strategy with its value, and the singular value bound of every term."""
+        if self.watch is not None:
+            self.watch(0.0)
+        strategies = [self._strategy(label, n) for label, n in zip(sub.labels, sub.sizes, strict=True)]
+        value = bound = 0.0
+        for term in sub.terms:
+            cost = floor = term.coefficient
+            for axes, number in term.factors:
+                cost *= _trace(self.factors[number], [strategies[a] for a in axes])
+                floor *= self._svd_bound(number)
+            value, bound = value + cost, bound + floor
+        solved = tuple(
+            ((a,), Solution(strategy=s, value=1.0, bound=0.0, dual=np.ones(1), status="closed form"))
+            for a, s in enumerate(strategies)
+        )
+        return SpaceSolution(factors=solved, value=value, bound=bound, status="optimal")
+
+    def _strategy(self, label: Hashable, n: int) -> Strategy:
+        if (label, n) not in self._strategies:
+            with threads_for(n):
+                X = self.axis(label, n)
+                root = scipy.linalg.cholesky(X)
+                rows = root @ basis(n).T
+                norm = math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
+                pinv = scipy.linalg.solve_triangular(root, np.eye(n - 1)) * norm
+                self._strategies[label, n] = Strategy(sizes=(n,), rows=rows / norm, pinv=pinv, complete=True)
+        return self._strategies[label, n]
+
+    def _svd_bound(self, number: int) -> float:
+        """Return (sum of singular values)^2 / cells: no strategy has a smaller value for the factor."""
+        if number not in self._spectra:
+            factor = self.factors[number]
+            small = factor.matrix @ factor.matrix.T if factor.low_rank else factor.matrix
+            eigenvalues = np.maximum(scipy.linalg.eigvalsh(small), 0.0)
+            self._spectra[number] = float(np.sqrt(eigenvalues).sum()) ** 2 / math.prod(factor.sizes)
+        return self._spectra[number]
+
+
+def _trace(factor: Factor, strategies: Sequence[Strategy]) -> float:
+    """Return tr(G X^-1) for X the product of the strategies."""
+    shape = [n - 1 for n in factor.sizes]
+    if len(shape) == 1:
+        return float(np.sum(factor.dense() * strategies[0].covariance))
+    rows = factor.matrix if factor.low_rank else np.linalg.cholesky(factor.matrix + 0.0).T
+    out = rows.reshape(len(rows), *shape)
+    for axis, strategy in enumerate(strategies):
+        out = np.moveaxis(np.tensordot(out, strategy.pinv, axes=(axis + 1, 0)), -1, axis + 1)
+    return float(np.sum(out**2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualPlanner(ResidualMechanism):
+    """ResidualPlanner: equal noise on all of a residual space; optimal for marginals."""
+
+    name: ClassVar[str] = "residualplanner"
+    title: ClassVar[str] = "ResidualPlanner"
+    meaning: ClassVar[str] = "Equal noise within every group of attributes: optimal for marginals."
+
+    def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
+        return AxisSolver(parts.factors, lambda _, n: np.eye(n - 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualPlannerPlus(ResidualMechanism):
+    """ResidualPlanner+: the optimal strategy of a base workload on every attribute.
+
+    Options
+    -------
+    base : family of the base workload for every attribute, by name; attributes left out take the one-attribute family
+        that they are asked most often, else "prefix" when numeric and "marginal" when categorical.
+    """
+
+    name: ClassVar[str] = "residualplanner+"
+    title: ClassVar[str] = "ResidualPlanner+"
+    meaning: ClassVar[str] = "A good strategy for each attribute, combined by products; the user may choose it."
+
+    base: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.base, Mapping):
+            raise PlanError(
+                f"base was {self.base!r}. Give a mapping from attribute to family, such as {{'age': 'range'}}."
+            )
+        for value in self.base.values():
+            if family(value).arity != 1:
+                raise PlanError(
+                    f"The base family {value!r} takes several attributes. Choose prefix, range or marginal."
+                )
+        object.__setattr__(self, "base", dict(self.base))
+
+    def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
+        asked: dict[str, dict[Family, int]] = {name: {} for name in workload.schema.names}
+        for group in workload.groups:
+            for part in group.parts:
+                if len(part.axes) == 1 and part.family.name in ("prefix", "range", "circular", "marginal"):
+                    counts = asked[group.attributes[part.axes[0]]]
+                    counts[part.family] = counts.get(part.family, 0) + 1
+        out: dict[str, Hashable] = {}
+        for name, counts in asked.items():
+            default = family("prefix" if workload.schema[name].kind == "numeric" else "marginal")
+            out[name] = max(counts, key=lambda f: counts[f], default=default)
+        for name, value in self.base.items():
+            out[name] = family(value).bind([workload.schema[name]])
+        return out
+
+    def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
+        return AxisSolver(parts.factors, lambda label, n: base_strategy(label, n, deadline))
+
+
+def base_strategy(base: Any, n: int, deadline: float = math.inf) -> Array:
+    """Return N^T V N, V optimal with unit diagonal for the stacked rows 1^T and W C of a base family, shape (n-1, n-1)."""
+    N = basis(n)
+    centered = N @ (N.T @ base.gram((n,)) @ N) @ N.T
+    problem = DualProblem(lift=WholeDomain(n), factor=Factor(sizes=(n,), matrix=centered + np.ones((n, n))))
+    solution = problem.solution(*problem.maximise(Options(gap=1e-7, deadline=deadline)))
+    X: Array = N.T @ (solution.strategy.rows.T @ solution.strategy.rows) @ N
+    return X
