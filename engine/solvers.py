@@ -32,6 +32,7 @@ import scipy.optimize
 from engine.decomposition import Factor, basis
 from engine.family import Array
 from engine.strategy import Strategy
+from engine.threads import side_by_side
 
 NULL = 1e-12  # eigenvalues below this share of the largest are directions that no query asks for
 SYMMETRY_FROM = 40  # smaller problems are faster without looking for symmetries
@@ -162,14 +163,8 @@ class DualProblem:
 
     def evaluate(self, mass: Array) -> tuple[float, Array]:
         """Return T and the diagonal d of L^T X L on representatives, for the total weight of every orbit."""
-        T, d = 0.0, np.zeros(self.variables)
-        for W in self.projected:
-            eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
-            root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
-            T += float(root.sum())
-            half = (U / np.sqrt(root)).T @ W
-            d += np.einsum("rc,rc->c", half, half)
-        return T, d
+        parts = side_by_side(lambda W: _block(W, mass), self.projected)
+        return math.fsum(T for T, _ in parts), np.sum([d for _, d in parts], axis=0)
 
     def bound(self, mass: Array) -> float:
         """Return the lower bound on the value of any strategy that the weights prove."""
@@ -257,6 +252,14 @@ class DualProblem:
         strategy = Strategy(sizes=self.sizes, rows=rows, pinv=np.concatenate(pinv, axis=1), complete=complete)
         bound = self.bound(mass)
         return Solution(strategy=strategy, value=float(d.max()) * T, bound=bound, dual=mass, status=status)
+
+
+def _block(W: Array, mass: Array) -> tuple[float, Array]:
+    """Return tr M^(1/2) and the diagonal of W^T M^(-1/2) W for M = W diag(mass) W^T."""
+    eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+    root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
+    half = (U / np.sqrt(root)).T @ W
+    return float(root.sum()), np.einsum("rc,rc->c", half, half)
 
 
 class FixedBasisProblem(DualProblem):
