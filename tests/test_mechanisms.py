@@ -1,0 +1,91 @@
+"""ResidualPlanner, ResidualPlanner+ and Weighted Fourier Factorizations: the figures of their papers; compare()."""
+
+from __future__ import annotations
+
+import pytest
+
+import demo_data
+from engine import MECHANISMS, Attribute, Budget, Schema, Workload, compare, load_plan, plan
+from engine.errors import PlanError
+from engine.mechanisms.base import Mechanism
+
+
+def cube(n: int, d: int = 40) -> Schema:
+    return Schema([Attribute.of_size(f"n{i}", n) for i in range(d)])
+
+
+def pairs(n: int, family: str) -> Workload:
+    """All 2-way queries of a joint family, with 1-way prefixes."""
+    ones, twos = Workload.all_ways(cube(n), (1,), "prefix"), Workload.all_ways(cube(n), (2,), family)
+    return Workload(ones.schema, ones.groups + twos.groups)
+
+
+def demo(name: str) -> Workload:
+    return Workload.all_ways(Schema.from_json(demo_data.schemas()[name].read_bytes()), (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("workload", "mechanism", "rmse"),
+    [
+        (Workload.all_ways(cube(10), (1, 2), "marginal"), "residualplanner", 23.48),
+        (Workload.all_ways(cube(10), (1, 2), "prefix"), "residualplanner+", 36.229),
+        (Workload.all_ways(cube(20), (1, 2), "prefix"), "residualplanner+", 52.628),
+        (Workload.all_ways(cube(10), (1, 2), "range"), "residualplanner+", 41.833),
+        (Workload.all_ways(cube(20), (1, 2), "range"), "residualplanner+", 63.882),
+        (pairs(10, "affine"), "residualplanner+", 62.479),
+        (demo("cps"), "residualplanner+", 8.386),
+        (demo("loans"), "residualplanner+", 36.046),
+        (Workload.all_ways(cube(10), (1, 2), "prefix"), "wff", 39.701),
+        (Workload.all_ways(cube(20), (1, 2), "prefix"), "wff", 62.947),
+        (pairs(10, "affine"), "wff", 45.225),
+        (pairs(20, "affine"), "wff", 70.311),
+        (pairs(10, "abs"), "wff", 64.115),
+        (demo("cps"), "wff", 10.594),
+        (demo("loans"), "wff", 49.721),
+    ],
+)
+def test_published_figures(workload: Workload, mechanism: str, rmse: float) -> None:
+    made = plan(workload, Budget(pcost=1.0), mechanism)
+    assert made.rmse == pytest.approx(rmse, rel=2e-4)
+    assert made.certificate.gap >= 0.0
+
+
+def test_attributes_of_equal_size_keep_their_own_strategies() -> None:
+    schema = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 6)])
+    workload = (
+        Workload(schema).add(("a",), "prefix").add(("b",), "range").add(("a", "b"), {"a": "prefix", "b": "range"})
+    )
+    made = plan(workload, Budget(pcost=1.0), "residualplanner+")
+    (_, a), (_, b) = (made.blocks[name,].factors[0] for name in "ab")
+    assert abs(a.rows - b.rows).max() > 1e-3
+    (_, first), (_, second) = made.blocks["a", "b"].factors
+    assert first is a
+    assert second is b
+    chosen = plan(workload, Budget(pcost=1.0), "residualplanner+", base={"b": "prefix"})
+    assert chosen.rmse > made.rmse
+    assert load_plan(chosen.to_json()).to_json() == chosen.to_json()
+    with pytest.raises(PlanError, match="affine"):
+        plan(workload, Budget(pcost=1.0), "residualplanner+", base={"a": "affine"})
+
+
+def test_compare_ranks_every_mechanism_and_gives_reasons() -> None:
+    workload = Workload.all_ways(Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 5)]), (1, 2))
+    found = compare(workload, Budget(pcost=2.0), jobs=2)
+    assert list(found.columns) == ["mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"]
+    assert len(found) == sum(len(m.variants) for m in MECHANISMS)
+    assert (found["status"] == "ok").all()
+    assert found["rmse"].is_monotonic_increasing
+    assert found.loc[0, "mechanism"] == "querysmasher (centers=tuned)"
+    own = plan(workload, Budget(pcost=2.0))
+    row = found.set_index("mechanism").loc["querysmasher"]
+    assert row["rmse"] == pytest.approx(own.rmse)
+    assert row["max_std"] == pytest.approx(own.max_variance**0.5)
+    odd = compare(workload, Budget(pcost=2.0), ["wff", "nonsense", ("wff", {"speed": 3})], memory_limit=1e3)
+    assert odd["rmse"].isna().all()
+    assert odd["status"].str.contains("GB|no mechanism|no option").all()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
+def test_every_mechanism_has_words_for_its_users(mechanism: type[Mechanism]) -> None:
+    assert mechanism.title
+    assert mechanism.meaning.endswith(".")
