@@ -57,7 +57,8 @@ def compare(
 
     >>> from engine.schema import Attribute, Schema
     >>> schema = Schema([Attribute.of_size("age", 4)])
-    >>> compare(Workload.all_ways(schema, ways=(1,)), Budget(pcost=1.0), ["wff", "nonsense"])["status"].str[:13].tolist()
+    >>> found = compare(Workload.all_ways(schema, ways=(1,)), Budget(pcost=1.0), ["wff", "nonsense"])
+    >>> found["status"].str[:13].tolist()
     ['ok', 'There is no m']
     """
     if not isinstance(workload, Workload) or not isinstance(budget, Budget):

@@ -24,7 +24,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,31 @@ class Factor:
         return min(self.dimension, len(self.matrix))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Complement:
+    """How a pair passes its class coordinates c down: c D_i and c D_j to its attributes, c D_0 to the total.
+
+    Shapes (class coordinates of the pair, n_i - 1), (..., n_j - 1) and (...,); see `engine.complements`.
+    """
+
+    by_axis: tuple[Array, Array]
+    by_total: Array
+
+    @cached_property
+    def key(self) -> bytes:
+        """Hashable identity."""
+        return hashlib.sha256(b"".join(a.tobytes() for a in (*self.by_axis, self.by_total))).digest()
+
+    def turned(self) -> Complement:
+        """Return the same for the pair in the other order."""
+        m, k = self.by_axis[0].shape[1], self.by_axis[1].shape[1]
+
+        def swap(values: Array) -> Array:
+            return np.swapaxes(values.reshape(m, k, -1), 0, 1).reshape(values.shape)
+
+        return Complement(by_axis=(swap(self.by_axis[1]), swap(self.by_axis[0])), by_total=swap(self.by_total))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Term:
     """One summand of a subworkload's Gram: ``coefficient`` times the Kronecker product of factors on disjoint axes."""
@@ -100,6 +125,7 @@ class Subworkload:
     terms: tuple[Term, ...]
     centers: tuple[Array | None, ...]
     labels: tuple[Hashable, ...]
+    complement: Complement | None = None
 
     @property
     def dimension(self) -> int:
@@ -123,7 +149,9 @@ class Decomposition:
     spaces: Mapping[Space, tuple[int, float]]
 
 
-def class_rows(part: Part, inside: Axes, centers: Sequence[Array | None], rows: Array) -> Array:
+def class_rows(
+    part: Part, inside: Axes, centers: Sequence[Array | None], rows: Array, complement: Complement | None = None
+) -> Array:
     """Return query rows of a part in class coordinates of the axes ``inside``.
 
     ``rows`` has shape (k, cells of the part); ``inside`` counts positions within the part; the result has shape
@@ -137,7 +165,11 @@ def class_rows(part: Part, inside: Axes, centers: Sequence[Array | None], rows: 
             )
         else:
             tensor = np.tensordot(tensor, center(part.sizes[position], centers[position]), axes=(position + 1, 0))
-    return tensor.reshape(len(rows), -1)
+    out = tensor.reshape(len(rows), -1)
+    if complement is None or len(inside) == 2:
+        return out
+    passing = class_rows(part, (0, 1), centers, rows)
+    return out + (passing @ complement.by_axis[inside[0]] if inside else (passing @ complement.by_total)[:, None])
 
 
 def center(n: int, given: Array | None) -> Array:
@@ -148,8 +180,8 @@ def center(n: int, given: Array | None) -> Array:
 class Registry:
     """Distinct factors; the same matrix up to scale is kept once."""
 
-    def __init__(self, centers: Mapping[str, Array]) -> None:
-        self.centers = centers
+    def __init__(self, centers: Mapping[str, Array], complements: Mapping[Space, Complement]) -> None:
+        self.centers, self.complements = centers, complements
         self.factors: list[Factor] = []
         self._known: dict[Any, tuple[int, float] | float] = {}
 
@@ -159,13 +191,25 @@ class Registry:
         """Return (factor number, scale) of a part on the axes inside, or the scalar when nothing is inside."""
         given = [self.centers.get(name) for name in names]
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
-        key = (part.key, inside, tuple(None if c is None else c.tobytes() for c in given), weights_key)
+        complement = self.complement(names)
+        key = (part.key, inside, tuple(map(digest, given)), weights_key, complement and complement.key)
         if key not in self._known:
-            self._known[key] = self._build(part, inside, given, weights)
+            self._known[key] = self._build(part, inside, given, weights, complement)
         return self._known[key]
 
+    def complement(self, names: tuple[str, ...]) -> Complement | None:
+        """Return the complement of a pair in the order of ``names``, or None."""
+        if names in self.complements or names[::-1] not in self.complements:
+            return self.complements.get(names)
+        return self.complements[names[::-1]].turned()
+
     def _build(
-        self, part: Part, inside: Axes, given: list[Array | None], weights: Array | None
+        self,
+        part: Part,
+        inside: Axes,
+        given: list[Array | None],
+        weights: Array | None,
+        complement: Complement | None,
     ) -> tuple[int, float] | float:
         sizes = tuple(part.sizes[i] for i in inside)
         whole: float
@@ -177,7 +221,7 @@ class Registry:
             N, whole = basis(part.sizes[0]), float(np.trace(gram))
             factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
         else:
-            factor, whole = self._joint(part, inside, given, weights, sizes)
+            factor, whole = self._joint(part, inside, given, weights, sizes, complement)
         if not inside:
             return factor.trace
         if factor.trace <= NEGLIGIBLE * whole or factor.dimension == 0:
@@ -186,7 +230,12 @@ class Registry:
 
     @staticmethod
     def _joint(
-        part: Part, inside: Axes, given: list[Array | None], weights: Array | None, sizes: tuple[int, ...]
+        part: Part,
+        inside: Axes,
+        given: list[Array | None],
+        weights: Array | None,
+        sizes: tuple[int, ...],
+        complement: Complement | None,
     ) -> tuple[Factor, float]:
         whole, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
         narrow = part.count < dimension
@@ -195,7 +244,7 @@ class Registry:
             if weights is not None:
                 chunk = chunk * np.sqrt(weights[start : start + len(chunk), None])
             whole += float(np.sum(chunk**2))
-            projected = class_rows(part, inside, given, chunk)
+            projected = class_rows(part, inside, given, chunk, complement)
             if narrow:
                 rows.append(projected)
             else:
@@ -227,7 +276,10 @@ class _Pattern:
 
 
 def decompose(
-    workload: Workload, centers: Mapping[str, Array] | None = None, labels: Mapping[str, Hashable] | None = None
+    workload: Workload,
+    centers: Mapping[str, Array] | None = None,
+    labels: Mapping[str, Hashable] | None = None,
+    complements: Mapping[Space, Complement] | None = None,
 ) -> Decomposition:
     """Split a workload into subworkloads, one Gram for every residual space.
 
@@ -240,7 +292,7 @@ def decompose(
     >>> len(parts.spaces), len(parts.subworkloads)
     (7, 3)
     """
-    registry = Registry(centers or {})
+    registry = Registry(centers or {}, complements or {})
     order = {name: i for i, name in enumerate(workload.schema.names)}
     patterns: dict[Any, _Pattern] = {}
     totals: dict[Space, dict[tuple[tuple[Axes, int], ...], float]] = {}
@@ -249,7 +301,9 @@ def decompose(
             continue
         ranks = sorted(range(len(group.attributes)), key=lambda a: order[group.attributes[a]])
         names = tuple(group.attributes[i] for i in ranks)
-        key = (group.key, tuple(ranks), tuple(digest(registry.centers.get(n)) for n in group.attributes))
+        complement = registry.complement(group.attributes)
+        given = tuple(digest(registry.centers.get(n)) for n in group.attributes)
+        key = (group.key, tuple(ranks), given, complement and complement.key)
         if key not in patterns:
             patterns[key] = _pattern(group, ranks, registry)
         for positions, coefficient, factors in patterns[key].pieces:
@@ -265,8 +319,8 @@ def digest(vector: Array | None) -> bytes | None:
 
 def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern:
     parts, weights = group.parts, group.query_weights
-    if weights is not None and len(parts) > 1:
-        parts, weights = (_whole_group(group),), group.query_weights
+    if len(parts) > 1 and (weights is not None or registry.complement(group.attributes) is not None):
+        parts = (whole_group(group),)
     position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> position in schema order
     choices = []
     for part in parts:
@@ -295,8 +349,8 @@ def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern
     return out
 
 
-def _whole_group(group: Group) -> Part:
-    """Return a product group as one part, because weights of single queries do not factor."""
+def whole_group(group: Group) -> Part:
+    """Return a product group as one part, where weights of single queries or a complement do not factor."""
     axes = tuple(a for p in group.parts for a in p.axes)
     return Part(axes=axes, family=_Product(group.parts), sizes=tuple(n for p in group.parts for n in p.sizes))
 
@@ -343,9 +397,12 @@ def _distinct(
         )
         centers = tuple(registry.centers.get(name) for name in space)
         told = tuple(labels.get(name) for name in space)
-        key = (sizes, terms, tuple(map(digest, centers)), told)
+        complement = registry.complements.get(space)
+        key = (sizes, terms, tuple(map(digest, centers)), told, complement and complement.key)
         if key not in numbers:
             numbers[key] = len(subworkloads)
-            subworkloads.append(Subworkload(sizes=sizes, terms=terms, centers=centers, labels=told))
+            subworkloads.append(
+                Subworkload(sizes=sizes, terms=terms, centers=centers, labels=told, complement=complement)
+            )
         spaces[space] = (numbers[key], scale)
     return Decomposition(factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from engine.blocks import GUARD, Block, total_pcost
-from engine.decomposition import Space, basis, center
+from engine.decomposition import Complement, Space, basis, center
 from engine.errors import NotAnswerable, PlanError
 from engine.family import Array
 from engine.privacy import Budget
@@ -52,6 +52,15 @@ class Certificate:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Solved:
+    """What a search found, enough to rebuild a plan without searching: dual weights, centers and complements."""
+
+    duals: tuple[Array, ...]
+    centers: Mapping[str, Array] = field(default_factory=dict)
+    complements: Mapping[Space, Complement] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
     """A mechanism fitted to a workload and a budget.
 
@@ -64,6 +73,7 @@ class Plan:
     statement : words for the certificate.
     duals : the solver's weights, enough to rebuild the very same plan.
     centers : center vectors that are not uniform.
+    complements : complements of pairs that are no products, attributes in schema order.
     max_records : public cap on the number of records that the plan may be used for.
     """
 
@@ -77,6 +87,7 @@ class Plan:
     duals: tuple[Array, ...]
     max_records: int
     centers: Mapping[str, Array] = field(default_factory=dict)
+    complements: Mapping[Space, Complement] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.pcost <= self.budget.pcost:
@@ -98,7 +109,7 @@ class Plan:
     @cached_property
     def _variances(self) -> VarianceBuilder:
         order = {name: i for i, name in enumerate(self.schema.names)}
-        return VarianceBuilder(blocks=self.blocks, centers=self.centers, order=order)
+        return VarianceBuilder(blocks=self.blocks, centers=self.centers, complements=self.complements, order=order)
 
     def _group(self, group: int) -> GroupVariance:
         if (
@@ -227,6 +238,11 @@ class Plan:
                 split[space] = np.tensordot(piece, pi, axes=(at, 0))
                 split[(*space, name)] = np.moveaxis(np.tensordot(piece, N, axes=(at, 0)), -1, at)
             pieces = split
+        for pair in [space for space in pieces if space in self.complements]:
+            complement, passing = self.complements[pair], pieces[pair].ravel()
+            for name, D in zip(pair, complement.by_axis, strict=True):
+                pieces[(name,)] = pieces[(name,)] + passing @ D
+            pieces[()] = pieces[()] + passing @ complement.by_total
         return pieces
 
     def _reconstruction(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
@@ -254,11 +270,22 @@ class Plan:
             "workload": self.workload.to_dict(),
         }
 
+    def _packed_complements(self) -> list[dict[str, Any]]:
+        """Return every distinct complement once, with its pairs."""
+        distinct: dict[bytes, dict[str, Any]] = {}
+        for pair, c in self.complements.items():
+            packed = distinct.setdefault(
+                c.key, {"by_axis": [_packed(D) for D in c.by_axis], "by_total": _packed(c.by_total), "pairs": []}
+            )
+            packed["pairs"].append(list(pair))
+        return list(distinct.values())
+
     def to_json(self) -> str:
         """Return the plan as JSON text: the request, the solver's weights and what they lead to."""
         solved = {
             "duals": [_packed(d) for d in self.duals],
             "centers": {name: _packed(pi) for name, pi in self.centers.items()},
+            "complements": self._packed_complements(),
             "pcost": self.pcost,
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,
@@ -291,8 +318,8 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
     return out
 
 
-def parse_plan(text: str | bytes) -> tuple[dict[str, Any], list[Array], dict[str, Array]]:
-    """Return the checked JSON document of a plan, its solver weights and its centers.
+def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
+    """Return the checked JSON document of a plan, and what its solver had found.
 
     Raises
     ------
@@ -311,13 +338,15 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], list[Array], dict[str
     try:
         duals = [_unpacked(d) for d in solved["duals"]]
         centers = {name: _unpacked(pi) for name, pi in solved["centers"].items()}
+        complements = _unpacked_complements(solved["complements"])
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
         raise PlanError("The solver weights in the plan file are damaged. Export it again.") from None
     if not all(len(d) and np.isfinite(d).all() and (d >= 0).all() and d.sum() > 0 for d in duals):
         raise PlanError("The solver weights in the plan file are no weights. Export it again.")
-    if not all(np.isfinite(pi).all() for pi in centers.values()):
+    tuned = [*centers.values(), *(a for c in complements.values() for a in (*c.by_axis, c.by_total))]
+    if not all(np.isfinite(a).all() for a in tuned):
         raise PlanError("The centers in the plan file are no numbers. Export it again.")
-    return data, duals, centers
+    return data, Solved(duals=tuple(duals), centers=centers, complements=complements)
 
 
 def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
@@ -332,6 +361,19 @@ def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
     if solved.get("hash") != plan.hash:
         raise PlanError("The plan file was changed after it was written: its hash does not match. Export it again.")
     return plan
+
+
+def _unpacked_complements(packed: Any) -> dict[Space, Complement]:
+    out: dict[Space, Complement] = {}
+    for item in packed:
+        total = _unpacked(item["by_total"])
+        first, second = (_unpacked(D).reshape(len(total), -1) for D in item["by_axis"])
+        if first.shape[1] * second.shape[1] != len(total):
+            raise ValueError("a complement has another shape")
+        made = Complement(by_axis=(first, second), by_total=total)
+        for a, b in item["pairs"]:
+            out[a, b] = made
+    return out
 
 
 def _packed(vector: Array) -> str:

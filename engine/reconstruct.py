@@ -157,6 +157,14 @@ class Measurement:
                 estimate = self.estimates.get(tuple(ranked[a] for a in inside))
                 if estimate is not None:
                     coordinates[tuple(slice(1, None) if a in inside else 0 for a in range(len(ranked)))] = estimate
+        for first, second in itertools.combinations(range(len(ranked)), 2):
+            complement = self.plan.complements.get((ranked[first], ranked[second]))
+            if complement is not None:
+                at = tuple(slice(1, None) if a in (first, second) else 0 for a in range(len(ranked)))
+                passed = complement.by_total * float(self.estimates.get((), np.zeros(())))
+                for axis, D in zip((first, second), complement.by_axis, strict=True):
+                    passed = passed + D @ self.estimates.get((ranked[axis],), np.zeros(D.shape[1]))
+                coordinates[at] += passed.reshape(coordinates[at].shape)
         with threads_for(max(sizes, default=1)):
             for axis, (name, n) in enumerate(zip(ranked, sizes, strict=True)):
                 matrix = np.column_stack([center(n, self.plan.centers.get(name)), basis(n)])

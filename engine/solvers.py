@@ -29,7 +29,7 @@ import numpy.typing as npt
 import scipy.linalg
 import scipy.optimize
 
-from engine.decomposition import Factor, basis
+from engine.decomposition import Complement, Factor, basis
 from engine.family import Array
 from engine.strategy import Strategy
 from engine.threads import side_by_side
@@ -81,6 +81,27 @@ class Lift:
         for axis, matrix in enumerate(matrices):
             out = np.moveaxis(np.tensordot(out, matrix, axes=(axis + 1, 0)), -1, axis + 1)
         return out.reshape(len(rows), -1)
+
+
+class PairLift(Lift):
+    """The lift of a pair with a tuned complement: L_i (x) L_j less what is passed down; see `engine.complements`."""
+
+    def __init__(self, sizes: tuple[int, ...], centers: Sequence[Array | None] | None, complement: Complement) -> None:
+        super().__init__(sizes, centers)
+        self.complement = complement
+
+    def rows(self, class_rows: Array) -> Array:
+        first, second = (class_rows @ D @ L for D, L in zip(self.complement.by_axis, self.matrices, strict=True))
+        out = super().rows(class_rows).reshape(len(class_rows), *self.sizes)
+        out = out - first[:, :, None] - second[:, None, :] - (class_rows @ self.complement.by_total)[:, None, None]
+        return out.reshape(len(class_rows), -1)
+
+    def classes(self, cell_rows: Array) -> Array:
+        table = cell_rows.reshape(len(cell_rows), *self.sizes)
+        out = super().classes(cell_rows)
+        for axis, (D, L) in enumerate(zip(self.complement.by_axis, self.matrices, strict=True)):
+            out = out - table.sum(axis=2 - axis) @ L.T @ D.T
+        return out - np.outer(table.sum(axis=(1, 2)), self.complement.by_total)
 
 
 class WholeDomain(Lift):
@@ -191,6 +212,22 @@ class DualProblem:
             P += (forth / half) @ forth.T
         by_lift = (self.lift.rows(P) * cell_mass).reshape([n - 1 for n in self.sizes] + list(self.sizes))
         return T * T, T * inverse, [-2.0 * T * self.lift.traced(by_lift, axis) for axis in range(len(self.sizes))]
+
+    def pulls(self, mass: Array) -> tuple[float, list[tuple[Array, Array]]]:
+        """Return T and pairs (E, R) with sum of E R = dT / dL, E of shape (class coordinates, r), R (r, cells).
+
+        For the total weight of every orbit scaled to sum 1.
+        """
+        mass = mass / mass.sum()
+        cell_mass = (mass / self.multiplicity)[self.orbit]
+        T, out = 0.0, []
+        for root, W in zip(self.roots, self.projected, strict=True):
+            eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+            half = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
+            T += float(half.sum())
+            E = (root.T @ U) / np.sqrt(half)
+            out.append((E, self.lift.rows(E.T) * cell_mass))
+        return T, out
 
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
         """Return the best weights found (one total per orbit) and how the search ended."""

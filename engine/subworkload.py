@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.decomposition import Axes, Factor, Subworkload, digest
+from engine.decomposition import Axes, Complement, Factor, Subworkload, digest
 from engine.errors import LimitExceeded
 from engine.family import Array
-from engine.solvers import DualProblem, FixedBasisProblem, FourierProblem, Lift, Options, Solution, Watch
+from engine.solvers import DualProblem, FixedBasisProblem, FourierProblem, Lift, Options, PairLift, Solution, Watch
 from engine.threads import threads_for
 
 PROBLEMS: Mapping[str, type[DualProblem]] = {
@@ -183,6 +183,11 @@ class SubworkloadSolver:
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the strategy of one subworkload, exact where it fits into memory."""
         terms = merge(sub, self.factors)
+        if sub.complement is not None:
+            solution = self._solution(assemble(terms, (0, 1), sub.sizes), sub.centers, sub.complement)
+            return SpaceSolution(
+                factors=(((0, 1), solution),), value=solution.value, bound=solution.bound, status=solution.status
+            )
         if len(terms) == 1:
             coefficient, factors = terms[0]
             solved = [(axes, self._factor(factor, [sub.centers[a] for a in axes])) for axes, factor in factors]
@@ -204,7 +209,9 @@ class SubworkloadSolver:
             self._solved[key] = (factor, self._solution(factor, centers))  # holding the factor keeps its id its own
         return self._solved[key][1]
 
-    def _solution(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
+    def _solution(
+        self, factor: Factor, centers: Sequence[Array | None], complement: Complement | None = None
+    ) -> Solution:
         needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
         if needed > self.memory_limit:
             raise LimitExceeded(
@@ -213,7 +220,10 @@ class SubworkloadSolver:
                 "attributes."
             )
         with threads_for(factor.rank):
-            problem = self.problem(lift=Lift(factor.sizes, centers), factor=factor)
+            lift = Lift(factor.sizes, centers)
+            if complement is not None:
+                lift = PairLift(factor.sizes, centers, complement)
+            problem = self.problem(lift=lift, factor=factor)
             if self.recorded is not None:
                 mass, status = self.recorded.pop(0), "optimal"
                 if len(mass) != problem.variables:

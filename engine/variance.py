@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from engine.blocks import Block
-from engine.decomposition import Axes, Space, class_rows, digest
+from engine.decomposition import Axes, Complement, Space, class_rows, digest, whole_group
 from engine.family import Array
 from engine.strategy import Strategy
 from engine.workload import Group, Part
@@ -196,6 +196,7 @@ class VarianceBuilder:
 
     blocks: Mapping[Space, Block]
     centers: Mapping[str, Array]
+    complements: Mapping[Space, Complement]
     order: Mapping[str, int]
     _arrays: dict[Any, Array] = field(default_factory=dict)
     _groups: dict[Any, GroupVariance] = field(default_factory=dict)
@@ -209,12 +210,19 @@ class VarianceBuilder:
                 subsets.append((ranked, self.blocks.get(tuple(group.attributes[a] for a in ranked))))
         careful = group.weight == 0.0 or (group.query_weights is not None and not group.query_weights.all())
         centers = tuple(digest(self.centers.get(name)) for name in group.attributes)
+        pair = tuple(sorted(group.attributes, key=self.order.__getitem__))
+        complement = self.complements.get(pair)
+        if complement is not None and pair != group.attributes:
+            complement = complement.turned()
         made = tuple(
             (axes, None if b is None else (b.noise, *((a, id(s)) for a, s in b.factors))) for axes, b in subsets
         )
-        key = (tuple((p.axes, p.key) for p in group.parts), careful, centers, made)
+        key = (tuple((p.axes, p.key) for p in group.parts), careful, centers, made, complement and complement.key)
         if key not in self._groups:
-            self._groups[key] = self._build(group, subsets, careful)
+            if complement is None:
+                self._groups[key] = self._build(group, subsets, careful)
+            else:
+                self._groups[key] = self._build_pair(group, subsets, complement)
         return self._groups[key]
 
     def _build(self, group: Group, subsets: Sequence[tuple[Axes, Block | None]], careful: bool) -> GroupVariance:
@@ -232,6 +240,40 @@ class VarianceBuilder:
         return GroupVariance(
             counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
         )
+
+    def _build_pair(
+        self, group: Group, subsets: Sequence[tuple[Axes, Block | None]], complement: Complement
+    ) -> GroupVariance:
+        """Return the variances of a group on a pair with a tuned complement, whose pieces are no products."""
+        part = group.parts[0] if len(group.parts) == 1 else whole_group(group)
+        given = [self.centers.get(group.attributes[a]) for a in part.axes]
+        own = complement if part.axes == (0, 1) else complement.turned()
+        counts, everything = tuple(p.count for p in group.parts), tuple(range(len(group.parts)))
+        summands, unmeasured = [], []
+        for axes, block in subsets:
+            inside = tuple(sorted(part.axes.index(a) for a in axes))
+            rows = np.concatenate([class_rows(part, inside, given, c, own) for _, c in part.family.chunks(part.sizes)])
+            if not rows.shape[1]:
+                continue
+            present = np.linalg.norm(rows, axis=1) > 1e-9 * max(1.0, float(np.abs(rows).max(initial=0.0)))
+            if block is None:
+                unmeasured.append(
+                    Summand(coefficient=1.0, arrays=((everything, present.astype(float).reshape(counts)),))
+                )
+                continue
+            (strategy,) = (s for _, s in block.factors) if block.factors else (None,)
+            squares = np.sum(rows**2, axis=1)
+            if strategy is not None:
+                turned = rows.reshape(len(rows), *(part.sizes[i] - 1 for i in inside))
+                if [part.axes[i] for i in inside] != list(axes):
+                    turned = np.swapaxes(turned, 1, 2)
+                flat = turned.reshape(len(rows), -1)
+                squares = np.sum((flat @ strategy.pinv) ** 2, axis=1)
+                if not strategy.complete:
+                    lost = (present & strategy.leaves_span(flat)).astype(float).reshape(counts)
+                    unmeasured.append(Summand(coefficient=1.0, arrays=((everything, lost),)))
+            summands.append(Summand(coefficient=block.noise**2, arrays=((everything, squares.reshape(counts)),)))
+        return GroupVariance(counts=counts, summands=tuple(summands), unmeasured=tuple(unmeasured))
 
     def _outside(self, group: Group, p: int) -> Array:
         part = group.parts[p]

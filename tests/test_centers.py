@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, plan
+from engine import Attribute, Budget, Schema, Workload, load_plan, plan
 from engine.centers import CenterProblem, tuned_centers
+from engine.complements import ComplementProblem, can_tune
 from engine.decomposition import Factor, basis
 from engine.errors import Cancelled
 from engine.solvers import DualProblem, Options, WholeDomain
-from tests.oracles import workload_rows
+from tests.oracles import block_rows, workload_rows
 
 
 def sizes(*numbers: int) -> Schema:
@@ -103,6 +104,56 @@ def test_random_workloads_come_near_the_global_optimum_and_never_pass_uniform() 
         excess.append(tuned / full_domain_optimum(workload) - 1.0)
     assert min(excess) >= -1e-4, "a plan below the global bound would be a proof of an error"
     assert np.median(excess) <= 0.005
+
+
+def joint_workload() -> Workload:
+    schema = Schema([*sizes(4, 5, 4).attributes, Attribute.of_size("c", 3, "categorical")])
+    workload = Workload(schema).add(("n0", "n1"), "affine").add(("n2", "n0"), "abs").add(("n0",), "prefix").add(("c",))
+    return workload.add(("n0", "n2"), "prefix", weight=0.3).add(("n1",), "range")
+
+
+def all_pairs(n: int, d: int, family: str) -> Workload:
+    schema = sizes(*[n] * d)
+    ones, twos = Workload.all_ways(schema, (1,), "prefix"), Workload.all_ways(schema, (2,), family)
+    return Workload(schema, ones.groups + twos.groups)
+
+
+@pytest.mark.parametrize("workload", [joint_workload(), all_pairs(4, 3, "affine")], ids=["mixed", "symmetric"])
+def test_gradient_of_complements_matches_differences(workload: Workload) -> None:
+    assert can_tune(workload)
+    problem = ComplementProblem(workload, quiet)
+    problem.options = Options(gap=1e-10, evaluations=900)
+    rng = np.random.default_rng(0)
+    at = 0.03 * rng.normal(size=problem.length)
+    _, gradient = problem.evaluate(at)
+    for k in rng.choice(problem.length, 12, replace=False):
+        step = np.zeros(problem.length)
+        step[k] = 1e-5
+        slope = (problem.evaluate(at + step)[0] - problem.evaluate(at - step)[0]) / 2e-5
+        assert gradient[k] == pytest.approx(slope, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize(("family", "uniform", "tuned"), [("affine", 28.010, 26.30), ("abs", 30.103, 28.03)])
+def test_figures_of_complements(family: str, uniform: float, tuned: float) -> None:
+    workload = all_pairs(10, 40, family)
+    assert plan(workload, Budget(pcost=1.0)).rmse == pytest.approx(uniform, rel=2e-4)
+    made = plan(workload, Budget(pcost=1.0), centers="tuned")
+    assert made.rmse <= tuned
+    assert load_plan(made.to_json()).to_json() == made.to_json()
+
+
+def test_complements_predict_what_an_explicit_mechanism_gives() -> None:
+    workload = joint_workload()
+    made = plan(workload, Budget(pcost=1.0), centers="tuned")
+    assert made.complements
+    blocks = [(block_rows(made.schema, b), b.noise) for b in made.blocks.values()]
+    precision = sum(B.T @ B / noise**2 for B, noise in blocks)
+    assert 1.0 - 1e-6 <= float(np.diag(precision).max()) <= made.pcost
+    for number, rows in enumerate(workload_rows(workload)):
+        explicit = np.einsum("qc,cd,qd->q", rows, np.linalg.pinv(precision, rcond=1e-12), rows)
+        np.testing.assert_allclose(made.variances(number), explicit, rtol=1e-6)
+    uniform = plan(workload, Budget(pcost=1.0)).weighted_rmse
+    assert full_domain_optimum(workload) * (1.0 - 1e-6) <= made.weighted_rmse < uniform
 
 
 def test_tuning_can_be_cancelled() -> None:

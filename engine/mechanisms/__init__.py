@@ -77,16 +77,16 @@ def load_plan(text: str | bytes) -> Plan:
     ------
     PlanError : the text is no plan, is damaged, or promises what its matrices do not hold.
     """
-    data, duals, centers = parse_plan(text)
+    data, solved = parse_plan(text)
     if not isinstance(data["options"], dict):
         raise PlanError("The options in the plan file are damaged. Export it again.")
     configured = _configured(data["mechanism"], data["options"] | {"max_records": data["max_records"]})
     workload, budget = Workload.from_dict(data["workload"]), Budget.from_dict(data["budget"])
-    for name, pi in centers.items():
+    for name, pi in solved.centers.items():
         if len(pi) != workload.schema[name].size or abs(pi.sum() - 1.0) > 1e-9:
             raise PlanError(f"The center of '{name}' in the plan file is no vector with sum 1 on its cells.")
     try:
-        rebuilt = configured.rebuild(workload, budget, duals, centers)
+        rebuilt = configured.rebuild(workload, budget, solved)
     except (IndexError, ValueError, FloatingPointError) as error:
         if isinstance(error, PlanError):
             raise

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from engine.blocks import MAX_RECORDS
 from engine.errors import Cancelled, PlanError
-from engine.family import Array
-from engine.plan import Plan
+from engine.plan import Plan, Solved
 from engine.privacy import Budget
 from engine.workload import Workload
 
@@ -95,8 +94,8 @@ class Mechanism:
         """Return a plan; raise NotApplicable with the reason when the mechanism cannot serve the workload."""
         raise NotImplementedError
 
-    def rebuild(self, workload: Workload, budget: Budget, duals: Sequence[Array], centers: Mapping[str, Array]) -> Plan:
-        """Return the plan that `plan` made before, from its solver weights and centers, without searching."""
+    def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
+        """Return the plan that `plan` made before, from what its search had found."""
         raise NotImplementedError
 
 

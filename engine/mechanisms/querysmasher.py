@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from engine.centers import tuned_centers
+from engine.complements import can_tune, tuned_complements
 from engine.decomposition import Decomposition
 from engine.errors import PlanError
-from engine.family import Array
 from engine.mechanisms.base import Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
+from engine.plan import Solved
 from engine.solvers import Options
 from engine.subworkload import PROBLEMS, SubworkloadSolver
 from engine.workload import Workload
@@ -28,7 +29,8 @@ class QuerySmasher(ResidualMechanism):
 
     Options
     -------
-    centers : "uniform", the decomposition of the paper; "tuned", never less accurate: see `engine.centers`.
+    centers : "uniform", the decomposition of the paper; "tuned", never less accurate: see `engine.centers`,
+        and `engine.complements` for pairs asked by sums, differences or conditions of one's own.
     solver : "optimal"; or the approximate "fourier" (closed form) and "eigenbasis" (a fixed basis).
     gap : relative RMSE gap at which a search stops.
     """
@@ -51,8 +53,13 @@ class QuerySmasher(ResidualMechanism):
         if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 
-    def choose_centers(self, workload: Workload, tell: Callable[[float, str], None]) -> dict[str, Array]:
-        return tuned_centers(workload, tell) if self.centers == "tuned" else {}
+    def choose_split(self, workload: Workload, tell: Callable[[float, str], None]) -> Solved:
+        if self.centers != "tuned":
+            return Solved(duals=())
+        if can_tune(workload):
+            centers, complements = tuned_complements(workload, tell)
+            return Solved(duals=(), centers=centers, complements=complements)
+        return Solved(duals=(), centers=tuned_centers(workload, tell))
 
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
         return SubworkloadSolver(

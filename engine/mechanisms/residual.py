@@ -10,8 +10,8 @@ A subclass says how one subworkload is solved.  Source: QuerySmasher, section 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from engine.blocks import calibrate
 from engine.decomposition import Decomposition, Subworkload, decompose
 from engine.family import Array
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request
-from engine.plan import Plan
+from engine.plan import Plan, Solved
 from engine.privacy import Budget
 from engine.solvers import Watch
 from engine.subworkload import SpaceSolution
@@ -60,9 +60,9 @@ class ResidualMechanism(Mechanism):
         """Return what distinguishes attributes of equal size for this mechanism, beyond what is asked of them."""
         return {}
 
-    def choose_centers(self, workload: Workload, tell: Callable[[float, str], None]) -> dict[str, Array]:
-        """Return the center vectors that are not uniform."""
-        return {}
+    def choose_split(self, workload: Workload, tell: Callable[[float, str], None]) -> Solved:
+        """Return the centers and complements that are not the published ones."""
+        return Solved(duals=())
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         parts = decompose(workload, labels=self.axis_labels(workload))
@@ -75,9 +75,9 @@ class ResidualMechanism(Mechanism):
         deadline = limits.deadline()
         check_request(workload, budget)
         limits.tell(0.0, "Decomposing the workload")
-        centers = self.choose_centers(workload, lambda done, text: limits.tell(0.8 * done, text))
-        first = 0.8 if centers else 0.0
-        parts = decompose(workload, centers, self.axis_labels(workload))
+        split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text))
+        first = 0.8 if split.centers else 0.0
+        parts = decompose(workload, split.centers, self.axis_labels(workload), split.complements)
         solver = self.space_solver(workload, parts, limits, deadline)
         work = np.cumsum([0.0] + [w + 1.0 for w, _ in solver.forecast(parts.subworkloads)])
         solutions = []
@@ -86,17 +86,17 @@ class ResidualMechanism(Mechanism):
             where = " x ".join(map(str, sub.sizes)) or "the total"
             solver.watch = lambda gap, done=done, where=where: limits.tell(done, f"Solving {where}, gap {gap:.1e}")
             solutions.append(solver.solve(sub))
-        plan = self._assemble(workload, budget, parts, solutions, solver.duals, centers)
+        plan = self._assemble(workload, budget, parts, solutions, replace(split, duals=tuple(solver.duals)))
         limits.tell(1.0, "Planned")
         return plan
 
-    def rebuild(self, workload: Workload, budget: Budget, duals: Sequence[Array], centers: Mapping[str, Array]) -> Plan:
+    def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
         check_request(workload, budget)
-        parts = decompose(workload, centers, self.axis_labels(workload))
+        parts = decompose(workload, solved.centers, self.axis_labels(workload), solved.complements)
         solver = self.space_solver(workload, parts, Limits(memory_limit=math.inf), math.inf)
-        solver.recorded = list(duals)
+        solver.recorded = list(solved.duals)
         solutions = [solver.solve(s) for s in parts.subworkloads]
-        return self._assemble(workload, budget, parts, solutions, solver.duals, centers)
+        return self._assemble(workload, budget, parts, solutions, replace(solved, duals=tuple(solver.duals)))
 
     def _assemble(
         self,
@@ -104,8 +104,7 @@ class ResidualMechanism(Mechanism):
         budget: Budget,
         parts: Decomposition,
         solutions: Sequence[SpaceSolution],
-        duals: Sequence[Array],
-        centers: Mapping[str, Array],
+        solved: Solved,
     ) -> Plan:
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
         bounds = {s: scale * solutions[k].bound for s, (k, scale) in parts.spaces.items()}
@@ -121,10 +120,15 @@ class ResidualMechanism(Mechanism):
             blocks=calibrate(strategies, noises, budget.pcost, self.max_records),
             bound=math.fsum(math.sqrt(b) for b in bounds.values()) ** 2,
             statement=(
-                (self.bound_text.replace("uniform", "these") if centers else self.bound_text)
+                (
+                    self.bound_text.replace("uniform centers", "these tuned splits")
+                    if solved.centers
+                    else self.bound_text
+                )
                 + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
             ),
-            duals=tuple(duals),
+            duals=solved.duals,
             max_records=self.max_records,
-            centers=centers,
+            centers=solved.centers,
+            complements=solved.complements,
         )

@@ -160,7 +160,7 @@ class ResidualPlannerPlus(ResidualMechanism):
 
 
 def base_strategy(base: Any, n: int, deadline: float = math.inf) -> Array:
-    """Return N^T V N, V optimal with unit diagonal for the stacked rows 1^T and W C of a base family, shape (n-1, n-1)."""
+    """Return N^T V N, shape (n - 1,) * 2, V optimal with unit diagonal for the rows 1^T and W C of a base family."""
     N = basis(n)
     centered = N @ (N.T @ base.gram((n,)) @ N) @ N.T
     problem = DualProblem(lift=WholeDomain(n), factor=Factor(sizes=(n,), matrix=centered + np.ones((n, n))))
