@@ -1,0 +1,111 @@
+"""Tuned centers and complements against the published split: RMSE at privacy cost 1.
+
+    python -m benchmarks.tuned [--write] [--quick]
+
+"paper" is the printed QuerySmasher value, "uniform" the certified optimum of the published split, "tuned" this project's
+own.  Every row is planned in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import time
+from pathlib import Path
+
+import demo_data
+from engine import Attribute, Budget, Schema, Workload, plan
+
+DEMOS = {
+    "cps": ("CPS", (3.135, 6.194, 7.903, 8.140)),
+    "adult": ("Adult", (5.047, 17.632, 47.055, 47.853)),
+    "loans": ("Loans", (4.670, 14.822, 36.095, 36.410)),
+}
+WAYS = ((1,), (2,), (3,), (1, 2, 3))
+PREFIX = {10: 33.70, 20: 49.51, 30: 60.81, 40: 68.78, 50: 75.26}
+JOINT = {
+    ("affine", 10): 28.25,
+    ("abs", 10): 35.85,
+    ("affine", 20): 35.71,
+    ("abs", 20): 39.49,
+    ("affine", 30): 44.36,
+    ("abs", 30): 48.14,
+}
+
+
+def cube(n: int, d: int) -> Schema:
+    """Schema of d numeric attributes of n cells."""
+    return Schema([Attribute.of_size(f"x{i}", n) for i in range(d)])
+
+
+def joint(family: str, n: int, d: int, *, ones: bool = True) -> Workload:
+    """All 2-way queries of a joint family, with 1-way prefixes."""
+    schema = cube(n, d)
+    single = Workload.all_ways(schema, (1,), "prefix").groups if ones else ()
+    return Workload(schema, single + Workload.all_ways(schema, (2,), family).groups)
+
+
+def rows(quick: bool) -> list[tuple[str, Workload, float | None]]:
+    """Return (name, workload, printed RMSE) of every row."""
+    out: list[tuple[str, Workload, float | None]] = []
+    for key, (name, printed) in DEMOS.items():
+        schema = Schema.from_json(demo_data.schemas()[key].read_bytes())
+        for ways, paper in zip(WAYS, printed, strict=True):
+            words = f"{ways[0]}-way" if len(ways) == 1 else "<=3-way"
+            out.append((f"{name} {words}", Workload.all_ways(schema, ways), paper))
+    for n, paper in PREFIX.items():
+        out.append((f"[{n}]^40 prefix", Workload.all_ways(cube(n, 40), (1, 2)), paper))
+    out.append(("[10]^2 prefix", Workload.all_ways(cube(10, 2), (1, 2)), None))
+    out.append(("[8]^3 prefix", Workload.all_ways(cube(8, 3), (1, 2, 3)), None))
+    for (family, n), paper in JOINT.items():
+        if n < 30 or not quick:
+            out.append((f"[{n}]^40 {family} + prefix", joint(family, n, 40), paper))
+    out.append(("[10]^10 abs alone", joint("abs", 10, 10, ones=False), None))
+    out.append(("[10]^10 affine + prefix", joint("affine", 10, 10), None))
+    return out
+
+
+def _measure(workload: str, centers: str, results: multiprocessing.Queue) -> None:
+    asked = Workload.from_json(workload)
+    start = time.perf_counter()
+    made = plan(asked, Budget(pcost=1.0), centers=centers)
+    rmse = made.rmse
+    seconds = time.perf_counter() - start
+    results.put((rmse, made.certificate.gap, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+
+
+def main() -> None:
+    """Print one row a workload."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="also write benchmarks/tuned.txt")
+    parser.add_argument("--quick", action="store_true", help="leave out the rows that take minutes")
+    given = parser.parse_args()
+    lines = [
+        f"{'workload':26} {'paper':>7} {'uniform':>9} {'tuned':>9} {'tuned/uniform':>13} {'tuned/paper':>11} "
+        f"{'gap':>8} {'uniform s':>9} {'tuned s':>8} {'MB':>6}"
+    ]
+    print(lines[0], flush=True)
+    context = multiprocessing.get_context("spawn")
+    for name, workload, paper in rows(given.quick):
+        found = {}
+        for centers in ("uniform", "tuned"):
+            results = context.Queue()
+            process = context.Process(target=_measure, args=(workload.to_json(), centers, results))
+            process.start()
+            found[centers] = results.get()
+            process.join()
+        (uniform, _, quick, _), (tuned, gap, slow, megabytes) = found["uniform"], found["tuned"]
+        printed = "-" if paper is None else f"{paper:.3f}"
+        ratio = "-" if paper is None else f"{tuned / paper:.4f}"
+        lines.append(
+            f"{name:26} {printed:>7} {uniform:>9.4f} {tuned:>9.4f} {tuned / uniform:>13.4f} {ratio:>11} {gap:>8.1e} "
+            f"{quick:>9.2f} {slow:>8.2f} {megabytes:>6.0f}"
+        )
+        print(lines[-1], flush=True)
+    if given.write:
+        Path(__file__).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
