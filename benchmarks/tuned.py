@@ -2,8 +2,8 @@
 
     python -m benchmarks.tuned [--write] [--quick]
 
-"paper" is the printed QuerySmasher value, "uniform" the certified optimum of the published split, "tuned" this project's
-own.  Every row is planned in a process of its own.
+"paper" is the printed QuerySmasher value, "uniform" the certified optimum of the published split, "tuned" this
+project's own.  Every row is planned in a process of its own.
 """
 
 from __future__ import annotations

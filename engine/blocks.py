@@ -90,7 +90,7 @@ def calibrate(
     PlanError : a noise that is not finite and positive, or a budget that the grid cannot meet.
     """
     for space, noise in noises.items():
-        if not (math.isfinite(noise) and noise > 0):
+        if not 1e-100 < noise < 1e100:  # its square and the square's inverse must stay numbers
             raise PlanError(
                 f"The noise for {' x '.join(space) or 'the total'} came out as {noise}; the plan is refused."
             )

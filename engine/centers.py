@@ -300,6 +300,8 @@ class _State:
             for factors, monomials in kind.terms.items()
         }
         used = [factors for factors, c in coefficients.items() if c > 0]
+        if not used:
+            return 0.0
         if len(used) == 1:
             solved = [(axes, number, self._alone(number)) for axes, number in used[0]]
             value = coefficients[used[0]] * math.prod(found[0] for _, _, found in solved)

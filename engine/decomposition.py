@@ -29,9 +29,12 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import LimitExceeded
 from engine.family import Array, Family
 from engine.workload import Group, Part, Workload
 
+ROUNDING = 1e-28  # the square of a sum this small against the squares of its terms is the rounding of zero
+MAX_ATTRIBUTES = 14  # of one group: 2^14 residual spaces take a few seconds
 NEGLIGIBLE = 1e-13  # a class Gram this small against its Gram is the rounding of zero
 Space = tuple[str, ...]
 Axes = tuple[int, ...]
@@ -216,14 +219,15 @@ class Registry:
         if len(part.sizes) == 1:
             gram = part.family.gram(part.sizes, weights)
             pi = center(part.sizes[0], given[0])
-            if not inside:
-                return float(pi @ gram @ pi)
             N, whole = basis(part.sizes[0]), float(np.trace(gram))
+            if not inside:
+                sums = part.family.dot(part.sizes, pi)
+                return _nothing_if_rounding(float(np.sum(sums**2 if weights is None else weights * sums**2)), whole)
             factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
         else:
             factor, whole = self._joint(part, inside, given, weights, sizes, complement)
         if not inside:
-            return factor.trace
+            return _nothing_if_rounding(factor.trace, whole)
         if factor.trace <= NEGLIGIBLE * whole or factor.dimension == 0:
             return (-1, 0.0)
         return self._intern(factor)
@@ -268,11 +272,34 @@ class Registry:
         return len(self.factors) - 1, 1.0
 
 
+def _nothing_if_rounding(square: float, whole: float) -> float:
+    return square if square > ROUNDING * whole else 0.0
+
+
 @dataclass(kw_only=True)
 class _Pattern:
     """How one kind of group spreads over the residual spaces inside it: (positions, coefficient, factors) each."""
 
     pieces: list[tuple[Axes, float, tuple[tuple[Axes, int], ...]]] = field(default_factory=list)
+
+
+def check_size(workload: Workload, memory_limit: float) -> None:
+    """Raise LimitExceeded when the decomposition alone would pass the limits, before anything is built."""
+    for group in workload.groups:
+        if len(group.attributes) > MAX_ATTRIBUTES:
+            raise LimitExceeded(
+                f"A group on {len(group.attributes)} attributes has 2^{len(group.attributes)} residual spaces "
+                f"inside it; at most {MAX_ATTRIBUTES} attributes are allowed. Ask for smaller groups."
+            )
+        for part in group.parts:
+            cells, classes = math.prod(part.sizes), math.prod(n - 1 for n in part.sizes)
+            entries = 6 * cells**2 if len(part.sizes) == 1 else 8 * cells + 2 * min(part.count, classes) * classes
+            if 8 * entries > memory_limit:
+                raise LimitExceeded(
+                    f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells needs about "
+                    f"{8 * entries / 1e9:,.0f} GB of memory, more than the limit of {memory_limit / 1e9:g} GB. Merge "
+                    "cells into coarser ones, or raise memory_limit."
+                )
 
 
 def decompose(
@@ -334,7 +361,7 @@ def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern
         choices.append(options)
     out = _Pattern()
     for combination in itertools.product(*choices):
-        coefficient, touched = 1.0, []
+        coefficient, touched = (1.0 if group.parts or weights is None else float(weights[0])), []
         for axes, found in combination:
             if isinstance(found, float):
                 coefficient *= found

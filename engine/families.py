@@ -166,16 +166,22 @@ class Custom(Family):
     ) -> None:
         if (matrix is None) == (predicates is None):
             raise WorkloadError("Custom queries take either a matrix or predicates. Give exactly one of the two.")
+        if predicates is not None and not isinstance(predicates, Sequence):
+            raise WorkloadError('Predicates must be a list of at least one text such as "age >= 30".')
         self.predicates = tuple(predicates) if predicates is not None else None
         self.matrix: Array | None = None
         if predicates is not None:
-            if not self.predicates or not all(isinstance(p, str) for p in self.predicates):
+            if (
+                isinstance(predicates, str)
+                or not self.predicates
+                or not all(isinstance(p, str) for p in self.predicates)
+            ):
                 raise WorkloadError('Predicates must be a list of at least one text such as "age >= 30".')
             self.labels: tuple[str, ...] | None = self.predicates
             return
         try:
             rows = np.array(matrix, dtype=float, ndmin=2)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise WorkloadError("The custom matrix must be a table of numbers, one row a query.") from None
         if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
             raise WorkloadError(
@@ -184,6 +190,8 @@ class Custom(Family):
             )
         rows.flags.writeable = False
         self.matrix, self.labels = rows, tuple(labels) if labels is not None else None
+        if self.labels is not None and not all(isinstance(label, str) for label in self.labels):
+            raise WorkloadError("The labels of custom queries must be texts, one a query.")
         if self.labels is not None and len(self.labels) != len(rows):
             raise WorkloadError(f"{len(self.labels)} labels were given for {len(rows)} queries. Give one a query.")
 
@@ -235,7 +243,7 @@ class Custom(Family):
             unpacker = zlib.decompressobj()
             raw = unpacker.decompress(base64.b64decode(data["matrix"], validate=True), 8 * queries * cells + 1)
             return cls(np.frombuffer(raw, "<f8").reshape(queries, cells), labels=data.get("labels"))
-        except (KeyError, TypeError, ValueError, binascii.Error, zlib.error) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, binascii.Error, zlib.error) as error:
             if isinstance(error, WorkloadError):
                 raise
             raise WorkloadError("A custom matrix in the file is damaged. Export it again or give the matrix.") from None

@@ -86,7 +86,7 @@ class Family:
 
     def dot(self, sizes: Sequence[int], table: Array) -> Array:
         """Return W @ table for a table of shape (cells, ...): shape (count, ...)."""
-        return np.concatenate([rows @ table for _, rows in self.chunks(sizes)])
+        return np.concatenate([np.tensordot(rows, table, axes=1) for _, rows in self.chunks(sizes)])
 
     def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
         """Return the diagonal of W matrix W^T, shape (count,), for a symmetric matrix on the cells."""

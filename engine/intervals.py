@@ -12,6 +12,7 @@ import numpy as np
 from engine.errors import WorkloadError
 from engine.family import Array, Family, Index, whole
 from engine.schema import Attribute
+from engine.schema_text import plain
 
 
 class Intervals(Family):
@@ -73,7 +74,7 @@ def run_text(attribute: Attribute, first: int, end: int) -> str:
     if attribute.edges is not None:
         low, high = attribute.edges[first], attribute.edges[end]
         closing = "<=" if end == n else "<"
-        return f"{name} {closing} {high:g}" if first == 0 else f"{low:g} <= {name} {closing} {high:g}"
+        return f"{name} {closing} {plain(high)}" if first == 0 else f"{plain(low)} <= {name} {closing} {plain(high)}"
     low_text, high_text = attribute.label(first), attribute.label(end - 1)
     return f"{name} <= {high_text}" if first == 0 else f"{low_text} <= {name} <= {high_text}"
 
@@ -115,7 +116,8 @@ class Prefix(Intervals):
     def text(self, attributes: Sequence[Attribute], index: int) -> str:
         (attribute,) = attributes
         if attribute.edges is not None:
-            return run_text(attribute, 0, index + 1) if index else f"{attribute.name} < {attribute.edges[1]:g}"
+            closing = "<=" if index + 1 == attribute.size else "<"
+            return f"{attribute.name} {closing} {plain(attribute.edges[index + 1])}"
         return f"{attribute.name} <= {attribute.label(index)}"
 
 
@@ -129,6 +131,9 @@ class Range(Intervals):
 
     name: ClassVar[str] = "range"
     meaning: ClassVar[str] = "How many records lie between any two values?"
+
+    def count(self, sizes: Sequence[int]) -> int:
+        return sizes[0] * (sizes[0] + 1) // 2
 
     def bounds(self, n: int) -> tuple[Index, Index]:
         return _range_bounds(n)
@@ -150,6 +155,9 @@ class Circular(Intervals):
 
     name: ClassVar[str] = "circular"
     meaning: ClassVar[str] = "How many records lie between any two values on a clock face?"
+
+    def count(self, sizes: Sequence[int]) -> int:
+        return sizes[0] ** 2
 
     def bounds(self, n: int) -> tuple[Index, Index]:
         first = np.repeat(np.arange(n), n)

@@ -53,9 +53,15 @@ class Certificate:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Solved:
-    """What a search found, enough to rebuild a plan without searching: dual weights, centers and complements."""
+    """What a search found, enough to rebuild a plan without searching.
+
+    ``duals`` and ``endings`` hold the weights and the last words of every search in order, ``memory_limit`` the bytes
+    that chose between dense and alternating searches.
+    """
 
     duals: tuple[Array, ...]
+    endings: tuple[str, ...] = ()
+    memory_limit: float = math.inf
     centers: Mapping[str, Array] = field(default_factory=dict)
     complements: Mapping[Space, Complement] = field(default_factory=dict)
 
@@ -71,7 +77,8 @@ class Plan:
     blocks : residual space -> strategy, noise and grid.
     bound : lower bound on the sum of weighted variances at privacy cost 1, in counts^2.
     statement : words for the certificate.
-    duals : the solver's weights, enough to rebuild the very same plan.
+    duals, endings, memory_limit : the solver's weights, how each search ended, and the limit in bytes that chose
+        between dense and alternating searches; enough to rebuild the very same plan.
     centers : center vectors that are not uniform.
     complements : complements of pairs that are no products, attributes in schema order.
     max_records : public cap on the number of records that the plan may be used for.
@@ -86,6 +93,8 @@ class Plan:
     statement: str
     duals: tuple[Array, ...]
     max_records: int
+    endings: tuple[str, ...] = ()
+    memory_limit: float = math.inf
     centers: Mapping[str, Array] = field(default_factory=dict)
     complements: Mapping[Space, Complement] = field(default_factory=dict)
 
@@ -192,9 +201,8 @@ class Plan:
 
     def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return variances of queries ``start:stop`` of a group, in counts^2, in the order of `Workload.describe`."""
-        count = self.workload.groups[group].count if 0 <= group < len(self.workload.groups) else 0
         found = self._group(group)
-        first, last, _ = slice(start, stop).indices(count)
+        first, last, _ = slice(start, stop).indices(self.workload.groups[group].count)
         return found.values(first, last)
 
     def variance_of(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
@@ -222,7 +230,10 @@ class Plan:
         """Return the pieces of a query by residual space, in class coordinates of the sorted attributes."""
         names = tuple(attributes)
         sizes = self.schema.sizes(names)
-        tensor = np.asarray(query_tensor, dtype=float)
+        try:
+            tensor = np.asarray(query_tensor, dtype=float)
+        except (TypeError, ValueError, OverflowError):
+            tensor = np.full((), np.nan)
         if len(set(names)) != len(names) or tensor.shape != sizes or not np.isfinite(tensor).all():
             raise PlanError(
                 f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of shape {sizes}; it "
@@ -247,8 +258,9 @@ class Plan:
 
     def _reconstruction(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
         out = {}
+        pieces = self.class_pieces(attributes, query_tensor)
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
-        for space, piece in self.class_pieces(attributes, query_tensor).items():
+        for space, piece in pieces.items():
             block = self.blocks.get(space)
             if not piece.size or np.linalg.norm(piece) <= ROUNDING * size:
                 continue
@@ -282,8 +294,15 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON text: the request, the solver's weights and what they lead to."""
+        if not math.isfinite(self.weighted_rmse):
+            raise PlanError(
+                "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights, or "
+                "the sizes of custom queries, closer together, or give those queries the weight 0."
+            )
         solved = {
             "duals": [_packed(d) for d in self.duals],
+            "endings": list(self.endings),
+            "memory_limit": self.memory_limit if math.isfinite(self.memory_limit) else None,
             "centers": {name: _packed(pi) for name, pi in self.centers.items()},
             "complements": self._packed_complements(),
             "pcost": self.pcost,
@@ -341,12 +360,27 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
         complements = _unpacked_complements(solved["complements"])
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
         raise PlanError("The solver weights in the plan file are damaged. Export it again.") from None
-    if not all(len(d) and np.isfinite(d).all() and (d >= 0).all() and d.sum() > 0 for d in duals):
+    if not all(len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals):
         raise PlanError("The solver weights in the plan file are no weights. Export it again.")
     tuned = [*centers.values(), *(a for c in complements.values() for a in (*c.by_axis, c.by_total))]
-    if not all(np.isfinite(a).all() for a in tuned):
+    if not all((np.abs(a) < 1e6).all() for a in tuned):
         raise PlanError("The centers in the plan file are no numbers. Export it again.")
-    return data, Solved(duals=tuple(duals), centers=centers, complements=complements)
+    endings, limit = solved.get("endings"), solved.get("memory_limit")
+    if (
+        "memory_limit" not in solved
+        or not isinstance(endings, list)
+        or len(endings) != len(duals)
+        or not all(isinstance(e, str) for e in endings)
+        or not (limit is None or (type(limit) in (int, float) and limit > 0))
+    ):
+        raise PlanError("The endings or the memory limit in the plan file are damaged. Export it again.")
+    return data, Solved(
+        duals=tuple(duals),
+        endings=tuple(endings),
+        memory_limit=math.inf if limit is None else limit,
+        centers=centers,
+        complements=complements,
+    )
 
 
 def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:

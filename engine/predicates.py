@@ -48,7 +48,10 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
         ) from None
     reader = _Reader(text, attributes)
     try:
-        held = reader.truth(tree)
+        with np.errstate(all="raise"):
+            held = reader.truth(tree)
+    except (OverflowError, FloatingPointError):
+        raise reader.refuse("computes with numbers that are too large") from None
     except RecursionError:
         raise reader.refuse("is nested too deeply") from None
     return np.broadcast_to(held, reader.sizes).astype(float).ravel()
@@ -111,6 +114,8 @@ class _Reader:
 
     def constant(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Constant) and isinstance(node.value, (int, float, str)) and node.value is not True:
+            if isinstance(node.value, float) and not math.isfinite(node.value):
+                raise self.refuse("holds a number that is too large")
             return node.value
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             inner = self.constant(node.operand)

@@ -35,6 +35,7 @@ from engine.strategy import Strategy
 from engine.threads import side_by_side
 
 NULL = 1e-12  # eigenvalues below this share of the largest are directions that no query asks for
+START = 10.0  # length of the first s; the dual does not depend on it
 SYMMETRY_FROM = 40  # smaller problems are faster without looking for symmetries
 Watch = Callable[[float], None]
 Signed = tuple[npt.NDArray[np.int64], Array]  # v -> sign * v[permutation]
@@ -171,8 +172,9 @@ class DualProblem:
         if factor.low_rank:
             self.roots.append(_independent(factor.matrix))
         else:
+            largest = float(scipy.linalg.norm(factor.matrix, 2)) if symmetries else None
             for block in _character_bases([c for c, _ in symmetries], factor.dimension):
-                root = _root(block.T @ factor.matrix @ block if symmetries else factor.matrix)
+                root = _root(block.T @ factor.matrix @ block if symmetries else factor.matrix, largest)
                 if len(root):
                     self.roots.append(root @ block.T if symmetries else root)
         self.projected = [np.ascontiguousarray(lift.rows(root)[:, representatives]) for root in self.roots]
@@ -231,18 +233,17 @@ class DualProblem:
 
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
         """Return the best weights found (one total per orbit) and how the search ended."""
-        value, bound, best = math.inf, 0.0, np.zeros(0)
+        ratio, best = math.inf, np.zeros(0)
         status = "optimal"
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
-            nonlocal value, bound, best
+            nonlocal ratio, best
             mass = s * s
             T, d = self.evaluate(mass)
             total = float(mass.sum())
-            bound = max(bound, T * T / total)
-            if d.max() * T < value:
-                value, best = float(d.max()) * T, mass / total
-            gap = math.sqrt(value / bound) - 1.0
+            if d.max() * total / T < ratio:  # value over bound of the same weights, so that they alone prove the gap
+                ratio, best = float(d.max()) * total / T, mass / total
+            gap = math.sqrt(ratio) - 1.0
             if watch is not None:
                 watch(gap)
             if gap <= options.gap:
@@ -251,7 +252,8 @@ class DualProblem:
                 raise TimeoutError
             return math.log(total) - 2.0 * math.log(T), 2.0 * s / total - 2.0 * s * d / T
 
-        first = np.sqrt(self.multiplicity / self.multiplicity.sum() if start is None else start)
+        # the first step of L-BFGS has length 1: from a longer start it cannot land on s = 0, where gradients vanish
+        first = START * np.sqrt(self.multiplicity / self.multiplicity.sum() if start is None else start)
         try:
             scipy.optimize.minimize(
                 negative_log_dual,
@@ -365,11 +367,13 @@ class FourierProblem(DualProblem):
         )
 
 
-def _root(gram: Array) -> Array:
-    """Return independent rows H with H^T H = gram; no rows for a zero matrix."""
+def _root(gram: Array, largest: float | None = None) -> Array:
+    """Return independent rows H with H^T H = gram; directions that are null beside ``largest`` are left out."""
+    if not len(gram):
+        return gram
     eigenvalues, U = scipy.linalg.eigh(gram, check_finite=False)
-    kept = eigenvalues > NULL * max(eigenvalues[-1], 0.0)
-    return (U[:, kept] * np.sqrt(eigenvalues[kept])).T if eigenvalues[-1] > 0 else np.zeros((0, len(gram)))
+    kept = eigenvalues > NULL * max(eigenvalues[-1] if largest is None else largest, 0.0)
+    return (U[:, kept] * np.sqrt(eigenvalues[kept])).T
 
 
 def _independent(rows: Array) -> Array:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from engine.decomposition import basis
 from engine.family import Array
 
-ROUNDING = 1e-7  # a class row that leaves the measured span by more than this share cannot be answered
+ROUNDING = 1e-6  # a class row that leaves the measured span by more than this share cannot be answered
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,14 +50,20 @@ class Strategy:
         return N @ self.covariance @ N.T
 
     @property
+    def dimension(self) -> int:
+        """Number of class coordinates."""
+        return len(self.pinv)
+
+    @property
     def cells(self) -> int:
         """Number of cells that the rows cover."""
         return math.prod(self.sizes)
 
     @cached_property
     def span(self) -> Array:
-        """Orthonormal basis of the measured class rows, shape (class coordinates, measurements)."""
-        Q: Array = np.linalg.qr(self.pinv)[0]
+        """Orthonormal basis of the measured class rows, shape (class coordinates, rank)."""
+        U, singular, _ = np.linalg.svd(self.pinv, full_matrices=False)
+        Q: Array = U[:, singular > 1e-10 * singular.max(initial=0.0)]
         return Q
 
     def leaves_span(self, class_rows: Array) -> npt.NDArray[np.bool_]:

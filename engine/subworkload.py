@@ -151,8 +151,9 @@ class SubworkloadSolver:
         self.factors, self.options, self.memory_limit = factors, options, memory_limit
         self.problem = PROBLEMS[method]
         self.duals: list[Array] = []
+        self.endings: list[str] = []
         self.watch: Watch | None = None
-        self.recorded: list[Array] | None = None
+        self.recorded: list[tuple[Array, str]] | None = None
         self._solved: dict[Any, tuple[Factor, Solution]] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[tuple[float, float]]:
@@ -225,12 +226,13 @@ class SubworkloadSolver:
                 lift = PairLift(factor.sizes, centers, complement)
             problem = self.problem(lift=lift, factor=factor)
             if self.recorded is not None:
-                mass, status = self.recorded.pop(0), "optimal"
+                mass, status = self.recorded.pop(0)
                 if len(mass) != problem.variables:
                     raise ValueError("recorded weights do not fit")
             else:
                 mass, status = problem.maximise(self.options, watch=self.watch)
             self.duals.append(mass)
+            self.endings.append(status)
             return problem.solution(mass, status)
 
     def _alternate(self, terms: Merged, sub: Subworkload) -> SpaceSolution:

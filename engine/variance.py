@@ -26,6 +26,7 @@ from engine.strategy import Strategy
 from engine.workload import Group, Part
 
 SLAB = 1 << 22  # values computed at once
+LEAVING = 1e-6  # largest share of a piece that may leave the measured span through rounding
 Parts = tuple[int, ...]
 
 
@@ -65,7 +66,7 @@ class GroupVariance:
         for together in sets:
             shape = tuple(self.counts[p] for p in together)
             features = {
-                id(a): _spread(parts, a, together, shape)
+                (parts, id(a)): _spread(parts, a, together, shape)
                 for s in self.summands
                 for parts, a in s.arrays
                 if set(parts) <= set(together)
@@ -84,7 +85,7 @@ class GroupVariance:
                 product: Any = s.coefficient
                 for parts, a in s.arrays:
                     k = owner[parts[0]]
-                    own = fronts[k][id(a)]
+                    own = fronts[k][parts, id(a)]
                     product = product * _axis(own[start : start + step] if k == 0 else own, k, len(sets))
                 values += product
             best = max(best, float(values.max()))
@@ -208,7 +209,6 @@ class VarianceBuilder:
             for axes in itertools.combinations(range(len(group.attributes)), k):
                 ranked = tuple(sorted(axes, key=lambda a: self.order[group.attributes[a]]))
                 subsets.append((ranked, self.blocks.get(tuple(group.attributes[a] for a in ranked))))
-        careful = group.weight == 0.0 or (group.query_weights is not None and not group.query_weights.all())
         centers = tuple(digest(self.centers.get(name)) for name in group.attributes)
         pair = tuple(sorted(group.attributes, key=self.order.__getitem__))
         complement = self.complements.get(pair)
@@ -217,26 +217,26 @@ class VarianceBuilder:
         made = tuple(
             (axes, None if b is None else (b.noise, *((a, id(s)) for a, s in b.factors))) for axes, b in subsets
         )
-        key = (tuple((p.axes, p.key) for p in group.parts), careful, centers, made, complement and complement.key)
+        key = (tuple((p.axes, p.key) for p in group.parts), centers, made, complement and complement.key)
         if key not in self._groups:
             if complement is None:
-                self._groups[key] = self._build(group, subsets, careful)
+                self._groups[key] = self._build(group, subsets)
             else:
                 self._groups[key] = self._build_pair(group, subsets, complement)
         return self._groups[key]
 
-    def _build(self, group: Group, subsets: Sequence[tuple[Axes, Block | None]], careful: bool) -> GroupVariance:
+    def _build(self, group: Group, subsets: Sequence[tuple[Axes, Block | None]]) -> GroupVariance:
         summands, unmeasured = [], []
         for axes, block in subsets:
-            if block is None and not careful:
-                continue  # no weighted query has a piece here
-            outside = tuple((p,) for p, part in enumerate(group.parts) if not set(part.axes) & set(axes))
-            arrays: list[tuple[Parts, Array]] = [((p,), self._outside(group, p)) for (p,) in outside]
-            if careful:
-                unmeasured.append(Summand(coefficient=1.0, arrays=(*arrays, *self._missing(group, axes, block))))
+            outside = tuple(p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes))
+            asked: list[tuple[Parts, Array]] = [((p,), self._present(group, p, ())) for p in outside]
+            for marks in self._missing(group, axes, block):
+                unmeasured.append(Summand(coefficient=1.0, arrays=(*asked, *marks)))
             if block is not None:
+                arrays: list[tuple[Parts, Array]] = [((p,), self._outside(group, p)) for p in outside]
                 arrays += [self._inside(group, axes, factors) for factors in self._components(group, axes, block)]
                 summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays)))
+        unmeasured = [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
         return GroupVariance(
             counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
         )
@@ -275,6 +275,19 @@ class VarianceBuilder:
             summands.append(Summand(coefficient=block.noise**2, arrays=((everything, squares.reshape(counts)),)))
         return GroupVariance(counts=counts, summands=tuple(summands), unmeasured=tuple(unmeasured))
 
+    def _present(self, group: Group, p: int, inside: Axes) -> Array:
+        """Return 1 for queries of a part with a piece on the positions ``inside`` of it, 0 where that is rounding."""
+        part = group.parts[p]
+        given = [self.centers.get(group.attributes[a]) for a in part.axes]
+        key = ("present", part.key, inside, tuple(digest(g) for g in given))
+        if key not in self._arrays:
+            marks = []
+            for _, chunk in part.family.chunks(part.sizes):
+                norm = np.linalg.norm(class_rows(part, inside, given, chunk), axis=1)
+                marks.append(norm > 1e-9 * np.linalg.norm(chunk, axis=1))
+            self._arrays[key] = np.concatenate(marks).astype(float)
+        return self._arrays[key]
+
     def _outside(self, group: Group, p: int) -> Array:
         part = group.parts[p]
         given = [self.centers.get(group.attributes[a]) for a in part.axes]
@@ -292,7 +305,10 @@ class VarianceBuilder:
         links = [tuple(k for k, (own, _) in enumerate(factors) if set(own) & set(part.axes)) for part in group.parts]
         return [[factors[k] for k in joined] for joined in _coupled(len(factors), [x for x in links if x])]
 
-    def _inside(self, group: Group, axes: Axes, factors: Sequence[tuple[Axes, Strategy]]) -> tuple[Parts, Array]:
+    def _inside(
+        self, group: Group, axes: Axes, factors: Sequence[tuple[Axes, Strategy]], matrix: str = "pinv"
+    ) -> tuple[Parts, Array]:
+        """Return squared norms of (class rows) matrix over the queries of the parts that the factors touch."""
         covered = {a for own, _ in factors for a in own}
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
         touched = [(group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered)) for p in parts]
@@ -303,13 +319,15 @@ class VarianceBuilder:
             tuple((part.key, inside) for part, inside in touched),
             tuple((_ranks(own, order), id(s)) for own, s in factors),
             centers,
+            matrix,
         )
         if key not in self._arrays:
-            if len(touched) == 1 and touched[0][0].sizes == factors[0][1].sizes and len(touched[0][0].sizes) == 1:
+            alone = len(touched) == 1 and len(touched[0][0].sizes) == 1
+            if matrix == "pinv" and alone and touched[0][0].sizes == factors[0][1].sizes:
                 part, strategy = touched[0][0], factors[0][1]
                 self._arrays[key] = np.maximum(part.family.quadratic(part.sizes, strategy.cell_covariance), 0.0)
             else:
-                self._arrays[key] = self._coupled_array(touched, names, factors, order)
+                self._arrays[key] = self._coupled_array(touched, names, factors, order, matrix)
         return parts, self._arrays[key]
 
     def _coupled_array(
@@ -318,8 +336,9 @@ class VarianceBuilder:
         names: Sequence[tuple[str, ...]],
         factors: Sequence[tuple[Axes, Strategy]],
         order: Axes,
+        matrix: str,
     ) -> Array:
-        """Return squared norms of (class rows) pinv over all queries of the touched parts."""
+        """Return squared norms of (class rows) matrix over all queries of the touched parts."""
         rows = []
         for (part, inside), own in zip(touched, names, strict=True):
             given = [self.centers.get(n) for n in own]
@@ -339,31 +358,38 @@ class VarianceBuilder:
             remaining = list(order)
             for axes, strategy in factors:
                 positions = [1 + remaining.index(a) for a in axes]
-                shaped = strategy.pinv.reshape(*(size[a] for a in axes), -1)
+                shaped = np.eye(strategy.dimension) if matrix == "whole" else getattr(strategy, matrix)
+                shaped = shaped.reshape(*(size[a] for a in axes), -1)
                 tensor = np.tensordot(tensor, shaped, axes=(positions, list(range(len(axes)))))
                 remaining = [a for a in remaining if a not in axes]
             squares = np.einsum("qr,qr->q", *(tensor.reshape(len(tensor), -1),) * 2)
             out[start : start + step] = squares.reshape(-1, *out.shape[1:])
         return out
 
-    def _missing(self, group: Group, axes: Axes, block: Block | None) -> list[tuple[Parts, Array]]:
-        """Return 0/1 arrays whose product marks queries with a piece that the block does not measure."""
+    def _missing(self, group: Group, axes: Axes, block: Block | None) -> list[list[tuple[Parts, Array]]]:
+        """Return products of 0/1 arrays; each marks queries with a piece that the block does not measure."""
         if block is not None and all(s.complete for _, s in block.factors):
-            return [((0,), np.zeros(group.parts[0].count))] if group.parts else [((), np.zeros(()))]
-        marks: list[tuple[Parts, Array]] = []
-        for p, part in enumerate(group.parts):
-            inside = tuple(i for i, a in enumerate(part.axes) if a in axes)
-            if not inside:
+            return []
+        touched = [
+            (p, tuple(i for i, a in enumerate(part.axes) if a in axes))
+            for p, part in enumerate(group.parts)
+            if set(part.axes) & set(axes)
+        ]
+        present: list[tuple[Parts, Array]] = [((p,), self._present(group, p, inside)) for p, inside in touched]
+        if block is None:
+            return [present]
+        out = []
+        for factors in self._components(group, axes, block):
+            if all(s.complete for _, s in factors):
                 continue
-            given = [self.centers.get(group.attributes[a]) for a in part.axes]
-            rows = np.concatenate([class_rows(part, inside, given, c) for _, c in part.family.chunks(part.sizes)])
-            present = np.linalg.norm(rows, axis=1) > 1e-9 * max(1.0, float(np.abs(rows).max(initial=0.0)))
-            own = tuple(part.axes[i] for i in inside)
-            for factor_axes, strategy in block.factors if block is not None else ():
-                if tuple(axes[a] for a in factor_axes) == own and not strategy.complete:
-                    present = present & strategy.leaves_span(rows)
-            marks.append(((p,), present.astype(float)))
-        return marks
+            parts, measured = self._inside(group, axes, factors, "span")
+            _, whole = self._inside(group, axes, factors, "whole")
+            leaves = (whole - measured > LEAVING**2 * whole).astype(float)
+            for (p,), mark in present:
+                if p in parts:
+                    leaves = leaves * _axis(mark, parts.index(p), len(parts))
+            out.append([(parts, leaves), *(asked for asked in present if asked[0][0] not in parts)])
+        return out
 
 
 def _ranks(own: Axes, order: Axes) -> Axes:

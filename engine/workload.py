@@ -25,6 +25,7 @@ from engine.schema import Attribute, Schema
 
 FORMAT = "workload/1"
 MAX_GROUPS = 200_000
+SMALLEST_WEIGHT = 1e-100  # squares of weights and their inverses must stay numbers
 MAX_QUERY_WEIGHTS = 50_000_000
 FamilySpec = str | Family | Mapping[str, "str | Family"]
 
@@ -251,6 +252,9 @@ def make_group(
 ) -> Group:
     """Return a checked group; see `Workload.add`."""
     names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
+    for name in names:
+        if not isinstance(name, str):
+            schema[name]  # says which names there are
     if len(set(names)) != len(names):
         raise WorkloadError(f"A group names an attribute twice: {', '.join(map(str, names))}. Name each once.")
     columns = [schema[name] for name in names]
@@ -263,14 +267,21 @@ def make_group(
         spec = MappingProxyType({name: spec[name] for name in names})
         parts = [_part((axis,), family(spec[name]), columns) for axis, name in enumerate(names)]
     elif not names:
-        family(spec)
+        if (asked := family(spec)).arity != 1:
+            raise WorkloadError(
+                f"The family '{asked.name}' was asked of no attribute. Name the attributes, or ask for the 'total'."
+            )
         parts = []
     else:
         asked = family(spec)
         sets = [(axis,) for axis in range(len(names))] if asked.arity == 1 else [tuple(range(len(names)))]
         parts = [_part(axes, asked, columns) for axes in sets]
-    if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)) or not 0 <= weight < math.inf:
-        raise WorkloadError(f"The weight was {weight!r}. Give a finite number, 0 or more.")
+    real = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(weight, bool)
+    if not real or not (weight == 0 or SMALLEST_WEIGHT <= weight <= 1 / SMALLEST_WEIGHT):
+        raise WorkloadError(
+            f"The weight was {str(weight)[:40]}. Give a number, 0 or more; above 0 from {SMALLEST_WEIGHT:g} to "
+            f"{1 / SMALLEST_WEIGHT:g}."
+        )
     group = Group(attributes=names, family=spec, parts=tuple(parts), weight=float(weight))
     if query_weights is None:
         return group
@@ -288,7 +299,7 @@ def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.fl
         raise WorkloadError(f"Weights for {count:,} queries are too many; at most {MAX_QUERY_WEIGHTS:,} are allowed.")
     try:
         weights = np.array(values, dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise WorkloadError("The query weights must be numbers, one a query.") from None
     if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any():
         raise WorkloadError(

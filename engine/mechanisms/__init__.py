@@ -34,7 +34,10 @@ def _configured(name: str, options: dict[str, Any]) -> Mechanism:
             f"The mechanism '{name}' has no option {', '.join(unknown)}. "
             f"Its options are {', '.join([*known, *LIMITS])}."
         )
-    return cls(**options)
+    try:
+        return cls(**options)
+    except TypeError as error:
+        raise PlanError(f"An option of the mechanism '{name}' has a value of the wrong kind: {error}.") from None
 
 
 def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **options: Any) -> Plan:

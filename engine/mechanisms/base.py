@@ -32,8 +32,13 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("time_limit", "memory_limit"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+            missing = value is None and name == "memory_limit"
+            if missing or (
+                value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0)
+            ):
                 raise PlanError(f"{name} was {value!r}. Give a number above 0, or leave it out.")
+        if self.progress is not None and not callable(self.progress):
+            raise PlanError(f"progress was {self.progress!r}. Give a function of (fraction, text), or leave it out.")
 
     def deadline(self) -> float:
         """Return the moment to stop at, on the monotonic clock."""

@@ -29,7 +29,7 @@ class QuerySmasher(ResidualMechanism):
 
     Options
     -------
-    centers : "uniform", the decomposition of the paper; "tuned", never less accurate: see `engine.centers`,
+    centers : "uniform", the decomposition of the paper; "tuned", at least as accurate up to ``gap``: see `engine.centers`,
         and `engine.complements` for pairs asked by sums, differences or conditions of one's own.
     solver : "optimal"; or the approximate "fourier" (closed form) and "eigenbasis" (a fixed basis).
     gap : relative RMSE gap at which a search stops.
@@ -48,7 +48,7 @@ class QuerySmasher(ResidualMechanism):
         super().__post_init__()
         if self.centers not in CENTERS:
             raise PlanError(f"centers was {self.centers!r}. Choose one of {', '.join(CENTERS)}.")
-        if self.solver not in PROBLEMS:
+        if not isinstance(self.solver, str) or self.solver not in PROBLEMS:
             raise PlanError(f"solver was {self.solver!r}. Choose one of {', '.join(PROBLEMS)}.")
         if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")

@@ -17,7 +17,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from engine.blocks import calibrate
-from engine.decomposition import Decomposition, Subworkload, decompose
+from engine.decomposition import Decomposition, Subworkload, check_size, decompose
+from engine.errors import PlanError
 from engine.family import Array
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request
 from engine.plan import Plan, Solved
@@ -34,7 +35,8 @@ class SpaceSolver(Protocol):
 
     watch: Watch | None
     duals: list[Array]
-    recorded: list[Array] | None
+    endings: list[str]
+    recorded: list[tuple[Array, str]] | None
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[tuple[float, float]]:
         """Return (floating point operations, bytes) for each subworkload."""
@@ -65,6 +67,7 @@ class ResidualMechanism(Mechanism):
         return Solved(duals=())
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
+        check_size(workload, limits.memory_limit)
         parts = decompose(workload, labels=self.axis_labels(workload))
         costs = self.space_solver(workload, parts, limits, math.inf).forecast(parts.subworkloads)
         memory = 120e6 + min(max((m for _, m in costs), default=0.0), limits.memory_limit)
@@ -74,10 +77,13 @@ class ResidualMechanism(Mechanism):
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         deadline = limits.deadline()
         check_request(workload, budget)
+        check_size(workload, limits.memory_limit)
         limits.tell(0.0, "Decomposing the workload")
         split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text))
         first = 0.8 if split.centers else 0.0
         parts = decompose(workload, split.centers, self.axis_labels(workload), split.complements)
+        if not parts.spaces:
+            raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
         work = np.cumsum([0.0] + [w + 1.0 for w, _ in solver.forecast(parts.subworkloads)])
         solutions = []
@@ -85,18 +91,23 @@ class ResidualMechanism(Mechanism):
             done = first + (1.0 - first) * float(work[i] / work[-1])
             where = " x ".join(map(str, sub.sizes)) or "the total"
             solver.watch = lambda gap, done=done, where=where: limits.tell(done, f"Solving {where}, gap {gap:.1e}")
+            limits.tell(done, f"Solving {where}")
             solutions.append(solver.solve(sub))
-        plan = self._assemble(workload, budget, parts, solutions, replace(split, duals=tuple(solver.duals)))
+        found = replace(split, memory_limit=limits.memory_limit)
+        plan = self._assemble(workload, budget, parts, solutions, _recorded(found, solver))
         limits.tell(1.0, "Planned")
         return plan
 
     def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
         check_request(workload, budget)
+        check_size(workload, 4e9)
         parts = decompose(workload, solved.centers, self.axis_labels(workload), solved.complements)
-        solver = self.space_solver(workload, parts, Limits(memory_limit=math.inf), math.inf)
-        solver.recorded = list(solved.duals)
+        solver = self.space_solver(workload, parts, Limits(memory_limit=solved.memory_limit), math.inf)
+        solver.recorded = list(zip(solved.duals, solved.endings, strict=True))
         solutions = [solver.solve(s) for s in parts.subworkloads]
-        return self._assemble(workload, budget, parts, solutions, replace(solved, duals=tuple(solver.duals)))
+        if solver.recorded:
+            raise ValueError("more recorded weights than solves")
+        return self._assemble(workload, budget, parts, solutions, _recorded(solved, solver))
 
     def _assemble(
         self,
@@ -128,7 +139,13 @@ class ResidualMechanism(Mechanism):
                 + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
             ),
             duals=solved.duals,
+            endings=solved.endings,
+            memory_limit=solved.memory_limit,
             max_records=self.max_records,
             centers=solved.centers,
             complements=solved.complements,
         )
+
+
+def _recorded(solved: Solved, solver: SpaceSolver) -> Solved:
+    return replace(solved, duals=tuple(solver.duals), endings=tuple(solver.endings))

@@ -38,7 +38,8 @@ class AxisSolver:
         self.factors, self.axis = factors, axis
         self.watch: Watch | None = None
         self.duals: list[Array] = []
-        self.recorded: list[Array] | None = None
+        self.endings: list[str] = []
+        self.recorded: list[tuple[Array, str]] | None = None
         self._strategies: dict[Any, Strategy] = {}
         self._spectra: dict[int, float] = {}
 
@@ -92,11 +93,15 @@ def _trace(factor: Factor, strategies: Sequence[Strategy]) -> float:
     shape = [n - 1 for n in factor.sizes]
     if len(shape) == 1:
         return float(np.sum(factor.dense() * strategies[0].covariance))
-    rows = factor.matrix if factor.low_rank else np.linalg.cholesky(factor.matrix + 0.0).T
-    out = rows.reshape(len(rows), *shape)
+    if factor.low_rank:
+        out = factor.matrix.reshape(len(factor.matrix), *shape)
+        for axis, strategy in enumerate(strategies):
+            out = np.moveaxis(np.tensordot(out, strategy.pinv, axes=(axis + 1, 0)), -1, axis + 1)
+        return float(np.sum(out**2))
+    out = factor.matrix.reshape(factor.dimension, *shape)
     for axis, strategy in enumerate(strategies):
-        out = np.moveaxis(np.tensordot(out, strategy.pinv, axes=(axis + 1, 0)), -1, axis + 1)
-    return float(np.sum(out**2))
+        out = np.moveaxis(np.tensordot(out, strategy.covariance, axes=(axis + 1, 0)), -1, axis + 1)
+    return float(np.trace(out.reshape(factor.dimension, factor.dimension)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,14 +161,14 @@ class ResidualPlannerPlus(ResidualMechanism):
         return out
 
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
-        return AxisSolver(parts.factors, lambda label, n: base_strategy(label, n, deadline))
+        return AxisSolver(parts.factors, base_strategy)
 
 
-def base_strategy(base: Any, n: int, deadline: float = math.inf) -> Array:
+def base_strategy(base: Any, n: int) -> Array:
     """Return N^T V N, shape (n - 1,) * 2, V optimal with unit diagonal for the rows 1^T and W C of a base family."""
     N = basis(n)
     centered = N @ (N.T @ base.gram((n,)) @ N) @ N.T
     problem = DualProblem(lift=WholeDomain(n), factor=Factor(sizes=(n,), matrix=centered + np.ones((n, n))))
-    solution = problem.solution(*problem.maximise(Options(gap=1e-7, deadline=deadline)))
+    solution = problem.solution(*problem.maximise(Options(gap=1e-7)))
     X: Array = N.T @ (solution.strategy.rows.T @ solution.strategy.rows) @ N
     return X

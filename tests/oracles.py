@@ -1,0 +1,229 @@
+"""Brute force on the full domain: slow, obvious, and independent of the formulas of the engine.
+
+Notation: N cells of the full domain in row-major order of the schema, W query rows (queries, N), B strategy rows
+(measurements, N) with independent noise.  Queries are evaluated cell by cell from what their family means; nothing here
+asks a family for its rows, a decomposition for its Grams or a plan for its formulas.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from engine.families import family
+
+RANK = 1e-9  # singular values below this share of the largest belong to directions that are not measured
+
+
+def codes(sizes):
+    """Cell numbers of all attributes for every cell of the full domain, shape (N, attributes)."""
+    return np.array(list(itertools.product(*(range(n) for n in sizes))), dtype=int).reshape(-1, len(sizes))
+
+
+def conditions(asked, attributes):
+    """One function per query of a family, in the order of its queries: codes of the attributes -> counted or not."""
+    sizes = [a.size for a in attributes]
+    n, m = sizes[0], sizes[-1]
+    match asked.name:
+        case "marginal":
+            return [partial(lambda c, x: x == c, c) for c in range(n)]
+        case "prefix":
+            return [partial(lambda c, x: x <= c, c) for c in range(n)]
+        case "range":
+            return [partial(lambda low, high, x: low <= x <= high, i, j) for i in range(n) for j in range(i, n)]
+        case "circular":
+            return [partial(lambda i, k, x: (x - i) % n < k, i, k) for i in range(n) for k in range(1, n + 1)]
+        case "total":
+            return [lambda x: True]
+        case "width":
+            starts = range(n - asked.width + 1)
+            return [partial(lambda i, x: i <= x < i + asked.width, i) for i in starts]
+        case "affine":
+            return [partial(lambda c, x, y: x + y <= c, c) for c in range(n + m - 1)]
+        case "abs":
+            return [partial(lambda c, x, y: abs(x - y) <= c, c) for c in range(max(n, m))]
+        case "random":
+            count = 3 * math.prod(sizes) if asked.queries is None else asked.queries
+            drawn = np.random.default_rng([asked.seed, *sizes]).random((count, math.prod(sizes))) < asked.p
+            return [partial(_entry, row, sizes) for row in drawn]
+        case "custom" if asked.predicates is not None:
+            return [partial(_predicate, text, attributes) for text in asked.predicates]
+        case "custom":
+            return [partial(_entry, row, sizes) for row in asked.matrix]
+    raise AssertionError(f"the oracle does not know the family {asked.name}; teach it what its queries mean")
+
+
+def _entry(row, sizes, *cell):
+    position = 0
+    for n, c in zip(sizes, cell, strict=True):
+        position = position * n + c
+    return row[position]
+
+
+def _predicate(text, attributes, *cell):
+    """Let Python itself decide, on a value from the middle of the cell."""
+    values = {}
+    for a, c in zip(attributes, cell, strict=True):
+        if a.labels is not None:
+            values[a.name] = a.labels[c]
+        else:
+            values[a.name] = c if a.edges is None else (a.edges[c] + a.edges[c + 1]) / 2
+    return eval(text, {"abs": abs}, values)
+
+
+def family_rows(asked, attributes):
+    """Query rows of one family on its own attributes, shape (count, product of sizes)."""
+    cells = codes([a.size for a in attributes])
+    return np.array([[float(holds(*cell)) for cell in cells] for holds in conditions(asked, attributes)])
+
+
+def group_rows(schema, group):
+    """Query rows of a group on the full domain, shape (count, N), from what was asked for."""
+    cells, names = codes([a.size for a in schema.attributes]), list(schema.names)
+
+    def factor(asked, chosen):
+        asked = family(asked)
+        attributes, columns = [schema[name] for name in chosen], [names.index(name) for name in chosen]
+        return np.array([[float(holds(*cell[columns])) for cell in cells] for holds in conditions(asked, attributes)])
+
+    if not group.attributes:
+        return np.ones((1, len(cells)))
+    if isinstance(group.family, Mapping):
+        factors = [factor(group.family[name], (name,)) for name in group.attributes]
+    elif family(group.family).arity == 1:
+        factors = [factor(group.family, (name,)) for name in group.attributes]
+    else:
+        factors = [factor(group.family, group.attributes)]
+    rows = factors[0]
+    for more in factors[1:]:  # the last attribute varies fastest
+        rows = np.array([a * b for a in rows for b in more])
+    return rows
+
+
+def workload_rows(workload):
+    """Query rows of every group, list of (count, N)."""
+    return [group_rows(workload.schema, g) for g in workload.groups]
+
+
+def query_weights(workload):
+    """Weight of every query of every group, list of (count,)."""
+    out = []
+    for group, rows in zip(workload.groups, workload_rows(workload), strict=True):
+        own = np.ones(len(rows)) if group.query_weights is None else group.query_weights
+        out.append(group.weight * own)
+    return out
+
+
+def block_rows(schema, block):
+    """Strategy rows of a block on the full domain, shape (measurements, N), whatever the attributes outside hold."""
+    sizes, names = [a.size for a in schema.attributes], list(schema.names)
+    cells, out = codes(sizes), np.ones((1, math.prod(sizes)))
+    for axes, strategy in block.factors:
+        columns = [names.index(block.attributes[a]) for a in axes]
+        own = np.zeros(len(cells), dtype=int)
+        for column in columns:
+            own = own * sizes[column] + cells[:, column]
+        out = np.array([a * b for a in out for b in strategy.rows[:, own]])
+    return out
+
+
+class Explicit:
+    """A plan as one matrix: every strategy row of every block on the full domain, divided by its noise."""
+
+    def __init__(self, plan):
+        self.blocks = {space: block_rows(plan.schema, b) / b.noise for space, b in plan.blocks.items()}
+        self.rows = np.concatenate(list(self.blocks.values()))
+        _, s, vt = np.linalg.svd(self.rows, full_matrices=False)
+        kept = s > RANK * s[0]
+        self.s, self.vt = s[kept], vt[kept]
+
+    @property
+    def pcost(self):
+        """Privacy cost by definition: largest diagonal entry of B^T Sigma^-1 B."""
+        return float(np.max(np.sum(self.rows**2, axis=0)))
+
+    def block_pcost(self, space):
+        """Privacy cost of releasing one block alone."""
+        return float(np.max(np.sum(self.blocks[space] ** 2, axis=0)))
+
+    def covariance(self, W):
+        """Covariance of the best linear unbiased answers, W (B^T Sigma^-1 B)^+ W^T."""
+        half = W @ self.vt.T / self.s
+        return half @ half.T
+
+    def variances(self, W):
+        """Variances of the best linear unbiased answers; infinite outside the row space."""
+        out = np.sum((W @ self.vt.T / self.s) ** 2, axis=1)
+        return np.where(self.answers(W), out, math.inf)
+
+    def answers(self, W):
+        """Whether each query lies in the row space of what is measured."""
+        left = W - (W @ self.vt.T) @ self.vt
+        return np.linalg.norm(left, axis=1) <= 1e-7 * np.linalg.norm(W, axis=1)
+
+
+def residual_projector(sizes, inside):
+    """Orthogonal projector of the full domain onto one residual space, shape (N, N)."""
+    out = np.ones((1, 1))
+    for axis, n in enumerate(sizes):
+        mean = np.full((n, n), 1.0 / n)
+        out = np.kron(out, np.eye(n) - mean if axis in inside else mean)
+    return out
+
+
+def weighted_gram(workload):
+    """W^T diag(weights) W on the full domain, shape (N, N)."""
+    pairs = zip(workload_rows(workload), query_weights(workload), strict=True)
+    return sum((rows * weights[:, None]).T @ rows for rows, weights in pairs)
+
+
+def optimum(gram, tolerance=2e-6, steps=20_000):
+    """Certified interval (low, high) of min tr(G X^-1) over X with diag X <= 1, on explicit cells.
+
+    Plain multiplicative updates of one weight per cell: with D = diag(mu), the strategy
+    X = D^-1/2 (D^1/2 G D^1/2)^1/2 D^-1/2 is optimal when its diagonal is 1 wherever mu > 0 and at most 1 elsewhere.
+    """
+    mu = np.full(len(gram), 1.0 / len(gram))
+    low, high = 0.0, math.inf
+    for _ in range(steps):
+        root = np.sqrt(mu)
+        values, U = np.linalg.eigh(root[:, None] * gram * root)
+        half = np.sqrt(np.where(values > 1e-14 * values[-1], values, 0.0))  # the root of rounding is no rounding
+        T = float(half.sum())
+        diagonal = np.einsum("ck,k,ck->c", U, half, U) / mu
+        low, high = max(low, T * T), min(high, float(diagonal.max()) * T)
+        if math.sqrt(high / low) <= 1.0 + tolerance:
+            break
+        mu = np.maximum(mu * diagonal, 1e-14)
+        mu /= mu.sum()
+    return low, high
+
+
+def class_optimum(workload, budget, tolerance=2e-6):
+    """Certified interval of the best weighted RMSE when every residual space is measured on its own."""
+    sizes, low, high = [a.size for a in workload.schema.attributes], 0.0, 0.0
+    gram, cells = weighted_gram(workload), codes(sizes)
+    for inside in itertools.chain.from_iterable(
+        itertools.combinations(range(len(sizes)), k) for k in range(len(sizes) + 1)
+    ):
+        P = residual_projector(sizes, inside)
+        own = P @ gram @ P
+        if np.trace(own) <= 1e-12 * np.trace(gram):
+            continue
+        # the pieces do not depend on attributes outside the space: one cell of each kind is the table of the space
+        first = [i for i, cell in enumerate(cells) if not any(cell[j] for j in range(len(sizes)) if j not in inside)]
+        found = optimum(own[np.ix_(first, first)], tolerance)
+        low, high = low + math.sqrt(found[0]), high + math.sqrt(found[1])
+    scale = math.sqrt(budget * workload.queries)
+    return low / scale, high / scale
+
+
+def svd_bound(workload, budget):
+    """Weighted RMSE that no matrix mechanism whatsoever can beat."""
+    W = np.concatenate(
+        [np.sqrt(w)[:, None] * r for r, w in zip(workload_rows(workload), query_weights(workload), strict=True)]
+    )
+    singular = np.linalg.svd(W, compute_uv=False)
+    return float(singular.sum()) / math.sqrt(W.shape[1] * budget * workload.queries)

@@ -1,0 +1,266 @@
+"""Small workloads of many shapes; the whole domain of each fits into a few hundred cells.
+
+Every mechanism and every stage runs over all of them, so that a mistake with order, weights, sharing or missing pieces
+shows.
+"""
+
+import numpy as np
+
+from engine import Attribute, Schema, Workload
+from engine.families import Circular, Custom, Random, Total, Width
+
+
+def numeric(*sizes):
+    """Schema of ordered attributes a, b, c, ... with these sizes."""
+    return Schema([Attribute.of_size("abcdefgh"[i], n) for i, n in enumerate(sizes)])
+
+
+def mixed():
+    """Labels, bins of unequal width, bare codes: four cells, three cells, two cells."""
+    return Schema(
+        [
+            Attribute.numeric("age", [0, 20, 30, 65, 120]),
+            Attribute.categorical("sex", ["F", "M", "X"]),
+            Attribute.of_size("wave", 2),
+        ]
+    )
+
+
+def nested():
+    w = Workload(numeric(4, 3, 3)).add("a", "prefix").add(("a", "b"), {"a": "prefix", "b": "marginal"})
+    return w.add(("a", "b", "c"), {"a": "range", "b": "marginal", "c": "prefix"})
+
+
+def disjoint():
+    w = Workload(numeric(3, 3, 2, 4)).add(("a", "b"), {"a": "prefix", "b": "range"})
+    return w.add(("c", "d"), {"c": "marginal", "d": "circular"})
+
+
+def cyclic():
+    w = Workload(numeric(4, 3, 4)).add(("a", "b"), "prefix").add(("b", "c"), {"b": "range", "c": "marginal"})
+    return w.add(("c", "a"), "affine")
+
+
+def duplicate_groups():
+    w = Workload(numeric(4, 3)).add(("a", "b"), "prefix").add(("a", "b"), "prefix", weight=3.0)
+    return w.add("a", "range").add("a", "range").add(("a", "b"), "prefix", weight=0.5)
+
+
+def permuted_group():
+    w = Workload(numeric(4, 2, 3)).add(("c", "a", "b"), {"a": "prefix", "b": "marginal", "c": "range"})
+    return w.add(("b", "a"), {"b": "prefix", "a": Width(3)})
+
+
+def single_value():
+    w = Workload(numeric(1, 5, 3)).add(("a", "b"), "prefix").add(("b", "c", "a"), "range").add("a", "marginal")
+    return w.add(("a", "c"), "affine")
+
+
+def zero_weight_covered():
+    w = Workload(numeric(4, 3)).add(("a", "b"), "range").add(("a", "b"), "prefix", weight=0.0)
+    return w.add("b", "circular", weight=0.0).add((), weight=0.0)
+
+
+def zero_weight_uncovered():
+    w = Workload(numeric(4, 3, 2)).add(("a", "b"), "prefix").add(("b", "c"), "marginal", weight=0.0)
+    return w.add("c", "total", weight=0.0).add("a", Custom([[1, 0, 0, 0], [1, 1, 1, 1]]), weight=0.0)
+
+
+def zero_weight_partly_measured():
+    windows, ends = Width(2), Custom([[1, 0, 0, 0], [1, 0, 0, -1], [1, 1, 0, 0]])
+    w = Workload(numeric(4, 3)).add(("a", "b"), {"a": windows, "b": "prefix"})
+    return w.add("a", ends, weight=0.0).add(("b", "a"), {"a": ends, "b": "marginal"}, weight=0.0)
+
+
+def query_weighted():
+    rng = np.random.default_rng(5)
+    w = Workload(numeric(5, 4)).add("a", "prefix", query_weights=[1, 0.25, 4, 2, 1])
+    w = w.add(("b", "a"), {"a": "range", "b": "prefix"}, weight=2.0, query_weights=rng.uniform(0.1, 3.0, 60))
+    return w.add(("a", "b"), "affine", query_weights=rng.uniform(0.5, 1.5, 8))
+
+
+def query_weights_with_zeros():
+    w = Workload(numeric(3, 3)).add(("a", "b"), "prefix", query_weights=[0, 1, 2, 0, 0, 1, 0, 0, 3])
+    return w.add("a", "range", query_weights=[1, 0, 0, 0, 2, 0])
+
+
+def one_weighted_query():
+    return Workload(numeric(3, 4)).add(("a", "b"), "marginal", query_weights=np.eye(12)[5])
+
+
+def total_only():
+    return Workload(numeric(3, 2)).add((), "total")
+
+
+def empty_set():
+    w = Workload(numeric(4, 3)).add((), weight=2.0).add(("a", "b"), {"a": "marginal", "b": "total"})
+    return w.add("b", "total").add("a", "prefix")
+
+
+def same_size():
+    """Two attributes of one size with different families: a strategy kept by size would serve the wrong one."""
+    w = (
+        Workload(numeric(5, 5))
+        .add("a", "prefix")
+        .add("b", "circular")
+        .add(("a", "b"), {"a": "prefix", "b": "marginal"})
+    )
+    return w.add(("b", "a"), {"a": "range", "b": Width(2)})
+
+
+def same_size_alone():
+    return (
+        Workload(numeric(6, 6))
+        .add("a", "prefix")
+        .add("b", Custom([[1, 0, 0, 0, 0, 9], [0, 5, 0, 0, 1, 0], np.arange(6)]))
+    )
+
+
+def mixed_three():
+    w = Workload(numeric(4, 5, 3)).add(("a", "b"), "affine").add(("a", "b", "c"), "prefix")
+    return w.add("c", "range", weight=0.2)
+
+
+def custom_matrix():
+    rng = np.random.default_rng(11)
+    w = Workload(numeric(3, 4)).add(("a", "b"), Custom(rng.standard_normal((5, 12))))
+    return w.add("b", Custom([[1, -1, 0, 0], [2, -2, 0, 0], [0.5, 0.5, 0.5, 0.5]])).add(
+        ("b", "a"), Custom(rng.random((2, 12)))
+    )
+
+
+def contrasts_only():
+    """No query says anything about the total or about one attribute alone."""
+    return Workload(numeric(3, 2)).add(("a", "b"), {"a": Custom([[1, 0, -1], [1, -2, 1]]), "b": Custom([[1, -1]])})
+
+
+def predicates():
+    asked = Custom(
+        predicates=[
+            "age >= 30 and sex == 'F'",
+            "age < 65 or wave == 1",
+            "not (sex in ['M', 'X'])",
+            "20 <= age < 65 and sex != 'X' and wave != 0",
+        ]
+    )
+    w = Workload(mixed()).add(("age", "sex", "wave"), asked).add(("sex", "age"), {"age": "prefix", "sex": "marginal"})
+    return w.add(("wave", "age"), Custom(predicates=["age < 20 and wave == 1", "wave == 0"]))
+
+
+def arithmetic_predicates():
+    asked = Custom(
+        predicates=["a + b <= 3", "abs(a - b) == 1", "2 * a > b + 1 and not a == 3", "a in (0, 2) or -b < -1"]
+    )
+    return Workload(numeric(4, 3)).add(("a", "b"), asked).add(("b", "a"), Custom(predicates=["a - b >= 0"]), weight=4.0)
+
+
+def random_sets():
+    w = Workload(numeric(3, 4, 2)).add(("a", "b"), Random(p=0.3, count=9, seed=1)).add("b", Random(seed=2))
+    return w.add(("c", "b", "a"), Random(p=0.5, count=30, seed=3))
+
+
+def circular():
+    return Workload(numeric(5, 4)).add(("a", "b"), "circular").add("a", "circular").add("b", "marginal")
+
+
+def windows():
+    w = Workload(numeric(7, 3)).add(("a", "b"), {"a": Width(3), "b": "marginal"}).add("a", Width(7))
+    return w.add("a", Width(2), weight=2.0)
+
+
+def windows_coupled():
+    """Null directions in a problem that is large enough to be split by its symmetries."""
+    return Workload(numeric(8, 8)).add(("a", "b"), Width(4)).add(("a", "b"), Width(6), weight=2.0).add("a", Width(4))
+
+
+def mapping_families():
+    w = Workload(numeric(4, 3, 3)).add(("a", "b", "c"), {"a": Width(2), "b": Circular(), "c": Total()})
+    return w.add(("c", "b"), {"b": Random(count=4, seed=8), "c": Custom([[1, 2, 3]])})
+
+
+def weights_ratio():
+    w = Workload(numeric(5, 4)).add("a", "prefix", weight=1e5).add("a", "range", weight=1e-5)
+    return w.add(("a", "b"), "affine", weight=1e-4).add(("a", "b"), "prefix", weight=1e4)
+
+
+def reversed_pair():
+    w = (
+        Workload(numeric(4, 6))
+        .add(("b", "a"), "affine")
+        .add(("a", "b"), "abs")
+        .add(("b", "a"), Random(count=5, seed=4))
+    )
+    return w.add("b", "prefix")
+
+
+def coupled():
+    """The sum of two products that is no product: the whole pair has to be solved at once."""
+    return Workload(numeric(5, 4)).add(("a", "b"), "range").add(("a", "b"), "prefix", weight=3.0)
+
+
+def coupled_three():
+    w = Workload(numeric(3, 4, 3)).add(("a", "b", "c"), "range").add(("b", "c", "a"), "prefix")
+    return w.add(("a", "c"), "affine")
+
+
+def all_affine_pairs():
+    w = Workload.all_ways(numeric(4, 4, 4), ways=(2,), family="affine")
+    for name in "abc":
+        w = w.add(name, "prefix")
+    return w
+
+
+def symmetric():
+    """Large enough for the search over symmetries: two attributes that may be swapped and reversed together."""
+    return Workload(numeric(8, 8)).add(("a", "b"), "abs").add(("a", "b"), "range").add("a", "prefix")
+
+
+def half_symmetric():
+    """Swapping the attributes is a symmetry of the cells but not of the queries."""
+    w = Workload(numeric(8, 8)).add(("a", "b"), {"a": "range", "b": "prefix"}).add(("a", "b"), "affine")
+    return w.add(("b", "a"), {"a": "marginal", "b": Width(5)})
+
+
+def wide():
+    return Workload.all_ways(numeric(8, 8, 9), ways=(1, 2), family="prefix")
+
+
+SHAPES = {
+    f.__name__: f
+    for f in (
+        nested,
+        disjoint,
+        cyclic,
+        duplicate_groups,
+        permuted_group,
+        single_value,
+        zero_weight_covered,
+        zero_weight_uncovered,
+        zero_weight_partly_measured,
+        query_weighted,
+        query_weights_with_zeros,
+        one_weighted_query,
+        total_only,
+        empty_set,
+        same_size,
+        same_size_alone,
+        mixed_three,
+        custom_matrix,
+        contrasts_only,
+        predicates,
+        arithmetic_predicates,
+        random_sets,
+        circular,
+        windows,
+        windows_coupled,
+        mapping_families,
+        weights_ratio,
+        reversed_pair,
+        coupled,
+        coupled_three,
+        all_affine_pairs,
+        symmetric,
+        half_symmetric,
+        wide,
+    )
+}
