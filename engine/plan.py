@@ -296,8 +296,8 @@ class Plan:
         """Return the plan as JSON text: the request, the solver's weights and what they lead to."""
         if not math.isfinite(self.weighted_rmse):
             raise PlanError(
-                "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights, or "
-                "the sizes of custom queries, closer together, or give those queries the weight 0."
+                "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights, "
+                "or the sizes of custom queries, closer together, or give those queries the weight 0."
             )
         solved = {
             "duals": [_packed(d) for d in self.duals],
