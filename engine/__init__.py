@@ -12,6 +12,7 @@ The pipeline, each stage a pure function between frozen values:
     decomposition, solvers         one Gram matrix per residual space, its optimal strategy with a certified gap
     mechanisms, plan               how a workload is measured; variances of every query in closed form
     counts, noise, ledger          exact tables, exact discrete noise, the durable budget
+    linear, common, decide         what analyses share, and the choice between coarse and fine
     measure, reconstruct, report   spend, draw, save; then everything that follows from the noisy answers for free
 
 Notation
@@ -26,8 +27,10 @@ dual weights            mu         one per cell; they prove the lower bound
 variance                Var        in counts^2; its root, the standard error, in counts
 """
 
+from engine.common import CommonMechanism
 from engine.compare import compare
 from engine.families import FAMILIES
+from engine.linear import LinearMechanism
 from engine.measure import measure
 from engine.mechanisms import MECHANISMS, forecast, load_plan, plan
 from engine.plan import Plan
@@ -41,6 +44,8 @@ __all__ = [
     "MECHANISMS",
     "Attribute",
     "Budget",
+    "CommonMechanism",
+    "LinearMechanism",
     "Measurement",
     "Plan",
     "Schema",
