@@ -1,0 +1,1 @@
+"""Shared parts of the pages: state, frame, forms, background work and the drawing of pictures."""

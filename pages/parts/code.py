@@ -1,0 +1,178 @@
+"""The same work as Python: text that runs with the engine alone and makes the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import demo_data
+from engine import Schema, Workload
+from engine.families import Family
+from engine.schema import Attribute
+from engine.workload import Group
+from pages.parts.state import Studio
+
+MAX_LINES = 40  # longer schemas and workloads are read from the file that the page offers for download
+MAX_TEXT = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """Imports as pairs of module and name (no name: the module itself), and the lines after them."""
+
+    imports: frozenset[tuple[str, str]] = frozenset()
+    lines: tuple[str, ...] = ()
+
+    def __add__(self, other: Script) -> Script:
+        return Script(imports=self.imports | other.imports, lines=self.lines + other.lines)
+
+    def text(self) -> str:
+        """The script, imports first."""
+        modules = sorted({module for module, _ in self.imports}, key=lambda m: (bool(self._names(m)), m))
+        head = []
+        for module in modules:
+            names = self._names(module)
+            head.append(f"from {module} import {', '.join(names)}" if names else f"import {module}")
+        return "\n".join([*head, "", *self.lines]) + "\n"
+
+    def _names(self, module: str) -> list[str]:
+        return sorted({name for m, name in self.imports if m == module and name}, key=str.lower)
+
+
+def _script(lines: str, **imports: str) -> Script:
+    """A script from its lines and from module="Name Name" pairs; "__" in a module stands for a dot."""
+    pairs = {(m.replace("__", "."), name) for m, names in imports.items() for name in (names.split() or [""])}
+    return Script(imports=frozenset(pairs), lines=tuple(lines.split("\n")))
+
+
+def schema_script(schema: Schema | None) -> Script:
+    """Make `schema`."""
+    if schema is None:
+        return _script("schema = Schema([])  # choose or build a schema first", engine="Schema")
+    name = _demo_name(schema)
+    if name is not None:
+        read = f'schema = Schema.from_json(demo_data.schemas()["{name}"].read_bytes())'
+        return _script(read, engine="Schema", demo_data="")
+    lines = [f"    {_attribute(a)}," for a in schema.attributes]
+    if _long(lines):
+        read = '# download schema.json on the Schema page\nschema = Schema.from_json(Path("schema.json").read_bytes())'
+        return _script(read, engine="Schema", pathlib="Path")
+    return _script("\n".join(["schema = Schema([", *lines, "])"]), engine="Attribute Schema")
+
+
+def workload_script(studio: Studio) -> Script:
+    """Make `schema` and `workload`."""
+    head = schema_script(studio.schema)
+    if studio.workload is None:
+        return head
+    ways, rest = _leading_ways(studio.workload)
+    start = f"Workload.all_ways(schema, ways={ways!r})" if ways else "Workload(schema)"
+    lines = [f"workload = workload.add({_group(g)})" for g in studio.workload.groups[rest:]]
+    if _long(lines):
+        read = (
+            "# download workload.json on the Workload page\n"
+            'workload = Workload.from_json(Path("workload.json").read_bytes())\nschema = workload.schema'
+        )
+        return _script(read, engine="Workload", pathlib="Path")
+    words = [word for word in ("Custom", "Random", "Width") if any(f"{word}(" in line for line in lines)]
+    families = _script("\n".join([f"workload = {start}", *lines]), engine="Workload")
+    return head + Script(imports=frozenset(("engine.families", word) for word in words)) + families
+
+
+def plan_script(studio: Studio) -> Script:
+    """Make `made`, the plan."""
+    options = "".join(f", {name}={value!r}" for name, value in studio.options.items())
+    more = f', mechanism="{studio.mechanism}"{options}' if options or studio.mechanism != "querysmasher" else ""
+    return workload_script(studio) + _script(
+        f"made = plan(workload, Budget(pcost={studio.budget.pcost!r}){more})", engine="Budget plan"
+    )
+
+
+def plan_code(studio: Studio) -> str:
+    """Make the plan and print what it promises."""
+    return (plan_script(studio) + Script(lines=("print(made.rmse, made.certificate)", "print(made.by_group())"))).text()
+
+
+def release_code(studio: Studio, *, dataset: str, ledger: str, data: str, attempt: int) -> str:
+    """Measure the plan on records and write the answers."""
+    more = f", attempt={attempt}" if attempt > 1 else ""
+    lines = (
+        f"measured = measure(made, {data!r}, dataset={dataset!r}, ledger={ledger!r}{more})\n"
+        'write_answers(measured, "answers.parquet")'
+    )
+    return (plan_script(studio) + _script(lines, engine="measure", engine__report="write_answers")).text()
+
+
+def rehearsal_code(studio: Studio, *, rows: int, seed: int) -> str:
+    """Rehearse the plan on simulated records."""
+    lines = (
+        f"records = synthetic(schema, rows={rows}, seed={seed})\n"
+        "measured = measure(made, records, rehearsal=True)\nprint(measured.answers(0))"
+    )
+    more = _script(lines, engine="measure", demo_data__make_synthetic="synthetic")
+    return (plan_script(studio) + more).text()
+
+
+@lru_cache(maxsize=1)
+def _demos() -> Mapping[str, Schema]:
+    return {name: Schema.from_json(path.read_bytes()) for name, path in demo_data.schemas().items()}
+
+
+def _demo_name(schema: Schema) -> str | None:
+    return next((name for name, known in _demos().items() if known == schema), None)
+
+
+def _long(lines: list[str]) -> bool:
+    return len(lines) > MAX_LINES or sum(map(len, lines)) > MAX_TEXT
+
+
+def _attribute(attribute: Attribute) -> str:
+    extra = {"other": attribute.other, "missing": attribute.missing, "clip": attribute.clip or None}
+    more = "".join(f", {key}={value!r}" for key, value in extra.items() if value is not None)
+    if attribute.labels is not None:
+        return f"Attribute.categorical({attribute.name!r}, {list(attribute.labels)!r}{more})"
+    if attribute.edges is not None:
+        return f"Attribute.numeric({attribute.name!r}, {list(attribute.edges)!r}{more})"
+    return f"Attribute.of_size({attribute.name!r}, {attribute.size}, kind={attribute.kind!r})"
+
+
+@lru_cache(maxsize=16)
+def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], int]:
+    """Ways k such that the workload begins with all k-way sets in order, and the number of groups they make."""
+    schema = workload.schema
+    for ways in sorted((c for k in (1, 2, 3) for c in combinations((1, 2, 3), k)), key=len, reverse=True):
+        groups = sum(comb(len(schema), k) for k in ways) if max(ways) <= len(schema) else 0
+        if not 0 < groups <= len(workload.groups):
+            continue
+        made = Workload.all_ways(schema, ways)
+        if all(a.to_dict() == b.to_dict() for a, b in zip(made.groups, workload.groups, strict=False)):
+            return ways, groups
+    return (), 0
+
+
+def _group(group: Group) -> str:
+    family = group.family
+    if isinstance(family, Mapping):
+        text = f"{{{', '.join(f'{name!r}: {_family(one)}' for name, one in family.items())}}}"
+    else:
+        text = _family(family)
+    weight = f", weight={group.weight!r}" if group.weight != 1.0 else ""
+    return f"{group.attributes!r}, {text}{weight}"
+
+
+def _family(family: str | Family) -> str:
+    if isinstance(family, str):
+        return repr(family)
+    found: dict[str, Any] = family.to_dict()
+    name = found.pop("name")
+    if name == "custom":
+        predicates = getattr(family, "predicates", None)
+        rows = getattr(family, "matrix", None)
+        found = {"predicates": list(predicates)} if predicates is not None else {"matrix": rows.tolist()}
+    if not found:
+        return repr(name)
+    return f"{type(family).__name__}({', '.join(f'{key}={value!r}' for key, value in found.items())})"

@@ -1,0 +1,136 @@
+"""Views of a plan: groups, every query of a group, the spread of errors, the budget, and one query of one's own."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine import Plan, figures
+from engine.intervals import Circular, Range
+from engine.workload import Group
+from pages.parts import query_form, show
+from pages.parts.words import count, plain, shown_here
+
+MANY = 2_000  # choices that a list may hold
+
+
+def headline(plan: Plan) -> None:
+    """What the plan promises, in four numbers with unit and meaning."""
+    one, two, three, four = st.columns(4)
+    one.metric(
+        "Typical error (counts)",
+        figures.amount(plan.rmse),
+        help="RMSE: root of the mean squared error over all queries. About two thirds of the answers will be off by "
+        "less than this, 95% by less than twice this.",
+    )
+    two.metric(
+        "Largest error (counts)",
+        figures.amount(figures.worst_error(plan)),
+        help="Standard error of the query that comes out least exact",
+    )
+    three.metric(
+        "Over the proven bound",
+        figures.gap_text(plan).replace("less than", "<"),
+        help="How much larger the weighted RMSE is than what any plan of this class must have; 0% is the best possible",
+    )
+    four.metric(
+        "Queries",
+        figures.number(plan.workload.queries),
+        help="Numbers that will be published, each with its standard error and interval",
+    )
+    st.caption(plain(figures.certificate_text(plan)))
+
+
+def groups(plan: Plan) -> None:
+    """Predicted error of every group."""
+    st.caption("Errors in counts: RMSE over the queries of a group, and the largest standard error of one of them.")
+    show.table(figures.group_table(plan), name="groups_of_plan", alt="Predicted error of every group", height=420)
+
+
+def every_query(plan: Plan) -> None:
+    """Standard error of every query of a chosen group."""
+    number = choose_group(plan, key="error_group")
+    group = plan.workload.groups[number]
+    across, fixed = tuple(range(len(group.parts))), [0] * len(group.parts)
+    if len(group.parts) > 1:
+        runs = [p for p, part in enumerate(group.parts) if isinstance(part.family, (Range, Circular))]
+        names = {p: " × ".join(group.attributes[a] for a in part.axes) for p, part in enumerate(group.parts)}
+        across = st.multiselect(
+            "Draw along",
+            list(names),
+            default=runs[:1] or list(names)[:2],
+            format_func=names.get,
+            max_selections=2,
+            key=f"across_{number}",
+            help="One attribute gives a line, or a triangle of ranges; two give a heat map.",
+        )
+        rest = [p for p in names if p not in across]
+        for column, part in zip(st.columns(max(len(rest), 1)), rest, strict=False):
+            fixed[part] = _fixed(column, plan, group, number, part)
+    if not across and group.parts:
+        st.info("Choose one or two attributes to draw along.")
+        return
+    show.picture(
+        figures.error_picture(plan, number, tuple(sorted(across)) if group.parts else None, fixed), key="errors"
+    )
+
+
+def spread(plan: Plan) -> None:
+    """Share of the queries within a tolerance."""
+    tolerance = st.number_input(
+        "Tolerated standard error (counts)",
+        min_value=0.001,
+        value=float(f"{plan.rmse:.2g}"),
+        format="%.4g",
+        key="tolerance",
+        help="95% of the answers lie within twice their standard error.",
+    )
+    found = figures.spread_picture(plan, tolerance)
+    st.markdown(f"**{plain(found.alt)}**")
+    show.picture(found, key="spread")
+
+
+def budget(plan: Plan) -> None:
+    """Where the budget goes."""
+    show.picture(figures.budget_picture(plan), key="budget", config={"displayModeBar": False})
+
+
+def one_query(plan: Plan) -> None:
+    """Predicted error of a query that the reader makes up."""
+    with shown_here():
+        query = query_form.choose(plan.schema, key="probe")
+        if query is None:
+            return
+        variance = plan.variance_of(query.attributes, query.tensor)
+        st.markdown(f"**{plain(query.text)}**")
+        left, right = st.columns(2)
+        left.metric("Standard error", f"{figures.amount(variance**0.5)} counts", help="Typical size of the noise")
+        half = figures.half_width(variance)
+        right.metric(
+            "95% interval", f"answer ± {figures.amount(half)} counts", help="Holds the true count 95% of the time"
+        )
+
+
+def choose_group(plan: Plan, *, key: str) -> int:
+    """A group of the plan's workload, by name or, when there are too many for a list, by number."""
+    asked = plan.workload.groups
+    if len(asked) > MANY:
+        number = int(st.number_input("Group", 0, len(asked) - 1, 0, key=key))
+        st.caption(plain(_group_words(asked[number], number)))
+        return number
+    return st.selectbox("Group", range(len(asked)), format_func=lambda i: _group_words(asked[i], i), key=key)
+
+
+def _group_words(group: Group, number: int) -> str:
+    names = " × ".join(group.attributes) or "total"
+    return f"{number}: {names}, {group.family_text} ({count(group.count, 'query', 'queries')})"
+
+
+def _fixed(column: object, plan: Plan, group: Group, number: int, part: int) -> int:
+    asked = group.parts[part]
+    attributes = [plan.schema[group.attributes[a]] for a in asked.axes]
+    name = " × ".join(a.name for a in attributes)
+    key = f"fixed_{number}_{part}"
+    if asked.count > MANY:
+        return int(column.number_input(f"Query on {name}", 0, asked.count - 1, 0, key=key))
+    words = lambda i: asked.family.text(attributes, i) or "all records"  # noqa: E731
+    return column.selectbox(f"Hold {name} at", range(asked.count), format_func=words, key=key)

@@ -1,0 +1,178 @@
+"""What a person has chosen so far, as one frozen value with undo and redo.
+
+A page never changes the state while it draws: widgets call `commit` from a callback, and the page then draws what
+`current` returns.  Every widget that shows a part of the state has `version()` in its key, so that undo, redo and
+loading a file draw it afresh.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import streamlit as st
+
+from engine import Budget, Schema, Workload
+from engine.errors import EngineError, PlanError
+
+LIMIT = 200  # steps that undo remembers
+KEY = "history"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Studio:
+    """One request in the making: public schema, workload, budget, mechanism with its options.  It holds no data."""
+
+    workload: Workload | None = None
+    budget: Budget = field(default_factory=lambda: Budget(pcost=1.0))
+    mechanism: str = "querysmasher"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> Schema | None:
+        """The public schema, None before one was chosen."""
+        return self.workload.schema if self.workload is not None else None
+
+    @cached_property
+    def question(self) -> str:
+        """Everything but the budget as text."""
+        asked = None if self.workload is None else self.workload.to_dict()
+        document = {"workload": asked, "mechanism": self.mechanism, "options": dict(self.options)}
+        return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+    def to_json(self) -> str:
+        """The whole state as text; equal texts mean equal states."""
+        return json.dumps({"question": json.loads(self.question), "budget": self.budget.to_dict()}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Studio:
+        """Inverse of `to_json`; raises PlanError when the text is something else."""
+        try:
+            document = json.loads(text)
+            question, budget = document["question"], document["budget"]
+            asked, mechanism, options = question["workload"], question["mechanism"], question["options"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise PlanError("This is no saved request. Export it again.") from None
+        if not isinstance(mechanism, str) or not isinstance(options, dict):
+            raise PlanError("The mechanism of the saved request is damaged. Export it again.")
+        workload = None if asked is None else Workload.from_dict(asked)
+        return cls(workload=workload, budget=Budget.from_dict(budget), mechanism=mechanism, options=options)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class History:
+    """States before and after the present one; `version` counts the changes that did not come from a widget."""
+
+    present: Studio = field(default_factory=Studio)
+    past: tuple[Studio, ...] = ()
+    future: tuple[Studio, ...] = ()
+    version: int = 0
+
+    def push(self, studio: Studio, *, redraw: bool) -> History:
+        """The history after one more step; a step that changes nothing is none."""
+        if studio.to_json() == self.present.to_json():
+            return self
+        past = (*self.past, self.present)[-LIMIT:]
+        return History(present=studio, past=past, version=self.version + redraw)
+
+    def undo(self) -> History:
+        """The history one step back."""
+        if not self.past:
+            return self
+        future = (self.present, *self.future)
+        return History(present=self.past[-1], past=self.past[:-1], future=future, version=self.version + 1)
+
+    def redo(self) -> History:
+        """The history one step forward."""
+        if not self.future:
+            return self
+        past = (*self.past, self.present)
+        return History(present=self.future[0], past=past, future=self.future[1:], version=self.version + 1)
+
+
+def history() -> History:
+    """The history of this session."""
+    return st.session_state.setdefault(KEY, History())
+
+
+def current() -> Studio:
+    """What is chosen now."""
+    return history().present
+
+
+def version() -> int:
+    """Part of the key of every widget that shows a part of the state."""
+    return history().version
+
+
+def commit(studio: Studio, *, redraw: bool = False) -> None:
+    """Make `studio` the present state; `redraw` when the widgets on screen do not show it yet."""
+    st.session_state[KEY] = history().push(studio, redraw=redraw)
+
+
+def change(*, redraw: bool = False, **fields: Any) -> None:
+    """Commit the present state with some fields replaced."""
+    commit(replace(current(), **fields), redraw=redraw)
+
+
+def start_with(studio: Studio) -> None:
+    """Begin the session with a state that came from outside."""
+    st.session_state[KEY] = History(present=studio)
+
+
+def undo() -> None:
+    """Go one step back; messages about the step that is taken back go with it."""
+    note_lost(())
+    st.session_state["trouble"] = {}
+    st.session_state[KEY] = history().undo()
+
+
+def redo() -> None:
+    """Go one step forward."""
+    st.session_state["trouble"] = {}
+    st.session_state[KEY] = history().redo()
+
+
+def renamed(old: Schema, new: Schema) -> dict[str, str]:
+    """Attributes whose name alone changed between two schemas of the same length: old name -> new name."""
+    if len(old) != len(new):
+        return {}
+    pairs = zip(old.names, new.names, strict=True)
+    return {before: after for before, after in pairs if before != after and before not in new and after not in old}
+
+
+def fitted(workload: Workload, schema: Schema) -> tuple[Workload, tuple[str, ...]]:
+    """The workload on a changed schema, and the reasons why groups had to be left out."""
+    names = renamed(workload.schema, schema)
+    kept, lost = Workload(schema), []
+    for group in workload.groups:
+        attributes = [names.get(name, name) for name in group.attributes]
+        family = group.family
+        if isinstance(family, Mapping):
+            family = {names.get(name, name): one for name, one in family.items()}
+        try:
+            kept = kept.add(attributes, family, group.weight, group.query_weights)
+        except EngineError as error:
+            lost.append(f"{' × '.join(group.attributes)}: {error}")
+    return kept, tuple(lost)
+
+
+def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
+    """Commit a schema and keep every group that still fits it; what was lost is told on the next draw."""
+    before = current().workload
+    workload, lost = (Workload(schema), ()) if before is None else fitted(before, schema)
+    change(workload=workload, redraw=redraw)
+    note_lost(lost)
+
+
+def note_lost(reasons: Iterable[str]) -> None:
+    """Keep what has to be told about groups that were left out."""
+    st.session_state["lost"] = tuple(reasons)
+
+
+def lost() -> tuple[str, ...]:
+    """Reasons why groups were left out by the last change of the schema."""
+    return st.session_state.get("lost", ())

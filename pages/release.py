@@ -1,0 +1,116 @@
+"""Release page: rehearse on simulated records, then measure the real ones once and hand out the answers."""
+
+import streamlit as st
+
+from engine import Measurement, Plan
+from engine.ledger import Ledger
+from pages.parts import code, dataset_form, frame, plans, release_form, results_view, show, state, tasks, watch, work
+from pages.parts.words import plain, shown_here
+
+frame.require()
+
+TUTORIAL = (
+    "A **release** reads the records once, adds exact discrete Gaussian noise, and takes its cost from the dataset's "
+    "budget for good. **Rehearse first**: the same code on simulated records shows what the answers will look like, "
+    "costs nothing, and tells nothing about anyone. Everything computed from a release afterwards is free."
+)
+
+
+def start_rehearsal(plan: Plan, key: str, rows: int, seed: int) -> None:
+    """Start the rehearsal and drop the one before it."""
+    work.forget(st.session_state.get("rehearsal", ""))
+    st.session_state["rehearsal"] = key
+    work.start(key, tasks.rehearse, plan.to_json(), rows, seed)
+
+
+def look(found: Measurement, *, key: str, records: object = None, ledger: str = "") -> None:
+    """The views of a measurement."""
+    views = {
+        "Answers": lambda: results_view.browse(found, key=key, records=records),
+        "Ask something else": lambda: results_view.ask(found, key=key),
+        "Download": lambda: results_view.downloads(found, key=key, ledger=ledger),
+    }
+    show.tabs(views, key=f"{key}_view")
+
+
+def rehearse(plan: Plan) -> str:
+    """The rehearsal: its size, its progress, its answers beside the truth; returns the Python code of it."""
+    left, middle, right = st.columns([1, 1, 2], vertical_alignment="bottom")
+    rows = int(left.number_input("Simulated records", 1, min(plan.max_records, 2_000_000), 10_000, key="rows"))
+    seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="seed"))
+    key = f"rehearsal|{plan.hash}|{rows}|{seed}"
+    right.button("Rehearse", on_click=start_rehearsal, args=(plan, key, rows, seed), key="rehearse")
+    script = code.rehearsal_code(state.current(), rows=rows, seed=seed)
+    done = watch.job(key, label="Rehearsal")
+    if done is None:
+        if work.find(key) is None:
+            st.info("Nothing rehearsed yet with this plan and this size. Press Rehearse; it costs nothing.", icon="🎭")
+        return script
+    found = Measurement(plan=plan, dataset="", key="", utc="", rehearsal=True, **done.result)
+    st.warning("REHEARSAL on simulated records: nothing here may be published, and nothing was spent.", icon="🎭")
+    records = results_view.simulated(plan.schema.to_json(), rows, seed)
+    look(found, key="rehearsal", records=records)
+    return script
+
+
+def release(plan: Plan) -> str:
+    """The release; returns the Python code of what is on screen."""
+    left, right = st.columns(2, gap="large")
+    with left:
+        book = dataset_form.ledger()
+    if book is None:
+        return ""
+    with left:
+        status = dataset_form.dataset(book)
+    with right:
+        source = dataset_form.source()
+    remember(status)
+    if status is None:
+        st.info("Declare the dataset whose budget pays for this release.", icon="🗂️")
+        return ""
+    spent = release_form.attempts(book, status.dataset, plan)
+    again = bool(spent) and st.checkbox("Release once more with new noise (spends again)", key=f"again_{len(spent)}")
+    attempt = len(spent) + 1 if again or not spent else len(spent)
+    if not spent or again:
+        waiting = release_form.release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
+        release_form.running(book, waiting)
+        job = work.find(release_form.job_key(book, waiting))
+        if job is None or not job.running:
+            release_form.confirm(book, plan, status, source, attempt)
+    else:
+        results(book, spent[-1])
+    data = source.path or "records.csv"
+    return code.release_code(
+        state.current(), dataset=status.dataset, ledger=str(book.path.name), data=data, attempt=attempt
+    )
+
+
+def results(book: Ledger, key: str) -> None:
+    """The stored result of a release, however the page was reached."""
+    job = work.find(release_form.job_key(book, key))
+    if job is not None and job.running:
+        release_form.running(book, key)
+        return
+    found = release_form.stored(book, key)
+    if found is not None:
+        release_form.receipt(book, key, job)
+        look(found, key="release_result", ledger=str(book.path))
+
+
+def remember(status: object) -> None:
+    """Keep the dataset's budget for the gauge in the sidebar."""
+    if st.session_state.get("dataset_status") != status:
+        st.session_state["dataset_status"] = status
+        st.rerun()
+
+
+STEPS = {"1. Rehearse": rehearse, "2. Release": release}
+studio = frame.header(frame.PAGES[3], "Rehearse, then measure the records once and hand out the answers.", TUTORIAL)
+made = plans.plan_of(studio)
+script = ""
+if made is not None:
+    with shown_here():
+        script = show.tabs(STEPS, key="step", arguments=(made,))
+else:
+    st.caption(plain("A release needs a plan. Go back to the pages before this one."))
+frame.footer(code=script or code.plan_code(studio), target=None)

@@ -1,0 +1,180 @@
+"""Schema page: what is publicly known about the columns of the records, before anyone looks at them."""
+
+import streamlit as st
+
+import demo_data
+from engine import Attribute, Schema, figures
+from pages.parts import code, frame, show, state
+from pages.parts.schema_table import appended, edge_numbers, edited, read_schema, rows, text_lines
+from pages.parts.words import kept_for, plain, show_kept
+
+frame.require()
+
+TUTORIAL = (
+    "A **schema** lists the columns of your records and every value they may take. It is **public knowledge**: fix it "
+    "from questionnaires, code books and laws, never from the records. A label that is in the list only because one "
+    "person has it gives that person away before any noise is added, so this page never reads records. "
+    "Values outside the schema are refused or counted as *other* later, as you decide here."
+)
+
+
+def use_demo() -> None:
+    """Take the chosen demo schema."""
+    with kept_for("start"):
+        state.choose_schema(Schema.from_json(demo_data.schemas()[st.session_state.demo].read_bytes()))
+
+
+def use_upload() -> None:
+    """Take the uploaded schema."""
+    file = st.session_state.get("schema_file")
+    if file is not None:
+        with kept_for("start"):
+            state.choose_schema(read_schema(file.name, file.getvalue()))
+
+
+def use_edits(base: Schema, key: str) -> None:
+    """Take the edits of the table; they apply to the schema that the table started from."""
+    with kept_for("table"):
+        state.choose_schema(edited(base, st.session_state[key]), redraw=False)
+
+
+def add_attribute() -> None:
+    """Add the attribute of the form."""
+    form = st.session_state
+    with kept_for("form"):
+        if form.domain == "Labels":
+            made = Attribute.categorical(
+                form.new_name,
+                text_lines(form.new_labels),
+                other=form.new_other or None,
+                missing=form.new_missing or None,
+            )
+        elif form.domain == "Bins":
+            made = Attribute.numeric(form.new_name, edge_numbers(form.new_edges), clip=form.new_clip)
+        else:
+            made = Attribute.of_size(form.new_name, form.new_size, kind=form.new_kind)
+        state.choose_schema(appended(state.current().schema, made))
+        form.new_name = ""
+
+
+def starting_points() -> None:
+    """Demo schemas and files."""
+    left, right = st.columns(2)
+    with left:
+        st.selectbox("Start from a demo schema", list(demo_data.TITLES), format_func=demo_data.TITLES.get, key="demo")
+        st.button(
+            "Use this schema", on_click=use_demo, type="primary" if state.current().schema is None else "secondary"
+        )
+    with right:
+        st.file_uploader(
+            "Or upload a schema (JSON or CSV, at most 10 MB)",
+            type=["json", "csv"],
+            key="schema_file",
+            on_change=use_upload,
+            max_upload_size=10,
+            help="CSV: one row per attribute under name,kind,size,labels,edges,other,missing,clip. JSON: as downloaded "
+            "below, or simply {'age': 85, 'sex': 2} for codes from 0. Never upload records here.",
+        )
+    show_kept("start")
+
+
+def table_editor(schema: Schema) -> None:
+    """The attributes as an editable table: a fixed base under a key that changes when the base does."""
+    key = f"schema_table_{state.version()}_{st.session_state.get('table_serial', 0)}"
+    if key not in st.session_state or st.session_state.get("table_base") is None:
+        st.session_state.table_serial = st.session_state.get("table_serial", 0) + 1
+        key = f"schema_table_{state.version()}_{st.session_state.table_serial}"
+        st.session_state.table_base = schema
+    base = st.session_state.table_base
+    words = {
+        "name": st.column_config.TextColumn("name", help="The column's name in the records", required=True),
+        "kind": st.column_config.SelectboxColumn(
+            "kind",
+            options=["categorical", "numeric"],
+            required=True,
+            default="categorical",
+            help="Numeric cells are ordered, so that ranges make sense",
+        ),
+        "size": st.column_config.TextColumn("codes", help="Number of codes, when records hold 0, 1, 2, ..."),
+        "labels": st.column_config.TextColumn("labels", help="Texts joined by |", width="medium"),
+        "edges": st.column_config.TextColumn("bin edges", help="Numbers joined by |", width="medium"),
+        "other": st.column_config.TextColumn("other", help="Label that collects texts outside the list"),
+        "missing": st.column_config.TextColumn("missing", help="Label, or number, for missing values"),
+        "clip": st.column_config.SelectboxColumn(
+            "clip", options=["true", "false"], help="Numbers outside go to the first or last bin"
+        ),
+    }
+    st.data_editor(
+        rows(base),
+        num_rows="dynamic",
+        hide_index=True,
+        column_config=words,
+        key=key,
+        on_change=use_edits,
+        args=(base, key),
+        alt="Attributes of the schema, editable",
+    )
+    show_kept("table")
+    st.caption("Fill exactly one of codes, labels and bin edges. The last valid table is the one that counts.")
+
+
+def attribute_form() -> None:
+    """A form that adds one attribute."""
+    with st.expander("Add an attribute", expanded=state.current().schema is None):
+        st.text_input("Name of the column", key="new_name")
+        kind = st.radio("Its values", ["Labels", "Bins", "Codes"], horizontal=True, key="domain")
+        if kind == "Labels":
+            st.text_area("Labels, one a line", key="new_labels", placeholder="F\nM")
+            left, right = st.columns(2)
+            left.text_input("Label that collects other texts (empty: refuse them)", key="new_other")
+            right.text_input("Label that collects missing values (empty: refuse them)", key="new_missing")
+        elif kind == "Bins":
+            st.text_input("Bin edges", key="new_edges", placeholder="0, 18, 65, 120   or   0:100:5")
+            st.checkbox("Put numbers outside into the first or last bin (otherwise refuse them)", key="new_clip")
+        else:
+            left, right = st.columns(2)
+            left.number_input("Number of codes (0, 1, 2, ...)", min_value=1, value=10, key="new_size")
+            right.selectbox("Kind", ["numeric", "categorical"], key="new_kind")
+        st.button("Add attribute", on_click=add_attribute)
+        show_kept("form")
+
+
+def at_a_glance(schema: Schema) -> None:
+    """Sizes as numbers and as a picture."""
+    found = figures.domain_picture(schema)
+    one, two, three = st.columns(3)
+    one.metric("Attributes", f"{len(schema):,}", help="Columns of the records that may be counted")
+    two.metric("Cells of the full table", figures.number(schema.size), help="Product of the numbers of cells")
+    largest = max(schema.attributes, key=lambda a: a.size)
+    three.metric("Largest attribute", f"{largest.size:,} cells", help=largest.name)
+    show.picture(found, key="domain", config={"displayModeBar": False})
+
+
+studio = frame.header(
+    frame.PAGES[0], "Say what is publicly known about the records: columns and their values.", TUTORIAL
+)
+starting_points()
+if studio.schema is not None:
+    st.header("Attributes")
+    table_editor(studio.schema)
+attribute_form()
+if studio.schema is None:
+    st.info("No schema yet. Use a demo schema, upload a file, or add the first attribute.", icon="📋")
+else:
+    st.header("At a glance")
+    at_a_glance(studio.schema)
+    st.header("Keep it")
+    left, right, _ = st.columns([1, 1, 2])
+    left.download_button(
+        "Schema as JSON", studio.schema.to_json, "schema.json", "application/json", on_click="ignore", width="stretch"
+    )
+    right.download_button(
+        "Schema as CSV", studio.schema.to_csv, "schema.csv", "text/csv", on_click="ignore", width="stretch"
+    )
+    names = ", ".join(studio.schema.names[:12]) + (" …" if len(studio.schema) > 12 else "")
+    st.caption(plain(f"Columns that will be looked for in the records: {names}"))
+frame.footer(
+    code=code.schema_script(studio.schema).text(),
+    target=frame.PAGES[1],
+    reason="" if studio.schema is not None else "choose or build a schema first.",
+)

@@ -1,0 +1,132 @@
+"""Workload page: which counting queries the release has to answer, and how much each of them matters."""
+
+from dataclasses import replace
+
+import streamlit as st
+
+from engine import Workload, figures
+from pages.parts import code, frame, group_form, show, state
+from pages.parts.words import count, kept_for, show_kept
+
+frame.require()
+
+TUTORIAL = (
+    "A **workload** is the list of counts that people will ask for. It is made of **groups**: a set of attributes and "
+    "a **family** of queries on them, such as every cell (*marginal*), everything at or below a value (*prefix*), or "
+    "everything between two values (*range*). Noise is shared out so that these queries come out as exact as the "
+    "budget allows, so list what you will publish and nothing else. A larger **weight** makes a group more exact at "
+    "the cost of the others."
+)
+MAX_CHOICES = 2_000  # groups that a list to choose from may hold
+
+
+def use_file() -> None:
+    """Take the workload, with its schema, from the uploaded file."""
+    file = st.session_state.get("workload_file")
+    if file is not None:
+        with kept_for("file"):
+            state.change(workload=Workload.from_json(file.getvalue()), redraw=True)
+
+
+def clear() -> None:
+    """Remove every group."""
+    state.change(workload=Workload(state.current().schema), redraw=True)
+
+
+def remove(chosen: list[int]) -> None:
+    """Remove the chosen groups."""
+    workload = state.current().workload
+    kept = tuple(g for i, g in enumerate(workload.groups) if i not in set(chosen))
+    state.change(workload=Workload(workload.schema, kept), redraw=True)
+
+
+def weigh(chosen: list[int]) -> None:
+    """Give the chosen groups the weight of the form."""
+    workload = state.current().workload
+    weight = st.session_state.new_weight
+    groups = tuple(replace(g, weight=weight) if i in set(chosen) else g for i, g in enumerate(workload.groups))
+    state.change(workload=Workload(workload.schema, groups), redraw=True)
+
+
+def sizes(workload: Workload) -> None:
+    """Live counts."""
+    one, two, three = st.columns(3)
+    one.metric("Groups", f"{len(workload.groups):,}", help="Sets of attributes with a family of queries")
+    two.metric("Queries", figures.number(workload.queries), help="Numbers that will be published")
+    cells = figures.counted_cells(workload)
+    three.metric("Cells to count", figures.number(cells), help="Cells of the tables that the records are counted in")
+
+
+def groups_table(workload: Workload) -> None:
+    """Every group, and what can be done with some of them."""
+    show.table(figures.workload_table(workload), name="groups", alt="Groups of the workload", height=300)
+    if len(workload.groups) > MAX_CHOICES:
+        st.caption(f"More than {MAX_CHOICES:,} groups cannot be picked one by one; use undo, clear, or a file.")
+        return
+    chosen = st.multiselect(
+        "Groups to change",
+        range(len(workload.groups)),
+        format_func=lambda i: (
+            f"{i}: {' × '.join(workload.groups[i].attributes) or 'total'}, {workload.groups[i].family_text}"
+        ),
+        key=f"chosen_{state.version()}",
+        placeholder="Pick groups by name",
+    )
+    left, middle, right = st.columns([1, 1, 1], vertical_alignment="bottom")
+    left.button(
+        f"Remove {count(len(chosen), 'group')}", disabled=not chosen, on_click=remove, args=(chosen,), key="remove"
+    )
+    middle.number_input("New weight", min_value=0.0, value=1.0, step=0.5, key="new_weight")
+    right.button("Set this weight", disabled=not chosen, on_click=weigh, args=(chosen,), key="weigh")
+
+
+def files(workload: Workload) -> None:
+    """Import, export and clear."""
+    left, right = st.columns(2)
+    with left:
+        st.file_uploader(
+            "Open a workload file (it brings its schema along)",
+            type=["json"],
+            key="workload_file",
+            on_change=use_file,
+            max_upload_size=50,
+        )
+        show_kept("file")
+    with right:
+        st.download_button(
+            "Download workload.json", workload.to_json, "workload.json", "application/json", on_click="ignore"
+        )
+        st.button("Remove all groups", disabled=not workload.groups, on_click=clear, key="clear")
+
+
+studio = frame.header(
+    frame.PAGES[1], "Say which counts will be published, before anyone looks at the records.", TUTORIAL
+)
+if studio.workload is None:
+    st.info(
+        "There is no schema yet. Choose one on the Schema page, or open a workload file, which brings one.", icon="📋"
+    )
+    if st.button("← Back to Schema", key="back"):
+        st.switch_page(frame.PAGES[0].file)
+    st.file_uploader("Open a workload file", type=["json"], key="workload_file", on_change=use_file, max_upload_size=50)
+    show_kept("file")
+    st.stop()
+sizes(studio.workload)
+st.header("Add queries")
+show.tabs(
+    {"All k-way sets": group_form.all_ways, "One set of attributes": group_form.one_set},
+    key="add_how",
+    arguments=(studio.workload.schema,),
+)
+st.header("Groups of the workload")
+if studio.workload.groups:
+    groups_table(studio.workload)
+else:
+    st.info("No group yet. Add all k-way sets or one set of attributes above.", icon="🧮")
+st.header("Keep it")
+files(studio.workload)
+frame.footer(
+    code=code.workload_script(studio).text(),
+    target=frame.PAGES[2],
+    reason="" if studio.workload.groups else "add at least one group of queries first.",
+)

@@ -1,0 +1,1 @@
+"""Tests that drive the app in a real browser."""

@@ -1,0 +1,179 @@
+"""The whole job in a real browser on a real file: schema, workload, preview, rehearsal, release, download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from playwright.sync_api import expect
+
+from engine import Attribute, Schema
+from engine.ledger import Ledger
+from tests.browser.conftest import ROOT, Visit
+
+
+def test_a_page_opened_by_its_address_has_the_frame(visit: Visit) -> None:
+    # the first visit of a server: before it Streamlit would take the folder for its older navigation
+    visit.open("workload")
+    visit.sees("There is no schema yet")
+    visit.sees("Privacy budget of this plan")
+    expect(visit.page.get_by_role("link", name="Preview")).to_be_visible()
+
+
+def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
+    page = visit.page
+    visit.open()
+    visit.sees("No schema yet")
+    visit.shot("1_schema_empty")
+    visit.pick("Start from a demo schema", "Election survey")
+    visit.press("Use this schema")
+    visit.sees("Cells of the full table")
+    visit.shot("2_schema")
+
+    visit.press("Next: Workload")
+    visit.sees("No group yet")
+    visit.press("Add all 1-way, 2-way sets")
+    visit.choose("One set of attributes")
+    visit.pick("Attributes of the group", "age")
+    visit.pick("Family on each attribute", "range")
+    visit.shot("3_workload")
+    visit.press("Add this group")
+    visit.sees("56")
+
+    visit.press("Next: Preview")
+    visit.sees("Typical error")
+    visit.shot("4_preview")
+    visit.choose("Every query")
+    visit.pick("Group", "55: age")
+    visit.shot("5_preview_triangle")
+    visit.pick("Group", "20: ")
+    visit.shot("5_preview_heat_map")
+    visit.choose("How many are good enough")
+    visit.shot("6_preview_spread")
+    visit.choose("Where the budget goes")
+    visit.shot("7_preview_budget")
+    visit.choose("One query of your own")
+    visit.pick("Attributes", "age", "vote")
+    visit.shot("8_preview_query")
+
+    visit.press("Next: Release")
+    visit.press("Rehearse", exact=True)
+    visit.sees("REHEARSAL on simulated records")
+    visit.shot("9_rehearsal")
+
+    visit.choose("2. Release")
+    ledger = tmp_path / "budget.ledger"
+    visit.fill("Ledger file on this machine", str(ledger))
+    visit.press("Create a new ledger here")
+    visit.fill("Name of the dataset", "survey 1996")
+    visit.press("Declare", exact=True)
+    visit.fill("Path of a CSV or parquet file", str(ROOT / "demo_data" / "survey.csv"))
+    visit.shot("10_release_waits")
+    expect(page.get_by_role("button", name="Release: spend")).to_be_disabled()
+    visit.fill("Type the name of the dataset", "survey 1996")
+    page.get_by_role("button", name="Release: spend").dblclick()
+    visit.sees("Released for survey 1996")
+    visit.shot("11_released")
+    visit.choose("Ask something else")
+    visit.shot("12_ask")
+    visit.choose("Download")
+    visit.shot("13_download")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="All answers as CSV").click()
+    answers = pd.read_csv(waiting.value.path())
+    assert len(answers) == 9417 + 82 * 83 // 2
+    assert list(answers) == ["attributes", "family", "query", "answer", "std", "low", "high"]
+
+    # a refresh and a second tab find the same plan and the same result
+    address = page.url
+    for again in (page, page.context.new_page()):
+        again.goto(address)
+        other = Visit(page=again, url=visit.url, shots=visit.shots)
+        other.settle()
+        other.choose("2. Release")
+        other.sees("Released for survey 1996")
+    assert [row.kind for row in Ledger(ledger).rows()] == ["ledger", "dataset", "spend", "saved"]
+
+
+def test_the_schema_table_keeps_every_edit(visit: Visit) -> None:
+    visit.open()
+    visit.pick("Start from a demo schema", "Census")
+    visit.press("Use this schema")
+    for edit, (x, y, text) in enumerate([(80, 50, "years"), (80, 85, "gender"), (80, 50, "age_in_years")]):
+        table = visit.page.get_by_test_id("stDataFrame").first
+        table.click(position={"x": 160, "y": 135 - y})  # first another cell: a click on the chosen one opens it
+        visit.page.keyboard.press("Escape")
+        table.click(position={"x": x, "y": y})
+        visit.page.keyboard.press("Enter")
+        visit.page.wait_for_timeout(200)
+        visit.page.keyboard.press("Control+A")
+        visit.page.keyboard.type(text, delay=20)
+        visit.page.keyboard.press("Enter")
+        visit.page.wait_for_timeout(500)
+        visit.settle()
+        names = [("years", "sex"), ("years", "gender"), ("age_in_years", "gender")][edit]
+        visit.sees(f"Columns that will be looked for in the records: {', '.join(names)}")
+    visit.press("Undo")
+    visit.sees("Columns that will be looked for in the records: years, gender")
+
+
+def test_names_are_shown_and_never_run(visit: Visit, tmp_path: Path) -> None:
+    bad = "![x](http://example.com/a.png) <img src=http://example.com/b.png onerror=alert(1)> :red[y] $z$"
+    schema = Schema([Attribute.categorical(bad, [bad, "=1+1"]), Attribute.of_size("[k](javascript:alert(1))", 3)])
+    file = tmp_path / "schema.json"
+    file.write_text(schema.to_json(), encoding="utf-8")
+    visit.open()
+    visit.page.get_by_test_id("stFileUploader").locator("input").set_input_files(file)
+    visit.sees("Columns that will be looked for in the records: ![x](http:")
+    visit.press("Next: Workload")
+    visit.press("Add all 1-way, 2-way sets")
+    visit.choose("One set of attributes")
+    visit.pick("Attributes of the group", "![x]")
+    visit.shot("14_hostile_names")
+    assert visit.page.locator("a[href*=example]").count() == 0
+    visit.press("Next: Preview")
+    for view in ("Every query", "Where the budget goes", "One query of your own"):
+        visit.choose(view)
+    visit.press("Next: Release")
+    visit.press("Rehearse", exact=True)
+    visit.sees("REHEARSAL on simulated records")
+    for tag in ("img[src*=example]", "a[href*=example]", "a[href^=javascript]"):
+        assert visit.page.locator(tag).count() == 0
+
+
+def test_everybody_can_read_it(visit: Visit) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = []
+
+    def look(name: str) -> None:
+        visit.settle()
+        for scheme in ("light", "dark"):
+            visit.page.emulate_media(color_scheme=scheme)
+            visit.page.wait_for_timeout(400)
+            for problem in axe.run(visit.page).response["violations"]:
+                if problem["impact"] in ("serious", "critical"):
+                    found.append((name, scheme, problem["id"], [node["html"][:200] for node in problem["nodes"]]))
+        visit.shot(f"15_dark_{name}")
+        visit.page.emulate_media(color_scheme="light")
+
+    visit.open()
+    visit.pick("Start from a demo schema", "Census")
+    visit.press("Use this schema")
+    look("schema")
+    visit.press("Next: Workload")
+    visit.press("Add all 1-way, 2-way sets")
+    visit.choose("One set of attributes")
+    visit.pick("Attributes of the group", "age")
+    look("workload")
+    visit.press("Next: Preview")
+    look("preview")
+    visit.choose("Every query")
+    look("preview_chart")
+    visit.press("Next: Release")
+    visit.press("Rehearse", exact=True)
+    visit.sees("REHEARSAL on simulated records")
+    look("rehearsal")
+    visit.choose("2. Release")
+    look("release")
+    assert found == []
