@@ -8,95 +8,44 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine.counts import count_marginals
-from engine.families import Custom
+from engine.charts import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    Picture,
+    amount,
+    bars,
+    cost,
+    fitting,
+    framed,
+    heat_map,
+    line,
+    number,
+    short,
+    thinned,
+)
 from engine.family import Array
 from engine.intervals import Circular, Range
 from engine.plan import Plan
-from engine.reconstruct import apply_group, normal_quantile
-from engine.schema import Attribute, Schema
-from engine.workload import Group, Workload
+from engine.schema import Schema
+from engine.workload import Group
 
-BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#7f7f7f"
 MAX_SIDE = 512
 MAX_POINTS = 20_000
 MAX_ROWS = 128  # rows of a family picture
 MAX_BARS = 30
-MAX_LABEL = 40  # characters of a text on an axis
 EXACT_QUERIES = 2_000_000  # up to here every standard error is computed for a distribution
 SAMPLE = 200_000
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Picture:
-    """A figure and what must go with it.
-
-    Attributes
-    ----------
-    title : what is shown, in a few words.
-    figure : the plotly figure, without a title.
-    table : the same numbers.
-    alt : the takeaway in one sentence, for those who do not see the figure.
-    note : what the picture leaves out or how to read it; may be empty.
-    """
-
-    title: str
-    figure: go.Figure
-    table: pd.DataFrame
-    alt: str
-    note: str = ""
-
-
-def number(value: int) -> str:
-    """Text of a whole number of any size.
-
-    >>> number(21_043_261), number(10**40)
-    ('21,043,261', '1.0 × 10^40')
-    """
-    if value < 10**12:
-        return f"{value:,}"
-    exponent = math.floor(math.log10(value) + 1e-12)
-    return f"{10 ** (math.log10(value) - exponent):.1f} × 10^{exponent}"
-
-
-def amount(value: float) -> str:
-    """Text of a measured number with three or four digits.
-
-    >>> amount(45.46519), amount(0.0012345), amount(123456.7)
-    ('45.47', '0.00123', '123,457')
-    """
-    if not math.isfinite(value):
-        return "unbounded" if value > 0 else "none"
-    size = abs(value)
-    return (
-        f"{value:,.0f}"
-        if size >= 1000
-        else f"{value:.1f}"
-        if size >= 100
-        else f"{value:.2f}"
-        if size >= 1
-        else f"{value:.3g}"
-    )
-
-
-def cost(value: float) -> str:
-    """Text of a privacy cost; what is only rounding shows as 0.
-
-    >>> cost(0.9999999984), cost(1.6e-9), cost(0.0123456)
-    ('1', '0', '0.01235')
-    """
-    return f"{0.0 if abs(value) < 1e-7 else value:.4g}"
 
 
 def domain_picture(schema: Schema) -> Picture:
@@ -105,7 +54,7 @@ def domain_picture(schema: Schema) -> Picture:
         {"attribute": list(schema.names), "kind": [a.kind for a in schema.attributes], "cells": schema.sizes(schema)}
     )
     shown = table.head(MAX_BARS)
-    figure = _bars(shown["cells"].tolist(), shown["attribute"].tolist(), "cells", "%{y}: %{x:,} cells")
+    figure = bars(shown["cells"].tolist(), shown["attribute"].tolist(), "cells", "%{y}: %{x:,} cells")
     if max(shown["cells"]) > 50 * min(shown["cells"]):
         figure.update_xaxes(type="log", dtick=1)
     largest = max(schema.attributes, key=lambda a: a.size)
@@ -130,15 +79,15 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
         alt = f"{int(np.count_nonzero(grid)):,} of {grid.size:,} cells drawn are counted by the query {text}."
         complete = grid.size == math.prod(asked.sizes)
     else:
-        chosen = _thinned(asked.count, MAX_ROWS)
+        chosen = thinned(asked.count, MAX_ROWS)
         grid = np.concatenate([asked.family.rows(asked.sizes, int(i), int(i) + 1)[:, :MAX_SIDE] for i in chosen])
         cells = [columns[0].label(i) if len(columns) == 1 else str(i) for i in range(grid.shape[1])]
         name = " × ".join(c.name for c in columns)
-        labels = [[_short(asked.family.text(columns, int(i)) or "all records", name) for i in chosen], cells]
+        labels = [[short(asked.family.text(columns, int(i)) or "all records", name) for i in chosen], cells]
         title, axes = f"{asked.family.name} on {name}: {asked.count:,} queries", ["query", f"cell of {name}"]
         alt = f"{len(chosen):,} of {asked.count:,} queries as rows; coloured cells of {name} are counted."
         complete = len(chosen) == asked.count and grid.shape[1] == math.prod(asked.sizes)
-    figure, note = _heat_map(grid, labels, axes, "%{y}<br>%{x}<br>counted %{z:g} times", "times<br>counted"), ""
+    figure, note = heat_map(grid, labels, axes, "%{y}<br>%{x}<br>counted %{z:g} times", "times<br>counted"), ""
     figure.update_traces(zmin=min(0.0, float(grid.min())), zmax=max(1.0, float(grid.max())))
     if max(grid.shape) <= 40:
         figure.update_traces(xgap=1, ygap=1)
@@ -187,7 +136,7 @@ def error_picture(
     family, n = asked.parts[drawn[0]].family, asked.parts[drawn[0]].sizes[0]
     if len(drawn) == 1 and isinstance(family, (Range, Circular)):
         return _runs(plan, group, drawn[0], held, where, n)
-    chosen = [_thinned(asked.parts[p].count, MAX_POINTS if len(drawn) == 1 else MAX_SIDE) for p in drawn]
+    chosen = [thinned(asked.parts[p].count, MAX_POINTS if len(drawn) == 1 else MAX_SIDE) for p in drawn]
     grid = np.meshgrid(*chosen, indexing="ij")
     index = [np.full(grid[0].size, held[p]) for p in range(len(asked.parts))]
     for p, positions in zip(drawn, grid, strict=True):
@@ -195,15 +144,15 @@ def error_picture(
     errors = np.sqrt(_variances_at(plan, group, index)).reshape(grid[0].shape)
     names = [_part_name(asked, p) for p in drawn]
     labels = [
-        [_short(_part_text(plan, asked, p, int(i)), name) for i in positions]
+        [short(_part_text(plan, asked, p, int(i)), name) for i in positions]
         for p, positions, name in zip(drawn, chosen, names, strict=True)
     ]
     if len(drawn) == 1:
-        figure = _line(errors, labels[0], names[0], connected=len(errors) > 1 and family.ordered)
+        figure = line(errors, labels[0], names[0], connected=len(errors) > 1 and family.ordered)
         table = pd.DataFrame({"query": labels[0], "standard error": errors})
     else:
         hover = f"{html.escape(names[0])} %{{y}}<br>{html.escape(names[1])} %{{x}}<br>standard error %{{z:.4g}} counts"
-        figure = _heat_map(errors, labels, names, hover, "standard<br>error")
+        figure = heat_map(errors, labels, names, hover, "standard<br>error")
         table = pd.DataFrame(
             {
                 f"query on {names[0]}": np.repeat(labels[0], len(labels[1])),
@@ -227,7 +176,7 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
     errors, shares, exact = _spread(plan)
     within = float(shares[np.searchsorted(errors, tolerance, side="right") - 1]) if tolerance >= errors[0] else 0.0
     finite = errors[np.isfinite(errors)]
-    drawn = _thinned(len(finite), MAX_POINTS // 10)
+    drawn = thinned(len(finite), MAX_POINTS // 10)
     figure = go.Figure(
         go.Scatter(
             x=finite[drawn],
@@ -255,7 +204,7 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
     all_queries = number(plan.workload.queries)
     text = f"{within:.1%} of {all_queries} queries have a standard error of {amount(tolerance)} counts or less."
     how = "Every query was computed." if exact else f"An evenly spread sample of {len(errors):,} queries was computed."
-    return Picture(title="How many queries are good enough", figure=_framed(figure), table=table, alt=text, note=how)
+    return Picture(title="How many queries are good enough", figure=framed(figure), table=table, alt=text, note=how)
 
 
 def budget_picture(plan: Plan) -> Picture:
@@ -267,7 +216,7 @@ def budget_picture(plan: Plan) -> Picture:
     rest = 1.0 - sum(shares)
     if len(names) > MAX_BARS:
         shares, labels = [*shares, rest], [*labels, f"{len(names) - MAX_BARS:,} smaller ones together"]
-    figure = _bars(shares, labels, "share of the budget", "%{y}: %{x:.2%} of the budget")
+    figure = bars(shares, labels, "share of the budget", "%{y}: %{x:.2%} of the budget")
     figure.update_xaxes(tickformat=".0%")
     return Picture(
         title="Where the budget goes",
@@ -283,21 +232,21 @@ def spending_picture(total: float, spent: float, asked: float) -> Picture:
     left = total - spent
     after = left - asked
     pieces = [
-        ("was spent", spent, GREY, "/"),
-        ("this release", min(asked, left), ORANGE, "x"),
-        ("will be left", max(after, 0.0), GREEN, ""),
+        (f"was spent: {cost(spent)}", spent, GREY, "/"),
+        (f"this release: {cost(asked)}{' (too much)' if after < 0 else ''}", min(asked, left), ORANGE, "x"),
+        (f"will be left: {cost(max(after, 0.0))}", max(after, 0.0), GREEN, ""),
     ]
     figure = go.Figure(
         [
             go.Bar(
                 x=[size],
                 y=["budget"],
-                name=f"{word}: {cost(size)}",
+                name=text,
                 orientation="h",
                 marker={"color": color, "pattern": {"shape": shape}},
-                hovertemplate=f"{word}: %{{x:.6g}} pcost<extra></extra>",
+                hovertemplate=f"{text} pcost<extra></extra>",
             )
-            for word, size, color, shape in pieces
+            for text, size, color, shape in pieces
         ]
     )
     figure.update_layout(barmode="stack", height=150, legend={"orientation": "h", "traceorder": "normal", "y": 1.6})
@@ -305,15 +254,15 @@ def spending_picture(total: float, spent: float, asked: float) -> Picture:
     figure.update_yaxes(showticklabels=False)
     words = f"Of a budget of {cost(total)} pcost, {cost(spent)} was spent and this release takes {cost(asked)}; "
     words += f"{cost(after)} will be left." if after >= 0 else "that is more than what is left."
-    table = pd.DataFrame({"part": [p[0] for p in pieces], "pcost": [spent, asked, after]})
-    return Picture(title="What this spends", figure=_framed(figure), table=table, alt=words)
+    table = pd.DataFrame({"part": ["was spent", "this release", "will be left"], "pcost": [spent, asked, after]})
+    return Picture(title="What this spends", figure=framed(figure), table=table, alt=words)
 
 
 def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     """Answers with their intervals, in counts; a column `truth`, which only a rehearsal may have, is drawn as well."""
     shown = answers.head(MAX_SIDE)
     half = (shown["high"] - shown["low"]) / 2
-    texts = _fitting(shown["query"].tolist())
+    texts = fitting(shown["query"].tolist())
     figure = go.Figure()
     if "truth" in shown:
         figure.add_scatter(
@@ -346,27 +295,12 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     kind = "Rehearsal on simulated records: noisy" if rehearsal else "Noisy"
     alt = f"{kind} answers to {len(shown):,} queries.{covered}"
     note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
-    return Picture(title="Answers", figure=_framed(figure), table=answers, alt=alt, note=note)
-
-
-def certificate_text(plan: Plan) -> str:
-    """Return the plan's certificate in plain words."""
-    found = plan.certificate
-    return (
-        f"{found.statement} The bound is {found.lower_bound:.6g} counts, this plan has {plan.weighted_rmse:.6g}: "
-        f"{gap_text(plan)} more."
-    )
-
-
-def gap_text(plan: Plan) -> str:
-    """Return how much a plan's weighted RMSE is above the proven bound, as a percentage."""
-    gap = max(plan.certificate.gap, 0.0)
-    return f"{gap:.2%}" if gap >= 1e-4 else "less than 0.01%"
+    return Picture(title="Answers", figure=framed(figure), table=answers, alt=alt, note=note)
 
 
 def _variances_at(plan: Plan, group: int, index: Sequence[npt.NDArray[np.int64]]) -> Array:
     """Variances of scattered queries of a group; one array of positions per part, all of one length."""
-    return plan._group(group)._at(tuple(index))
+    return plan.group_variance(group).at(tuple(index))
 
 
 @lru_cache(maxsize=8)
@@ -374,7 +308,7 @@ def _spread(plan: Plan) -> tuple[Array, Array, bool]:
     """Sorted standard errors, the share of queries up to each, and whether every query was computed."""
     alike: dict[int, list[int]] = {}
     for i in range(len(plan.workload.groups)):
-        alike.setdefault(id(plan._group(i)), []).append(i)
+        alike.setdefault(id(plan.group_variance(i)), []).append(i)
     exact, errors, weights = plan.workload.queries <= EXACT_QUERIES, [], []
     for members in alike.values():
         group = plan.workload.groups[members[0]]
@@ -405,7 +339,7 @@ def _runs(plan: Plan, group: int, part: int, held: Sequence[int], where: str, n:
     asked = plan.workload.groups[group]
     name = asked.attributes[asked.parts[part].axes[0]]
     circular = isinstance(asked.parts[part].family, Circular)
-    cells = _thinned(n, MAX_SIDE)
+    cells = thinned(n, MAX_SIDE)
     first, second = (a.ravel() for a in np.meshgrid(cells, cells, indexing="ij"))
     kept = np.full(len(first), True) if circular else first <= second
     query = first * n + second if circular else first * n - first * (first - 1) // 2 + second - first
@@ -418,7 +352,7 @@ def _runs(plan: Plan, group: int, part: int, held: Sequence[int], where: str, n:
     axes = [f"first cell of {name}", "number of cells" if circular else f"last cell of {name}"]
     hover = "from %{y}, %{x} cells" if circular else "%{y} to %{x}"
     grid = errors.reshape(len(cells), len(cells))
-    figure = _heat_map(
+    figure = heat_map(
         grid, [labels, second_labels], axes, hover + "<br>standard error %{z:.4g} counts", "standard<br>error"
     )
     table = pd.DataFrame(
@@ -440,24 +374,15 @@ def _runs(plan: Plan, group: int, part: int, held: Sequence[int], where: str, n:
 def _single(plan: Plan, group: int) -> Picture:
     error = math.sqrt(float(plan.variances(group)[0]))
     table = pd.DataFrame({"query": ["all records"], "standard error": [error]})
-    figure = _bars([error], ["all records"], "standard error (counts)", "%{y}: %{x:.4g} counts")
+    figure = bars([error], ["all records"], "standard error (counts)", "%{y}: %{x:.4g} counts")
     return Picture(
         title="Standard error of the total", figure=figure, table=table, alt=f"It is {amount(error)} counts."
     )
 
 
-def _thinned(count: int, most: int) -> npt.NDArray[np.int64]:
-    return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
-
-
 def _part_text(plan: Plan, group: Group, part: int, index: int) -> str:
     asked = group.parts[part]
     return asked.family.text([plan.schema[group.attributes[a]] for a in asked.axes], index) or "all records"
-
-
-def _short(text: str, name: str) -> str:
-    """Text of a query without the name that the axis says already."""
-    return text.removeprefix(name).strip().removeprefix("= ") or text
 
 
 def _part_name(group: Group, part: int) -> str:
@@ -467,147 +392,3 @@ def _part_name(group: Group, part: int) -> str:
 def _extent(errors: Array, what: str) -> str:
     least, most = amount(float(errors.min())), amount(float(errors.max()))
     return f"{errors.size:,} {what}: standard errors from {least} to {most} counts."
-
-
-def _fitting(texts: Sequence[str]) -> list[str]:
-    """Texts for an axis: cut to what fits while they stay different, and with no markup left in them."""
-    cut = [text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…" for text in texts]
-    return [html.escape(text) for text in (cut if len(set(cut)) == len(set(texts)) else texts)]
-
-
-def _framed(figure: go.Figure) -> go.Figure:
-    return figure.update_layout(margin={"l": 10, "r": 10, "t": 30 if figure.layout.annotations else 10, "b": 10})
-
-
-def _bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str) -> go.Figure:
-    texts = _fitting(labels)
-    bar = go.Bar(x=list(sizes), y=texts, orientation="h", marker_color=BLUE, hovertemplate=f"{hover}<extra></extra>")
-    figure = go.Figure(bar)
-    figure.update_layout(height=90 + 22 * len(texts), bargap=0.3)
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    figure.update_xaxes(title=axis)
-    return _framed(figure)
-
-
-def _line(errors: Array, labels: Sequence[str], name: str, *, connected: bool) -> go.Figure:
-    texts = _fitting(labels)
-    figure = go.Figure(
-        go.Scatter(
-            x=texts,
-            y=errors,
-            mode="lines+markers" if connected and len(texts) <= 60 else "lines" if connected else "markers",
-            marker={"color": BLUE, "size": 8},
-            line={"color": BLUE},
-            hovertemplate=f"{html.escape(name)} %{{x}}<br>standard error %{{y:.4g}} counts<extra></extra>",
-        )
-    )
-    figure.update_xaxes(type="category", title=_fitting([f"query on {name}"])[0], nticks=20)
-    figure.update_yaxes(title="standard error (counts)", rangemode="tozero")
-    return _framed(figure)
-
-
-def _heat_map(grid: Any, labels: Sequence[Sequence[str]], axes: Sequence[str], hover: str, unit: str) -> go.Figure:
-    rows, columns = (_fitting(side) for side in labels)
-    bar = {"title": {"text": unit}, "thickness": 14}
-    heat = go.Heatmap(
-        z=grid,
-        x=columns,
-        y=rows,
-        colorscale="Cividis",
-        colorbar=bar,
-        hoverongaps=False,
-        hovertemplate=f"{hover}<extra></extra>",
-    )
-    figure = go.Figure(heat)
-    figure.update_layout(height=min(620, max(380, 140 + 18 * len(rows))))
-    across, down = (_fitting([name])[0] for name in (axes[1], axes[0]))
-    figure.update_xaxes(type="category", title=across, nticks=16, automargin=True)
-    figure.update_yaxes(type="category", title=down, nticks=20, autorange="reversed", automargin=True)
-    return _framed(figure)
-
-
-def csv_text(table: pd.DataFrame) -> str:
-    """Return a table as CSV in which no text can be taken for a formula by a spreadsheet.
-
-    >>> csv_text(pd.DataFrame({"label": ["=1+1"], "cells": [3]}))
-    "label,cells\\n'=1+1,3\\n"
-    """
-    texts = {c: table[c].map(_harmless) for c in table.columns if table[c].dtype.kind not in "ifub"}
-    return table.assign(**texts).rename(columns=_harmless).to_csv(index=False, lineterminator="\n")
-
-
-def _harmless(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
-
-
-def workload_table(workload: Workload) -> pd.DataFrame:
-    """Return one row a group: its number, attributes as text, family, queries, cells of its table and weight."""
-    rows = [
-        (i, " × ".join(g.attributes) or "(total)", g.family_text, g.count, math.prod(g.sizes), g.weight)
-        for i, g in enumerate(workload.groups)
-    ]
-    return pd.DataFrame(rows, columns=["group", "attributes", "family", "queries", "cells", "weight"])
-
-
-def counted_cells(workload: Workload) -> int:
-    """Return the number of cells of the marginal tables on the different attribute sets of a workload."""
-    return sum(workload.schema.cells(names) for names in {frozenset(g.attributes) for g in workload.groups})
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Query:
-    """One linear query: the attributes, its table of coefficients, shape ``schema.sizes(attributes)``, and its text."""
-
-    attributes: tuple[str, ...]
-    tensor: Array
-    text: str
-
-
-def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
-    """Return the count of the records whose attributes lie in the given cells.
-
-    >>> from engine.schema import Attribute
-    >>> box_query(Schema([Attribute.of_size("age", 4)]), {"age": [1, 2]}).text
-    'age in 1..2'
-    """
-    tensor, texts = np.ones(()), []
-    for name, chosen in cells.items():
-        inside, found = np.zeros(schema[name].size), sorted(chosen)
-        inside[found] = 1.0
-        tensor = np.multiply.outer(tensor, inside)
-        if not found:
-            texts.append(f"no value of {name}")
-        elif found[-1] - found[0] + 1 == len(found) < schema[name].size:
-            single = len(found) == 1 or schema[name].kind == "numeric"
-            texts.append(schema[name].condition(found[0], found[-1]) if single else _listed(schema[name], found))
-        elif len(found) < schema[name].size:
-            texts.append(_listed(schema[name], found))
-    return Query(attributes=tuple(cells), tensor=tensor, text=" and ".join(texts) or "all records")
-
-
-def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> Query:
-    """Return the count of the records that meet a condition in words; raises WorkloadError when it cannot be read.
-
-    >>> from engine.schema import Attribute
-    >>> written_query(Schema([Attribute.of_size("age", 4)]), ["age"], "age >= 2").tensor
-    array([0., 0., 1., 1.])
-    """
-    rows = Custom(predicates=[condition]).bind([schema[name] for name in attributes]).rows(schema.sizes(attributes))
-    return Query(attributes=tuple(attributes), tensor=rows.reshape(schema.sizes(attributes)), text=condition.strip())
-
-
-def half_width(variance: float, confidence: float = 0.95) -> float:
-    """Return how far a normal confidence interval reaches to each side, in counts, for a variance in counts^2."""
-    return normal_quantile(confidence) * math.sqrt(variance)
-
-
-def _listed(attribute: Attribute, cells: Sequence[int]) -> str:
-    return f"{attribute.name} is {' or '.join(attribute.label(i) for i in cells)}"
-
-
-def with_truth(answers: pd.DataFrame, plan: Plan, group: int, start: int, records: Any) -> pd.DataFrame:
-    """Return a page of answers with the exact counts of simulated or public records in a column `truth`."""
-    asked = plan.workload.groups[group]
-    counts = count_marginals(records, plan.schema, [asked.attributes])
-    truth = apply_group(asked, counts[asked.attributes].astype(float), start, start + len(answers))
-    return answers.assign(truth=truth)

@@ -120,7 +120,8 @@ class Plan:
         order = {name: i for i, name in enumerate(self.schema.names)}
         return VarianceBuilder(blocks=self.blocks, centers=self.centers, complements=self.complements, order=order)
 
-    def _group(self, group: int) -> GroupVariance:
+    def group_variance(self, group: int) -> GroupVariance:
+        """Return the variances of a group in factored form; see `engine.variance`."""
         if (
             isinstance(group, bool)
             or not isinstance(group, (int, np.integer))
@@ -136,7 +137,7 @@ class Plan:
         cache: dict[int, float] = {}
         out = []
         for i in range(len(self.workload.groups)):
-            found = self._group(i)
+            found = self.group_variance(i)
             if id(found) not in cache:
                 cache[id(found)] = found.total()
             out.append(cache[id(found)])
@@ -184,7 +185,7 @@ class Plan:
         """Return one row a group: attributes, family, queries, rmse and max_std in counts."""
         rows, cache = [], {}
         for i, group in enumerate(self.workload.groups):
-            found = self._group(i)
+            found = self.group_variance(i)
             if id(found) not in cache:
                 cache[id(found)] = math.sqrt(found.largest())
             rmse = math.sqrt(self._totals[i] / group.count)
@@ -201,7 +202,7 @@ class Plan:
 
     def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return variances of queries ``start:stop`` of a group, in counts^2, in the order of `Workload.describe`."""
-        found = self._group(group)
+        found = self.group_variance(group)
         first, last, _ = slice(start, stop).indices(self.workload.groups[group].count)
         return found.values(first, last)
 

@@ -97,10 +97,11 @@ class GroupVariance:
             return np.zeros(0)
         out = np.empty(stop - start)
         for low, high, index in slabs(self.counts, start, stop):
-            out[low - start : high - start] = self._at(index).ravel()[index_window(index, self.counts, low, high)]
+            out[low - start : high - start] = self.at(index).ravel()[index_window(index, self.counts, low, high)]
         return out
 
-    def _at(self, index: tuple[Any, ...]) -> Array:
+    def at(self, index: tuple[Any, ...]) -> Array:
+        """Variances of chosen queries: one range a part for a slab, or one integer array a part for points."""
         by_range = not index or isinstance(index[0], range)
         shape = tuple(len(i) for i in index) if by_range else (len(index[0]),)
         values, unanswerable = np.zeros(shape), np.zeros(shape, dtype=bool)

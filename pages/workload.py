@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import streamlit as st
 
-from engine import Workload, figures
+from engine import Workload, ask, charts
 from pages.parts import code, frame, group_form, show, state
 from pages.parts.words import count, kept_for, show_kept
 
@@ -52,14 +52,14 @@ def sizes(workload: Workload) -> None:
     """Live counts."""
     one, two, three = st.columns(3)
     one.metric("Groups", f"{len(workload.groups):,}", help="Sets of attributes with a family of queries")
-    two.metric("Queries", figures.number(workload.queries), help="Numbers that will be published")
-    cells = figures.counted_cells(workload)
-    three.metric("Cells to count", figures.number(cells), help="Cells of the tables that the records are counted in")
+    two.metric("Queries", charts.number(workload.queries), help="Numbers that will be published")
+    cells = ask.counted_cells(workload)
+    three.metric("Cells to count", charts.number(cells), help="Cells of the tables that the records are counted in")
 
 
 def groups_table(workload: Workload) -> None:
     """Every group, and what can be done with some of them."""
-    show.table(figures.workload_table(workload), name="groups", alt="Groups of the workload", height=300)
+    show.table(ask.workload_table(workload), name="groups", alt="Groups of the workload", height=300)
     if len(workload.groups) > MAX_CHOICES:
         st.caption(f"More than {MAX_CHOICES:,} groups cannot be picked one by one; use undo, clear, or a file.")
         return

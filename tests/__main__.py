@@ -6,6 +6,7 @@ code is 0 only when everything passed.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -57,7 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
     passed = options.only_tests or run_checks()
     if options.checks:
         return 0 if passed else 1
-    tests = subprocess.run([sys.executable, "-m", "pytest", *for_pytest], cwd=ROOT)
+    # two workers with one thread each: the tests are many and small
+    workers = ["-n", "2", "--dist", "loadfile"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    tests = subprocess.run([sys.executable, "-m", "pytest", *workers, *for_pytest], cwd=ROOT, env=environment)
     return tests.returncode or (0 if passed else 1)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Plan, Schema, Workload, figures, measure, plan
+from engine import Attribute, Budget, Plan, Schema, Workload, ask, figures, measure, plan
 from engine.figures import MAX_ROWS, MAX_SIDE, Picture
 from engine.intervals import Width
 
@@ -87,10 +87,10 @@ def test_a_sampled_spread_is_close(made: Plan, monkeypatch: pytest.MonkeyPatch) 
 def test_tables_of_plan_and_workload(made: Plan) -> None:
     table = figures.group_table(made)
     assert table["queries"].sum() == made.workload.queries
-    assert figures.workload_table(made.workload)["queries"].sum() == made.workload.queries
+    assert ask.workload_table(made.workload)["queries"].sum() == made.workload.queries
     assert table["attributes"].iloc[-6] == "(total)"
     cells = {frozenset(g.attributes) for g in made.workload.groups}
-    assert figures.counted_cells(made.workload) == sum(SCHEMA.cells(names) for names in cells)
+    assert ask.counted_cells(made.workload) == sum(SCHEMA.cells(names) for names in cells)
 
 
 def test_the_budget_is_shared_out_whole(made: Plan) -> None:
@@ -126,20 +126,20 @@ def test_labels_cannot_be_markup(made: Plan) -> None:
 
 
 def test_queries_of_ones_own(made: Plan) -> None:
-    box = figures.box_query(SCHEMA, {"code": [2, 3, 4], "sex": [0]})
+    box = ask.box_query(SCHEMA, {"code": [2, 3, 4], "sex": [0]})
     assert box.text == "code in 2..4 and sex = F"
-    written = figures.written_query(SCHEMA, ["code", "sex"], "code >= 2 and code <= 4 and sex == 'F'")
+    written = ask.written_query(SCHEMA, ["code", "sex"], "code >= 2 and code <= 4 and sex == 'F'")
     np.testing.assert_array_equal(box.tensor, written.tensor)
     assert made.variance_of(box.attributes, box.tensor) > 0
-    assert figures.box_query(SCHEMA, {}).text == "all records"
-    assert figures.box_query(SCHEMA, {"sex": []}).tensor.sum() == 0
+    assert ask.box_query(SCHEMA, {}).text == "all records"
+    assert ask.box_query(SCHEMA, {"sex": []}).tensor.sum() == 0
 
 
 def test_the_truth_of_a_rehearsal(made: Plan) -> None:
     records = pd.DataFrame({"age": [3, 20, 70], "sex": ["F", "F", "<b>M</b>"], "code": [0, 1, 5], "hour": [0, 0, 4]})
     found = measure(made, records, rehearsal=True)
     number = next(i for i, g in enumerate(made.workload.groups) if g.attributes == ("sex", "code"))
-    table = figures.with_truth(found.answers(number, 2, 9), made, number, 2, records)
+    table = ask.with_truth(found.answers(number, 2, 9), made, number, 2, records)
     assert table["truth"].tolist() == [2, 2, 2, 2, 0, 0, 0]
     picture = checked(figures.answers_picture(table, rehearsal=True))
     assert [a.text for a in picture.figure.layout.annotations] == ["REHEARSAL"]
@@ -148,4 +148,6 @@ def test_the_truth_of_a_rehearsal(made: Plan) -> None:
 
 @pytest.mark.parametrize(("asked", "words"), [(0.25, "0.25 will be left"), (2.0, "more than what is left")])
 def test_spending(asked: float, words: str) -> None:
-    assert words in checked(figures.spending_picture(1.0, 0.5, asked)).alt
+    picture = checked(figures.spending_picture(1.0, 0.5, asked))
+    assert words in picture.alt
+    assert picture.figure.data[1].name.startswith(f"this release: {asked:g}")

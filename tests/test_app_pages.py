@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 import demo_data
 from engine import Budget, Plan, Schema, Workload, plan
-from engine.figures import amount
+from engine.charts import amount
 from pages.parts import frame, link
 from pages.parts.state import Studio
 

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 import streamlit as st
 
 from engine import MECHANISMS, Budget
-from engine.figures import cost
+from engine.charts import cost
 from engine.mechanisms import mechanism_class
 from pages.parts import state
 from pages.parts.words import kept_for, plain, show_kept

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from engine.figures import cost
+from engine.charts import cost
 from pages.parts import state
 from pages.parts.words import plain, summary, trouble
 

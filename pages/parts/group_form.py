@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine import Schema, Workload, figures
+from engine import Schema, Workload, charts, figures
 from engine.workload import Group
 from pages.parts import family_form, show, state
 from pages.parts.words import count, kept_for, plain, show_kept, shown_here
@@ -127,6 +127,6 @@ def _picture(schema: Schema, group: Group) -> None:
     if len(shown.axes) == 2 and shown.count > 1:
         query = st.slider("Query to draw", 0, shown.count - 1, shown.count // 2, key=f"picture_query_{shown.count}")
     if prod(shown.sizes) > MAX_DRAWN:
-        st.info(f"The family has {figures.number(prod(shown.sizes))} cells, too many to draw.")
+        st.info(f"The family has {charts.number(prod(shown.sizes))} cells, too many to draw.")
         return
     show.picture(figures.family_picture(schema, group, part, query), key="family")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Plan, figures
+from engine import Plan, ask, charts, figures
 from engine.intervals import Circular, Range
 from engine.workload import Group
 from pages.parts import query_form, show
@@ -18,26 +18,26 @@ def headline(plan: Plan) -> None:
     one, two, three, four = st.columns(4)
     one.metric(
         "Typical error (counts)",
-        figures.amount(plan.rmse),
+        charts.amount(plan.rmse),
         help="RMSE: root of the mean squared error over all queries. About two thirds of the answers will be off by "
         "less than this, 95% by less than twice this.",
     )
     two.metric(
         "Largest error (counts)",
-        figures.amount(figures.worst_error(plan)),
+        charts.amount(figures.worst_error(plan)),
         help="Standard error of the query that comes out least exact",
     )
     three.metric(
         "Over the proven bound",
-        figures.gap_text(plan).replace("less than", "<"),
+        ask.gap_text(plan).replace("less than", "<"),
         help="How much larger the weighted RMSE is than what any plan of this class must have; 0% is the best possible",
     )
     four.metric(
         "Queries",
-        figures.number(plan.workload.queries),
+        charts.number(plan.workload.queries),
         help="Numbers that will be published, each with its standard error and interval",
     )
-    st.caption(plain(figures.certificate_text(plan)))
+    st.caption(plain(ask.certificate_text(plan)))
 
 
 def groups(plan: Plan) -> None:
@@ -103,10 +103,10 @@ def one_query(plan: Plan) -> None:
         variance = plan.variance_of(query.attributes, query.tensor)
         st.markdown(f"**{plain(query.text)}**")
         left, right = st.columns(2)
-        left.metric("Standard error", f"{figures.amount(variance**0.5)} counts", help="Typical size of the noise")
-        half = figures.half_width(variance)
+        left.metric("Standard error", f"{charts.amount(variance**0.5)} counts", help="Typical size of the noise")
+        half = ask.half_width(variance)
         right.metric(
-            "95% interval", f"answer ± {figures.amount(half)} counts", help="Holds the true count 95% of the time"
+            "95% interval", f"answer ± {charts.amount(half)} counts", help="Holds the true count 95% of the time"
         )
 
 

@@ -10,8 +10,8 @@ import time
 import streamlit as st
 
 from engine import Plan, forecast, load_plan, plan
+from engine.charts import amount
 from engine.errors import Cancelled
-from engine.figures import amount
 from engine.mechanisms.base import Forecast
 from pages.parts import tasks, watch, work
 from pages.parts.state import Studio

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Schema, figures
-from engine.figures import Query
+from engine import Schema, ask, charts
+from engine.ask import Query
 from engine.schema import Attribute
 
 MAX_CELLS = 4_000_000  # cells of the table that a query is written on
@@ -19,7 +19,7 @@ def choose(schema: Schema, *, key: str) -> Query | None:
         "Attributes", schema.names, key=f"{key}_names", help="None asks for the number of all records."
     )
     if schema.cells(names) > MAX_CELLS:
-        st.info(f"These attributes have {figures.number(schema.cells(names))} cells; choose fewer.")
+        st.info(f"These attributes have {charts.number(schema.cells(names))} cells; choose fewer.")
         return None
     if how == "Choose cells":
         columns = st.columns(max(1, min(3, len(names))))
@@ -27,7 +27,7 @@ def choose(schema: Schema, *, key: str) -> Query | None:
         for place, name in enumerate(names):
             with columns[place % len(columns)]:
                 cells[name] = _cells(schema[name], f"{key}_{name}")
-        return figures.box_query(schema, cells)
+        return ask.box_query(schema, cells)
     text = st.text_input(
         "Condition",
         key=f"{key}_text",
@@ -37,7 +37,7 @@ def choose(schema: Schema, *, key: str) -> Query | None:
     if not names or not text.strip():
         st.caption("Choose the attributes that the condition names, and write it.")
         return None
-    return figures.written_query(schema, names, text)
+    return ask.written_query(schema, names, text)
 
 
 def _cells(attribute: Attribute, key: str) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Measurement, Plan, figures
+from engine import Measurement, Plan, charts, figures
 from engine.balance import DatasetStatus
 from engine.errors import EngineError
 from engine.ledger import Ledger, release_key
@@ -70,7 +70,7 @@ def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, att
     reason = reason_to_wait(plan, status, source, typed)
     left, right = st.columns([1, 2], vertical_alignment="center")
     left.button(
-        f"Release: spend {figures.cost(plan.pcost)} pcost",
+        f"Release: spend {charts.cost(plan.pcost)} pcost",
         type="primary",
         disabled=bool(reason),
         on_click=start,
@@ -86,9 +86,10 @@ def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, att
 def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str) -> str:
     """Why the release cannot start yet; empty when it can."""
     if plan.pcost > status.left:
+        left, asked = charts.cost(status.left), charts.cost(plan.pcost)
         return (
-            f"the dataset has {status.left:.6g} pcost left and this plan costs {plan.pcost:.6g}. Plan with a smaller "
-            "budget on the Preview page."
+            f"the dataset has {left} pcost left and this plan costs {asked}. Plan with a smaller budget on the "
+            "Preview page."
         )
     if not source.given:
         return "choose the records first."
@@ -122,7 +123,7 @@ def receipt(book: Ledger, key: str, job: work.Job | None) -> None:
         found = book.find(key)
         st.success(
             plain(
-                f"Released for {found.dataset} at {found.utc}: {figures.cost(found.pcost)} pcost, ledger row "
+                f"Released for {found.dataset} at {found.utc}: {charts.cost(found.pcost)} pcost, ledger row "
                 f"{found.seq}. Reloading this page, or pressing the button again, shows this same result and spends "
                 "nothing."
             ),

@@ -8,7 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from engine import Measurement, Schema, figures
+from engine import Measurement, Schema, charts, figures
+from engine.ask import with_truth
 from engine.report import write_answers
 from pages.parts import plan_views, query_form, show, tasks, watch, work
 from pages.parts.words import count, kept_for, plain, show_kept, shown_here
@@ -44,7 +45,7 @@ def browse(found: Measurement, *, key: str, records: Any = None) -> None:
     start = (page - 1) * PAGE
     answers = found.answers(number, start, start + PAGE, confidence)
     if records is not None:
-        answers = figures.with_truth(answers, found.plan, number, start, records)
+        answers = with_truth(answers, found.plan, number, start, records)
     st.caption(f"Answers {start + 1:,} to {min(start + PAGE, total):,} of {total:,}, in records (counts).")
     drawn = figures.answers_picture(answers, rehearsal=found.rehearsal)
     st.plotly_chart(drawn.figure, key=f"chart_{key}", alt=drawn.alt, config={"displaylogo": False})
@@ -62,7 +63,7 @@ def ask(found: Measurement, *, key: str) -> None:
         st.markdown(f"**{plain(query.text)}**{' (rehearsal)' if found.rehearsal else ''}")
         one, two, three = st.columns(3)
         one.metric("Answer", f"{answer.answer:,.1f} counts", help="Unbiased; may be below zero")
-        two.metric("Standard error", f"{figures.amount(answer.std)} counts", help="Typical size of the noise in it")
+        two.metric("Standard error", f"{charts.amount(answer.std)} counts", help="Typical size of the noise in it")
         three.metric("95% interval", f"{answer.low:,.1f} to {answer.high:,.1f}", help="Holds the truth 95% of the time")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine.figures import Picture, csv_text
+from engine.charts import Picture, csv_text
 from pages.parts.words import plain
 
 

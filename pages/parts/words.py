@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import streamlit as st
 
+from engine.charts import number
 from engine.errors import EngineError
-from engine.figures import number
 from pages.parts import state
 
 _ADDRESS = re.compile(r"://|www\.|\w@")

@@ -15,7 +15,16 @@ from urllib.error import URLError
 from urllib.parse import urlparse
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Locator, Page, Request, expect, sync_playwright
+from playwright.sync_api import (
+    BrowserContext,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    WebSocket,
+    expect,
+    sync_playwright,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = "/usr/bin/chromium"
@@ -129,33 +138,40 @@ def server() -> Iterator[str]:
         process.wait(timeout=20)
 
 
-@pytest.fixture
-def visit(server: str) -> Iterator[Visit]:
-    """A fresh browser page; at the end nothing may have been complained about or asked of another host."""
+@pytest.fixture(scope="module")
+def browser() -> Iterator[BrowserContext]:
+    """One browser for the tests of a module, so that it loads the app's scripts once."""
     if not Path(CHROMIUM).exists():
         pytest.skip(f"{CHROMIUM} is not installed")
+    with sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield running.new_context(viewport={"width": WIDTH, "height": HEIGHT}, accept_downloads=True)
+        running.close()
+
+
+@pytest.fixture
+def visit(server: str, browser: BrowserContext) -> Iterator[Visit]:
+    """A fresh session; at the end nothing may have been complained about or asked of another host."""
     shots = ROOT / "screenshots"
     shots.mkdir(exist_ok=True)
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, accept_downloads=True)
-        page = context.new_page()
-        found = Visit(page=page, url=server, shots=shots)
+    page = browser.new_page()
+    found = Visit(page=page, url=server, shots=shots)
 
-        def heard(message: ConsoleMessage) -> None:
-            place = message.location.get("url", "")
-            if message.type == "error" and not any(word in message.text + place for word in HARMLESS):
-                found.console.append(f"{message.text} ({place})")
+    def heard(message: ConsoleMessage) -> None:
+        place = message.location.get("url", "")
+        if message.type == "error" and not any(word in message.text + place for word in HARMLESS):
+            found.console.append(f"{message.text} ({place})")
 
-        def asked(request: Request) -> None:
-            host = urlparse(request.url)
-            if host.scheme in ("http", "https", "ws", "wss") and host.hostname != "127.0.0.1":
-                found.strangers.append(request.url)
+    def asked(request: Request | WebSocket) -> None:
+        host = urlparse(request.url)
+        if host.scheme in ("http", "https", "ws", "wss") and host.hostname != "127.0.0.1":
+            found.strangers.append(request.url)
 
-        page.on("console", heard)
-        page.on("pageerror", lambda error: found.console.append(str(error)))
-        page.on("request", asked)
-        yield found
-        browser.close()
+    page.on("console", heard)
+    page.on("pageerror", lambda error: found.console.append(str(error)))
+    page.on("request", asked)
+    page.on("websocket", asked)
+    yield found
+    page.close()
     assert found.console == []
     assert found.strangers == []

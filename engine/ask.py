@@ -1,0 +1,107 @@
+"""Questions of a person: what a workload holds in a table, and queries made by hand, boxed or written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from engine.counts import count_marginals
+from engine.families import Custom
+from engine.family import Array
+from engine.plan import Plan
+from engine.reconstruct import apply_group, normal_quantile
+from engine.schema import Attribute, Schema
+from engine.workload import Workload
+
+
+def workload_table(workload: Workload) -> pd.DataFrame:
+    """Return one row a group: its number, attributes as text, family, queries, cells of its table and weight."""
+    rows = [
+        (i, " × ".join(g.attributes) or "(total)", g.family_text, g.count, math.prod(g.sizes), g.weight)
+        for i, g in enumerate(workload.groups)
+    ]
+    return pd.DataFrame(rows, columns=["group", "attributes", "family", "queries", "cells", "weight"])
+
+
+def counted_cells(workload: Workload) -> int:
+    """Return the number of cells of the marginal tables on the different attribute sets of a workload."""
+    return sum(workload.schema.cells(names) for names in {frozenset(g.attributes) for g in workload.groups})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Query:
+    """One linear query: the attributes, its table of coefficients, shape ``schema.sizes(attributes)``, and its text."""
+
+    attributes: tuple[str, ...]
+    tensor: Array
+    text: str
+
+
+def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
+    """Return the count of the records whose attributes lie in the given cells.
+
+    >>> from engine.schema import Attribute
+    >>> box_query(Schema([Attribute.of_size("age", 4)]), {"age": [1, 2]}).text
+    'age in 1..2'
+    """
+    tensor, texts = np.ones(()), []
+    for name, chosen in cells.items():
+        inside, found = np.zeros(schema[name].size), sorted(chosen)
+        inside[found] = 1.0
+        tensor = np.multiply.outer(tensor, inside)
+        if not found:
+            texts.append(f"no value of {name}")
+        elif found[-1] - found[0] + 1 == len(found) < schema[name].size:
+            single = len(found) == 1 or schema[name].kind == "numeric"
+            texts.append(schema[name].condition(found[0], found[-1]) if single else _listed(schema[name], found))
+        elif len(found) < schema[name].size:
+            texts.append(_listed(schema[name], found))
+    return Query(attributes=tuple(cells), tensor=tensor, text=" and ".join(texts) or "all records")
+
+
+def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> Query:
+    """Return the count of the records that meet a condition in words; raises WorkloadError when it cannot be read.
+
+    >>> from engine.schema import Attribute
+    >>> written_query(Schema([Attribute.of_size("age", 4)]), ["age"], "age >= 2").tensor
+    array([0., 0., 1., 1.])
+    """
+    rows = Custom(predicates=[condition]).bind([schema[name] for name in attributes]).rows(schema.sizes(attributes))
+    return Query(attributes=tuple(attributes), tensor=rows.reshape(schema.sizes(attributes)), text=condition.strip())
+
+
+def half_width(variance: float, confidence: float = 0.95) -> float:
+    """Return how far a normal confidence interval reaches to each side, in counts, for a variance in counts^2."""
+    return normal_quantile(confidence) * math.sqrt(variance)
+
+
+def _listed(attribute: Attribute, cells: Sequence[int]) -> str:
+    return f"{attribute.name} is {' or '.join(attribute.label(i) for i in cells)}"
+
+
+def with_truth(answers: pd.DataFrame, plan: Plan, group: int, start: int, records: Any) -> pd.DataFrame:
+    """Return a page of answers with the exact counts of simulated or public records in a column `truth`."""
+    asked = plan.workload.groups[group]
+    counts = count_marginals(records, plan.schema, [asked.attributes])
+    truth = apply_group(asked, counts[asked.attributes].astype(float), start, start + len(answers))
+    return answers.assign(truth=truth)
+
+
+def certificate_text(plan: Plan) -> str:
+    """Return the plan's certificate in plain words."""
+    found = plan.certificate
+    return (
+        f"{found.statement} The bound is {found.lower_bound:.6g} counts, this plan has {plan.weighted_rmse:.6g}: "
+        f"{gap_text(plan)} more."
+    )
+
+
+def gap_text(plan: Plan) -> str:
+    """Return how much a plan's weighted RMSE is above the proven bound, as a percentage."""
+    gap = max(plan.certificate.gap, 0.0)
+    return f"{gap:.2%}" if gap >= 1e-4 else "less than 0.01%"
