@@ -28,7 +28,8 @@ import scipy.optimize
 
 from engine.decomposition import Axes, Factor, basis, class_rows
 from engine.family import Array
-from engine.solvers import DualProblem, Lift, Options, WholeDomain
+from engine.lifts import Lift, WholeDomain
+from engine.solvers import DualProblem, Options
 from engine.subworkload import add_factors, assemble
 from engine.threads import threads_for
 from engine.workload import Group, Part, Workload

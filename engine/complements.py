@@ -33,7 +33,8 @@ import scipy.optimize
 
 from engine.decomposition import Complement, Factor, basis
 from engine.family import Array
-from engine.solvers import DualProblem, Lift, Options, PairLift
+from engine.lifts import Lift, PairLift
+from engine.solvers import DualProblem, Options
 from engine.threads import threads_for
 from engine.workload import Group, Workload
 

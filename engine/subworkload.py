@@ -16,7 +16,8 @@ import numpy as np
 from engine.decomposition import Axes, Complement, Factor, Subworkload, digest
 from engine.errors import LimitExceeded
 from engine.family import Array
-from engine.solvers import DualProblem, FixedBasisProblem, FourierProblem, Lift, Options, PairLift, Solution, Watch
+from engine.lifts import Lift, PairLift
+from engine.solvers import DualProblem, FixedBasisProblem, FourierProblem, Options, Solution, Watch
 from engine.threads import threads_for
 
 PROBLEMS: Mapping[str, type[DualProblem]] = {

@@ -10,7 +10,8 @@ from engine.centers import CenterProblem, tuned_centers
 from engine.complements import ComplementProblem, can_tune
 from engine.decomposition import Factor, basis
 from engine.errors import Cancelled
-from engine.solvers import DualProblem, Options, WholeDomain
+from engine.lifts import WholeDomain
+from engine.solvers import DualProblem, Options
 from tests.oracles import block_rows, workload_rows
 
 

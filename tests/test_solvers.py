@@ -12,7 +12,8 @@ from engine.decomposition import Factor, basis, decompose
 from engine.families import Custom, Random
 from engine.family import Family
 from engine.intervals import Circular, Marginal, Prefix, Range
-from engine.solvers import DualProblem, FixedBasisProblem, FourierProblem, Lift, Options
+from engine.lifts import Lift
+from engine.solvers import DualProblem, FixedBasisProblem, FourierProblem, Options
 from engine.subworkload import SubworkloadSolver, assemble, merge
 from engine.workload import Workload
 from tests import oracles, shapes

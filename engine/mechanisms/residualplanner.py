@@ -19,9 +19,10 @@ from engine.decomposition import Decomposition, Factor, Subworkload, basis
 from engine.errors import PlanError
 from engine.families import family
 from engine.family import Array, Family
+from engine.lifts import WholeDomain
 from engine.mechanisms.base import Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
-from engine.solvers import DualProblem, Options, Solution, Watch, WholeDomain
+from engine.solvers import DualProblem, Options, Solution, Watch
 from engine.strategy import Strategy
 from engine.subworkload import SpaceSolution, dense_bytes
 from engine.threads import threads_for

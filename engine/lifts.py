@@ -1,0 +1,89 @@
+"""Lifts: how class coordinates of a residual space are read from the cells of its table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from engine.decomposition import Complement, basis
+from engine.family import Array
+
+
+class Lift:
+    """L = L_1 (x) ... (x) L_k with L_i = N_i^T (I - pi_i 1^T), applied attribute by attribute.
+
+    ``centers`` gives pi_i, None for uniform, where L_i is N_i^T itself.
+
+    >>> Lift((2, 3)).rows(np.eye(2)).shape
+    (2, 6)
+    """
+
+    def __init__(self, sizes: tuple[int, ...], centers: Sequence[Array | None] | None = None) -> None:
+        self.sizes, self.cells = sizes, math.prod(sizes)
+        self.dimension = math.prod(n - 1 for n in sizes)
+        given = centers if centers is not None else [None] * len(sizes)
+        self.matrices = [
+            basis(n).T if pi is None else basis(n).T - (basis(n).T @ pi)[:, None]
+            for n, pi in zip(sizes, given, strict=True)
+        ]
+
+    def rows(self, class_rows: Array) -> Array:
+        """Return class_rows @ L, shape (k, cells)."""
+        return self._along(class_rows, [n - 1 for n in self.sizes], self.matrices)
+
+    def classes(self, cell_rows: Array) -> Array:
+        """Return cell_rows @ L^T, shape (k, class coordinates): class coordinates of tables."""
+        return self._along(cell_rows, self.sizes, [m.T for m in self.matrices])
+
+    def traced(self, by_lift: Array, axis: int) -> Array:
+        """Contract a derivative by L, shape (class sizes..., sizes...), to one by L_axis, summed over its cells."""
+        count, out = len(self.sizes), by_lift
+        for other in reversed(range(count)):
+            if other != axis:
+                own = (other, out.ndim // 2 + other)
+                out = np.tensordot(out, self.matrices[other], axes=(own, (0, 1)))
+        return out.sum(axis=1)
+
+    @staticmethod
+    def _along(rows: Array, shape: Sequence[int], matrices: Sequence[Array]) -> Array:
+        out = rows.reshape(len(rows), *shape)
+        for axis, matrix in enumerate(matrices):
+            out = np.moveaxis(np.tensordot(out, matrix, axes=(axis + 1, 0)), -1, axis + 1)
+        return out.reshape(len(rows), -1)
+
+
+class PairLift(Lift):
+    """The lift of a pair with a tuned complement: L_i (x) L_j less what is passed down; see `engine.complements`."""
+
+    def __init__(self, sizes: tuple[int, ...], centers: Sequence[Array | None] | None, complement: Complement) -> None:
+        super().__init__(sizes, centers)
+        self.complement = complement
+
+    def rows(self, class_rows: Array) -> Array:
+        first, second = (class_rows @ D @ L for D, L in zip(self.complement.by_axis, self.matrices, strict=True))
+        out = super().rows(class_rows).reshape(len(class_rows), *self.sizes)
+        out = out - first[:, :, None] - second[:, None, :] - (class_rows @ self.complement.by_total)[:, None, None]
+        return out.reshape(len(class_rows), -1)
+
+    def classes(self, cell_rows: Array) -> Array:
+        table = cell_rows.reshape(len(cell_rows), *self.sizes)
+        out = super().classes(cell_rows)
+        for axis, (D, L) in enumerate(zip(self.complement.by_axis, self.matrices, strict=True)):
+            out = out - table.sum(axis=2 - axis) @ L.T @ D.T
+        return out - np.outer(table.sum(axis=(1, 2)), self.complement.by_total)
+
+
+class WholeDomain(Lift):
+    """The lift of a problem on the cells themselves, where nothing is split off: the identity."""
+
+    def __init__(self, cells: int) -> None:
+        self.sizes, self.cells, self.dimension = (cells,), cells, cells
+        self.matrices = [np.eye(cells)]
+
+    def rows(self, class_rows: Array) -> Array:
+        return class_rows
+
+    def classes(self, cell_rows: Array) -> Array:
+        return cell_rows
