@@ -9,6 +9,7 @@ from fractions import Fraction
 from math import erfc, isqrt, sqrt
 
 import numpy as np
+import opendp.prelude as dp
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -114,7 +115,6 @@ def test_every_bit_is_used_and_draws_do_not_repeat():
 
 @pytest.mark.parametrize("scale", [1.5, 2.0**31])
 def test_agrees_with_opendp_gaussian(scale):
-    dp = pytest.importorskip("opendp.prelude")
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
     theirs = np.array(dp.m.make_gaussian(*space, scale=scale)([0] * 30_000))
@@ -125,7 +125,6 @@ def test_agrees_with_opendp_gaussian(scale):
 
 
 def test_agrees_with_opendp_laplace():
-    dp = pytest.importorskip("opendp.prelude")
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
     theirs = np.array(dp.m.make_laplace(*space, scale=2.5)([0] * 30_000))

@@ -142,7 +142,7 @@ def server() -> Iterator[str]:
 def browser() -> Iterator[BrowserContext]:
     """One browser for the tests of a module, so that it loads the app's scripts once."""
     if not Path(CHROMIUM).exists():
-        pytest.skip(f"{CHROMIUM} is not installed")
+        pytest.fail(f"{CHROMIUM} is not installed; run: apt-get install chromium")
     with sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield running.new_context(viewport={"width": WIDTH, "height": HEIGHT}, accept_downloads=True)
