@@ -7,7 +7,6 @@ uses; its privacy cost is recomputed from them when it is made and whenever it i
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import math
@@ -338,85 +337,8 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
     return out
 
 
-def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
-    """Return the checked JSON document of a plan, and what its solver had found.
-
-    Raises
-    ------
-    PlanError : the text is no plan of this version, or damaged.
-    """
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        raise PlanError("The plan file is not valid JSON. Export it again.") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise PlanError(f'This is not a plan file. Give JSON with "format": "{FORMAT}".')
-    solved = data.get("solved")
-    needed = ("mechanism", "options", "budget", "max_records", "workload")
-    if any(k not in data for k in needed) or not isinstance(solved, dict) or not isinstance(solved.get("duals"), list):
-        raise PlanError(f"The plan file lacks one of {', '.join(needed)}, solved. Export it again.")
-    try:
-        duals = [_unpacked(d) for d in solved["duals"]]
-        centers = {name: _unpacked(pi) for name, pi in solved["centers"].items()}
-        complements = _unpacked_complements(solved["complements"])
-    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
-        raise PlanError("The solver weights in the plan file are damaged. Export it again.") from None
-    if not all(len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals):
-        raise PlanError("The solver weights in the plan file are no weights. Export it again.")
-    tuned = [*centers.values(), *(a for c in complements.values() for a in (*c.by_axis, c.by_total))]
-    if not all((np.abs(a) < 1e6).all() for a in tuned):
-        raise PlanError("The centers in the plan file are no numbers. Export it again.")
-    endings, limit = solved.get("endings"), solved.get("memory_limit")
-    if (
-        "memory_limit" not in solved
-        or not isinstance(endings, list)
-        or len(endings) != len(duals)
-        or not all(isinstance(e, str) for e in endings)
-        or not (limit is None or (type(limit) in (int, float) and limit > 0))
-    ):
-        raise PlanError("The endings or the memory limit in the plan file are damaged. Export it again.")
-    return data, Solved(
-        duals=tuple(duals),
-        endings=tuple(endings),
-        memory_limit=math.inf if limit is None else limit,
-        centers=centers,
-        complements=complements,
-    )
-
-
-def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
-    """Return the plan when it is the one that the document describes; raise PlanError otherwise."""
-    solved = data["solved"]
-    for name, mine in (("pcost", plan.pcost), ("weighted_rmse", plan.weighted_rmse)):
-        stored = solved.get(name)
-        if not isinstance(stored, float) or not math.isclose(stored, mine, rel_tol=1e-6):
-            raise PlanError(
-                f"The plan file promises {name} {stored!r}, but its matrices give {mine}. The file was changed."
-            )
-    if solved.get("hash") != plan.hash:
-        raise PlanError("The plan file was changed after it was written: its hash does not match. Export it again.")
-    return plan
-
-
-def _unpacked_complements(packed: Any) -> dict[Space, Complement]:
-    out: dict[Space, Complement] = {}
-    for item in packed:
-        total = _unpacked(item["by_total"])
-        first, second = (_unpacked(D).reshape(len(total), -1) for D in item["by_axis"])
-        if first.shape[1] * second.shape[1] != len(total):
-            raise ValueError("a complement has another shape")
-        made = Complement(by_axis=(first, second), by_total=total)
-        for a, b in item["pairs"]:
-            out[a, b] = made
-    return out
-
-
 def _packed(vector: Array) -> str:
     return base64.b64encode(vector.astype("<f8").tobytes()).decode()
-
-
-def _unpacked(text: str) -> Array:
-    return np.frombuffer(base64.b64decode(text, validate=True), "<f8")
 
 
 def _canonical(data: Any) -> str:

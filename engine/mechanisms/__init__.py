@@ -9,7 +9,8 @@ from engine.mechanisms.base import Forecast, Limits, Mechanism
 from engine.mechanisms.querysmasher import QuerySmasher
 from engine.mechanisms.residualplanner import ResidualPlanner, ResidualPlannerPlus
 from engine.mechanisms.wff import WeightedFourier
-from engine.plan import Plan, check_rebuilt, parse_plan
+from engine.plan import Plan
+from engine.plan_file import check_rebuilt, parse_plan
 from engine.privacy import Budget
 from engine.workload import Workload
 
