@@ -14,7 +14,7 @@ from engine.counts import count_marginals
 from engine.families import Custom
 from engine.family import Array
 from engine.plan import Plan
-from engine.reconstruct import apply_group, normal_quantile
+from engine.reconstruct import apply_group, quantile
 from engine.schema import Attribute, Schema
 from engine.workload import Workload
 
@@ -75,9 +75,9 @@ def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> 
     return Query(attributes=tuple(attributes), tensor=rows.reshape(schema.sizes(attributes)), text=condition.strip())
 
 
-def half_width(variance: float, confidence: float = 0.95) -> float:
-    """Return how far a normal confidence interval reaches to each side, in counts, for a variance in counts^2."""
-    return normal_quantile(confidence) * math.sqrt(variance)
+def half_width(plan: Plan, variance: float, confidence: float = 0.95) -> float:
+    """Return how far a confidence interval reaches to each side, in counts, for a variance in counts^2."""
+    return quantile(confidence, plan.budget.law) * math.sqrt(variance)
 
 
 def _listed(attribute: Attribute, cells: Sequence[int]) -> str:

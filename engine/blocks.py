@@ -1,7 +1,7 @@
 """Blocks: the strategy of one residual space with its noise, and the privacy cost of what will really be released.
 
-A release measures z = rint(B x / grid) and adds exact discrete Gaussian noise of scale noise / grid, an integer.  Two
-tables that differ in one record then have integer answers at most
+A release measures z = rint(B x / grid) and adds exact discrete noise of scale noise / grid, an integer.  Two tables
+that differ in one record then have integer answers at most
 
     ( s (1 + gamma (2 records + 1)) / grid + sqrt(measurements) )      in Euclidean norm,
 
@@ -9,6 +9,9 @@ s being the largest column norm of B: each rounding moves an answer by at most a
 B x is off by at most gamma ||B|| times the number of records, gamma = K u / (1 - K u) for sums of K terms.  The cost of
 a block is that bound squared over (noise / grid)^2, the exact zCDP statement for the discrete Gaussian (Canonne, Kamath
 and Steinke 2020, theorem 14) doubled.
+
+Laplace noise is measured in the L1 norm, where each rounding moves the difference of two answers by at most 1.  Blocks
+of epsilon_k are together (sum of epsilon_k)-DP, which is (sum)^2 / 2-zCDP (Bun and Steinke 2016, proposition 4).
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31
 UNIT = 2.0**-53
 GUARD = 1.0 + 1e-12  # covers the rounding of norms and of the sum over blocks
 MAX_RECORDS = 10**8
+DEVIATION = {"gaussian": 1.0, "laplace": math.sqrt(2.0)}  # standard deviation of noise of scale 1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,14 +39,16 @@ class Block:
     ----------
     attributes : the attributes of the space, in schema order.
     factors : (axes, strategy) on disjoint sets of axes; the strategy of the block is their Kronecker product.
-    noise : standard deviation of the noise on every strategy answer, in counts; a whole multiple of ``grid``.
+    noise : standard deviation of the noise on every strategy answer, in counts.
     grid : spacing of the released strategy answers, in counts; a power of two.
+    law : "gaussian" or "laplace"; the scale of the noise is a whole multiple of ``grid``.
     """
 
     attributes: Space
     factors: tuple[tuple[Axes, Strategy], ...]
     noise: float
     grid: float
+    law: str = "gaussian"
 
     @property
     def measurements(self) -> int:
@@ -51,24 +57,32 @@ class Block:
 
     @property
     def grid_noise(self) -> int:
-        """Scale of the discrete Gaussian in grid units, a whole number."""
-        return round(self.noise / self.grid)
+        """Scale of the discrete noise in grid units, a whole number."""
+        return round(self.noise / DEVIATION[self.law] / self.grid)
 
     def sensitivity(self, max_records: int) -> float:
-        """Largest change of the released answers by one record, in counts, rounding included."""
-        norm = math.prod(s.column_norm for _, s in self.factors)
+        """Largest change of the released answers by one record, in counts, rounding included.
+
+        In the Euclidean norm for Gaussian noise, in the L1 norm for Laplace noise.
+        """
+        laplace = self.law == "laplace"
+        norm = math.prod(s.column_sum if laplace else s.column_norm for _, s in self.factors)
+        rounding = self.measurements if laplace else math.sqrt(self.measurements)
         terms = sum(s.cells + 1 for _, s in self.factors) + 1
         gamma = terms * UNIT / (1.0 - terms * UNIT)
-        return norm * GUARD * (1.0 + gamma * (2.0 * max_records + 1.0)) + self.grid * math.sqrt(self.measurements)
+        return norm * GUARD * (1.0 + gamma * (2.0 * max_records + 1.0)) + self.grid * rounding
 
     def pcost(self, max_records: int) -> float:
-        """Privacy cost of the block."""
-        return (self.sensitivity(max_records) / self.noise) ** 2
+        """Privacy cost of the block alone."""
+        return (self.sensitivity(max_records) * DEVIATION[self.law] / self.noise) ** 2
 
 
 def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     """Return the privacy cost of releasing all blocks, rounded up."""
-    return math.fsum(b.pcost(max_records) for b in blocks.values()) * GUARD
+    costs = [b.pcost(max_records) for b in blocks.values()]
+    if any(b.law == "laplace" for b in blocks.values()):
+        return (math.fsum(math.sqrt(c) for c in costs) * GUARD) ** 2  # epsilons add up
+    return math.fsum(costs) * GUARD
 
 
 def calibrate(
@@ -76,6 +90,7 @@ def calibrate(
     noises: Mapping[Space, float],
     budget: float,
     max_records: int,
+    law: str = "gaussian",
 ) -> dict[Space, Block]:
     """Return blocks whose noise is the given one, enlarged by one common factor so that the budget holds exactly.
 
@@ -99,8 +114,9 @@ def calibrate(
     for _ in range(20):
         blocks = {}
         for space, grid in grids.items():
-            steps = math.ceil(noises[space] * stretch / grid)
-            blocks[space] = Block(attributes=space, factors=strategies[space], noise=steps * grid, grid=grid)
+            steps = math.ceil(noises[space] * stretch / DEVIATION[law] / grid)
+            noise = steps * grid * DEVIATION[law]
+            blocks[space] = Block(attributes=space, factors=strategies[space], noise=noise, grid=grid, law=law)
         cost = total_pcost(blocks, max_records)
         if cost <= budget:
             return blocks

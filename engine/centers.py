@@ -229,7 +229,10 @@ class CenterProblem:
         with threads_for(n):
             problem = DualProblem(lift=WholeDomain(n), factor=total)
             pi = problem.solution(*problem.maximise(START)).strategy.covariance @ np.ones(n)
-        return pi / pi.sum()
+        mass = float(pi.sum())
+        if abs(mass) <= 1e-9 * float(np.abs(pi).sum()):  # nobody asks for the total: any center is as good
+            return np.full(n, 1.0 / n)
+        return pi / mass
 
     def _seen(self, part: Part, position: int) -> Array:
         """Return the Gram that a part asks of one of its attributes when the others are averaged."""

@@ -21,15 +21,16 @@ import numpy.typing as npt
 
 from engine.counts import MEMORY_LIMIT, Counts, count_marginals
 from engine.decomposition import Space
-from engine.errors import Cancelled, DataError, LedgerError, PlanError
+from engine.errors import Cancelled, DataError, LedgerError, LimitExceeded, PlanError
 from engine.ledger import Ledger, Receipt, release_key
 from engine.mechanisms import load_plan
-from engine.noise import discrete_gaussian
+from engine.noise import discrete_gaussian, discrete_laplace
 from engine.plan import Plan
 from engine.reconstruct import Measurement, estimate, strategy_answers
 from engine.threads import threads_for
 
 FORMAT = "measurement/1"
+MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
 Progress = Callable[[float, str], object]
 
 
@@ -119,9 +120,10 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
             plan = load_plan(archive.read("plan.json"))
             answers, estimates = {}, {}
             for i, (space, block) in enumerate(plan.blocks.items()):
-                sizes = plan.schema.sizes(space)
+                shape = {a: n for axes, s in block.factors for a, n in zip(axes, s.coordinates, strict=True)}
+                coordinates = tuple(shape[a] for a in range(len(shape)))
                 answers[space] = _read(archive, f"answers/{i}.npy", np.int64, (block.measurements,))
-                estimates[space] = _read(archive, f"estimates/{i}.npy", np.float64, tuple(n - 1 for n in sizes))
+                estimates[space] = _read(archive, f"estimates/{i}.npy", np.float64, coordinates)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, PlanError):
             raise
@@ -159,7 +161,7 @@ def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Mapping[Space,
         archive.writestr("release.json", json.dumps(head))
         archive.writestr("plan.json", plan.to_json())
         for i, (space, block) in enumerate(plan.blocks.items()):
-            estimated = estimate(block, answers[space], plan.schema.sizes(space))
+            estimated = estimate(block, answers[space])
             for name, array in (("answers", answers[space]), ("estimates", estimated)):
                 with archive.open(f"{name}/{i}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
@@ -168,7 +170,7 @@ def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Mapping[Space,
 def _measured(
     plan: Plan, answers: Mapping[Space, npt.NDArray[np.int64]], *, dataset: str, key: str, utc: str, rehearsal: bool
 ) -> Measurement:
-    estimates = {s: estimate(plan.blocks[s], a, plan.schema.sizes(s)) for s, a in answers.items()}
+    estimates = {s: estimate(plan.blocks[s], a) for s, a in answers.items()}
     return Measurement(
         plan=plan,
         dataset=dataset,
@@ -188,6 +190,13 @@ def _count(
     intake: Callable[[Intake], object] | None,
     memory_limit: int,
 ) -> Counts:
+    for block in plan.blocks.values():
+        if (cells := math.prod(plan.schema.sizes(block.attributes))) > MOST_CELLS:
+            raise LimitExceeded(
+                f"This plan measures the table on {len(block.attributes)} attributes, which has {cells:.2e} cells; a "
+                f"release holds at most {MOST_CELLS:,}. Its errors are exact, but it cannot be released: choose a "
+                "mechanism that measures smaller tables, such as 'querysmasher'."
+            )
     sets = maximal_sets(plan)
     counts = count_marginals(
         data,
@@ -210,8 +219,8 @@ def _count(
 
 
 def maximal_sets(plan: Plan) -> list[Space]:
-    """Return the residual spaces of a plan that no other contains: the tables that have to be counted."""
-    spaces = sorted(plan.blocks, key=len, reverse=True)
+    """Return the attribute sets of a plan's blocks that no other contains: the tables that have to be counted."""
+    spaces = sorted({b.attributes for b in plan.blocks.values()}, key=len, reverse=True)
     covered: set[Space] = set()
     kept = []
     for space in spaces:
@@ -229,13 +238,18 @@ def _subsets(space: Space) -> list[Space]:
 
 
 def _draw(plan: Plan, counts: Counts, tell: Callable[[float, str], None]) -> dict[Space, npt.NDArray[np.int64]]:
-    """Return z = rint(B x / grid) + exact discrete Gaussian noise for every block."""
-    tables = count_marginals(counts, plan.schema, list(plan.blocks), memory_limit=10**15)
+    """Return z = rint(B x / grid) + exact discrete noise for every block."""
+    wanted = list(dict.fromkeys(b.attributes for b in plan.blocks.values()))
+    tables = count_marginals(counts, plan.schema, wanted, memory_limit=10**15)
     released = {}
     for i, (space, block) in enumerate(plan.blocks.items()):
         with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
-            exact = np.rint(strategy_answers(block, tables[space]).ravel() / block.grid).astype(np.int64)
-        released[space] = exact + discrete_gaussian(variance=block.grid_noise**2, size=block.measurements)
+            exact = np.rint(strategy_answers(block, tables[block.attributes]).ravel() / block.grid).astype(np.int64)
+        if block.law == "laplace":
+            noise = discrete_laplace(scale=block.grid_noise, size=block.measurements)
+        else:
+            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements)
+        released[space] = exact + noise
         tell(0.8 + 0.2 * (i + 1) / len(plan.blocks), "Adding noise")
     return released
 

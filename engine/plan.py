@@ -63,6 +63,7 @@ class Solved:
     memory_limit: float = math.inf
     centers: Mapping[str, Array] = field(default_factory=dict)
     complements: Mapping[Space, Complement] = field(default_factory=dict)
+    matrices: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,6 +81,7 @@ class Plan:
         between dense and alternating searches; enough to rebuild the very same plan.
     centers : center vectors that are not uniform.
     complements : complements of pairs that are no products, attributes in schema order.
+    matrices : strategy matrices and shares that a search found, where the weights do not say it all.
     max_records : public cap on the number of records that the plan may be used for.
     """
 
@@ -96,6 +98,7 @@ class Plan:
     memory_limit: float = math.inf
     centers: Mapping[str, Array] = field(default_factory=dict)
     complements: Mapping[Space, Complement] = field(default_factory=dict)
+    matrices: tuple[Array, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.pcost <= self.budget.pcost:
@@ -121,6 +124,10 @@ class Plan:
 
     def group_variance(self, group: int) -> GroupVariance:
         """Return the variances of a group in factored form; see `engine.variance`."""
+        self._check_group(group)
+        return self._variances.group(self.workload.groups[group])
+
+    def _check_group(self, group: int) -> None:
         if (
             isinstance(group, bool)
             or not isinstance(group, (int, np.integer))
@@ -129,7 +136,6 @@ class Plan:
             raise PlanError(
                 f"There is no group {group!r}; this workload has groups 0 to {len(self.workload.groups) - 1}."
             )
-        return self._variances.group(self.workload.groups[group])
 
     @cached_property
     def _totals(self) -> list[float]:
@@ -226,9 +232,8 @@ class Plan:
                 out[i, j] = out[j, i] = math.fsum(float(a[s] @ b[s]) for s in a.keys() & b.keys())
         return out
 
-    def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
-        """Return the pieces of a query by residual space, in class coordinates of the sorted attributes."""
-        names = tuple(attributes)
+    def query_table(self, names: Space, query_tensor: npt.ArrayLike) -> Array:
+        """Return a query as a table of numbers; raise PlanError unless it is one on these attributes."""
         sizes = self.schema.sizes(names)
         try:
             tensor = np.asarray(query_tensor, dtype=float)
@@ -239,6 +244,12 @@ class Plan:
                 f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of shape {sizes}; it "
                 f"has shape {tensor.shape}."
             )
+        return tensor
+
+    def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
+        """Return the pieces of a query by residual space, in class coordinates of the sorted attributes."""
+        names = tuple(attributes)
+        tensor, sizes = self.query_table(names, query_tensor), self.schema.sizes(names)
         order = sorted(range(len(names)), key=lambda a: self.schema.names.index(names[a]))
         pieces: dict[Space, Array] = {(): tensor.transpose(order)}
         for axis in order:
@@ -300,6 +311,7 @@ class Plan:
                 "or the sizes of custom queries, closer together, or give those queries the weight 0."
             )
         solved = {
+            "matrices": [{"shape": list(m.shape), "values": _packed(m)} for m in self.matrices],
             "duals": [_packed(d) for d in self.duals],
             "endings": list(self.endings),
             "memory_limit": self.memory_limit if math.isfinite(self.memory_limit) else None,

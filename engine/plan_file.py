@@ -38,13 +38,14 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
         duals = [_unpacked(d) for d in solved["duals"]]
         centers = {name: _unpacked(pi) for name, pi in solved["centers"].items()}
         complements = _unpacked_complements(solved["complements"])
+        matrices = tuple(_unpacked(m["values"]).reshape(m["shape"]) for m in solved["matrices"])
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
         raise PlanError("The solver weights in the plan file are damaged. Export it again.") from None
     if not all(len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals):
         raise PlanError("The solver weights in the plan file are no weights. Export it again.")
     tuned = [*centers.values(), *(a for c in complements.values() for a in (*c.by_axis, c.by_total))]
-    if not all((np.abs(a) < 1e6).all() for a in tuned):
-        raise PlanError("The centers in the plan file are no numbers. Export it again.")
+    if not all((np.abs(a) < 1e6).all() for a in (*tuned, *matrices)):
+        raise PlanError("The centers or matrices in the plan file are no numbers. Export it again.")
     endings, limit = solved.get("endings"), solved.get("memory_limit")
     if (
         "memory_limit" not in solved
@@ -60,6 +61,7 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
         memory_limit=math.inf if limit is None else limit,
         centers=centers,
         complements=complements,
+        matrices=matrices,
     )
 
 

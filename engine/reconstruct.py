@@ -27,6 +27,7 @@ from scipy.special import ndtri
 from engine.blocks import Block
 from engine.decomposition import Space, basis, center
 from engine.errors import NotAnswerable, PlanError
+from engine.explicit_plan import ExplicitPlan
 from engine.family import Array
 from engine.plan import Plan, apply_factors
 from engine.threads import threads_for
@@ -70,15 +71,15 @@ class Measurement:
     def answers(self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95) -> pd.DataFrame:
         """Return queries ``start:stop`` of a group: columns query, answer, std, low, high (counts).
 
-        ``low`` and ``high`` bound a normal confidence interval; counts below zero are left as they are, because cutting
-        them off would bias every sum.
+        ``low`` and ``high`` bound a confidence interval, see `quantile`; counts below zero are left as they are,
+        because cutting them off would bias every sum.
         """
         asked = self._group(group)
         first, last, _ = slice(start, stop).indices(asked.count)
         last = max(first, last)
         values = self.values(group, first, last)
         std = np.sqrt(self.plan.variances(group, first, last))
-        half = normal_quantile(confidence) * std
+        half = quantile(confidence, self.plan.budget.law) * std
         texts = pd.Series(query_texts(self.plan, group, first, last).to_numpy(zero_copy_only=False), dtype="str")
         return pd.DataFrame({"query": texts, "answer": values, "std": std, "low": values - half, "high": values + half})
 
@@ -86,7 +87,11 @@ class Measurement:
         """Return the answers to queries ``start:stop`` of a group, in counts."""
         asked = self._group(group)
         first, last, _ = slice(start, stop).indices(asked.count)
-        return apply_group(asked, self._table(asked.attributes), first, max(first, last))
+        if isinstance(self.plan, ExplicitPlan):
+            table = self.plan.table(self.estimates, self.plan.answered_by[group], asked.attributes)
+        else:
+            table = self._table(asked.attributes)
+        return apply_group(asked, table, first, max(first, last))
 
     def marginal(self, attributes: Sequence[str]) -> Array:
         """Return the noisy table on ``attributes``, in counts, its axes in the order given.
@@ -96,6 +101,8 @@ class Measurement:
         NotAnswerable : the plan does not measure the whole table, only some of its queries.
         """
         names = tuple(attributes)
+        if isinstance(self.plan, ExplicitPlan):
+            return self.plan.table(self.estimates, self.plan.component_of_table(names), names)
         for k in range(len(names) + 1):
             for space in itertools.combinations(sorted(names, key=self.plan.schema.names.index), k):
                 block = self.plan.blocks.get(space)
@@ -131,13 +138,21 @@ class Measurement:
             raise PlanError(f"{len(queries)} queries need as many finite coefficients; {weights.shape} were given.")
         std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))
         value = math.fsum(
-            w * float(np.sum(piece * self.estimates[space]))
-            for w, (attributes, tensor) in zip(weights, queries, strict=True)
-            for space, piece in self.plan.class_pieces(attributes, tensor).items()
+            w * self._value(attributes, tensor) for w, (attributes, tensor) in zip(weights, queries, strict=True)
+        )
+        half = quantile(confidence, self.plan.budget.law) * std
+        return Estimate(answer=value, std=std, low=value - half, high=value + half)
+
+    def _value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
+        if isinstance(self.plan, ExplicitPlan):
+            number = self.plan.component_for(attributes, query_tensor)
+            names, query = self.plan.essential(attributes, query_tensor)
+            return float(np.sum(query * self.plan.table(self.estimates, number, names)))
+        return math.fsum(
+            float(np.sum(piece * self.estimates[space]))
+            for space, piece in self.plan.class_pieces(attributes, query_tensor).items()
             if space in self.estimates
         )
-        half = normal_quantile(confidence) * std
-        return Estimate(answer=value, std=std, low=value - half, high=value + half)
 
     def _group(self, group: int) -> Group:
         if isinstance(group, bool) or not isinstance(group, (int, np.integer)):
@@ -172,17 +187,22 @@ class Measurement:
         return coordinates.transpose([ranked.index(name) for name in attributes])
 
 
-def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64], sizes: Sequence[int]) -> Array:
-    """Return the class coordinates that noisy strategy answers stand for, in counts, one axis per attribute."""
+def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
+    """Return the coordinates that noisy strategy answers stand for, in counts, one axis per attribute.
+
+    They are class coordinates of a residual space, or cells of the table that an explicit strategy measures.
+    """
     answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors]) * block.grid
     remaining = np.asarray(answers)
     order: list[int] = []
+    shape: list[int] = []
     with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
         for axes, strategy in block.factors:
             # contracting the leading axis and appending keeps the factors in order
             remaining = np.tensordot(remaining, strategy.pinv, axes=(0, 1))
             order += axes
-    shaped = remaining.reshape([sizes[a] - 1 for a in order])
+            shape += strategy.coordinates
+    shaped = remaining.reshape(shape)
     return shaped.transpose([order.index(a) for a in range(len(order))])
 
 
@@ -234,12 +254,16 @@ def _part_texts(family: Any, attributes: tuple[Any, ...], count: int) -> pa.Arra
     return pa.array([family.text(attributes, i) for i in range(count)], pa.string())
 
 
-def normal_quantile(confidence: float) -> float:
-    """Return how many standard errors a two-sided normal interval reaches to each side.
+def quantile(confidence: float, law: str = "gaussian") -> float:
+    """Return how many standard errors a two-sided interval reaches to each side.
 
-    >>> round(normal_quantile(0.95), 4)
-    1.96
+    For Laplace noise, the larger of the normal and the Laplace quantile: a single answer needs the second, a sum of
+    many answers the first.
+
+    >>> round(quantile(0.95), 4), round(quantile(0.95, "laplace"), 4)
+    (1.96, 2.1183)
     """
     if isinstance(confidence, bool) or not isinstance(confidence, (int, float)) or not 0 < confidence < 1:
         raise PlanError(f"The confidence was {confidence!r}. Give a number between 0 and 1, such as 0.95.")
-    return float(ndtri(0.5 + confidence / 2))
+    normal = float(ndtri(0.5 + confidence / 2))
+    return normal if law == "gaussian" else max(normal, -math.log1p(-confidence) / math.sqrt(2.0))

@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism
+from engine.mechanisms.baselines import GaussianQueries, Identity, LaplaceQueries
 from engine.mechanisms.querysmasher import QuerySmasher
 from engine.mechanisms.residualplanner import ResidualPlanner, ResidualPlannerPlus
 from engine.mechanisms.wff import WeightedFourier
@@ -14,7 +15,15 @@ from engine.plan_file import check_rebuilt, parse_plan
 from engine.privacy import Budget
 from engine.workload import Workload
 
-MECHANISMS: tuple[type[Mechanism], ...] = (QuerySmasher, ResidualPlannerPlus, ResidualPlanner, WeightedFourier)
+MECHANISMS: tuple[type[Mechanism], ...] = (
+    QuerySmasher,
+    ResidualPlannerPlus,
+    ResidualPlanner,
+    WeightedFourier,
+    Identity,
+    GaussianQueries,
+    LaplaceQueries,
+)
 LIMITS = ("time_limit", "memory_limit", "progress")
 
 

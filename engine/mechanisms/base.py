@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from engine.blocks import MAX_RECORDS
-from engine.errors import Cancelled, PlanError
+from engine.errors import Cancelled, NotApplicable, PlanError
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
 from engine.workload import Workload
@@ -63,6 +63,8 @@ class Forecast:
 class Mechanism:
     """Base of all mechanisms; the fields of a subclass are its options, ``variants`` the choices worth comparing.
 
+    ``laws`` names the noise it can draw, which the kind of budget decides: "laplace" for pure epsilon.
+
     To add a mechanism, write one subclass in a file of its own and put it into ``MECHANISMS``.
     """
 
@@ -70,6 +72,7 @@ class Mechanism:
     title: ClassVar[str]
     meaning: ClassVar[str]
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
+    laws: ClassVar[tuple[str, ...]] = ("gaussian",)
 
     objective: str = "sum"
     max_records: int = MAX_RECORDS
@@ -104,14 +107,21 @@ class Mechanism:
         raise NotImplementedError
 
 
-def check_request(workload: Workload, budget: Budget) -> None:
-    """Raise PlanError unless there is something to plan."""
+def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("gaussian",)) -> None:
+    """Raise PlanError unless there is something to plan, NotApplicable when the budget needs another noise."""
     if not isinstance(workload, Workload) or not isinstance(budget, Budget):
         raise PlanError("A plan needs a Workload and a Budget, such as Budget(pcost=1.0).")
     if not workload.groups:
         raise PlanError("The workload asks no query. Add at least one group before planning.")
     if not any(g.weight > 0 and (g.query_weights is None or g.query_weights.any()) for g in workload.groups):
         raise PlanError("Every query has weight zero, so any noise would do. Give at least one group a weight above 0.")
+    if budget.law not in laws:
+        raise NotApplicable(
+            "This mechanism draws Gaussian noise, which keeps no budget of pure epsilon. Give the budget in rho, mu or "
+            "(epsilon, delta), or choose a mechanism with Laplace noise, such as 'hdmm'."
+            if budget.law == "laplace"
+            else "This mechanism draws Laplace noise and needs a budget of pure epsilon, Budget.pure(epsilon)."
+        )
 
 
 Options = Mapping[str, Any]

@@ -104,7 +104,7 @@ def one_query(plan: Plan) -> None:
         st.markdown(f"**{plain(query.text)}**")
         left, right = st.columns(2)
         left.metric("Standard error", f"{charts.amount(variance**0.5)} counts", help="Typical size of the noise")
-        half = ask.half_width(variance)
+        half = ask.half_width(plan, variance)
         right.metric(
             "95% interval", f"answer ± {charts.amount(half)} counts", help="Holds the true count 95% of the time"
         )
