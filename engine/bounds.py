@@ -30,7 +30,7 @@ import scipy.linalg
 
 from engine.decomposition import Axes, Factor, Space, digest, whole_group
 from engine.family import Array
-from engine.lifts import WholeDomain
+from engine.lifts import WholeDomain, WholeTable
 from engine.solvers import DualProblem, Options
 from engine.threads import threads_for
 from engine.workload import Part, Workload
@@ -56,12 +56,18 @@ def global_bound(workload: Workload, law: str = "gaussian") -> float:
 
 def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") -> float:
     """Return the best such bound of a small domain, from the dual of the whole problem; see `small_domain`."""
-    problem = DualProblem(
-        lift=WholeDomain(math.prod(workload.schema.sizes(asked(workload)))),
-        factor=Factor(sizes=(0,), matrix=domain_gram(workload)),
-    )
-    mass, _ = problem.maximise(Options(gap=gap))
-    return problem.bound(mass) * (2.0 if law == "laplace" else 1.0)
+    problem = whole_problem(workload)
+    with threads_for(problem.lift.cells):
+        mass, _ = problem.maximise(Options(gap=gap))
+        return problem.bound(mass) * (2.0 if law == "laplace" else 1.0)
+
+
+def whole_problem(workload: Workload) -> DualProblem:
+    """Return the problem of the best strategy on all cells of the attributes that are asked about."""
+    sizes = workload.schema.sizes(asked(workload))
+    lift = WholeTable(sizes)
+    gram = lift.classes(lift.classes(domain_gram(workload)).T)
+    return DualProblem(lift=lift, factor=Factor(sizes=sizes, matrix=gram))
 
 
 def asked(workload: Workload) -> Space:

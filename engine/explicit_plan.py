@@ -22,7 +22,7 @@ import pandas as pd
 from engine.blocks import Block, calibrate
 from engine.decomposition import Axes, Space
 from engine.errors import NotAnswerable, PlanError
-from engine.explicit_variance import bilinear, explicit_group_variance, summed
+from engine.explicit_variance import bilinear, explicit_group_variance, matrix_of, summed
 from engine.family import Array
 from engine.plan import LEAVING, Plan, Query
 from engine.privacy import Budget
@@ -154,20 +154,27 @@ class ExplicitPlan(Plan):
         self.schema.sizes(tuple(attributes))
         best = (math.inf, -1)
         for number, block in enumerate(self.components):
-            whole = all(s.complete for _, s in block.factors)
-            if set(attributes) <= set(block.attributes) and whole:
-                total = block.noise**2
-                for axes, strategy in block.factors:
-                    kept = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
-                    total *= float(np.trace(summed(strategy.covariance, strategy.sizes, kept, kept)))
-                if total < best[0] * (1.0 - SAME):
-                    best = (total, number)
+            if not set(attributes) <= set(block.attributes):
+                continue
+            inside, whole = (self._summed_trace(block, attributes, kind) for kind in ("projector", "identity"))
+            total = block.noise**2 * self._summed_trace(block, attributes, "covariance")
+            if whole - inside <= LEAVING**2 * whole and total < best[0] * (1.0 - SAME):
+                best = (total, number)
         if best[1] < 0:
             raise NotAnswerable(
                 f"No part of this plan measures the whole table on {' x '.join(attributes) or 'nothing'}. Ask single "
                 "queries with answer(), or plan with the marginal on these attributes."
             )
         return best[1]
+
+    @staticmethod
+    def _summed_trace(block: Block, attributes: Sequence[str], kind: str) -> float:
+        """Return the trace of the factors' matrices, summed over the attributes that a table does not have."""
+        out = 1.0
+        for axes, strategy in block.factors:
+            kept = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
+            out *= float(np.trace(summed(matrix_of(strategy, kind), strategy.sizes, kept, kept)))
+        return out
 
     def by_space(self) -> pd.DataFrame:
         rows = [(b.attributes, b.measurements, b.noise, self._share(b)) for b in self.components]

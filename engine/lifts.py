@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from engine.decomposition import Complement, basis
 from engine.family import Array
@@ -29,9 +30,18 @@ class Lift:
             for n, pi in zip(sizes, given, strict=True)
         ]
 
+    @property
+    def coordinates(self) -> tuple[int, ...]:
+        """Number of class coordinates along every attribute."""
+        return tuple(len(m) for m in self.matrices)
+
+    def degrees(self, axis: int) -> npt.NDArray[np.int64]:
+        """Return which cosine every class coordinate of an attribute is; odd ones change their sign on reversal."""
+        return np.arange(1, self.sizes[axis])
+
     def rows(self, class_rows: Array) -> Array:
         """Return class_rows @ L, shape (k, cells)."""
-        return self._along(class_rows, [n - 1 for n in self.sizes], self.matrices)
+        return self._along(class_rows, self.coordinates, self.matrices)
 
     def classes(self, cell_rows: Array) -> Array:
         """Return cell_rows @ L^T, shape (k, class coordinates): class coordinates of tables."""
@@ -73,6 +83,23 @@ class PairLift(Lift):
         for axis, (D, L) in enumerate(zip(self.complement.by_axis, self.matrices, strict=True)):
             out = out - table.sum(axis=2 - axis) @ L.T @ D.T
         return out - np.outer(table.sum(axis=(1, 2)), self.complement.by_total)
+
+
+class WholeTable(Lift):
+    """The lift of a problem on the cells of a table in the whole cosine basis, constants included.
+
+    An orthogonal change of coordinates, in which reversals and swaps are signed permutations.
+
+    >>> WholeTable((2, 3)).rows(np.eye(6)).shape
+    (6, 6)
+    """
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.sizes, self.cells, self.dimension = sizes, math.prod(sizes), math.prod(sizes)
+        self.matrices = [np.concatenate([np.full((1, n), n**-0.5), basis(n).T]) for n in sizes]
+
+    def degrees(self, axis: int) -> npt.NDArray[np.int64]:
+        return np.arange(self.sizes[axis])
 
 
 class WholeDomain(Lift):

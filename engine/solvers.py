@@ -312,7 +312,7 @@ def _symmetries(gram: Array, lift: Lift) -> list[tuple[Signed, Signed]]:
     leaves the Gram and the lift alone on random vectors and commutes with those already kept.
     """
     rng, sizes = np.random.default_rng(7), lift.sizes
-    class_sizes = tuple(n - 1 for n in sizes)
+    class_sizes = lift.coordinates
     probe, cell_probe = rng.standard_normal(len(gram)), rng.standard_normal(lift.cells)
     image, lifted = gram @ probe, lift.classes(cell_probe[None])[0]
     class_index, cell_index = np.arange(len(gram)).reshape(class_sizes), np.arange(lift.cells).reshape(sizes)
@@ -325,7 +325,7 @@ def _symmetries(gram: Array, lift: Lift) -> list[tuple[Signed, Signed]]:
         for axis in chosen:
             along = [1] * len(sizes)
             along[axis] = class_sizes[axis]
-            sign = sign * ((-1.0) ** np.arange(1, sizes[axis])).reshape(along)
+            sign = sign * ((-1.0) ** lift.degrees(axis)).reshape(along)
         candidates.append(
             ((class_index.ravel(), sign.ravel()), (np.flip(cell_index, chosen).ravel(), np.ones(lift.cells)))
         )

@@ -248,7 +248,7 @@ def check_any_query(made, explicit, rows, seed=0):
         else:
             with pytest.raises(NotAnswerable):
                 made.variance_of(attributes, tensor)
-    expected = explicit.covariance(np.array(full).reshape(len(full), -1))
+    expected = explicit.covariance(np.array(full).reshape(len(full), math.prod(sizes)))
     np.testing.assert_allclose(
         made.covariance(queries), expected, rtol=1e-8, atol=1e-9 * np.max(expected, initial=1e-3)
     )

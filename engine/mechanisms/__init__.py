@@ -7,6 +7,7 @@ from typing import Any
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism
 from engine.mechanisms.baselines import GaussianQueries, Identity, LaplaceQueries
+from engine.mechanisms.optimum import Optimum
 from engine.mechanisms.querysmasher import QuerySmasher
 from engine.mechanisms.residualplanner import ResidualPlanner, ResidualPlannerPlus
 from engine.mechanisms.wff import WeightedFourier
@@ -20,6 +21,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     ResidualPlannerPlus,
     ResidualPlanner,
     WeightedFourier,
+    Optimum,
     Identity,
     GaussianQueries,
     LaplaceQueries,

@@ -34,10 +34,19 @@ MOST_DENSE = 4096  # cells of a strategy that is held as one matrix
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """What a mechanism decided to measure: components, words about them, and what a file must keep to rebuild them."""
+    """What a mechanism decided to measure.
+
+    Attributes
+    ----------
+    components : what is measured.
+    statement : words about the search, for the certificate.
+    bound : a bound for all matrix mechanisms in counts^2 at privacy cost 1, when the search has proved one.
+    matrices : what a file must keep to rebuild the components.
+    """
 
     components: tuple[Component, ...]
     statement: str = ""
+    bound: float | None = None
     matrices: tuple[Array, ...] = ()
 
 
@@ -76,7 +85,7 @@ class ExplicitMechanism(Mechanism):
             mechanism=self.name,
             options=self.options(),
             blocks=component_blocks(design.components, budget, self.max_records),
-            bound=global_bound(workload, budget.law),
+            bound=global_bound(workload, budget.law) if design.bound is None else design.bound,
             statement=(
                 f"{design.statement} No matrix mechanism whatsoever with this noise can have a smaller weighted RMSE "
                 "than the bound."
