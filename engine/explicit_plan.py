@@ -60,7 +60,7 @@ def explicit_strategy(rows: npt.ArrayLike, sizes: Sequence[int], law: str = "gau
     >>> round(made.column_norm, 12), made.complete
     (1.0, True)
     """
-    B = np.asarray(rows, dtype=float)
+    B = np.ascontiguousarray(rows, dtype=float)
     norms = np.abs(B).sum(axis=0) if law == "laplace" else np.sqrt(np.einsum("rc,rc->c", B, B))
     B = B / (norms.max() or 1.0)
     U, singular, Vt = np.linalg.svd(B, full_matrices=False)

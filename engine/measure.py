@@ -137,7 +137,7 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
         utc=head["utc"],
         rehearsal=False,
         answers_on_grid=answers,
-        estimates=estimates,
+        estimates=plan.combine(estimates),
     )
 
 
@@ -170,7 +170,7 @@ def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Mapping[Space,
 def _measured(
     plan: Plan, answers: Mapping[Space, npt.NDArray[np.int64]], *, dataset: str, key: str, utc: str, rehearsal: bool
 ) -> Measurement:
-    estimates = {s: estimate(plan.blocks[s], a) for s, a in answers.items()}
+    estimates = plan.combine({s: estimate(plan.blocks[s], a) for s, a in answers.items()})
     return Measurement(
         plan=plan,
         dataset=dataset,

@@ -117,10 +117,19 @@ class Plan:
         """Privacy cost of the release, recomputed from its matrices, noise and grids, rounded up."""
         return total_pcost(self.blocks, self.max_records)
 
+    @property
+    def answering(self) -> Mapping[Space, Block]:
+        """Residual spaces with the strategy and noise that answers are made of: measured, or following from that."""
+        return self.blocks
+
+    def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
+        """Return estimates of what answers are made of from estimates of what was measured."""
+        return estimates
+
     @cached_property
     def _variances(self) -> VarianceBuilder:
         order = {name: i for i, name in enumerate(self.schema.names)}
-        return VarianceBuilder(blocks=self.blocks, centers=self.centers, complements=self.complements, order=order)
+        return VarianceBuilder(blocks=self.answering, centers=self.centers, complements=self.complements, order=order)
 
     def group_variance(self, group: int) -> GroupVariance:
         """Return the variances of a group in factored form; see `engine.variance`."""
@@ -272,7 +281,7 @@ class Plan:
         pieces = self.class_pieces(attributes, query_tensor)
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
         for space, piece in pieces.items():
-            block = self.blocks.get(space)
+            block = self.answering.get(space)
             if not piece.size or np.linalg.norm(piece) <= ROUNDING * size:
                 continue
             if block is None or not _measured(block, piece):

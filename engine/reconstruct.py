@@ -55,7 +55,8 @@ class Measurement:
     dataset, key, utc : the ledger's words for this release; empty for a rehearsal.
     rehearsal : True when nothing was spent, so that nothing of it may be published.
     answers_on_grid : released strategy answers of every residual space, whole numbers of grid steps.
-    estimates : class coordinates of every residual space, in counts, axes in schema order.
+    estimates : class coordinates of every residual space, in counts, axes in schema order; cells of the tables when
+        explicit strategies were measured.
 
     Guarantee: answers are unbiased, with exactly the variances that the plan predicts; all tables are consistent.
     """
@@ -105,7 +106,7 @@ class Measurement:
             return self.plan.table(self.estimates, self.plan.component_of_table(names), names)
         for k in range(len(names) + 1):
             for space in itertools.combinations(sorted(names, key=self.plan.schema.names.index), k):
-                block = self.plan.blocks.get(space)
+                block = self.plan.answering.get(space)
                 whole = math.prod(n - 1 for n in self.plan.schema.sizes(space)) == 0
                 if not whole and (block is None or not all(s.complete for _, s in block.factors)):
                     raise NotAnswerable(

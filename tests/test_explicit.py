@@ -29,7 +29,9 @@ EXPLICIT = [m.name for m in MECHANISMS if hasattr(m, "design")]
 REHEARSALS = 300
 
 
-def asked() -> Workload:
+def asked(mechanism: str = "") -> Workload:
+    if mechanism == "datacube":
+        return Workload.all_ways(SCHEMA, ways=(0, 1, 2), family="marginal")
     workload = Workload.all_ways(SCHEMA, ways=(1, 2))
     return workload.add(("hours", "age"), "affine").add("age", "range", weight=2.0)
 
@@ -61,8 +63,7 @@ def test_laplace_plans_are_what_their_matrices_do(mechanism: str, shape: str) ->
 @pytest.mark.parametrize(("mechanism", "law"), [(m.name, w) for m in MECHANISMS if m.name in EXPLICIT for w in m.laws])
 def test_rehearsals_are_unbiased_with_the_predicted_variances(mechanism: str, law: str) -> None:
     records = synthetic(SCHEMA, 500, seed=3)
-    made = plan(asked(), Budget(pcost=0.5) if law == "gaussian" else Budget.pure(0.7), mechanism)
-    assert isinstance(made, ExplicitPlan)
+    made = plan(asked(mechanism), Budget(pcost=0.5) if law == "gaussian" else Budget.pure(0.7), mechanism)
     groups = range(len(made.workload.groups))
     tables = count_marginals(records, SCHEMA, [g.attributes for g in made.workload.groups])
     truth = np.concatenate(
@@ -84,15 +85,14 @@ def test_rehearsals_are_unbiased_with_the_predicted_variances(mechanism: str, la
 def test_releases_are_stored_and_free_queries_agree_with_their_groups(mechanism: str, tmp_path) -> None:
     ledger = Ledger.create(tmp_path / "office.ledger")
     ledger.add_dataset("survey", total=Budget(pcost=1.0))
-    made = plan(asked(), budget_for(mechanism, 0.5), mechanism)
+    made = plan(asked(mechanism), budget_for(mechanism, 0.5), mechanism)
     first = measure(made, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger)
     assert ledger.status("survey").spent == pytest.approx(made.pcost)
     again = load_measurement(ledger, first.key)
     for i, group in enumerate(made.workload.groups):
         np.testing.assert_array_equal(again.values(i), first.values(i))
         table = first.marginal(group.attributes)
-        own = first.plan.component_of_table(group.attributes) == made.answered_by[i]
-        if own:
+        if not isinstance(made, ExplicitPlan) or made.component_of_table(group.attributes) == made.answered_by[i]:
             np.testing.assert_allclose(apply_group(group, table, 0, group.count), first.values(i), atol=1e-7)
     query = np.zeros((5, 6))
     query[1:3, 2:] = 1.0

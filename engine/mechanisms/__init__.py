@@ -7,6 +7,8 @@ from typing import Any
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism
 from engine.mechanisms.baselines import GaussianQueries, Identity, LaplaceQueries
+from engine.mechanisms.classic import GreedyHierarchical, Hierarchical, LevelSelection, Wavelet
+from engine.mechanisms.marginal_tables import DataCube
 from engine.mechanisms.optimum import Optimum
 from engine.mechanisms.querysmasher import QuerySmasher
 from engine.mechanisms.residualplanner import ResidualPlanner, ResidualPlannerPlus
@@ -22,6 +24,11 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     ResidualPlanner,
     WeightedFourier,
     Optimum,
+    LevelSelection,
+    DataCube,
+    Hierarchical,
+    GreedyHierarchical,
+    Wavelet,
     Identity,
     GaussianQueries,
     LaplaceQueries,

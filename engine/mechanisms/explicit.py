@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from engine.explicit_plan import (
     explicit_strategy,
 )
 from engine.family import Array
+from engine.marginals_plan import MarginalsPlan
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
@@ -39,12 +40,14 @@ class Design:
     Attributes
     ----------
     components : what is measured.
+    whole_tables : the components are marginal tables, and least squares goes over all of them.
     statement : words about the search, for the certificate.
     bound : a bound for all matrix mechanisms in counts^2 at privacy cost 1, when the search has proved one.
     matrices : what a file must keep to rebuild the components.
     """
 
     components: tuple[Component, ...]
+    whole_tables: bool = False
     statement: str = ""
     bound: float | None = None
     matrices: tuple[Array, ...] = ()
@@ -79,22 +82,24 @@ class ExplicitMechanism(Mechanism):
         return self._assemble(workload, budget, self.design(workload, budget.law, Limits(), solved.matrices))
 
     def _assemble(self, workload: Workload, budget: Budget, design: Design) -> Plan:
-        return ExplicitPlan(
-            workload=workload,
-            budget=budget,
-            mechanism=self.name,
-            options=self.options(),
-            blocks=component_blocks(design.components, budget, self.max_records),
-            bound=global_bound(workload, budget.law) if design.bound is None else design.bound,
-            statement=(
+        common: dict[str, Any] = {
+            "workload": workload,
+            "budget": budget,
+            "mechanism": self.name,
+            "options": self.options(),
+            "blocks": component_blocks(design.components, budget, self.max_records),
+            "bound": global_bound(workload, budget.law) if design.bound is None else design.bound,
+            "statement": (
                 f"{design.statement} No matrix mechanism whatsoever with this noise can have a smaller weighted RMSE "
                 "than the bound."
             ).strip(),
-            duals=(),
-            matrices=design.matrices,
-            max_records=self.max_records,
-            answered_by=answered_by(design.components, len(workload.groups)),
-        )
+            "duals": (),
+            "matrices": design.matrices,
+            "max_records": self.max_records,
+        }
+        if design.whole_tables:
+            return MarginalsPlan(**common)
+        return ExplicitPlan(**common, answered_by=answered_by(design.components, len(workload.groups)))
 
 
 def _asks(group: Group) -> bool:
