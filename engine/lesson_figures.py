@@ -190,6 +190,17 @@ def contest_picture(found: Contest, bounds: Mapping[str, float], chosen: str = "
     )
 
 
+def proof_text(found: Contest, share: float) -> str:
+    """What a bound with weights at ``share`` says about the best strategy, in words (Markdown)."""
+    gap = found.tried[-1].rmse / found.bound(share) - 1.0
+    if gap < 1e-6:
+        return "**Strategy and bound meet:** these weights prove that the optimal strategy cannot be improved."
+    return (
+        f"The optimal strategy is **{gap:.2%}** above the bound that these weights prove. So far you only know that no "
+        "strategy is better by more than that; move the weights to learn more."
+    )
+
+
 def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) -> Picture:
     """Releases that could come out, shape (draws, cells), as dots, the last one as a line, beside the true counts."""
     draws, texts = len(drawn), fitting(names)

@@ -33,6 +33,7 @@ from engine.workload import Workload
 
 GRID = 1024  # noise of the outcomes is a whole number of these parts of a count
 MOST_CELLS = 512
+MEANING_COLUMNS = ["term", "value", "in words"]
 INVENTED = {"0-9": 41, "10-19": 52, "20-29": 88, "30-39": 97, "40-49": 74, "50-59": 63, "60-69": 35, "70+": 12}
 
 
@@ -234,7 +235,7 @@ def meanings(budget: Budget, delta: float = 1e-6) -> pd.DataFrame:
             f"noise of this rho: epsilon {proved:.3g}",
         ),
     ]
-    return pd.DataFrame(rows, columns=["term", "value", "in words"])
+    return pd.DataFrame([(term, f"{value:.4g}", words) for term, value, words in rows], columns=MEANING_COLUMNS)
 
 
 def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnalyses:
@@ -247,7 +248,7 @@ def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnaly
     """
     if not 1 < fine_ways <= attributes <= 7:
         raise PlanError(
-            f"{attributes} attributes and {fine_ways}-way tables were given; take 2 to 7 attributes and at least 2 ways, "
+            f"{attributes} attributes and {fine_ways}-way tables were given; take 2 to 7 attributes, 2 ways or more, "
             "not more ways than attributes."
         )
     schema = yes_or_no(attributes)
