@@ -70,7 +70,7 @@ def plan_of(studio: Studio) -> Plan | None:
 def begin(studio: Studio) -> None:
     """Start a plan that `plan_of` would offer to start, because the person asked for it elsewhere."""
     expected, key = _forecast(studio.question, studio), f"plan|{studio.to_json()}"
-    if AT_ONCE < expected.seconds and expected.memory <= MEMORY_LIMIT:
+    if expected.seconds > AT_ONCE and expected.memory <= MEMORY_LIMIT:
         _start(key, studio)
 
 

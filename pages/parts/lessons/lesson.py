@@ -125,7 +125,7 @@ def overview(lessons: Sequence[Lesson]) -> None:
 def _question(lesson: Lesson) -> None:
     with st.container(border=True):
         st.subheader("Question")
-        chosen = st.radio(
+        st.radio(
             lesson.question.text,
             lesson.question.choices,
             index=None,
@@ -133,7 +133,7 @@ def _question(lesson: Lesson) -> None:
             key=f"question_{lesson.name}",
             persist_state="session",
         )
-        st.button("Check my answer", on_click=_check, args=(lesson, chosen), key=f"check_{lesson.name}")
+        st.button("Check my answer", on_click=_check, args=(lesson,), key=f"check_{lesson.name}")
         given = answers().get(lesson.name)
         if given is None:
             st.caption("Choose an answer and check it. You may try as often as you like.")
@@ -143,7 +143,8 @@ def _question(lesson: Lesson) -> None:
             st.warning(f"**Not this one:** {given.text} {given.feedback}", icon="🔁")
 
 
-def _check(lesson: Lesson, chosen: Choice | None) -> None:
+def _check(lesson: Lesson) -> None:
+    chosen = st.session_state.get(f"question_{lesson.name}")
     if chosen is not None:
         st.session_state[ANSWERS] = {**answers(), lesson.name: chosen}
 
