@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -13,7 +13,6 @@ from plotly.subplots import make_subplots
 
 from engine.charts import BLUE, GREEN, GREY, ORANGE, Picture, amount, cost, fitting, framed, heat_map
 from engine.family import Array
-from engine.lesson_strategies import Contest, Tried
 from engine.lessons import Neighbours, Overlaps, Smashed, TwoAnalyses
 from engine.schema import Schema
 
@@ -85,8 +84,13 @@ def overlap_picture(found: Overlaps) -> Picture:
     """Cosines between the cells of all tables as a heat map."""
     labels = [f"{table}: {label}" for table, label in zip(found.tables, found.labels, strict=True)]
     shown = np.where(np.abs(found.cosines) < 1e-12, 0.0, found.cosines)
-    figure = heat_map(shown, [labels, labels], ["", ""], "%{y}<br>%{x}<br>cosine %{z:.3f}", "cosine")
+    across = list(found.labels) if len(set(found.labels)) == len(labels) else labels
+    figure = heat_map(shown, [labels, across], ["", ""], "%{y}<br>%{x}<br>cosine %{z:.3f}", "cosine")
     figure.update_traces(zmin=-1, zmax=1, xgap=1, ygap=1)
+    starts = [i for i in range(1, len(labels)) if found.tables[i] != found.tables[i - 1]]
+    for place in (i - 0.5 for i in starts):  # lines between the tables
+        figure.add_vline(x=place, line={"color": ORANGE, "width": 2})
+        figure.add_hline(y=place, line={"color": ORANGE, "width": 2})
     figure.update_xaxes(nticks=len(labels))
     figure.update_yaxes(nticks=len(labels))
     tables = list(dict.fromkeys(found.tables))
@@ -103,7 +107,7 @@ def overlap_picture(found: Overlaps) -> Picture:
         figure=figure,
         table=table,
         alt=f"Heat map of {len(labels)} queries from {len(tables)} tables; {words}.",
-        note="Cosine 1: the same question. 0: nothing in common. Every block on the diagonal is one table.",
+        note="Cosine 1: the same question. 0: nothing in common. Lines separate the tables.",
     )
 
 
@@ -121,100 +125,23 @@ def cost_picture(found: Smashed) -> Picture:
     )
 
 
-def strategy_picture(tried: Tried) -> Picture:
-    """The rows of a strategy as a heat map."""
-    m, n = tried.rows.shape
-    labels = [[f"row {i + 1}" for i in range(m)], [str(i) for i in range(n)]]
-    figure = heat_map(tried.rows, labels, ["what is measured", "cell"], "%{y}, cell %{x}<br>%{z:.3f}", "weight")
-    figure.update_traces(zmin=-1, zmax=1, zmid=0)
-    table = pd.DataFrame(tried.rows, columns=labels[1])
-    table.insert(0, "row", labels[0])
-    used = int(np.max(np.count_nonzero(np.abs(tried.rows) > 1e-9, axis=0)))
-    return Picture(
-        title=f"{tried.name}: what is measured",
-        figure=figure,
-        table=table,
-        alt=f"{m} rows on {n} cells; a record moves up to {used} of the {m} measured numbers.",
-        note="One row is one noisy number; its weights are scaled so that the whole strategy has privacy cost 1.",
-    )
-
-
-def range_errors_picture(found: Contest, number: int) -> Picture:
-    """Standard error of every range under one strategy, on the colours of all strategies together."""
-    tried, n = found.tried[number], found.cells
-    first, last = np.triu_indices(n)
-    grid = np.full((n, n), np.nan)
-    grid[first, last] = tried.errors
-    labels = [str(i) for i in range(n)]
-    hover = "%{y} to %{x}<br>standard error %{z:.3f} counts"
-    figure = heat_map(grid, [labels, labels], ["first cell", "last cell"], hover, "standard<br>error")
-    figure.update_traces(zmin=0.0, zmax=max(float(t.errors.max()) for t in found.tried))
-    worst = int(np.argmax(tried.errors))
-    return Picture(
-        title=f"{tried.name}: standard error of every range",
-        figure=figure,
-        table=pd.DataFrame({"first cell": first, "last cell": last, "standard error": tried.errors}),
-        alt=f"{len(first):,} ranges; standard errors from {amount(float(tried.errors.min()))} to "
-        f"{amount(float(tried.errors.max()))} counts, the largest for cells {first[worst]} to {last[worst]}.",
-        note="The colours mean the same for every strategy, so that pictures can be compared.",
-    )
-
-
-def contest_picture(found: Contest, bounds: Mapping[str, float], chosen: str = "") -> Picture:
-    """RMSE of every strategy as bars, and proven bounds as lines."""
-    names = [t.name for t in found.tried]
-    sizes = [t.rmse for t in found.tried]
-    figure = _bars(names, sizes, "RMSE over all queries (counts)", "%{x:.4f} counts")
-    figure.data[0].marker.pattern = {"shape": ["/" if name == chosen else "" for name in names]}
-    for number, (name, bound) in enumerate(bounds.items()):
-        dash, color = (("dash", ORANGE), ("dot", GREEN))[number % 2]
-        figure.add_scatter(
-            x=[bound, bound],
-            y=[names[0], names[-1]],
-            mode="lines",
-            name=f"{name}: {bound:.4f}",
-            line={"color": color, "dash": dash, "width": 3},
-            hovertemplate=f"{html.escape(name)}: {bound:.4f} counts<extra></extra>",
-        )
-    figure.data[0].showlegend = False
-    figure.update_layout(height=300, legend={"orientation": "h", "y": 1.15})
-    best = min(found.tried, key=lambda t: t.rmse)
-    table = pd.DataFrame({"strategy or bound": [*names, *bounds], "RMSE": [*sizes, *bounds.values()]})
-    proof = max(bounds.values())
-    return Picture(
-        title=f"Who wins on all {found.asked.name} queries over {found.cells} cells",
-        figure=framed(figure).update_layout(margin_t=40),
-        table=table,
-        alt=f"{best.name} has the smallest RMSE, {best.rmse:.4f} counts; no strategy can be below {proof:.4f}.",
-        note="All strategies have privacy cost 1.",
-    )
-
-
-def proof_text(found: Contest, share: float) -> str:
-    """What a bound with weights at ``share`` says about the best strategy, in words (Markdown)."""
-    gap = found.tried[-1].rmse / found.bound(share) - 1.0
-    if gap < 1e-6:
-        return "**Strategy and bound meet:** these weights prove that the optimal strategy cannot be improved."
-    return (
-        f"The optimal strategy is **{gap:.2%}** above the bound that these weights prove. So far you only know that no "
-        "strategy is better by more than that; move the weights to learn more."
-    )
-
-
 def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) -> Picture:
     """Releases that could come out, shape (draws, cells), as dots, the last one as a line, beside the true counts."""
     draws, texts = len(drawn), fitting(names)
     figure = go.Figure()
+    # the draws stand side by side in their order, so that none hides another
+    places = np.arange(len(counts)) + np.linspace(-0.35, 0.35, draws)[:, None]
     figure.add_scatter(
-        x=texts * draws,
+        x=places.ravel(),
         y=drawn.ravel(),
         mode="markers",
         name=f"{draws} releases that could come out",
-        marker={"color": BLUE, "size": 7, "opacity": 0.45},
-        hovertemplate="%{x}<br>%{y:.1f}<extra>one release</extra>",
+        marker={"color": BLUE, "size": 6},
+        customdata=texts * draws,
+        hovertemplate="%{customdata}<br>%{y:.1f}<extra>one release</extra>",
     )
     figure.add_scatter(
-        x=texts,
+        x=places[-1],
         y=drawn[-1],
         mode="lines+markers",
         name="one of them",
@@ -222,13 +149,14 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
         marker={"size": 9, "symbol": "diamond"},
     )
     figure.add_scatter(
-        x=texts,
-        y=list(counts),
-        mode="markers",
+        x=[p for i in range(len(counts)) for p in (i - 0.4, i + 0.4, None)],
+        y=[v for count in counts for v in (count, count, None)],
+        mode="lines",
         name="true count (invented)",
-        marker={"color": GREEN, "symbol": "line-ew-open", "size": 22, "line": {"width": 3}},
+        line={"color": GREEN, "width": 3},
+        hovertemplate="true count %{y}<extra></extra>",
     )
-    figure.update_xaxes(type="category", title="age")
+    figure.update_xaxes(tickvals=list(range(len(counts))), ticktext=texts, title="age", showgrid=False)
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(height=400, legend={"orientation": "h", "y": 1.15})
     table = pd.DataFrame(drawn.T, columns=[f"release {i + 1}" for i in range(draws)])
@@ -241,7 +169,7 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
         table=table,
         alt=f"{draws} noisy histograms of {len(counts)} invented counts; half of the answers are off by less than "
         f"{amount(float(np.median(off)))}, the worst by {amount(float(off.max()))}.",
-        note="Only one of them would ever be published, and nobody could tell which.",
+        note="Only one of them would ever be published.",
     )
 
 
@@ -273,7 +201,7 @@ def neighbours_picture(found: Neighbours) -> Picture:
         table=table,
         alt=f"Two bell curves one count apart; whoever guesses from the answer whether the person is in the data is "
         f"right at most {guess_text(found)} of the time.",
-        note="Where the curves overlap, the answer says nothing about the person.",
+        note="The more the curves overlap, the less an answer says about the person.",
     )
 
 
@@ -306,7 +234,7 @@ def spends_picture(found: TwoAnalyses) -> Picture:
     figure.add_annotation(
         x=budget, y=1.0, yref="paper", yanchor="bottom", showarrow=False, text=f"budget {cost(budget)}"
     )
-    figure.update_layout(barmode="stack", height=300, legend={"orientation": "h", "y": 1.25})
+    figure.update_layout(barmode="stack", height=300, legend={"orientation": "h", "y": 1.25, "traceorder": "normal"})
     figure.update_xaxes(title="privacy cost (pcost)", rangemode="tozero")
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
     look = table["look"].iloc[0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from engine import Attribute, Budget, Schema, Workload, lesson_figures, lessons, plan
+from engine import Attribute, Budget, Schema, Workload, lesson_figures, lessons, plan, strategy_figures
 from engine.charts import Picture
 from engine.errors import PlanError, WorkloadError
 from engine.lesson_strategies import FAMILIES, SIZES, contest, fourier_rows, tree_rows, wavelet_rows
@@ -235,17 +235,17 @@ def test_pictures_say_what_they_show() -> None:
     assert costs.table["pcost"].tolist() == pytest.approx([1 / 4, 1 / 36, 1 / 4, 1 / 9])
     found = contest("range", 8)
     for number, tried in enumerate(found.tried):
-        np.testing.assert_array_equal(checked(lesson_figures.strategy_picture(tried)).figure.data[0].z, tried.rows)
-        errors = checked(lesson_figures.range_errors_picture(found, number))
+        np.testing.assert_array_equal(checked(strategy_figures.strategy_picture(tried)).figure.data[0].z, tried.rows)
+        errors = checked(strategy_figures.range_errors_picture(found, number))
         W = oracles.workload_rows(Workload(Schema([Attribute.of_size("x", 8)])).add(["x"], "range"))[0]
         for (first, last, _), row in zip(errors.table.itertuples(index=False), W, strict=True):
             assert row.nonzero()[0].tolist() == list(range(first, last + 1))
-    picture = checked(lesson_figures.contest_picture(found, {"one": 1.0, "two": 1.2}, "Wavelet"))
+    picture = checked(strategy_figures.contest_picture(found, {"one": 1.0, "two": 1.2}, "Wavelet"))
     assert picture.alt.startswith("Optimal has the smallest RMSE")
     assert picture.table["RMSE"].tolist() == [*(t.rmse for t in found.tried), 1.0, 1.2]
-    assert "meet" in lesson_figures.proof_text(found, 1.0)
+    assert "meet" in strategy_figures.proof_text(found, 1.0)
     gap = found.tried[-1].rmse / found.bound(0.0) - 1
-    assert f"{gap:.2%}" in lesson_figures.proof_text(found, 0.0)
+    assert f"{gap:.2%}" in strategy_figures.proof_text(found, 0.0)
     drawn = lessons.outcomes([5, 7], Budget(pcost=1.0), 6)
     shown = checked(lesson_figures.outcomes_picture(["a", "b"], [5, 7], drawn))
     np.testing.assert_array_equal(shown.table[[f"release {i + 1}" for i in range(6)]].to_numpy().T, drawn)

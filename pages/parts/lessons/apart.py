@@ -74,7 +74,7 @@ LESSON = Lesson(
             ),
             Choice(
                 text="Because the spaces are orthogonal: an answer in one carries no information about another.",
-                feedback="So no clever combination across spaces can help, and the errors of the pieces add up.",
+                feedback="Combining two spaces makes neither more exact, and the variances of the pieces add up.",
                 right=True,
             ),
         ),

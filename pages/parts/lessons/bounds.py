@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Schema, Workload, lesson_figures
+from engine import Attribute, Schema, Workload, strategy_figures
 from engine.lesson_strategies import FAMILIES, SIZES, contest
 from pages.parts import show
 from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
@@ -25,7 +25,7 @@ def picture() -> Shown:
     name = one.selectbox("Queries", FAMILIES, format_func=MEANINGS.get, key="bound_family", persist_state="session")
     cells = two.select_slider("Cells", SIZES, value=8, key="bound_cells", persist_state="session")
     share = three.select_slider(
-        "Weights on the cells: from equal (0%) to the best (100%)",
+        "Weights: equal (0%) to best (100%)",
         SHARES,
         value=0,
         format_func="{}%".format,
@@ -33,9 +33,11 @@ def picture() -> Shown:
         persist_state="session",
     )
     found = contest(name, cells)
-    bounds = {"singular value bound": found.bound(0.0), "bound of these weights": found.bound(share / 100)}
-    show.picture(lesson_figures.contest_picture(found, bounds), key="bounds", config={"displayModeBar": False})
-    st.markdown(lesson_figures.proof_text(found, share / 100))
+    bounds = {"singular value bound": found.bound(0.0)}
+    if share:
+        bounds[f"bound with the weights at {share}%"] = found.bound(share / 100)
+    show.picture(strategy_figures.contest_picture(found, bounds), key="bounds", config={"displayModeBar": False})
+    st.markdown(strategy_figures.proof_text(found, share / 100))
     schema = Schema([Attribute.of_size("age", cells)])
     studio = Studio(workload=Workload(schema).add(["age"], name), options={"centers": "tuned"})
     script = lines(

@@ -33,7 +33,7 @@ def picture() -> Shown:
     """Draw hypothetical outcomes, the budget in words, and what a release tells about one person."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     pcost = left.select_slider(
-        "Privacy cost (pcost)", COSTS, value=0.1, format_func="{:g}".format, key="noise_pcost", persist_state="session"
+        "Privacy cost (pcost)", COSTS, value=0.02, format_func="{:g}".format, key="noise_pcost", persist_state="session"
     )
     budget = Budget(pcost=pcost)
     right.button("Draw again", key="draw_again", on_click=draw_again, width="stretch")
@@ -42,7 +42,7 @@ def picture() -> Shown:
     show.picture(found, key="outcomes")
     show.picture(lesson_figures.neighbours_picture(neighbours(budget)), key="neighbours")
     st.markdown("**The same budget in every unit**")
-    show.table(meanings(budget), name="meanings", alt="The budget in every unit, in words")
+    st.table(meanings(budget), hide_index=True, alt="The budget in every unit, in words")
     schema = Schema([Attribute.categorical("age", list(INVENTED))])
     script = lines(
         f"""

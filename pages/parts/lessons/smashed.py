@@ -19,14 +19,14 @@ FIRST = {"yes": ["b", "c"], "no": ["c"]}  # the query of figure 1 of the paper
 
 def grid() -> tuple[Schema, list[list[int]]]:
     """The schema and the query that the reader chose cell by cell."""
-    left, right = st.columns(2)
+    left, right = st.columns(2, gap="large")
     down = left.select_slider("Replies", (2, 3, 4), value=2, key="smash_rows", persist_state="session")
-    across = right.select_slider("Cities", (2, 3, 4, 5), value=3, key="smash_columns", persist_state="session")
+    across = left.select_slider("Cities", (2, 3, 4, 5), value=3, key="smash_columns", persist_state="session")
     cities, replies = CITIES[:across], REPLIES[:down]
-    st.caption("Cells that the query counts, row by row. At first it is the example of the paper.")
+    right.caption("Cells that the query counts, row by row; at first the example of the paper")
     query = []
-    for place, reply in zip(st.columns(down), replies, strict=True):
-        chosen = place.pills(
+    for reply in replies:
+        chosen = right.pills(
             f"Reply {reply}, city",
             cities,
             default=[c for c in FIRST.get(reply, []) if c in cities],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Schema, Workload, lesson_figures
+from engine import Attribute, Schema, Workload, strategy_figures
 from engine.lesson_strategies import SIZES, contest
 from pages.parts import show
 from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
@@ -21,12 +21,12 @@ def picture() -> Shown:
     number = names.index(name)
     measured, errors = st.columns(2)
     with measured:
-        show.picture(lesson_figures.strategy_picture(found.tried[number]), key="strategy_rows")
+        show.picture(strategy_figures.strategy_picture(found.tried[number]), key="strategy_rows")
     with errors:
-        show.picture(lesson_figures.range_errors_picture(found, number), key="strategy_errors")
+        show.picture(strategy_figures.range_errors_picture(found, number), key="strategy_errors")
     bounds = {"no strategy can be below": found.bound()}
     show.picture(
-        lesson_figures.contest_picture(found, bounds, name), key="strategies", config={"displayModeBar": False}
+        strategy_figures.contest_picture(found, bounds, name), key="strategies", config={"displayModeBar": False}
     )
     schema = Schema([Attribute.of_size("age", cells)])
     studio = Studio(workload=Workload(schema).add(["age"], "range"), options={"centers": "tuned"})
