@@ -68,6 +68,7 @@ def contest_picture(found: Contest, bounds: Mapping[str, float], chosen: str = "
             text=[f"  {size:.4f}" for size in sizes],
             textposition="middle right",
             marker={
+                "opacity": 1,
                 "size": [17 if m else 13 for m in marked],
                 "symbol": ["diamond" if m else "circle" for m in marked],
                 "color": [ORANGE if m else BLUE for m in marked],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine import Budget, Plan, plan
@@ -23,13 +25,24 @@ def by_name(name: str) -> Lesson:
     return next(lesson for lesson in LESSONS if lesson.name == name)
 
 
-def tables(session: Session) -> list:
+def tables(session: Session) -> list[Any]:
     return [d.value for d in session.app.dataframe]
 
 
 def answer(session: Session, lesson: Lesson, *, right: bool) -> Session:
     choice = next(c for c in lesson.question.choices if c.right == right)
     return session.set(**{f"question_{lesson.name}": choice}).press(f"check_{lesson.name}")
+
+
+def progress(session: Session) -> str:
+    """Text of the progress line, which AppTest keeps as an element it does not know."""
+    return " ".join(node.proto.text for node in inside(session.app.main) if node.type == "progress")
+
+
+def inside(block: Any) -> list[Any]:
+    """All elements of a block."""
+    nodes = list(getattr(block, "children", {}).values())
+    return nodes + [deeper for node in nodes for deeper in inside(node)]
 
 
 def test_every_question_has_one_right_answer_and_a_word_for_the_others() -> None:
@@ -67,20 +80,6 @@ def test_progress_counts_lessons_and_survives_other_pages() -> None:
     session.go("schema").go("learn")
     assert "Answered 6 of 6, 3 of them right" in progress(session)
     assert "Answered 0 of 6" in progress(learn())  # another session knows nothing of it
-
-
-def progress(session: Session) -> str:
-    found = [e.proto.text for e in session.app.main if e.type == "progress"]
-    if not found:
-        found = [node.proto.text for node in walk(session.app.main) if node.type == "progress"]
-    return " ".join(found)
-
-
-def walk(block: object) -> list:
-    out = []
-    for node in getattr(block, "children", {}).values():
-        out += [node, *walk(node)]
-    return out
 
 
 def test_the_next_lesson_is_one_press_away() -> None:
@@ -136,7 +135,7 @@ def test_a_query_of_ones_own_is_smashed() -> None:
     assert "All four pieces" in session.set(smash_step=4).said()
 
 
-def query(session: Session) -> list:
+def query(session: Session) -> list[Any]:
     names: dict = {}
     exec(session.app.code[-1].value, names)
     return list(names["found"].query)
