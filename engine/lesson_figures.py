@@ -17,6 +17,7 @@ from engine.lessons import Neighbours, Overlaps, Smashed, TwoAnalyses
 from engine.schema import Schema
 
 PANELS = 3  # pictures side by side
+DARK = -0.1  # Cividis from -1 to 1 is dark up to here
 
 
 def fraction(value: float, parts: int) -> str:
@@ -42,22 +43,23 @@ def smashed_picture(found: Smashed, pieces: int) -> Picture:
         place = {"row": number // PANELS + 1, "col": number % PANELS + 1}
         down, across = (n if name in names else 1 for name, n in sizes.items())
         grid = np.reshape(table, (down, across))
-        figure.add_trace(
-            go.Heatmap(
-                z=grid,
-                text=[[fraction(v, found.query.size) for v in row] for row in grid],
-                texttemplate="%{text}",
-                textfont={"size": 16},
-                colorscale="Cividis",
-                zmin=-1,
-                zmax=1,
-                showscale=False,
-                xgap=2,
-                ygap=2,
-                hovertemplate=f"{html.escape(title)}<br>%{{text}}<extra></extra>",
-            ),
-            **place,
+        texts = [fraction(v, found.query.size) for v in grid.ravel()]
+        row, column = np.indices(grid.shape).reshape(2, -1)
+        heat = go.Heatmap(
+            z=grid, colorscale="Cividis", zmin=-1, zmax=1, showscale=False, xgap=2, ygap=2, hoverinfo="skip"
         )
+        numbers = go.Scatter(
+            x=column,
+            y=row,
+            text=texts,
+            mode="text",
+            # black or white, whichever stands out from the colour of the cell
+            textfont={"size": 16, "color": ["black" if v > DARK else "white" for v in grid.ravel()]},
+            hovertemplate=f"{html.escape(title)}<br>%{{text}}<extra></extra>",
+            showlegend=False,
+        )
+        figure.add_trace(heat, **place)
+        figure.add_trace(numbers, **place)
         for axis, name, n in zip(("y", "x"), sizes, sizes.values(), strict=True):
             labels = _cells(found.schema, name) if name in names else []
             # every panel has room for the whole table, so that cells have one size

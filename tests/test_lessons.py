@@ -222,8 +222,10 @@ def test_a_query_step_by_step() -> None:
     first = checked(lesson_figures.smashed_picture(found, 1))
     assert first.table["added up"].tolist() == ["1/2"] * 6
     assert "off by up to 1/2" in first.alt
-    assert len(first.figure.data) == 3
-    assert len(checked(lesson_figures.smashed_picture(found, 0)).figure.data) == 1
+    panels = [trace.z.tolist() for trace in first.figure.data if trace.type == "heatmap"]
+    assert panels == [QUERY, [[0.5]], [[0.5] * 3] * 2]
+    assert [t.text[0] for t in first.figure.data if t.type == "scatter"] == ["0", "1/2", "1/2"]
+    assert len(checked(lesson_figures.smashed_picture(found, 0)).figure.data) == 2
 
 
 def test_pictures_say_what_they_show() -> None:
