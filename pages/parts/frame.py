@@ -28,6 +28,7 @@ PAGES = (
     PageInfo(file="pages/workload.py", title="Workload", icon="🧮"),
     PageInfo(file="pages/preview.py", title="Preview", icon="🔍"),
     PageInfo(file="pages/release.py", title="Release", icon="📤"),
+    PageInfo(file="pages/learn.py", title="Learn", icon="🎓"),
 )
 
 
