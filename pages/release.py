@@ -105,7 +105,9 @@ def remember(status: object) -> None:
 
 
 STEPS = {"1. Rehearse": rehearse, "2. Release": release}
-studio = frame.header(frame.PAGES[3], "Rehearse, then measure the records once and hand out the answers.", TUTORIAL)
+studio = frame.header(
+    frame.page("Release"), "Rehearse, then measure the records once and hand out the answers.", TUTORIAL
+)
 made = plans.plan_of(studio)
 script = ""
 if made is not None:

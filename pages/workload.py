@@ -100,14 +100,14 @@ def files(workload: Workload) -> None:
 
 
 studio = frame.header(
-    frame.PAGES[1], "Say which counts will be published, before anyone looks at the records.", TUTORIAL
+    frame.page("Workload"), "Say which counts will be published, before anyone looks at the records.", TUTORIAL
 )
 if studio.workload is None:
     st.info(
         "There is no schema yet. Choose one on the Schema page, or open a workload file, which brings one.", icon="📋"
     )
     if st.button("← Back to Schema", key="back"):
-        st.switch_page(frame.PAGES[0].file)
+        st.switch_page(frame.page("Schema").file)
     st.file_uploader("Open a workload file", type=["json"], key="workload_file", on_change=use_file, max_upload_size=50)
     show_kept("file")
     st.stop()
@@ -127,6 +127,6 @@ st.header("Keep it")
 files(studio.workload)
 frame.footer(
     code=code.workload_script(studio).text(),
-    target=frame.PAGES[2],
+    target=frame.page("Preview"),
     reason="" if studio.workload.groups else "add at least one group of queries first.",
 )

@@ -32,6 +32,11 @@ PAGES = (
 )
 
 
+def page(title: str) -> PageInfo:
+    """The page of this title."""
+    return next(p for p in PAGES if p.title == title)
+
+
 _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
 
 

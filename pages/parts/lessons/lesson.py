@@ -178,7 +178,7 @@ def _onwards(lesson: Lesson, shown: Shown | None, after: Lesson | None) -> None:
         width="stretch",
     )
     if opened:
-        st.switch_page(frame.PAGES[2].file)
+        st.switch_page(frame.page("Preview").file)
     if reason:
         st.caption(f"Opening has to wait: {reason}")
     if after is not None:
