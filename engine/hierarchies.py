@@ -111,9 +111,7 @@ def branching_factor(n: int, noise: Noise = "laplace") -> int:
             height += 1
         return ((b - 1) * height - 2 * (b + 1) / 3) * height**power
 
-    # short trees of two branches have a negative value of the formula: the average is one over long ranges
-    candidates = [b for b in range(2, max(n, 2) + 1) if variance(b) > 0] or [max(n, 2)]
-    return min(candidates, key=variance)
+    return min(range(2, max(n, 2) + 1), key=variance)
 
 
 def hb(n: int, noise: Noise = "laplace") -> Array:
