@@ -40,7 +40,6 @@ from engine.family import Array, Index
 
 MAX_CELLS = 4096  # a Gram and its two companions take 400 MB there
 ROUNDING = 1e-12  # a relative change of the error below this is no improvement
-PAYS = 1e-4  # a level that lowers the error by a smaller share does not pay
 REFRESH = 8  # levels between two exact inverses; between them R and M are updated
 Boxes = npt.NDArray[np.int64]  # shape (boxes, 2, axes): first cells and ends (exclusive)
 
@@ -49,14 +48,20 @@ Boxes = npt.NDArray[np.int64]  # shape (boxes, 2, axes): first cells and ends (e
 class Options:
     """When to stop: after ``levels`` levels, the single cells included, or at the ``deadline`` of time.monotonic.
 
-    ``patience`` is the number of further levels that are tried after one that does not pay; the paper has none.
+    A level pays when it lowers the error by more than the share ``pays``; ``patience`` is the number of further levels
+    that are tried after one that does not.  The paper's rule is `PUBLISHED`: any gain pays, and the first level that
+    has none ends the search.
     ``watch`` is called after every level with the number of levels and sqrt(error / bound) - 1.
     """
 
     levels: int = 10_000
     deadline: float = math.inf
-    patience: int = 0
+    patience: int = 1
+    pays: float = 1e-4
     watch: Callable[[int, float], None] | None = None
+
+
+PUBLISHED = Options(patience=0, pays=ROUNDING)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -302,7 +307,7 @@ def _search(
             found.update(_counted(level.boxes + offset))
         norm += 1
         idle += 1
-        if norm * trace < least * (1.0 - PAYS):
+        if norm * trace < least * (1.0 - options.pays):
             best, least, idle = found.copy(), norm * trace, 0
         if idle > options.patience:
             return best, "finished: no further level pays"

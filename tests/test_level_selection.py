@@ -10,7 +10,7 @@ import engine.level_selection as selection
 from engine.decomposition import Factor
 from engine.errors import LimitExceeded, WorkloadError
 from engine.families import family
-from engine.level_selection import Options, generalised, level_selection, merge_cells, separated, svd_bound
+from engine.level_selection import PUBLISHED, Options, generalised, level_selection, merge_cells, separated, svd_bound
 from engine.lifts import WholeDomain
 from engine.solvers import DualProblem
 from engine.solvers import Options as SolverOptions
@@ -44,11 +44,11 @@ def brute_error(rows, W):
     return max(np.sum(rows**2, axis=0)) * np.sum((W @ np.linalg.pinv(rows)) ** 2)
 
 
-@pytest.mark.parametrize("patience", [0, 2])
+@pytest.mark.parametrize("options", [PUBLISHED, Options(patience=2, levels=60)], ids=["published", "patient"])
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_error_rows_and_bound(name, patience):
+def test_error_rows_and_bound(name, options):
     W, sizes = WORKLOADS[name]
-    found = level_selection(W.T @ W, sizes, Options(patience=patience, levels=60))
+    found = level_selection(W.T @ W, sizes, options)
     np.testing.assert_allclose(np.sum(found.rows**2, axis=0), 1, rtol=1e-12)
     assert found.error == pytest.approx(brute_error(found.rows, W), rel=1e-8)
     np.testing.assert_allclose(found.rows.T @ found.rows, found.precision, atol=1e-12)
@@ -68,7 +68,7 @@ def test_never_worse_than_single_cells_and_never_better_than_the_optimum(seed):
     n = len(gram)
     problem = DualProblem(lift=WholeDomain(n), factor=Factor(sizes=(n,), matrix=gram))
     optimum = problem.solution(*problem.maximise(SolverOptions(gap=1e-5)))
-    for found in (level_selection(gram), level_selection(gram, options=Options(patience=1)), generalised(gram)):
+    for found in (level_selection(gram), level_selection(gram, options=PUBLISHED), generalised(gram)):
         assert found.error <= np.trace(gram) * (1 + 1e-9)
         assert found.error >= optimum.bound * (1 - 1e-9)
     assert svd_bound(gram) <= optimum.value * (1 + 1e-9)
@@ -122,8 +122,9 @@ def test_levels_cover_every_cell_once_and_refreshing_changes_nothing(monkeypatch
 def test_patience_never_hurts_and_limits_hold():
     W = workload("range", 32)
     gram = W.T @ W
-    plain = level_selection(gram)
+    plain = level_selection(gram, options=Options(patience=0))
     assert level_selection(gram, options=Options(patience=2)).error <= plain.error * (1 + 1e-12)
+    assert level_selection(gram, options=PUBLISHED).error <= plain.error * (1 + 1e-12)
     short = level_selection(gram, options=Options(levels=3))
     assert short.levels == 3
     assert "3 levels" in short.status
@@ -132,7 +133,7 @@ def test_patience_never_hurts_and_limits_hold():
     assert "time limit" in late.status
     assert late.error == pytest.approx(np.trace(gram))
     seen = []
-    level_selection(gram, options=Options(watch=lambda levels, gap: seen.append((levels, gap))))
+    level_selection(gram, options=Options(patience=0, watch=lambda levels, gap: seen.append((levels, gap))))
     assert [levels for levels, _ in seen] == list(range(2, len(seen) + 2))
     assert seen[-1][1] == pytest.approx(math.sqrt(plain.error / plain.bound) - 1, rel=1e-6)
 
