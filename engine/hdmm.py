@@ -22,13 +22,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.decomposition import Axes, Space
+from engine.decomposition import Axes, Space, whole_group
 from engine.errors import LimitExceeded, NotApplicable, PlanError
 from engine.family import Array
 from engine.kronecker import KroneckerSolver, Tell
 from engine.marginal_strategies import MarginalStrategy, marginal_strategy, residual_traces
 from engine.product_grams import GramBuilder, Names, ProductGrams
-from engine.workload import Workload
+from engine.workload import Group, Workload
 
 NOISES = ("gaussian", "laplace")
 VARIANCE = {"gaussian": 1.0, "laplace": 2.0}  # of noise at unit budget and sensitivity 1
@@ -147,12 +147,25 @@ def _assembled(problems: Sequence[ProductGrams], solver: KroneckerSolver, operat
 
 
 def weighted_groups(workload: Workload) -> tuple[int, ...]:
-    """Return the numbers of the groups that the objective sees."""
-    return tuple(
-        k
-        for k, g in enumerate(workload.groups)
-        if g.weight > 0 and (g.query_weights is None or bool(np.any(g.query_weights)))
-    )
+    """Return the numbers of the groups that the objective sees; rows of zeros and weights of zero leave no trace."""
+    return tuple(k for k, g in enumerate(workload.groups) if g.weight > 0 and _asks(g))
+
+
+def _asks(group: Group) -> bool:
+    weights = group.query_weights
+    if weights is not None and not weights.any():
+        return False
+    parts = (whole_group(group),) if weights is not None and len(group.parts) > 1 else group.parts
+    for part in parts:
+        if weights is None and part.family.arity is not None:  # rows of ones and zeros by rule, never all zero
+            continue
+        chunks = (
+            (rows, None if weights is None else weights[i : i + len(rows)])
+            for i, rows in part.family.chunks(part.sizes)
+        )
+        if not any(bool(np.any(rows if w is None else rows[w > 0])) for rows, w in chunks):
+            return False
+    return True
 
 
 def by_sets(workload: Workload) -> list[tuple[int, ...]]:

@@ -21,7 +21,7 @@ import numpy as np
 from engine.decomposition import Factor
 from engine.family import Array
 from engine.lifts import WholeDomain
-from engine.p_identity import PIdentity, p_identity_strategy
+from engine.p_identity import PIdentity, default_p, p_identity_strategy
 from engine.product_grams import ProductGrams
 from engine.solvers import DualProblem, Options
 from engine.threads import threads_for
@@ -103,7 +103,8 @@ def svd_bound(*grams: Array) -> float:
     out = 1.0
     for gram in grams:
         eigenvalues = np.linalg.eigvalsh(gram)
-        out *= float(np.sum(np.sqrt(np.maximum(eigenvalues, 0.0)))) ** 2 / len(gram)
+        kept = eigenvalues > 1e-14 * len(gram) * eigenvalues[-1]  # the root of rounding is no rounding
+        out *= float(np.sum(np.sqrt(eigenvalues[kept]))) ** 2 / len(gram)
     return out
 
 
@@ -161,7 +162,7 @@ class KroneckerSolver:
             found: list[KroneckerStrategy] = []
             for attempt in range(1 if alone and self.noise == "gaussian" else max(1, self.restarts)):
                 if attempt == 0 or time.monotonic() < self.deadline:
-                    found.append(self._descend(problem, self._mixtures(problem, attempt, rng), rng))
+                    found.append(self._descend(problem, self._mixtures(problem, attempt, rng), rng, low=attempt > 0))
             best = min(found, key=lambda k: k.squared_error)
             self._known[problem.key] = KroneckerStrategy(
                 factors=best.factors, squared_error=best.squared_error / problem.weights.max()
@@ -186,8 +187,10 @@ class KroneckerSolver:
             )
         return out
 
-    def _descend(self, problem: ProductGrams, costs: list[Array], rng: np.random.Generator) -> KroneckerStrategy:
-        """Improve one unit after the other, from the costs that a first strategy has."""
+    def _descend(
+        self, problem: ProductGrams, costs: list[Array], rng: np.random.Generator, *, low: bool
+    ) -> KroneckerStrategy:
+        """Improve one unit after the other, from the costs that a first strategy has; ``low`` totals to begin with."""
         weights, grams = problem.weights, problem.grams
         solved: dict[int, Solved] = {}
         error = math.inf
@@ -197,7 +200,7 @@ class KroneckerSolver:
                 if self.tell is not None:
                     self.tell(f"Strategy for {' x '.join(problem.units[u])}")
                 coefficients = _elsewhere(problem, costs, u)
-                found = solved[u] = self._improve([g.matrix for g in unit], coefficients, solved.get(u), rng)
+                found = solved[u] = self._improve([g.matrix for g in unit], coefficients, solved.get(u), rng, low)
                 costs[u] = np.array([float(np.sum(found.inverse * g.matrix)) for g in unit])
             previous, error = error, float(weights @ problem.group_costs(costs))
             if error > previous * (1.0 - SETTLED) or time.monotonic() > self.deadline:
@@ -206,13 +209,20 @@ class KroneckerSolver:
         return KroneckerStrategy(factors=tuple(solved[u] for u in range(len(grams))), squared_error=error)
 
     def _improve(
-        self, grams: Sequence[Array], coefficients: Array, present: Solved | None, rng: np.random.Generator
+        self,
+        grams: Sequence[Array],
+        coefficients: Array,
+        present: Solved | None,
+        rng: np.random.Generator,
+        low: bool,
     ) -> Solved:
         total = sum(c * g for c, g in zip(coefficients, grams, strict=True)) + np.zeros_like(grams[0])
         if self.noise == "gaussian":
             start = present.dual if isinstance(present, GaussianStrategy) else None
             return gaussian_strategy(total, self.options, start)
         warm = present.theta if isinstance(present, PIdentity) else None
+        if warm is None and low:  # small totals fade where the identity suffices, large ones stay
+            warm = rng.random((default_p(total), len(total)))
         found = p_identity_strategy(total, restarts=1, seed=rng, start=warm)
         if present is not None and float(np.sum(present.inverse * total)) <= found.error:
             return present
@@ -224,6 +234,6 @@ def _elsewhere(problem: ProductGrams, costs: Sequence[Array], u: int) -> Array:
     logs = np.log(problem.weights)
     for other, own in enumerate(costs):
         if other != u:
-            logs = logs + np.log(own[problem.choice[:, other]])
+            logs = logs + np.log(np.maximum(own[problem.choice[:, other]], 1e-300))  # a group of zeros costs nothing
     terms = np.exp(logs - logs.max())
     return np.bincount(problem.choice[:, u], weights=terms, minlength=len(problem.grams[u])).astype(float)

@@ -24,6 +24,7 @@ import scipy.optimize
 from engine.family import Array
 
 STEPS = 1000
+LARGEST = 1e4  # of Theta: the identity may fade to 1e-4, and (A^T A)^-1 keeps eight digits
 RANK_ONE = 1e-12  # a Gram whose other eigenvalues are below this share of the largest asks a single query
 
 
@@ -121,14 +122,18 @@ def p_identity_strategy(
     scale, p = float(np.trace(gram)), default_p(gram) if p is None else p
     best, best_error = np.zeros((p, n)), np.inf  # with p = 1 the row becomes the total only from well above 0
     for attempt in range(max(1, restarts)):
-        first = start if start is not None and attempt == 0 and start.shape == (p, n) else rng.random((p, n)) + (p == 1)
+        first = (
+            start
+            if start is not None and attempt == 0 and start.shape == (p, n)
+            else rng.random((p, n)) + (p == 1 and attempt == 0)
+        )
         found = scipy.optimize.minimize(
             _scaled,
             first.ravel(),
             args=(gram, scale, n),
             jac=True,
             method="L-BFGS-B",
-            bounds=[(0.0, None)] * first.size,
+            bounds=[(0.0, LARGEST)] * first.size,
             options={"maxcor": 20, "maxiter": STEPS, "maxfun": 2 * STEPS, "ftol": 1e-9, "gtol": 0.0},
         )
         if found.fun < best_error:
