@@ -25,7 +25,8 @@ import numpy as np
 from benchmarks.published import SCHEMAS, WAYS
 from benchmarks.published import Row as Published
 from engine import Attribute, Budget, Schema, Workload
-from engine.hdmm import best_of, weighted_groups
+from engine.clusters import weighted_groups
+from engine.hdmm import best_of
 from engine.intervals import Prefix, Range, Width
 from engine.kronecker import gaussian_strategy, svd_bound
 from engine.marginal_strategies import Lattice, lattice_of, marginal_svd_bound, residual_traces

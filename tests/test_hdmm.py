@@ -7,18 +7,16 @@ import numpy as np
 import pytest
 import scipy.optimize
 
+from engine.clusters import by_maximal_sets, by_sets, weighted_groups
 from engine.errors import NotApplicable, PlanError
 from engine.families import Custom, Random
 from engine.hdmm import (
     OPERATORS,
     best_of,
     budget_shares,
-    by_maximal_sets,
-    by_sets,
     group_errors,
     merged,
     plus_strategy,
-    weighted_groups,
 )
 from engine.intervals import Prefix, Range
 from engine.kronecker import KroneckerSolver, gaussian_strategy, svd_bound
