@@ -27,7 +27,7 @@ from engine.family import Array
 from engine.plan import LEAVING, Plan, Query
 from engine.privacy import Budget
 from engine.strategy import Strategy
-from engine.variance import GroupVariance
+from engine.variance import GroupVariance, Summand
 
 SAME = 1e-6  # variances closer than this are equal but for the rounding of noise to the grid
 
@@ -75,7 +75,7 @@ class ExplicitPlan(Plan):
 
     Attributes
     ----------
-    answered_by : for every group of the workload, the number of its component.
+    answered_by : for every group of the workload, the number of its component, -1 when none measures it.
 
     The blocks are keyed by ("component", number); estimates of a block are least squares estimates of its table.
     """
@@ -94,6 +94,9 @@ class ExplicitPlan(Plan):
     def group_variance(self, group: int) -> GroupVariance:
         self._check_group(group)
         asked, number = self.workload.groups[group], self.answered_by[group]
+        if number < 0:
+            counts = tuple(part.count for part in asked.parts)
+            return GroupVariance(counts=counts, summands=(), unmeasured=(Summand(coefficient=1.0, arrays=()),))
         key = (number, asked.attributes, asked.key)
         if key not in self._group_variances:
             self._group_variances[key] = explicit_group_variance(asked, self.components[number])
@@ -215,8 +218,8 @@ def component_blocks(components: Sequence[Component], budget: Budget, max_record
 
 
 def answered_by(components: Sequence[Component], groups: int) -> tuple[int, ...]:
-    """Return the component of every group; raise PlanError unless every group has exactly one."""
+    """Return the component of every group, -1 where there is none; raise PlanError when a group has two."""
     found = {g: number for number, c in enumerate(components) for g in c.groups}
-    if sorted(found) != list(range(groups)) or sum(len(c.groups) for c in components) != groups:
-        raise PlanError("Every group of the workload needs exactly one component; the plan is refused.")
-    return tuple(found[g] for g in range(groups))
+    if sum(len(c.groups) for c in components) != len(found) or not set(found) <= set(range(groups)):
+        raise PlanError("A group of the workload has two components, or a component another's; the plan is refused.")
+    return tuple(found.get(g, -1) for g in range(groups))

@@ -89,7 +89,8 @@ class Measurement:
         asked = self._group(group)
         first, last, _ = slice(start, stop).indices(asked.count)
         if isinstance(self.plan, ExplicitPlan):
-            table = self.plan.table(self.estimates, self.plan.answered_by[group], asked.attributes)
+            number = self.plan.answered_by[group]
+            table = self.plan.table(self.estimates, number, asked.attributes) if number >= 0 else np.zeros(asked.sizes)
         else:
             table = self._table(asked.attributes)
         return apply_group(asked, table, first, max(first, last))

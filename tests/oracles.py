@@ -174,6 +174,13 @@ class Explicit:
         return np.linalg.norm(left, axis=1) <= 1e-7 * np.linalg.norm(W, axis=1)
 
 
+class Nothing:
+    """What answers a group without weight that no component was made for."""
+
+    def variances(self, W):
+        return np.full(len(W), math.inf)
+
+
 class LocalExplicit(Explicit):
     """A plan of components, each answering on its own: local least squares."""
 
@@ -190,7 +197,7 @@ class LocalExplicit(Explicit):
         self.reach = [set(b.attributes) for b in plan.components]
 
     def of_group(self, number):
-        return self.parts[self.answered_by[number]]
+        return self.parts[self.answered_by[number]] if self.answered_by[number] >= 0 else Nothing()
 
     def variances(self, W):
         return np.min([part.variances(W) for part in self.parts], axis=0)

@@ -8,6 +8,7 @@ from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism
 from engine.mechanisms.baselines import GaussianQueries, Identity, LaplaceQueries
 from engine.mechanisms.classic import GreedyHierarchical, Hierarchical, LevelSelection, Wavelet
+from engine.mechanisms.hdmm import HDMM
 from engine.mechanisms.marginal_tables import DataCube
 from engine.mechanisms.optimum import Optimum
 from engine.mechanisms.querysmasher import QuerySmasher
@@ -23,6 +24,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     ResidualPlannerPlus,
     ResidualPlanner,
     WeightedFourier,
+    HDMM,
     Optimum,
     LevelSelection,
     DataCube,
