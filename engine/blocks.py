@@ -14,11 +14,15 @@ and Steinke 2020, theorem 14) doubled.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from engine.decomposition import Axes, Space
 from engine.errors import PlanError
+from engine.family import Array
 from engine.strategy import Strategy
 
 GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31
@@ -35,6 +39,7 @@ class Block:
     ----------
     attributes : the attributes of the space, in schema order.
     factors : (axes, strategy) on disjoint sets of axes; the strategy of the block is their Kronecker product.
+    weights : what each row of that product is multiplied by, one axis per factor; None for 1 everywhere.
     noise : standard deviation of the noise on every strategy answer, in counts; a whole multiple of ``grid``.
     grid : spacing of the released strategy answers, in counts; a power of two.
     """
@@ -43,6 +48,7 @@ class Block:
     factors: tuple[tuple[Axes, Strategy], ...]
     noise: float
     grid: float
+    weights: Array | None = None
 
     @property
     def measurements(self) -> int:
@@ -56,7 +62,34 @@ class Block:
 
     def sensitivity(self, max_records: int) -> float:
         """Largest change of the released answers by one record, in counts, rounding included."""
-        norm = math.prod(s.column_norm for _, s in self.factors)
+        return self._released(self.column_norm, max_records)
+
+    @property
+    def column_norm(self) -> float:
+        """Largest Euclidean norm of a column of B."""
+        if self.weights is None:
+            return math.prod(s.column_norm for _, s in self.factors)
+        return math.sqrt(float(self.column_squares().max()))
+
+    def column_squares(self) -> Array:
+        """Squared norms of the columns of B, one axis per attribute: what one record of each cell moves."""
+        out = np.ones(()) if self.weights is None else self.weights**2
+        order: list[int] = []
+        sizes: list[int] = []
+        for axes, s in self.factors:
+            own = s.rows**2
+            out = np.multiply.outer(out, own.sum(axis=0)) if self.weights is None else np.tensordot(out, own, (0, 0))
+            order += axes
+            sizes += s.sizes
+        return out.reshape(sizes).transpose([order.index(a) for a in range(len(order))])
+
+    def cell_pcosts(self, max_records: int) -> Array:
+        """Privacy cost of the block for a record of each cell, one axis per attribute."""
+        return (self._released(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2
+
+    def _released(self, norm: Any, max_records: int) -> Any:
+        """A column norm of B, or several, with the rounding of what is released."""
+        # a weight takes one of the terms that are counted beyond the sums of the factors
         terms = sum(s.cells + 1 for _, s in self.factors) + 1
         gamma = terms * UNIT / (1.0 - terms * UNIT)
         return norm * GUARD * (1.0 + gamma * (2.0 * max_records + 1.0)) + self.grid * math.sqrt(self.measurements)
@@ -69,6 +102,31 @@ class Block:
 def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     """Return the privacy cost of releasing all blocks, rounded up."""
     return math.fsum(b.pcost(max_records) for b in blocks.values()) * GUARD
+
+
+def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> float:
+    """Return the privacy cost of releasing the blocks of several parts on the same records, rounded up.
+
+    A record pays for its own cell in every part, so that the cost of a space is the largest sum over its cells and not
+    the sum of the largest costs.
+    """
+    costs = []
+    for space in {space: None for part in parts for space in part}:
+        blocks = [part[space] for part in parts if space in part]
+        if len(blocks) == 1 or all(_same_rows(blocks[0], b) for b in blocks):
+            costs.append(math.fsum(b.pcost(max_records) for b in blocks))
+        else:
+            costs.append(float(np.sum([b.cell_pcosts(max_records) for b in blocks], axis=0).max()))
+    return math.fsum(costs) * GUARD
+
+
+def _same_rows(one: Block, other: Block) -> bool:
+    pairs = zip(one.factors, other.factors, strict=False)
+    return (
+        one.weights is other.weights is None
+        and len(one.factors) == len(other.factors)
+        and all(a == b and s is t for (a, s), (b, t) in pairs)
+    )
 
 
 def calibrate(
