@@ -96,7 +96,7 @@ def common_block(
         return _scaled(blocks)
 
 
-def rest(look: Block, whole: Block, stretch: float = 1.0) -> Rest:
+def rest(look: Block, whole: Block, max_records: int, stretch: float = 1.0) -> Rest:
     """Return what is left of a plan's block, its noise times ``stretch``, after the look's block.
 
     Raises
@@ -107,11 +107,11 @@ def rest(look: Block, whole: Block, stretch: float = 1.0) -> Rest:
     if look.weights is None and _aligned(look, whole):
         if all(_same(s, t) for (_, s), (_, t) in zip(look.factors, whole.factors, strict=True)):
             turns = tuple(Turn(axes=a, rows=_class_rows(s), back=s.pinv) for a, s in whole.factors)
-            return _rest(whole, turns, None, np.asarray(1.0 / look.noise**2), np.asarray(precision))
+            return _rest(max_records, whole, turns, None, np.asarray(1.0 / look.noise**2), np.asarray(precision))
         turned = [_relative(s, t) for (_, s), (_, t) in zip(look.factors, whole.factors, strict=True)]
         turns = tuple(Turn(axes=a, rows=t, back=b) for (a, _), (_, t, b, _) in zip(whole.factors, turned, strict=True))
         known = _outer([g for *_, g in turned]) / look.noise**2
-        return _rest(whole, turns, [p for p, *_ in turned], known, np.full(known.shape, precision))
+        return _rest(max_records, whole, turns, [p for p, *_ in turned], known, np.full(known.shape, precision))
     if look.weights is not None and _aligned(look, whole):
         # the look's own coordinates make every block that it was made of diagonal
         backs = [s.pinv for _, s in look.factors]
@@ -122,7 +122,7 @@ def rest(look: Block, whole: Block, stretch: float = 1.0) -> Rest:
                 Turn(axes=a, rows=_class_rows(s), back=b) for (a, s), b in zip(look.factors, backs, strict=True)
             )
             wanted = _outer([np.diag(g) for g in grams]) * precision
-            return _rest(look, turns, None, (look.weights / look.noise) ** 2, wanted)
+            return _rest(max_records, look, turns, None, (look.weights / look.noise) ** 2, wanted)
     one, other = whole_rows(look), whole_rows(whole)
     P, T, back, known = _relative_rows(one, other)
     axes = tuple(range(len(whole.attributes)))
@@ -130,6 +130,7 @@ def rest(look: Block, whole: Block, stretch: float = 1.0) -> Rest:
     merged = Strategy(sizes=_sizes(whole), rows=rows, pinv=back, complete=len(rows) == T.shape[1])
     known = known / look.noise**2
     return _rest(
+        max_records,
         replace(whole, factors=((axes, merged),), weights=None),
         (Turn(axes=axes, rows=T, back=back),),
         None,
@@ -138,9 +139,13 @@ def rest(look: Block, whole: Block, stretch: float = 1.0) -> Rest:
     )
 
 
-def on_grid(block: Block, noise: float) -> Block:
-    """Return the block with its noise rounded up to a whole number of fine grid steps."""
-    grid = 2.0 ** (math.frexp(noise)[1] - 1 - GRID_BITS)
+def on_grid(block: Block, noise: float, max_records: int) -> Block:
+    """Return the block with its noise rounded up to a whole number of fine grid steps.
+
+    The grid is coarser where answers of ``max_records`` records would not fit into 64 bits.
+    """
+    room = math.floor(math.log2(2.0**61 * noise / (max_records * block.column_norm)))
+    grid = 2.0 ** (math.frexp(noise)[1] - 1 - min(GRID_BITS, room))
     return replace(block, noise=math.ceil(noise / grid) * grid, grid=grid)
 
 
@@ -163,19 +168,31 @@ def whole_rows(block: Block) -> Array:
     return flat if block.weights is None else flat * block.weights.reshape(-1, 1)
 
 
-def _rest(basis_block: Block, turns: tuple[Turn, ...], P: Sequence[Array] | None, known: Array, wanted: Array) -> Rest:
+def _rest(
+    max_records: int,
+    basis_block: Block,
+    turns: tuple[Turn, ...],
+    P: Sequence[Array] | None,
+    known: Array,
+    wanted: Array,
+) -> Rest:
     own = np.where(wanted - known > SHARE * wanted, wanted - known, 0.0)
     if not own.any():
         return Rest(turns=turns, known=known, wanted=wanted, block=None)
     noise = 1.0 / math.sqrt(float(own.max()))
     if own.shape == ():
-        return Rest(turns=turns, known=known, wanted=wanted, block=on_grid(replace(basis_block, noise=noise), noise))
+        return Rest(
+            turns=turns,
+            known=known,
+            wanted=wanted,
+            block=on_grid(replace(basis_block, noise=noise), noise, max_records),
+        )
     factors = []
     for k, ((axes, s), turn) in enumerate(zip(basis_block.factors, turns, strict=True)):
         rows = s.rows if P is None else P[k].T @ s.rows
         factors.append((axes, Strategy(sizes=s.sizes, rows=rows, pinv=turn.back, complete=s.complete)))
     made = replace(basis_block, factors=tuple(factors), weights=np.sqrt(own) * noise)
-    return Rest(turns=turns, known=known, wanted=wanted, block=on_grid(made, noise))
+    return Rest(turns=turns, known=known, wanted=wanted, block=on_grid(made, noise, max_records))
 
 
 def _dominated(blocks: Sequence[Block]) -> Block | None:

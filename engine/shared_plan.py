@@ -211,9 +211,12 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         )
     stretch = 1.0
     for _ in range(TRIES):
-        look = {space: on_grid(block, block.noise * stretch) for space, block in ideal.items()}
-        rests = [{space: rest(block, p.blocks[space], stretch) for space, block in look.items()} for p in options]
-        parts = [_left(p, own, stretch) for p, own in zip(options, rests, strict=True)]
+        look = {space: on_grid(block, block.noise * stretch, max_records) for space, block in ideal.items()}
+        rests = [
+            {space: rest(block, p.blocks[space], max_records, stretch) for space, block in look.items()}
+            for p in options
+        ]
+        parts = [_left(p, own, max_records, stretch) for p, own in zip(options, rests, strict=True)]
         costs = [joint_pcost([look, part], max_records) / p.pcost for part, p in zip(parts, options, strict=True)]
         if max(costs) <= 1.0:
             break
@@ -262,12 +265,12 @@ def exact_split(look: float, totals: Sequence[float], *, own: Sequence[bool]) ->
     )
 
 
-def _left(option: Plan, rests: Mapping[Space, Rest], stretch: float) -> dict[Space, Block]:
+def _left(option: Plan, rests: Mapping[Space, Rest], max_records: int, stretch: float) -> dict[Space, Block]:
     """Return what an option still measures; spaces without a look are measured as in the plan itself."""
     left = {}
     for space, block in option.blocks.items():
         if space not in rests:
-            left[space] = block if stretch == 1.0 else on_grid(block, block.noise * stretch)
+            left[space] = block if stretch == 1.0 else on_grid(block, block.noise * stretch, max_records)
         elif (own := rests[space].block) is not None:
             left[space] = own
     return left

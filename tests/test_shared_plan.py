@@ -271,7 +271,7 @@ def test_blocks_of_other_products_share_nothing_when_they_are_too_large(monkeypa
     assert ("a", "b") not in split.look.blocks
     test_the_cost_matrices_of_look_and_residual_add_up_to_that_of_the_plan(split)
     with pytest.raises(LimitExceeded, match="6 coordinates are too many"):
-        rest(options[0].blocks["a", "b"], options[1].blocks["a", "b"])
+        rest(options[0].blocks["a", "b"], options[1].blocks["a", "b"], RECORDS)
 
 
 @pytest.mark.parametrize("pcosts", [(1.0, 0.9999999999999998), (0.1, 0.30000000000000004), (0.7000000000000001, 1e-1)])
