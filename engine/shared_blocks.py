@@ -104,7 +104,8 @@ def rest(look: Block, whole: Block, max_records: int, stretch: float = 1.0) -> R
     LimitExceeded : the blocks are no products of the same sets of axes, and too large to be compared densely.
     """
     precision = 1.0 / (whole.noise * stretch) ** 2
-    if look.weights is None and _aligned(look, whole):
+    products = whole.weights is None and _aligned(look, whole)
+    if look.weights is None and products:
         if all(_same(s, t) for (_, s), (_, t) in zip(look.factors, whole.factors, strict=True)):
             turns = tuple(Turn(axes=a, rows=_class_rows(s), back=s.pinv) for a, s in whole.factors)
             return _rest(max_records, whole, turns, None, np.asarray(1.0 / look.noise**2), np.asarray(precision))
@@ -112,7 +113,7 @@ def rest(look: Block, whole: Block, max_records: int, stretch: float = 1.0) -> R
         turns = tuple(Turn(axes=a, rows=t, back=b) for (a, _), (_, t, b, _) in zip(whole.factors, turned, strict=True))
         known = _outer([g for *_, g in turned]) / look.noise**2
         return _rest(max_records, whole, turns, [p for p, *_ in turned], known, np.full(known.shape, precision))
-    if look.weights is not None and _aligned(look, whole):
+    if look.weights is not None and products:
         # the look's own coordinates make every block that it was made of diagonal
         backs = [s.pinv for _, s in look.factors]
         squares = [_class_rows(s) @ b for (_, s), b in zip(whole.factors, backs, strict=True)]
@@ -219,7 +220,7 @@ def _largest(part: Block, whole: Block) -> float:
 
 def _two_products(one: Block, other: Block) -> Block | None:
     """Return the coordinate-wise smaller precision of two products on the same sets of axes, or None."""
-    if not _aligned(one, other):
+    if not _aligned(one, other) or one.weights is not None or other.weights is not None:
         return None
     factors, known = [], []
     for (axes, s), (_, t) in zip(one.factors, other.factors, strict=True):

@@ -41,7 +41,7 @@ from engine.workload import Workload
 
 FORMAT = "coarse-or-fine/1"
 MECHANISM = "common part"
-TRIES = 20_000
+TRIES, STRETCHES = 20_000, 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -210,7 +210,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             "the total, or tables on some of the same attributes."
         )
     stretch = 1.0
-    for _ in range(TRIES):
+    for _ in range(STRETCHES):
         look = {space: on_grid(block, block.noise * stretch, max_records) for space, block in ideal.items()}
         rests = [
             {space: rest(block, p.blocks[space], max_records, stretch) for space, block in look.items()}
@@ -221,6 +221,11 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         if max(costs) <= 1.0:
             break
         stretch *= math.sqrt(max(costs)) * (1.0 + 2.0**-GRID_BITS)
+    else:
+        raise PlanError(
+            f"Look and rest together cost {max(costs)} times what a plan alone costs. The split is refused; lower "
+            "max_records, or ask fewer queries."
+        )
     spends = exact_split(total_pcost(look, max_records), [p.pcost for p in options], own=[bool(part) for part in parts])
     residuals = tuple(
         Residual(schema=p.schema, max_records=max_records, blocks=part, rests=own, spend=spend)

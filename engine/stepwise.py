@@ -83,12 +83,14 @@ class Steps:
     look : the measured common part.
     choices : the decisions so far, oldest first; only a "stop" can be followed by another.
     finished : the measurement of the chosen plan, once it is there.
+    lost : attempts at the last step whose result was spent for and never saved, and which may still be at work.
     """
 
     common: CommonPlan
     look: Measurement
     choices: tuple[Choice, ...]
     finished: Measurement | None
+    lost: tuple[int, ...] = ()
 
     @property
     def choice(self) -> Choice | None:
@@ -223,18 +225,20 @@ def finish(
     LedgerError, BudgetExceeded, ResultLost, DataError : as for `measure`; also when there is no look or no choice.
     """
     book, tell = _book(ledger), teller(progress)
-    steps = resume(book, key, attempt=attempt)
+    steps = resume(book, key)
     choice = steps.choice
     if choice is None or choice.option == STOP:
         what = "Nothing was decided" if choice is None else "To stop was decided"
         raise LedgerError(f"{what} about this look. Decide for one of {', '.join(steps.common.names)} first.")
-    if steps.finished is not None:
-        return steps.finished
     common, i = steps.common, steps.common.names.index(choice.option)
     left, rest_key = common.residuals[i], _rest_key(common, i, key, attempt)
     cost = _left_to_spend(book, common, i, key, attempt)
     if not left.blocks and cost == 0:
+        if not book.notes(kind="finish", key=key):
+            book.note(dataset=steps.look.dataset, kind="finish", text="Nothing was left to measure or spend.", key=key)
         return chosen_measurement(common, i, steps.look, {}, key=key, utc=steps.look.utc)
+    if steps.finished is not None:
+        return steps.finished
     hash_, dataset = _hash(common, f"{REST}{i}"), steps.look.dataset
     if book.find(rest_key) is not None:
         return stored_rest(book, common, i, rest_key)
@@ -264,7 +268,7 @@ def rehearse_finish(common: CommonPlan, looked: Measurement, data: Any, *, optio
     return chosen_measurement(common, i, looked, answers, key="", utc="")
 
 
-def resume(ledger: Book, key: str, *, attempt: int = 1) -> Steps:
+def resume(ledger: Book, key: str) -> Steps:
     """Return everything that was done so far with the look under a key; reads no record and spends nothing.
 
     Raises
@@ -274,19 +278,18 @@ def resume(ledger: Book, key: str, *, attempt: int = 1) -> Steps:
     """
     book = _book(ledger)
     common, found = stored_look(book, key)
-    choices, finished = _choices(book, key), None
+    choices, finished, lost = _choices(book, key), None, list[int]()
     if choices and choices[-1].option != STOP:
-        i = common.names.index(choices[-1].option)
-        free = not common.residuals[i].blocks and _left_to_spend(book, common, i, key, attempt) == 0
-        rest_key = _rest_key(common, i, key, attempt)
-        if free:
+        i, attempt = common.names.index(choices[-1].option), 1
+        if not common.residuals[i].blocks and _left_to_spend(book, common, i, key, attempt) == 0:
             finished = chosen_measurement(common, i, found, {}, key=key, utc=found.utc)
-        elif book.find(rest_key) is not None:
+        while finished is None and book.find(_rest_key(common, i, key, attempt)) is not None:
             try:
-                finished = stored_rest(book, common, i, rest_key)
+                finished = stored_rest(book, common, i, _rest_key(common, i, key, attempt))
             except ResultLost:
-                finished = None  # finish says so, and takes a new attempt
-    return Steps(common=common, look=found, choices=choices, finished=finished)
+                lost.append(attempt)
+            attempt += 1
+    return Steps(common=common, look=found, choices=choices, finished=finished, lost=tuple(lost))
 
 
 def looks(ledger: Book, dataset: str) -> list[str]:

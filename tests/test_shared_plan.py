@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from contextlib import suppress
 from fractions import Fraction
 
 import numpy as np
@@ -11,13 +12,14 @@ import engine.shared_blocks
 from demo_data import schemas
 from engine import Attribute, Budget, LinearMechanism, Schema, Workload, plan
 from engine.common import CommonMechanism
-from engine.errors import LimitExceeded, PlanError
+from engine.errors import EngineError, LimitExceeded, PlanError
 from engine.families import Custom
 from engine.linear import residual
 from engine.reconstruct import estimate, strategy_answers
 from engine.shared_blocks import rest
 from engine.shared_plan import CommonPlan, coarse_or_fine, exact_split
 from tests.oracles import block_rows, workload_rows
+from tests.shapes import SHAPES
 from tests.test_common import assert_maximal
 
 RECORDS = 10_000  # a small cap, so that the rounding of dense blocks does not raise the noise by more than 1e-10
@@ -216,6 +218,36 @@ def test_variances_of_the_look_are_those_of_brute_force(split):
     everything = LinearMechanism(rows_of(split.look.schema, split.look.blocks))
     for g, rows in enumerate(workload_rows(split.look.workload)):
         np.testing.assert_allclose(split.look.variances(g), np.diag(everything.covariance(rows)), rtol=1e-7)
+
+
+PAIRS = ("querysmasher", "residualplanner+", "residualplanner", "wff")
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_any_two_mechanisms_split_on_every_shape(shape):
+    workload, options = shape() if callable(shape) else shape, []
+    for name in PAIRS:
+        with suppress(EngineError):
+            options.append(made(workload, pcost=1.0 / (1 + len(options)), mechanism=name))
+    for pair in itertools.combinations(options, 2):
+        split = coarse_or_fine(*pair)
+        test_the_cost_matrices_of_look_and_residual_add_up_to_that_of_the_plan(split)
+        test_what_is_spent_is_what_the_plan_costs_and_covers_what_is_released(split)
+
+
+def test_a_plan_shares_all_of_itself_with_itself():
+    option = CASES["prefixes"][0]
+    split = coarse_or_fine(option, option)
+    assert split.spends == ((option.pcost, 0.0),) * 2
+    assert not any(left.blocks for left in split.residuals)
+
+
+def test_a_look_can_be_an_option_itself():
+    split = coarse_or_fine(*CASES["another mechanism"])
+    assert any(b.weights is not None for b in split.look.blocks.values())
+    again = coarse_or_fine(split.look, split.options[0])
+    assert not again.residuals[0].blocks
+    test_the_cost_matrices_of_look_and_residual_add_up_to_that_of_the_plan(again)
 
 
 # --- chains, sizes, limits ---

@@ -24,7 +24,7 @@ from tests.ledger_worker import FORK
 
 measuring = sys.modules["engine.measure"]
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
-REHEARSALS = 400
+REHEARSALS = 200
 
 
 def ways(k, pcost=0.4):
@@ -188,9 +188,8 @@ def test_of_decisions_at_the_same_time_one_holds(ledger):
 # --- options that are the look, budgets, and damage ---
 
 
-def test_an_option_that_is_the_look_is_free_to_finish(ledger):
-    one = ways(1)
-    common = coarse_or_fine(one, ways(1, pcost=0.1), names=["dear", "cheap"])
+def test_an_option_that_is_the_look_draws_nothing_more(ledger):
+    common = coarse_or_fine(ways(1), ways(1, pcost=0.1), names=["dear", "cheap"])
     assert not common.residuals[1].blocks
     looked = look(common, RECORDS, dataset="survey", ledger=ledger)
     decide(ledger, looked.key, option="cheap", by="A. Reader")
@@ -198,6 +197,18 @@ def test_an_option_that_is_the_look_is_free_to_finish(ledger):
     assert sum(spent(ledger)) == Decimal(repr(common.options[1].pcost))
     for space, value in looked.estimates.items():
         np.testing.assert_allclose(done.estimates[space], value, rtol=1e-12)
+    same(resume(ledger, looked.key).finished, done)
+
+
+def test_a_last_step_that_costs_nothing_is_noted_and_not_spent(ledger):
+    common = coarse_or_fine(COMMON.options[0], COMMON.options[0])
+    looked = look(common, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, looked.key, option=1, by="A. Reader")
+    for _ in range(2):
+        done = finish(ledger, looked.key, None)
+        assert done.plan.hash == common.options[1].hash
+    assert spent(ledger) == [Decimal(repr(common.options[1].pcost))]
+    assert len(ledger.notes(kind="finish", key=looked.key)) == 1
     same(resume(ledger, looked.key).finished, done)
 
 
@@ -304,7 +315,9 @@ def test_a_kill_at_any_point_loses_at_most_one_step_and_never_draws_twice(tmp_pa
             with pytest.raises(ResultLost):
                 finish(book, key, RECORDS)
             assert spent(book) == [first, second]
-            finish(book, key, RECORDS, attempt=2)
+            assert resume(book, key).lost == (1,)
+            done = finish(book, key, RECORDS, attempt=2)
+            same(resume(book, key).finished, done)
             lost = max(second, Decimal(repr(COMMON.residuals[1].pcost)))
         else:
             finish(book, key, RECORDS)
