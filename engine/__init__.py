@@ -41,7 +41,7 @@ from engine.plan import Plan
 from engine.privacy import Budget
 from engine.reconstruct import Measurement
 from engine.schema import Attribute, Schema
-from engine.shared_plan import CommonPlan, coarse_or_fine
+from engine.shared_plan import CommonPlan, coarse_or_fine, nested_choices
 from engine.workload import Workload
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "forecast",
     "load_plan",
     "measure",
+    "nested_choices",
     "plan",
     "stepwise",
 ]

@@ -47,6 +47,8 @@ class NestedPlanRule:
     share, snr : x and y of the paper: the share of cells, in (0, 1], and the least signal-to-noise ratio, above 0.
     sigmas : width of the confidence bounds in standard errors of the look; 0 decides by the estimate alone.
 
+    In a chain of choices, to look closer is judged by the analysis that comes next.
+
     Raises
     ------
     PlanError : an option out of range.
@@ -73,8 +75,7 @@ class NestedPlanRule:
                 f"The primary analysis has {self.queries:,} queries; the rule takes at most {MOST_QUERIES:,}. Choose a "
                 "coarser primary analysis."
             )
-        for plan in (self.common.look, *(self.common.options[i] for i in (self._primary, *self.finer))):
-            _ = self._errors[id(plan)]
+        _ = self._errors
 
     @property
     def _primary(self) -> int:
@@ -104,9 +105,9 @@ class NestedPlanRule:
     @cached_property
     def _errors(self) -> Mapping[int, Array]:
         """Standard errors of all primary queries, in counts, shape (queries,), by plan."""
-        named = {id(p): f"option '{name}'" for name, p in zip(self.common.names, self.common.options, strict=True)}
+        named = {id(p): f"option '{name}'" for name, p in self.common.analyses}
         found = {}
-        for plan in (self.common.look, *self.common.options[self._primary :]):
+        for plan in (self.common.look, *map(self._judged, (self._primary, *self.finer))):
             asked = replace(plan, workload=replace(plan.workload, groups=self.groups))
             parts = []
             for i, group in enumerate(self.groups):
@@ -122,9 +123,14 @@ class NestedPlanRule:
             found[id(plan)] = np.concatenate(parts)
         return found
 
+    def _judged(self, option: int) -> Plan:
+        """The plan that stands for an option: what a closer look would lead to next."""
+        later = self.common.following
+        return self.common.options[option] if later is None or option != 1 else later.options[0]
+
     def errors(self, option: int | str | None = None) -> Array:
         """Standard errors of the primary queries by an option, or by the look, in counts, shape (queries,)."""
-        plan = self.common.look if option is None else self.common.options[self.common.position(option)]
+        plan = self.common.look if option is None else self._judged(self.common.position(option))
         return self._errors[id(plan)]
 
     def estimates(self, looked: Measurement) -> Array:
@@ -232,6 +238,8 @@ def spread_of_plans(
     Source: section 6.1, equation 2.
     """
     cells = common.look.schema.size
+    if common.following is not None:
+        raise NotApplicable("The general rule compares analyses; in a chain of choices use the nested rule.")
     asked = max(p.workload.queries for p in common.options)
     if cells > MOST_CELLS or asked * cells > MOST_ENTRIES:
         raise NotApplicable(

@@ -40,7 +40,7 @@ from engine.shared_blocks import GRID_BITS, Rest, common_block, on_grid, rest
 from engine.workload import Workload
 
 FORMAT = "coarse-or-fine/1"
-MECHANISM = "common part"
+MECHANISM, FINER = "common part", "look closer"
 TRIES, STRETCHES = 20_000, 20
 
 
@@ -79,6 +79,7 @@ class CommonPlan:
     residuals : what is left of each plan.
     found : residual space -> how its common part was found, in words.
     stretch : factor of all noise against the plans alone; 1 but for rounding that would pass the budget.
+    following : the next choice of a chain, whose look is the last option of this one; see `nested_choices`.
     """
 
     options: tuple[Plan, ...]
@@ -87,6 +88,13 @@ class CommonPlan:
     residuals: tuple[Residual, ...]
     found: Mapping[Space, str]
     stretch: float
+    following: CommonPlan | None = None
+
+    @property
+    def analyses(self) -> tuple[tuple[str, Plan], ...]:
+        """Names and plans of all analyses that can be reached, those of later choices included."""
+        own = tuple(zip(self.names, self.options, strict=True))
+        return own if self.following is None else (*own[:-1], *self.following.analyses)
 
     @property
     def spends(self) -> tuple[tuple[float, float], ...]:
@@ -96,7 +104,7 @@ class CommonPlan:
     @property
     def saved(self) -> float:
         """Share of the budget, that of the dearest plan, that a separate look would take away."""
-        return self.look.budget.pcost / max(p.pcost for p in self.options)
+        return self.look.budget.pcost / max(price(p) for p in self.options)
 
     @property
     def maximal(self) -> bool:
@@ -106,7 +114,8 @@ class CommonPlan:
     @cached_property
     def hash(self) -> str:
         """Identity of the options, in their order."""
-        return hashlib.sha256("|".join([FORMAT, *(p.hash for p in self.options)]).encode()).hexdigest()
+        later = "" if self.following is None else self.following.hash
+        return hashlib.sha256("|".join([FORMAT, later, *(p.hash for p in self.options)]).encode()).hexdigest()
 
     def position(self, option: int | str) -> int:
         """Return the number of an option that is given by number or name.
@@ -121,7 +130,7 @@ class CommonPlan:
 
     def budget_shares(self) -> pd.DataFrame:
         """Return one row an option: option, shared and own pcost, and their exact sum, total; for bars."""
-        rows = [(n, a, b, p.pcost) for n, (a, b), p in zip(self.names, self.spends, self.options, strict=True)]
+        rows = [(n, a, b, price(p)) for n, (a, b), p in zip(self.names, self.spends, self.options, strict=True)]
         return pd.DataFrame(rows, columns=["option", "shared", "own", "total"])
 
     def by_space(self) -> pd.DataFrame:
@@ -151,8 +160,9 @@ class CommonPlan:
 
     def to_json(self) -> str:
         """Return the options as JSON text; `from_json` makes the same split again."""
-        plans = [json.loads(p.to_json()) for p in self.options]
-        data = {"format": FORMAT, "names": list(self.names), "options": plans, "hash": self.hash}
+        plans = [json.loads(p.to_json()) for _, p in self.analyses]
+        names, chain = [name for name, _ in self.analyses], self.following is not None
+        data = {"format": FORMAT, "names": names, "options": plans, "chain": chain, "hash": self.hash}
         return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
@@ -164,7 +174,8 @@ class CommonPlan:
             raise PlanError("The file of options is not valid JSON. Export it again.") from None
         if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("options"), list):
             raise PlanError(f'This is no file of options. Give JSON with "format": "{FORMAT}".')
-        made = coarse_or_fine(*(load_plan(json.dumps(p)) for p in data["options"]), names=data.get("names"))
+        split = nested_choices if data.get("chain") else coarse_or_fine
+        made = split(*(load_plan(json.dumps(p)) for p in data["options"]), names=data.get("names"))
         if made.hash != data.get("hash"):
             raise PlanError("The file of options was changed after it was written. Export it again.")
         return made
@@ -217,7 +228,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             for p in options
         ]
         parts = [_left(p, own, max_records, stretch) for p, own in zip(options, rests, strict=True)]
-        costs = [joint_pcost([look, part], max_records) / p.pcost for part, p in zip(parts, options, strict=True)]
+        costs = [joint_pcost([look, part], max_records) / price(p) for part, p in zip(parts, options, strict=True)]
         if max(costs) <= 1.0:
             break
         stretch *= math.sqrt(max(costs)) * (1.0 + 2.0**-GRID_BITS)
@@ -226,7 +237,9 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             f"Look and rest together cost {max(costs)} times what a plan alone costs. The split is refused; lower "
             "max_records, or ask fewer queries."
         )
-    spends = exact_split(total_pcost(look, max_records), [p.pcost for p in options], own=[bool(part) for part in parts])
+    spends = exact_split(
+        total_pcost(look, max_records), [price(p) for p in options], own=[bool(part) for part in parts]
+    )
     residuals = tuple(
         Residual(schema=p.schema, max_records=max_records, blocks=part, rests=own, spend=spend)
         for p, part, own, (_, spend) in zip(options, parts, rests, spends, strict=True)
@@ -239,6 +252,44 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         found=found,
         stretch=stretch,
     )
+
+
+def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> CommonPlan:
+    """Split plans from coarse to fine into a chain of choices: the coarsest, or go on and look closer.
+
+    The last choice is between the last two plans.  Each choice before it is between one plan and the look of the next
+    choice, so that to go on is to measure what that look has beyond the present one.  Every way through the chain costs
+    what the plan at its end costs alone.  Arguments and errors are those of `coarse_or_fine`.
+
+    Source: section 7.5.3.  A look here is common to its plan and the next look; for analyses that are nested as there,
+    that is what all remaining analyses share.
+
+    >>> from engine.mechanisms import plan
+    >>> from engine.schema import Attribute
+    >>> schema = Schema([Attribute.of_size(name, 2) for name in "abcd"])
+    >>> ways = [plan(Workload.all_ways(schema, ways=k, family="marginal"), Budget(pcost=1.0)) for k in (1, 2, 3)]
+    >>> first = nested_choices(*ways)
+    >>> first.names, first.following.names
+    (('option 1', 'look closer'), ('option 2', 'option 3'))
+    """
+    names = _checked_names(options, names)
+    if FINER in names:
+        raise PlanError(f"{FINER!r} stands for the next choice; give the option another name.")
+    made = coarse_or_fine(*options[-2:], names=names[-2:])
+    for option, name in zip(reversed(options[:-2]), reversed(names[:-2]), strict=True):
+        first = coarse_or_fine(option, made.look, names=[name, FINER])
+        if not first.residuals[1].blocks:
+            raise PlanError(
+                f"To look closer than '{name}' would tell nothing new. Leave this option out, or choose between all of "
+                "them at once with coarse_or_fine."
+            )
+        made = replace(first, following=made)
+    return made
+
+
+def price(option: Plan) -> float:
+    """Return what an option takes from the budget: a plan its pcost, a look that is gone on to what it spends."""
+    return option.budget.pcost if option.mechanism == MECHANISM else option.pcost
 
 
 def exact_split(look: float, totals: Sequence[float], *, own: Sequence[bool]) -> tuple[tuple[float, float], ...]:

@@ -64,16 +64,32 @@ def chosen_measurement(
 def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, answers: Answers) -> None:
     """Write a look with all options, so that it can be finished from this file and the ledger alone."""
     found = look_measurement(common, answers, key="", dataset="", utc="", rehearsal=False)
-    _write(file, receipt, LOOK, answers, found.estimates, {"common.json": common.to_json()})
+    texts = {"common.json": common.to_json(), "spent.txt": repr(receipt.pcost)}
+    _write(file, receipt, LOOK, answers, found.estimates, texts)
 
 
 def write_rest(
     file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, receipt: Receipt, answers: Answers
 ) -> None:
-    """Write the step with the combined estimates, so that no later change of a library can alter them."""
+    """Write the step with the combined estimates; where it leads to the next choice of a chain, as the look of that."""
     found = chosen_measurement(common, i, looked, answers, key="", utc="")
-    texts = {"plan.json": common.options[i].to_json(), "look.txt": looked.key}
-    _write(file, receipt, REST, answers, found.estimates, texts)
+    if leads_on(common, i) and common.following is not None:
+        texts = {"common.json": common.following.to_json(), "spent.txt": repr(common.options[i].budget.pcost)}
+        _write(file, receipt, LOOK, answers, found.estimates, texts | {"look.txt": looked.key})
+        return
+    _write(
+        file,
+        receipt,
+        REST,
+        answers,
+        found.estimates,
+        {"plan.json": common.options[i].to_json(), "look.txt": looked.key},
+    )
+
+
+def leads_on(common: CommonPlan, i: int) -> bool:
+    """Whether an option is the look of the next choice of a chain."""
+    return common.following is not None and i == len(common.options) - 1
 
 
 def _write(
@@ -146,15 +162,18 @@ def _read(archive: zipfile.ZipFile, name: str, dtype: Any, shape: tuple[int, ...
     return array
 
 
-def stored_look(book: Ledger, key: str) -> tuple[CommonPlan, Measurement]:
-    """Return the options and the measurement of a look.
+def stored_look(book: Ledger, key: str) -> tuple[CommonPlan, Measurement, str]:
+    """Return the options, the measurement of a look, and what was spent until then, in pcost as a decimal number.
 
     Raises: ResultLost if it was spent but never saved; LedgerError if it is no look, or its file is damaged.
     """
     with _Stored(book, key) as archive:
         head = _head(archive, key, LOOK)
         common = CommonPlan.from_json(archive.read("common.json"))
-        answers, estimates = _arrays(archive, common, common.look.blocks)
+        spent = archive.read("spent.txt").decode()
+        # what a closer look drew were the answers of another choice's rest; its estimates hold them
+        drawn = {} if "look.txt" in archive.namelist() else common.look.blocks
+        answers, estimates = _arrays(archive, common, drawn)
     found = Measurement(
         plan=common.look,
         dataset=head["dataset"],
@@ -164,13 +183,13 @@ def stored_look(book: Ledger, key: str) -> tuple[CommonPlan, Measurement]:
         answers_on_grid=answers,
         estimates=estimates,
     )
-    return common, found
+    return common, found, spent
 
 
 def stored_rest(book: Ledger, common: CommonPlan, i: int, key: str) -> Measurement:
     """Return the measurement of option i that was stored under the key of its last step; raises as `stored_look`."""
     with _Stored(book, key) as archive:
-        head = _head(archive, key, REST)
+        head = _head(archive, key, LOOK if leads_on(common, i) else REST)
         answers, estimates = _arrays(archive, common, common.residuals[i].blocks, i)
     return Measurement(
         plan=common.options[i],

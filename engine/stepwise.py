@@ -17,6 +17,7 @@ choice between them is made from released numbers.  That is why each look is fin
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ from engine.errors import BudgetExceeded, LedgerError, PlanError, ResultLost
 from engine.ledger import Ledger, release_key
 from engine.measure import Intake, Progress, count, draw, spend_draw_save, teller
 from engine.reconstruct import Measurement
-from engine.shared_plan import CommonPlan
+from engine.shared_plan import CommonPlan, price
 from engine.step_files import (
     LOOK,
     REST,
@@ -83,6 +84,7 @@ class Steps:
     look : the measured common part.
     choices : the decisions so far, oldest first; only a "stop" can be followed by another.
     finished : the measurement of the chosen plan, once it is there.
+    spent : what was spent for this look and all before it, in pcost as a decimal number.
     lost : attempts at the last step whose result was spent for and never saved, and which may still be at work.
     """
 
@@ -90,6 +92,7 @@ class Steps:
     look: Measurement
     choices: tuple[Choice, ...]
     finished: Measurement | None
+    spent: str
     lost: tuple[int, ...] = ()
 
     @property
@@ -125,8 +128,10 @@ def look(
     book, key = _opened(dataset, ledger), look_key(common, dataset=dataset, attempt=attempt)
     if book.find(key) is not None:
         return resume(book, key).look
+    if CommonPlan.from_json(common.to_json()).spends != common.spends:
+        raise PlanError("These options do not come back from their file as they are. Nothing was spent; please report.")
     hash_, cost = _hash(common, LOOK), common.look.budget.pcost
-    _check_left(book, dataset, min(p.pcost for p in common.options))
+    _check_left(book, dataset, min(price(p) for p in common.options))
     counts = count(common.look, data, on_refused, tell, intake, memory_limit)
     done = spend_draw_save(
         common.look,
@@ -211,7 +216,8 @@ def finish(
 ) -> Measurement:
     """Measure what is left of the option that was chosen for a look, and return the measurement of its plan.
 
-    Its `answers_on_grid` are those of this step; its estimates combine both steps, weighted by precision.
+    Its `answers_on_grid` are those of this step; its estimates combine both steps, weighted by precision.  Where the
+    option was to look closer, it is the look of the next choice: decide and finish again under its `key`.
 
     Parameters
     ----------
@@ -232,7 +238,7 @@ def finish(
         raise LedgerError(f"{what} about this look. Decide for one of {', '.join(steps.common.names)} first.")
     common, i = steps.common, steps.common.names.index(choice.option)
     left, rest_key = common.residuals[i], _rest_key(common, i, key, attempt)
-    cost = _left_to_spend(book, common, i, key, attempt)
+    cost = _left_to_spend(common, i, steps.spent, attempt)
     if not left.blocks and cost == 0:
         if not book.notes(kind="finish", key=key):
             book.note(dataset=steps.look.dataset, kind="finish", text="Nothing was left to measure or spend.", key=key)
@@ -277,11 +283,11 @@ def resume(ledger: Book, key: str) -> Steps:
     LedgerError : nothing was ever spent under this key, it is no look, or a stored file is damaged.
     """
     book = _book(ledger)
-    common, found = stored_look(book, key)
+    common, found, spent = stored_look(book, key)
     choices, finished, lost = _choices(book, key), None, list[int]()
     if choices and choices[-1].option != STOP:
         i, attempt = common.names.index(choices[-1].option), 1
-        if not common.residuals[i].blocks and _left_to_spend(book, common, i, key, attempt) == 0:
+        if not common.residuals[i].blocks and _left_to_spend(common, i, spent, attempt) == 0:
             finished = chosen_measurement(common, i, found, {}, key=key, utc=found.utc)
         while finished is None and book.find(_rest_key(common, i, key, attempt)) is not None:
             try:
@@ -289,7 +295,7 @@ def resume(ledger: Book, key: str) -> Steps:
             except ResultLost:
                 lost.append(attempt)
             attempt += 1
-    return Steps(common=common, look=found, choices=choices, finished=finished, lost=tuple(lost))
+    return Steps(common=common, look=found, choices=choices, finished=finished, spent=spent, lost=tuple(lost))
 
 
 def looks(ledger: Book, dataset: str) -> list[str]:
@@ -308,16 +314,15 @@ def _hash(common: CommonPlan, step: str) -> str:
 
 
 def _rest_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
-    dataset, _, looked = key.rsplit("|", 2)
-    # the number of the look is part of the key: two looks never share a residual
+    dataset, *_ = key.rsplit("|", 2)
+    # the key of the look is part of it: two looks never share a residual
+    looked = hashlib.sha256(key.encode()).hexdigest()[:16]
     return release_key(dataset=dataset, plan_hash=f"{REST}{i}:{looked}:{common.hash}", attempt=attempt)
 
 
-def _left_to_spend(book: Ledger, common: CommonPlan, i: int, key: str, attempt: int) -> float:
+def _left_to_spend(common: CommonPlan, i: int, spent: str, attempt: int) -> float:
     """Return what the last step costs: the rest of the plan's pcost; all of its own when it is drawn once more."""
-    receipt = book.find(key)
-    spent = common.look.budget.pcost if receipt is None else receipt.pcost
-    exact = Decimal(repr(common.options[i].pcost)) - Decimal(repr(spent))
+    exact = Decimal(repr(price(common.options[i]))) - Decimal(spent)
     if exact < 0 or Decimal(repr(float(exact))) != exact:
         raise LedgerError("What the look spent does not fit these options; the file of the look was changed.")
     return float(exact) if attempt == 1 else max(float(exact), common.residuals[i].pcost)

@@ -12,15 +12,16 @@ import pytest
 
 import engine.ledger
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Schema, Workload, plan
+from engine import Attribute, Budget, NestedPlanRule, Schema, Workload, plan
 from engine.counts import count_marginals
 from engine.decide import Decision
 from engine.errors import BudgetExceeded, EngineError, LedgerError, PlanError, ResultLost
 from engine.ledger import Ledger
 from engine.reconstruct import apply_group
-from engine.shared_plan import coarse_or_fine
+from engine.shared_plan import coarse_or_fine, nested_choices
 from engine.stepwise import decide, finish, look, look_key, looks, rehearse_finish, resume
 from tests.ledger_worker import FORK
+from tests.test_shared_plan import cost_of
 
 measuring = sys.modules["engine.measure"]
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
@@ -183,6 +184,85 @@ def test_of_decisions_at_the_same_time_one_holds(ledger):
         thread.join()
     assert sum(isinstance(result, str) for result in results) == 1
     assert len(ledger.notes(kind="decision", key=looked.key)) == 1
+
+
+# --- chains of choices ---
+
+
+CHAIN = nested_choices(ways(1), ways(2), ways(3), names=["1-way", "2-way", "3-way"])
+
+
+@pytest.mark.parametrize("path", [["1-way"], ["look closer", "2-way"], ["look closer", "3-way"]])
+def test_every_way_through_a_chain_costs_what_its_end_costs_alone(ledger, path):
+    key, common = look(CHAIN, RECORDS, dataset="survey", ledger=ledger).key, CHAIN
+    for option in path:
+        before = resume(ledger, key)
+        assert before.common.names == common.names
+        decide(ledger, key, option=option, by="A. Reader")
+        done = finish(ledger, key, RECORDS)
+        same(resume(ledger, key).finished, done)
+        same(finish(ledger, key, None), done)
+        key, common = done.key, common.following
+    plans = dict(CHAIN.analyses)
+    assert done.plan.hash == plans[path[-1]].hash
+    assert len(spent(ledger)) == len(path) + 1
+    assert sum(spent(ledger)) == Decimal(repr(plans[path[-1]].pcost))
+    assert ledger.verify() == ()
+
+
+def test_the_law_at_the_end_of_a_chain_is_that_of_the_plan_alone():
+    option = dict(CHAIN.analyses)["3-way"]
+    blocks = [CHAIN.look.blocks, CHAIN.residuals[1].blocks, CHAIN.following.residuals[1].blocks]
+    parts, whole = [cost_of(SCHEMA, own) for own in blocks], cost_of(SCHEMA, option.blocks)
+    np.testing.assert_allclose(sum(parts), whole, atol=1e-9 * whole.max())
+    assert np.diag(sum(parts)).max() <= option.pcost
+    counts = count_marginals(RECORDS, SCHEMA, [SCHEMA.names])
+    truth = counts[SCHEMA.names].ravel()
+    errors = []
+    for _ in range(REHEARSALS):
+        looked = look(CHAIN, counts, rehearsal=True)
+        closer = rehearse_finish(CHAIN, looked, counts, option="look closer")
+        done = rehearse_finish(CHAIN.following, closer, counts, option="3-way")
+        errors.append(done.values(0) - truth)
+    assert np.mean(np.square(errors)) / option.variances(0).mean() == pytest.approx(1.0, abs=0.15)
+
+
+def test_a_closer_look_is_judged_by_the_analysis_that_comes_next():
+    rule = NestedPlanRule(common=CHAIN, share=0.5, snr=5)
+    both = NestedPlanRule(common=COMMON, share=0.5, snr=5)
+    np.testing.assert_allclose(rule.errors("look closer"), both.errors("2-way"), rtol=1e-12)
+    looked = look(CHAIN, RECORDS, rehearsal=True)
+    assert rule.decide(looked).choice == 1
+    closer = rehearse_finish(CHAIN, looked, RECORDS, option="look closer")
+    assert NestedPlanRule(common=CHAIN.following, share=0.5, snr=5).decide(closer).choice in (0, 1)
+
+
+def test_two_looks_of_a_chain_never_share_a_closer_look(ledger):
+    ledger.add_dataset("large", total=Budget(pcost=2.0))
+    ends = []
+    for attempt in (1, 2):
+        key = look(CHAIN, RECORDS, dataset="large", ledger=ledger, attempt=attempt).key
+        for option in ("look closer", "3-way"):
+            decide(ledger, key, option=option, by="A. Reader")
+            done = finish(ledger, key, RECORDS)
+            key = done.key
+        ends.append(done)
+    assert ends[0].key != ends[1].key
+    assert len(spent(ledger)) == 6
+
+
+def test_options_that_cannot_be_read_back_are_refused_before_anything_is_spent(ledger):
+    odd = coarse_or_fine(COMMON.look, COMMON.options[0])
+    with pytest.raises(PlanError):
+        look(odd, RECORDS, dataset="survey", ledger=ledger)
+    assert spent(ledger) == []
+
+
+def test_a_chain_is_refused_where_a_closer_look_tells_nothing_new():
+    with pytest.raises(PlanError, match="nothing new"):
+        nested_choices(ways(1, pcost=1.0), ways(1), ways(1))
+    with pytest.raises(PlanError, match="stands for the next choice"):
+        nested_choices(ways(1), ways(2), names=["look closer", "fine"])
 
 
 # --- options that are the look, budgets, and damage ---
