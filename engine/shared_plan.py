@@ -284,7 +284,24 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
                 "them at once with coarse_or_fine."
             )
         made = replace(first, following=made)
+    _check_ways(made)
     return made
+
+
+def _check_ways(chain: CommonPlan) -> None:
+    """Refuse a chain in which all that is released on a way together passes what its end costs."""
+    released: list[Mapping[Space, Block]] = [chain.look.blocks]
+    choice: CommonPlan | None = chain
+    while choice is not None:
+        for i, (option, left) in enumerate(zip(choice.options, choice.residuals, strict=True)):
+            cost = joint_pcost([*released, left.blocks], left.max_records)
+            if cost > price(option):
+                raise PlanError(
+                    f"The steps to '{choice.names[i]}' round so often that together they cost {cost}, over the "
+                    f"{price(option)} of the plan. Lower max_records, or use coarse_or_fine."
+                )
+        released.append(choice.residuals[-1].blocks)
+        choice = choice.following
 
 
 def price(option: Plan) -> float:
