@@ -150,6 +150,15 @@ def on_grid(block: Block, noise: float, max_records: int) -> Block:
     return replace(block, noise=math.ceil(noise / grid) * grid, grid=grid)
 
 
+def class_estimate(block: Block, answers: Array, sizes: Sequence[int]) -> Array:
+    """Return class coordinates, one axis per attribute, from answers in counts, one axis per factor."""
+    out, order = answers, list[int]()
+    for axes, strategy in block.factors:
+        out = np.tensordot(out, strategy.pinv, axes=(0, 1))
+        order += axes
+    return out.reshape([sizes[a] - 1 for a in order]).transpose([order.index(a) for a in range(len(order))])
+
+
 def whole_rows(block: Block) -> Array:
     """Return M of a block on all class coordinates, shape (measurements, class coordinates); small blocks only."""
     dimension = math.prod(n - 1 for n in _sizes(block))

@@ -16,32 +16,30 @@ Source: Xiao, Wang, Zhang and Kifer 2022, sections 3 and 5, on the blocks of `en
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, Decimal
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from engine.blocks import Block, joint_pcost, total_pcost
-from engine.decomposition import Complement, Space
+from engine.decomposition import Complement, Space, digest
 from engine.errors import PlanError
 from engine.family import Array
 from engine.mechanisms import load_plan
 from engine.plan import Plan
 from engine.privacy import Budget
 from engine.schema import Schema
-from engine.shared_blocks import GRID_BITS, Rest, common_block, on_grid, rest
+from engine.shared_blocks import GRID_BITS, Rest, class_estimate, common_block, on_grid, rest
+from engine.spends import exact_split
 from engine.workload import Workload
 
 FORMAT = "coarse-or-fine/1"
 MECHANISM, FINER = "common part", "look closer"
-TRIES, STRETCHES = 20_000, 20
+STRETCHES = 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -155,7 +153,7 @@ class CommonPlan:
                 found[space] = left.combine(look[space], answers.get(space))
             else:
                 block = self.residuals[option].blocks[space]
-                found[space] = _estimate(block, answers[space], self.options[option].schema.sizes(space))
+                found[space] = class_estimate(block, answers[space], self.options[option].schema.sizes(space))
         return found
 
     def to_json(self) -> str:
@@ -309,35 +307,6 @@ def price(option: Plan) -> float:
     return option.budget.pcost if option.mechanism == MECHANISM else option.pcost
 
 
-def exact_split(look: float, totals: Sequence[float], *, own: Sequence[bool]) -> tuple[tuple[float, float], ...]:
-    """Return (look, residual) for every total: floats whose shown decimals add up to the total's exactly.
-
-    The look is rounded up in its 12th digit, and a little further until every difference is a number that a float shows
-    as it is.  ``own`` tells which options have something left to measure; one that has nothing is the look itself, and
-    its residual costs 0, or a digit past the 12th that keeps the sums exact.
-
-    >>> exact_split(0.4, [1.0, 0.9999999999999998], own=[True, True])
-    ((0.4, 0.6), (0.4, 0.5999999999999998))
-    """
-    goals = [Decimal(repr(total)) for total in totals]
-    cost = Decimal(repr(look))
-    # a step is worth a 12th digit of the look, or a 17th of the largest total, where floats get sparse
-    step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(goals).adjusted() - 16))
-    first = cost.quantize(step, ROUND_CEILING)
-    alone = [goal for goal, left in zip(goals, own, strict=True) if not left and goal >= cost]
-    for spent in itertools.chain(alone, (first + k * step for k in range(TRIES))):
-        left = [goal - spent for goal in goals]
-        if min(left) < 0:
-            continue
-        shown = all(Decimal(repr(float(x))) == x for x in [spent, *left])
-        if shown and all(x > 0 or not some for x, some in zip(left, own, strict=True)):
-            return tuple((float(spent), float(x)) for x in left)
-    raise PlanError(
-        f"The costs {list(totals)} cannot be split exactly after a look of {look!r}: they are too close to it, or too "
-        "far from each other. Give the options budgets that are closer together, or leave out the cheapest."
-    )
-
-
 def _left(option: Plan, rests: Mapping[Space, Rest], max_records: int, stretch: float) -> dict[Space, Block]:
     """Return what an option still measures; spaces without a look are measured as in the plan itself."""
     left = {}
@@ -392,7 +361,7 @@ def _agreed(options: Sequence[Plan]) -> tuple[dict[str, Array], dict[Space, Comp
         for name in {name for space in plan.blocks for name in space}:
             pi = plan.centers.get(name)
             others = [p for p in options if any(name in space for space in p.blocks)]
-            if any(not _equal(pi, p.centers.get(name)) for p in others):
+            if any(digest(pi) != digest(p.centers.get(name)) for p in others):
                 raise PlanError(
                     f"The plans split '{name}' at different centers, so that its residual spaces are not the same. "
                     'Plan all options with the option centers="uniform".'
@@ -412,10 +381,6 @@ def _agreed(options: Sequence[Plan]) -> tuple[dict[str, Array], dict[Space, Comp
     return centers, complements
 
 
-def _equal(one: Array | None, other: Array | None) -> bool:
-    return one is other or (one is not None and other is not None and np.array_equal(one, other))
-
-
 def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple[str, ...]:
     if len(options) < 2 or not all(isinstance(p, Plan) for p in options):
         raise PlanError(f"{len(options)} arguments were given; give at least two plans.")
@@ -429,12 +394,3 @@ def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple
             "characters, none of them 'stop'."
         )
     return chosen
-
-
-def _estimate(block: Block, answers: Array, sizes: Sequence[int]) -> Array:
-    """Return class coordinates, one axis per attribute, from answers in counts, one axis per factor."""
-    out, order = answers, list[int]()
-    for axes, strategy in block.factors:
-        out = np.tensordot(out, strategy.pinv, axes=(0, 1))
-        order += axes
-    return out.reshape([sizes[a] - 1 for a in order]).transpose([order.index(a) for a in range(len(order))])

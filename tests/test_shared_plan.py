@@ -17,7 +17,8 @@ from engine.families import Custom
 from engine.linear import residual
 from engine.reconstruct import estimate, strategy_answers
 from engine.shared_blocks import rest
-from engine.shared_plan import CommonPlan, coarse_or_fine, exact_split
+from engine.shared_plan import CommonPlan, coarse_or_fine
+from engine.spends import exact_split
 from tests.oracles import block_rows, workload_rows
 from tests.shapes import SHAPES
 from tests.test_common import assert_maximal
