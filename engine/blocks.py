@@ -17,11 +17,15 @@ of epsilon_k are together (sum of epsilon_k)-DP, which is (sum)^2 / 2-zCDP (Bun 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from engine.decomposition import Axes, Space
 from engine.errors import PlanError
+from engine.family import Array
 from engine.strategy import Strategy
 
 GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31
@@ -39,6 +43,7 @@ class Block:
     ----------
     attributes : the attributes of the space, in schema order.
     factors : (axes, strategy) on disjoint sets of axes; the strategy of the block is their Kronecker product.
+    weights : what each row of that product is multiplied by, one axis per factor; None for 1 everywhere.
     noise : standard deviation of the noise on every strategy answer, in counts.
     grid : spacing of the released strategy answers, in counts; a power of two.
     law : "gaussian" or "laplace"; the scale of the noise is a whole multiple of ``grid``.
@@ -49,6 +54,7 @@ class Block:
     noise: float
     grid: float
     law: str = "gaussian"
+    weights: Array | None = None
 
     @property
     def measurements(self) -> int:
@@ -65,9 +71,38 @@ class Block:
 
         In the Euclidean norm for Gaussian noise, in the L1 norm for Laplace noise.
         """
-        laplace = self.law == "laplace"
-        norm = math.prod(s.column_sum if laplace else s.column_norm for _, s in self.factors)
-        rounding = self.measurements if laplace else math.sqrt(self.measurements)
+        if self.law == "laplace":
+            norm = math.prod(s.column_sum for _, s in self.factors)
+            return float(self._released(norm, max_records))
+        return float(self._released(self.column_norm, max_records))
+
+    @property
+    def column_norm(self) -> float:
+        """Largest Euclidean norm of a column of B."""
+        if self.weights is None:
+            return math.prod(s.column_norm for _, s in self.factors)
+        return math.sqrt(float(self.column_squares().max()))
+
+    def column_squares(self) -> Array:
+        """Squared norms of the columns of B, one axis per attribute: what one record of each cell moves."""
+        out = np.ones(()) if self.weights is None else self.weights**2
+        order: list[int] = []
+        sizes: list[int] = []
+        for axes, s in self.factors:
+            own = s.rows**2
+            out = np.multiply.outer(out, own.sum(axis=0)) if self.weights is None else np.tensordot(out, own, (0, 0))
+            order += axes
+            sizes += s.sizes
+        return out.reshape(sizes).transpose([order.index(a) for a in range(len(order))])
+
+    def cell_pcosts(self, max_records: int) -> Array:
+        """Privacy cost of the block for a record of each cell, one axis per attribute."""
+        return (self._released(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2
+
+    def _released(self, norm: Any, max_records: int) -> Any:
+        """A column norm of B, or several, with the rounding of what is released."""
+        rounding = self.measurements if self.law == "laplace" else math.sqrt(self.measurements)
+        # a weight takes one of the terms that are counted beyond the sums of the factors
         terms = sum(s.cells + 1 for _, s in self.factors) + 1
         gamma = terms * UNIT / (1.0 - terms * UNIT)
         return norm * GUARD * (1.0 + gamma * (2.0 * max_records + 1.0)) + self.grid * rounding
@@ -83,6 +118,31 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     if any(b.law == "laplace" for b in blocks.values()):
         return (math.fsum(math.sqrt(c) for c in costs) * GUARD) ** 2  # epsilons add up
     return math.fsum(costs) * GUARD
+
+
+def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> float:
+    """Return the privacy cost of releasing the blocks of several parts on the same records, rounded up.
+
+    A record pays for its own cell in every part, so that the cost of a space is the largest sum over its cells and not
+    the sum of the largest costs.
+    """
+    costs = []
+    for space in {space: None for part in parts for space in part}:
+        blocks = [part[space] for part in parts if space in part]
+        if len(blocks) == 1 or all(_same_rows(blocks[0], b) for b in blocks):
+            costs.append(math.fsum(b.pcost(max_records) for b in blocks))
+        else:
+            costs.append(float(np.sum([b.cell_pcosts(max_records) for b in blocks], axis=0).max()))
+    return math.fsum(costs) * GUARD
+
+
+def _same_rows(one: Block, other: Block) -> bool:
+    pairs = zip(one.factors, other.factors, strict=False)
+    return (
+        one.weights is other.weights is None
+        and len(one.factors) == len(other.factors)
+        and all(a == b and s is t for (a, s), (b, t) in pairs)
+    )
 
 
 def calibrate(

@@ -22,12 +22,13 @@ import pandas as pd
 from engine.blocks import Block, calibrate
 from engine.decomposition import Axes, Space
 from engine.errors import NotAnswerable, PlanError
-from engine.explicit_variance import bilinear, explicit_group_variance, matrix_of, summed
+from engine.explicit_variance import bilinear, explicit_group_variance, matrix_of, presence, summed
 from engine.family import Array
 from engine.plan import LEAVING, Plan, Query
 from engine.privacy import Budget
 from engine.strategy import Strategy
 from engine.variance import GroupVariance, Summand
+from engine.workload import Group
 
 SAME = 1e-6  # variances closer than this are equal but for the rounding of noise to the grid
 
@@ -95,8 +96,7 @@ class ExplicitPlan(Plan):
         self._check_group(group)
         asked, number = self.workload.groups[group], self.answered_by[group]
         if number < 0:
-            counts = tuple(part.count for part in asked.parts)
-            return GroupVariance(counts=counts, summands=(), unmeasured=(Summand(coefficient=1.0, arrays=()),))
+            return _unmeasured(asked)
         key = (number, asked.attributes, asked.key)
         if key not in self._group_variances:
             self._group_variances[key] = explicit_group_variance(asked, self.components[number])
@@ -196,6 +196,12 @@ class ExplicitPlan(Plan):
         summed = whole.sum(axis=tuple(a for a in range(whole.ndim) if a not in kept))
         order = sorted(kept)
         return np.asarray(summed).transpose([order.index(a) for a in kept])
+
+
+def _unmeasured(group: Group) -> GroupVariance:
+    """Return the variances of a group that nothing measures: only queries that count no cell have an answer."""
+    counts, marks = tuple(part.count for part in group.parts), tuple(presence(group))
+    return GroupVariance(counts=counts, summands=(), unmeasured=(Summand(coefficient=1.0, arrays=marks),))
 
 
 def component_key(number: int) -> Space:

@@ -34,24 +34,38 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
     """
     position = {name: axis for axis, name in enumerate(block.attributes)}
     own = [tuple(position[group.attributes[a]] for a in part.axes) for part in group.parts]
-    coefficient, arrays, unmeasured = block.noise**2, [], []
+    coefficient, arrays, lost = block.noise**2, [], list[tuple[Parts, Array]]()
     for axes, strategy in block.factors:
         if not any(set(axes) & set(part) for part in own):
             coefficient *= float(strategy.covariance.sum())
             if not strategy.complete and not _answers(strategy, np.ones((1, strategy.cells)))[0]:
-                unmeasured.append(Summand(coefficient=1.0, arrays=()))
+                lost.append(((), np.ones(())))
     for parts, factors in linked(own, block.factors):
         arrays.append((parts, _forms(group, own, parts, factors, "covariance")))
         if not all(s.complete for _, s in factors):
             inside = _forms(group, own, parts, factors, "projector")
             whole = _forms(group, own, parts, factors, "identity")
-            lost = (whole - inside > ROUNDING**2 * whole).astype(float)
-            unmeasured.append(Summand(coefficient=1.0, arrays=((parts, lost),)))
+            lost.append((parts, (whole - inside > ROUNDING**2 * whole).astype(float)))
+    marks = presence(group) if lost else []  # a query that counts no cell is answered whatever is measured
+    unmeasured = [
+        Summand(
+            coefficient=1.0, arrays=tuple(([(parts, a)] if parts else []) + [m for m in marks if m[0][0] not in parts])
+        )
+        for parts, a in lost
+    ]
     return GroupVariance(
         counts=tuple(part.count for part in group.parts),
         summands=(Summand(coefficient=coefficient, arrays=tuple(arrays)),),
         unmeasured=tuple(unmeasured),
     )
+
+
+def presence(group: Group) -> list[tuple[Parts, Array]]:
+    """Return for every part which of its queries count a cell at all, 1 or 0."""
+    return [
+        ((p,), np.concatenate([rows.any(axis=1) for _, rows in part.family.chunks(part.sizes)]).astype(float))
+        for p, part in enumerate(group.parts)
+    ]
 
 
 def _answers(strategy: Strategy, rows: Array) -> Any:

@@ -289,7 +289,8 @@ class Plan:
                     f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
                     "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
                 )
-            out[space] = block.noise * apply_factors(block, piece, lambda s: s.pinv.T).ravel()
+            solved = apply_factors(block, piece, lambda s: s.pinv.T)
+            out[space] = block.noise * (solved if block.weights is None else solved / block.weights).ravel()
         return out
 
     def _request(self) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
     They are class coordinates of a residual space, or cells of the table that an explicit strategy measures.
     """
     answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors]) * block.grid
-    remaining = np.asarray(answers)
+    remaining = np.asarray(answers if block.weights is None else answers / block.weights)
     order: list[int] = []
     shape: list[int] = []
     with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
@@ -210,7 +210,8 @@ def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
 
 def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
     """Return the exact strategy answers B x of a marginal table, in counts, one axis per factor."""
-    return apply_factors(block, table.astype(float), lambda s: s.rows)
+    exact: Array = apply_factors(block, table.astype(float), lambda s: s.rows)
+    return exact if block.weights is None else exact * block.weights
 
 
 def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:

@@ -216,7 +216,8 @@ class VarianceBuilder:
         if complement is not None and pair != group.attributes:
             complement = complement.turned()
         made = tuple(
-            (axes, None if b is None else (b.noise, *((a, id(s)) for a, s in b.factors))) for axes, b in subsets
+            (axes, None if b is None else (b.noise, id(b.weights), *((a, id(s)) for a, s in b.factors)))
+            for axes, b in subsets
         )
         key = (tuple((p.axes, p.key) for p in group.parts), centers, made, complement and complement.key)
         if key not in self._groups:
@@ -235,7 +236,10 @@ class VarianceBuilder:
                 unmeasured.append(Summand(coefficient=1.0, arrays=(*asked, *marks)))
             if block is not None:
                 arrays: list[tuple[Parts, Array]] = [((p,), self._outside(group, p)) for p in outside]
-                arrays += [self._inside(group, axes, factors) for factors in self._components(group, axes, block)]
+                arrays += [
+                    self._inside(group, axes, factors, weights=block.weights)
+                    for factors in self._components(group, axes, block)
+                ]
                 summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays)))
         unmeasured = [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
         return GroupVariance(
@@ -304,12 +308,19 @@ class VarianceBuilder:
         """Return the block's factors, grouped when a part of the group touches several of them."""
         factors = [(tuple(axes[a] for a in own), s) for own, s in block.factors]  # axes of the group
         links = [tuple(k for k, (own, _) in enumerate(factors) if set(own) & set(part.axes)) for part in group.parts]
+        if block.weights is not None:
+            links = [tuple(range(len(factors)))]
         return [[factors[k] for k in joined] for joined in _coupled(len(factors), [x for x in links if x])]
 
     def _inside(
-        self, group: Group, axes: Axes, factors: Sequence[tuple[Axes, Strategy]], matrix: str = "pinv"
+        self,
+        group: Group,
+        axes: Axes,
+        factors: Sequence[tuple[Axes, Strategy]],
+        matrix: str = "pinv",
+        weights: Array | None = None,
     ) -> tuple[Parts, Array]:
-        """Return squared norms of (class rows) matrix over the queries of the parts that the factors touch."""
+        """Return squared norms of (class rows) matrix / weights over the queries of the parts that factors touch."""
         covered = {a for own, _ in factors for a in own}
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
         touched = [(group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered)) for p in parts]
@@ -321,14 +332,15 @@ class VarianceBuilder:
             tuple((_ranks(own, order), id(s)) for own, s in factors),
             centers,
             matrix,
+            id(weights),
         )
         if key not in self._arrays:
             alone = len(touched) == 1 and len(touched[0][0].sizes) == 1
-            if matrix == "pinv" and alone and touched[0][0].sizes == factors[0][1].sizes:
+            if weights is None and matrix == "pinv" and alone and touched[0][0].sizes == factors[0][1].sizes:
                 part, strategy = touched[0][0], factors[0][1]
                 self._arrays[key] = np.maximum(part.family.quadratic(part.sizes, strategy.cell_covariance), 0.0)
             else:
-                self._arrays[key] = self._coupled_array(touched, names, factors, order, matrix)
+                self._arrays[key] = self._coupled_array(touched, names, factors, order, matrix, weights)
         return parts, self._arrays[key]
 
     def _coupled_array(
@@ -338,8 +350,9 @@ class VarianceBuilder:
         factors: Sequence[tuple[Axes, Strategy]],
         order: Axes,
         matrix: str,
+        weights: Array | None,
     ) -> Array:
-        """Return squared norms of (class rows) matrix over all queries of the touched parts."""
+        """Return squared norms of (class rows) matrix / weights over all queries of the touched parts."""
         rows = []
         for (part, inside), own in zip(touched, names, strict=True):
             given = [self.centers.get(n) for n in own]
@@ -363,6 +376,7 @@ class VarianceBuilder:
                 shaped = shaped.reshape(*(size[a] for a in axes), -1)
                 tensor = np.tensordot(tensor, shaped, axes=(positions, list(range(len(axes)))))
                 remaining = [a for a in remaining if a not in axes]
+            tensor = tensor if weights is None else tensor / weights
             squares = np.einsum("qr,qr->q", *(tensor.reshape(len(tensor), -1),) * 2)
             out[start : start + step] = squares.reshape(-1, *out.shape[1:])
         return out

@@ -178,7 +178,7 @@ class Nothing:
     """What answers a group without weight that no component was made for."""
 
     def variances(self, W):
-        return np.full(len(W), math.inf)
+        return np.where(W.any(axis=1), math.inf, 0.0)
 
 
 class LocalExplicit(Explicit):
