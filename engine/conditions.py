@@ -7,6 +7,7 @@ keeping the factors apart keeps the decomposition of a workload small.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ from engine.schema import Schema
 from engine.schema_text import plain
 from engine.workload import FamilySpec, Workload
 
+QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 Inside = npt.NDArray[np.bool_]
 
 
@@ -143,7 +145,7 @@ def joined(parts: Sequence[str]) -> str:
 
 def closed(part: str) -> str:
     """Return a predicate text that can be joined to others by "and"."""
-    return f"({part})" if " or " in part else part
+    return f"({part})" if " or " in QUOTED.sub("", part) else part
 
 
 def cells_text(attribute: Attribute, inside: Inside) -> str:
@@ -168,7 +170,7 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
         return f"{name} {'in' if some else 'not in'} [{', '.join(values)}]"
     if len(out) < len(starts):
         found = cells_text(attribute, outside)
-        return f"not ({found})" if " or " in found else f"not {found}"
+        return f"not {closed(found)}"
     return " or ".join(_run(attribute, int(a), int(b)) for a, b in zip(starts, stops, strict=True))
 
 

@@ -166,11 +166,11 @@ class _Reader:
             return self.along(axis, holds(np.arange(a.size)))
         edges = np.array(a.edges)
         low, high = edges[:-1], edges[1:]
-        last = np.nextafter(high, low)
-        last[-1] = high[-1]
-        middle = np.where((low < constant) & (constant < high), constant, low)
-        verdicts = [np.asarray(holds(values)) for values in (low, low / 2 + high / 2, np.nextafter(high, low), last)]
-        verdicts.append(np.asarray(holds(middle)))
+        with np.errstate(under="ignore"):  # the number below 0 is subnormal
+            before = np.nextafter(high, low)
+        end = np.where(np.arange(a.size) == a.size - 1, high, before)
+        middle = np.where((low < constant) & (constant < high), constant, low / 2 + high / 2)
+        verdicts = [np.asarray(holds(values)) for values in (low, middle, before, end)]
         cut = np.flatnonzero(np.any(verdicts, axis=0) & ~np.all(verdicts, axis=0))
         if len(cut):
             raise self.refuse(f"cuts through the bin {a.label(int(cut[0]))} of {a.name}; use the bin edges as bounds")

@@ -22,7 +22,7 @@ from engine.conditions import Condition, Inside
 from engine.errors import EngineError, WorkloadError
 from engine.predicates import evaluate, word
 from engine.schema import Schema
-from engine.schema_text import near_matches, plain, shown
+from engine.schema_text import MAX_NAME, near_matches, plain, shown
 
 MAX_DEPTH = 60
 MAX_NUMBER = 2**53  # whole numbers up to here are exact
@@ -70,6 +70,8 @@ class Columns:
         """Return the attribute of this name."""
         if name in self.schema:
             return self.schema[name]
+        if len(name) > MAX_NAME:
+            raise WorkloadError(f"There is no attribute of a name with {len(name):,} characters.")
         for rule in (str.casefold, word, lambda text: word(text).casefold()):
             found = [a for a in self.schema.attributes if rule(a.name) == rule(name)]
             if len(found) == 1:
@@ -196,6 +198,7 @@ def _binned(a: Attribute, sign: str, c: float, whole: bool) -> tuple[Inside, npt
     empty = low > high  # bins in which no whole number lies
     if sign in ("=", "<>"):
         yes, no = (low == c) & (high == c), (c < low) | (high < c) | (is_open & (high == c))
+        no |= whole and not c.is_integer()
     elif sign in ("<", ">="):
         yes, no = (high < c) | (is_open & (high == c)), low >= c
     else:
