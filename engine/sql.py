@@ -22,6 +22,7 @@ from engine.errors import WorkloadError
 from engine.families import Custom
 from engine.predicates import evaluate
 from engine.schema import Schema
+from engine.schema_text import plain
 from engine.sql_conditions import Columns, extra, known, read, said
 from engine.workload import FamilySpec, Group, Workload, make_group
 
@@ -89,6 +90,47 @@ def workload_from_sql(
     if not groups:
         raise WorkloadError("There is no SQL yet. Write SELECT age, COUNT(*) FROM t GROUP BY age, or the like.")
     return Workload(schema, tuple(groups))
+
+
+def whole_edges(schema: Schema) -> list[str]:
+    """Return the names of the attributes whose bins have whole numbers for edges, as whole numbers usually have.
+
+    >>> from engine.schema import Attribute
+    >>> whole_edges(Schema([Attribute.numeric("age", [0, 18, 65]), Attribute.numeric("rate", [0, 0.5, 1])]))
+    ['age']
+    """
+    return [a.name for a in schema.attributes if a.edges is not None and all(map(float.is_integer, a.edges))]
+
+
+def example(schema: Schema) -> str:
+    """Return SQL that the schema can answer, to begin with.
+
+    >>> from engine.schema import Attribute
+    >>> print(example(Schema([Attribute.of_size("age", 9), Attribute.categorical("pay-grade", ["A", "B"])])))
+    SELECT age, "pay-grade", COUNT(*) FROM records GROUP BY age, "pay-grade";
+    SELECT "pay-grade", COUNT(*) FROM records WHERE age >= 4 GROUP BY "pay-grade"
+    """
+    names = [_written(name) for name in schema]
+    shown = names[:2]
+    lines = [f"SELECT {', '.join(shown)}, COUNT(*) FROM records GROUP BY {', '.join(shown)}"]
+    numeric = [a for a in schema.attributes if a.kind == "numeric" and a.size > 1]
+    if numeric and len(names) > 1:
+        a = numeric[0]
+        bound = plain(a.edges[a.size // 2]) if a.edges is not None else str(a.size // 2)
+        by = next(name for name, one in zip(names, schema.attributes, strict=True) if one is not a)
+        at = names[schema.names.index(a.name)]
+        lines.append(f"SELECT {by}, COUNT(*) FROM records WHERE {at} >= {bound} GROUP BY {by}")
+    return ";\n".join(lines)
+
+
+def _written(name: str) -> str:
+    """A name as SQL has to write it: in quotes unless it is one plain word."""
+    try:
+        tokens = Dialect.get_or_raise("duckdb").tokenize(name)
+    except TROUBLE:
+        tokens = []
+    plainly = len(tokens) == 1 and tokens[0].token_type == TokenType.VAR and tokens[0].text == name
+    return name if plainly else exp.to_identifier(name, quoted=True).sql(dialect="duckdb")
 
 
 def _statements(text: str) -> Iterator[tuple[list[Token], str]]:
