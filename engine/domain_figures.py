@@ -45,6 +45,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
             "ticktext": fitting([schema[name].label(int(c[i])) for i in ticks]),
             "range": [-0.5, schema[name].size - 0.5] if axis == "x" else [schema[name].size - 0.5, -0.5],
             "automargin": True,
+            "ticklabeloverflow": "allow",
         }
         figure.update_layout({f"{axis}axis": side})
     figure.update_layout(dragmode="select", selectdirection="any" if len(names) == 2 else "h", showlegend=False)
@@ -54,7 +55,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
     ends = {name: [schema[name].label(i) for i in run] for name, run in chosen.items()}
     return Picture(
         title=f"Cells of {' and '.join(names)}",
-        figure=framed(figure),
+        figure=framed(figure).update_layout(margin_t=40),  # room for the buttons above the cells
         table=pd.DataFrame({"end of the range": ["first cell", "last cell"]} | ends),
         alt=f"{number(inner)} of {number(schema.cells(names))} cells are chosen: {text}.",
         note="" if complete else f"At most {MAX_SIDE} evenly spaced cells a side are drawn.",

@@ -13,7 +13,8 @@ from engine.conditions import box_workload
 from engine.errors import WorkloadError
 from engine.families import Custom
 from engine.matrix_file import read_matrix
-from engine.sql import example, workload_from_sql
+from engine.sql import workload_from_sql
+from engine.sql_text import example
 from pages.parts import code, link
 from pages.parts.state import Studio
 from tests.test_app_pages import Session, demo

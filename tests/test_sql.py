@@ -17,7 +17,8 @@ from engine import Attribute, Budget, Schema, Workload, conditions, plan
 from engine.counts import count_marginals
 from engine.errors import WorkloadError
 from engine.predicates import evaluate
-from engine.sql import MAX_TEXT, MAX_TOKENS, workload_from_sql
+from engine.sql import workload_from_sql
+from engine.sql_text import MAX_TEXT, MAX_TOKENS
 from engine.workload import Group
 
 EDGES = [0, 18, 20, 40, 65, 90]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import streamlit as st
 
 from engine import Schema, Workload, ask
-from engine.sql import example, whole_edges, workload_from_sql
+from engine.sql import workload_from_sql
+from engine.sql_text import example, whole_edges
 from pages.parts import group_form, show
 from pages.parts.words import count, plain, show_kept, shown_here
 
