@@ -7,27 +7,27 @@ a database would leave out.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from sqlglot import exp
 
 from engine import conditions
-from engine.conditions import Condition
+from engine.conditions import Condition, Inside
 from engine.errors import WorkloadError
-from engine.families import Custom
+from engine.families import Custom, Family
 from engine.predicates import evaluate
 from engine.schema import Schema
 from engine.sql_conditions import Columns, extra, known, read, said
+from engine.sql_grouping import Grouping
 from engine.sql_text import check_clauses, parsed, statements
-from engine.workload import FamilySpec, Group, Workload, make_group
+from engine.workload import Group, Workload, make_group
 
 MAX_GROUPS = 5_000  # groups of one text
 MAX_ROWS = 5_000  # cells of a GROUP BY that a WHERE leaves some of
 MAX_ENTRIES = 10_000_000  # cells x queries that are written down one by one
-ONE = exp.Literal.number(1)  # COUNT(1) counts all records, too
 NEVER = "No record can meet the condition of WHERE, so the counts are 0. Leave the statement out."
 
 
@@ -39,7 +39,7 @@ def workload_from_sql(
     Parameters
     ----------
     text : one SELECT or several with ``;`` between them: COUNT(*), one table, WHERE, and GROUP BY with attributes,
-        CUBE, ROLLUP and GROUPING SETS.
+        CASE, CUBE, ROLLUP and GROUPING SETS.
     table : the name that FROM has to give; any one name when left out.
     whole_numbers : attributes with bins whose records hold whole numbers only, so that ``age <= 39`` is ``age < 40``.
 
@@ -83,131 +83,103 @@ def _groups(found: exp.Select, columns: Columns) -> list[Group]:
     condition = read(where.this, columns) if where is not None else Condition()
     if condition.never:
         raise WorkloadError(NEVER)
-    names, shown = _selected(found, columns)
-    sets = _grouping(found.args.get("group"), columns, names)
+    items = _selected(found)
+    aliases = {item.alias.casefold(): item.unalias() for item in found.expressions if item.alias}
+    grouping = Grouping(columns=columns, items=items, aliases=aliases)
+    sets = grouping.sets(found.args.get("group"))
     grouped = {name for one in sets for name in one}
-    if lone := [name for name in shown if name not in grouped]:
-        raise WorkloadError(f"'{lone[0]}' is selected but not in GROUP BY. Add it there, or leave it out.")
-    return [_group(columns.schema, one, condition) for one in sets]
-
-
-def _selected(found: exp.Select, columns: Columns) -> tuple[list[exp.Expr], list[str]]:
-    """The expressions of the SELECT list in order, and the attributes among them; one COUNT(*) has to be there."""
-    items, shown, counts = [item.unalias() for item in found.expressions], [], 0
     for item in items:
-        if isinstance(item, exp.Column) and not isinstance(item.this, exp.Star):
-            shown.append(columns.find(item).name)
-        elif isinstance(item, exp.Count):
+        if not isinstance(item, exp.Count) and not grouping.shows(item, grouped):
+            raise WorkloadError(f"{said(item)} is selected but not in GROUP BY. Add it there, or leave it out.")
+    return [_group(columns.schema, one, grouping.bands, condition) for one in sets]
+
+
+def _selected(found: exp.Select) -> list[exp.Expr]:
+    """The expressions of the SELECT list in order; one COUNT(*) has to be there, the rest is grouped by."""
+    items, counts = [item.unalias() for item in found.expressions], 0
+    for item in items:
+        if isinstance(item, exp.Count):
             counts += 1
-            constant = isinstance(item.this, exp.Star) or (
-                isinstance(item.this, exp.Literal) and not item.this.is_string
-            )
-            if extra(item, "this", "big_int") or not constant:
+            constant = isinstance(item.this, exp.Literal) and not item.this.is_string
+            if extra(item, "this", "big_int") or not (constant or isinstance(item.this, exp.Star)):
                 raise WorkloadError(
                     f"{said(item)} does not count all records. Write COUNT(*), with conditions in WHERE."
                 )
         elif isinstance(item, exp.AggFunc):
             raise WorkloadError(f"{said(item)} cannot be asked: all queries are counts. Write COUNT(*).")
-        else:
+        elif not isinstance(item, (exp.Column, exp.Case)) or isinstance(item.this, exp.Star):
             raise WorkloadError(f"SELECT {said(item)} cannot be asked. Select attributes and COUNT(*) only.")
     if counts != 1:
         raise WorkloadError(f"It has {counts} COUNT(*). Write SELECT with the attributes and exactly one COUNT(*).")
-    return items, shown
+    return items
 
 
-def _grouping(group: exp.Group | None, columns: Columns, items: Sequence[exp.Expr]) -> list[tuple[str, ...]]:
-    """The attribute sets of GROUP BY: the product of what its items ask for."""
-    if group is None:
-        return [()]
-    if group.args.get("all") is True and not extra(group, "all"):
-        return [tuple(dict.fromkeys(columns.find(item).name for item in items if isinstance(item, exp.Column)))]
-    if extra(group, "expressions"):
-        raise WorkloadError("This form of GROUP BY cannot be asked. Write GROUP BY a, b or GROUP BY CUBE (a, b).")
-    found: list[tuple[str, ...]] = [()]
-    for item in group.expressions:
-        choices = _sets(item, columns, items)
-        if len(found) * len(choices) > MAX_GROUPS:
-            raise WorkloadError(f"GROUP BY makes more than {MAX_GROUPS:,} sets of attributes. Ask for fewer at once.")
-        found = [tuple(dict.fromkeys(one + more)) for one in found for more in choices]
-    return list({frozenset(one): one for one in found}.values())
-
-
-def _sets(node: exp.Expr, columns: Columns, items: Sequence[exp.Expr]) -> list[tuple[str, ...]]:
-    """The sets of one item of GROUP BY."""
-    if isinstance(node, exp.GroupingSets):
-        return [one for part in node.expressions for one in _sets(part, columns, items)]
-    if isinstance(node, (exp.Cube, exp.Rollup)):
-        parts = [_one_set(part, columns, items) for part in node.expressions]
-        if not parts:
-            raise WorkloadError("CUBE and ROLLUP need their attributes in brackets. Write GROUP BY CUBE (a, b).")
-        chosen: Iterable[Sequence[tuple[str, ...]]] = (parts[:k] for k in range(len(parts), -1, -1))
-        if isinstance(node, exp.Cube):
-            if 2 ** len(parts) > MAX_GROUPS:
-                raise WorkloadError(
-                    f"CUBE of {len(parts)} makes more than {MAX_GROUPS:,} groups. Name fewer attributes."
-                )
-            chosen = (c for k in range(len(parts), -1, -1) for c in itertools.combinations(parts, k))
-        return [tuple(itertools.chain(*some)) for some in chosen]
-    return [_one_set(node, columns, items)]
-
-
-def _one_set(node: exp.Expr, columns: Columns, items: Sequence[exp.Expr]) -> tuple[str, ...]:
-    """Attributes of one column, of a number that points at one, or of several in brackets."""
-    node = node.unnest()
-    if isinstance(node, exp.Tuple):
-        return tuple(name for part in node.expressions for name in _one_set(part, columns, items))
-    if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit() and len(node.name) < 6:
-        place = int(node.name)
-        if not 1 <= place <= len(items) or not isinstance(items[place - 1], exp.Column):
-            raise WorkloadError(f"GROUP BY {place} points at no attribute of SELECT. Write the attribute's name.")
-        node = items[place - 1]
-    if not isinstance(node, exp.Column):
-        raise WorkloadError(f"GROUP BY {said(node)} cannot be asked. Group by attributes; their bins are the groups.")
-    return (columns.find(node).name,)
-
-
-def _group(schema: Schema, grouped: tuple[str, ...], condition: Condition) -> Group:
-    """Every cell of the grouped attributes that the condition leaves possible."""
+def _group(
+    schema: Schema, grouped: tuple[str, ...], bands: Mapping[str, Sequence[Inside]], condition: Condition
+) -> Group:
+    """Every cell or band of the grouped attributes that the condition leaves possible."""
     names = (*grouped, *(name for name in condition.names if name not in grouped))
     if condition.texts:
-        return _joint(schema, names, grouped, condition)
-    spec: dict[str, FamilySpec] = dict(conditions.families(condition))
+        return _joint(schema, names, grouped, bands, condition)
+    spec: dict[str, str | Family] = conditions.families(condition)
     for name in grouped:
         held = condition.cells.get(name)
-        if held is None or held.inside.all():
+        if name not in bands and (held is None or held.inside.all()):
             spec[name] = "marginal"
         else:
-            kept = np.flatnonzero(held.inside)
-            _limit(len(kept), schema[name].size)
-            spec[name] = Custom(predicates=[_cell(schema, name, int(i)) for i in kept])
+            kept = _kept(schema, name, bands, condition)
+            spec[name] = Custom(predicates=[conditions.closed(_text(schema, name, inside)) for inside in kept])
     names = tuple(name for name in names if spec[name] != "total" or name in grouped)
     if not names:
         return make_group(schema, (), "total")
     if all(spec[name] == "marginal" for name in names):
         return make_group(schema, names, "marginal")
-    return make_group(schema, names, {name: spec[name] for name in names})  # type: ignore[misc]
+    return make_group(schema, names, {name: spec[name] for name in names})
 
 
-def _joint(schema: Schema, names: tuple[str, ...], grouped: tuple[str, ...], condition: Condition) -> Group:
-    """A group whose condition ties attributes together: one predicate for each cell of the grouped attributes."""
+def _joint(
+    schema: Schema,
+    names: tuple[str, ...],
+    grouped: tuple[str, ...],
+    bands: Mapping[str, Sequence[Inside]],
+    condition: Condition,
+) -> Group:
+    """A group whose condition ties attributes together: one predicate for each cell or band that is grouped by."""
     sizes = schema.sizes(names)
-    _limit(min(MAX_ROWS, schema.cells(grouped)), math.prod(sizes))
+    _limit(1, math.prod(sizes))
+    kept = [_kept(schema, name, bands, condition) for name in grouped]
+    _limit(math.prod(map(len, kept)), 1)
     held = evaluate(conditions.text(condition), [schema[name] for name in names])
-    kept = np.argwhere(held.reshape(*sizes[: len(grouped)], -1).any(axis=-1))
-    if not len(kept):
+    held = held.reshape(*sizes[: len(grouped)], -1).max(axis=-1)
+    for axis, masks in enumerate(kept):
+        held = np.stack([held.compress(mask, axis).max(axis) for mask in masks], axis)
+    places = np.argwhere(held)
+    if not len(places):
         raise WorkloadError(NEVER)
-    _limit(len(kept), math.prod(sizes))
+    _limit(len(places), math.prod(sizes))
     others = {name: found for name, found in condition.cells.items() if name not in grouped}
     rest = conditions.factors(Condition(cells=others, texts=condition.texts))
+    texts = [[_text(schema, name, mask) for mask in masks] for name, masks in zip(grouped, kept, strict=True)]
     predicates = [
-        conditions.joined([*(_cell(schema, name, int(i)) for name, i in zip(grouped, cell, strict=True)), *rest])
-        for cell in kept
+        conditions.joined([*(text[i] for text, i in zip(texts, place, strict=True)), *rest]) for place in places
     ]
     return make_group(schema, names, Custom(predicates=predicates))
 
 
-def _cell(schema: Schema, name: str, i: int) -> str:
-    return conditions.cells_text(schema[name], np.arange(schema[name].size) == i)
+def _kept(
+    schema: Schema, name: str, bands: Mapping[str, Sequence[Inside]], condition: Condition
+) -> list[npt.NDArray[np.bool_]]:
+    """The bands of an attribute, or its cells, as far as the condition leaves something of them."""
+    size = schema[name].size
+    held = condition.cells[name].inside if name in condition.cells else np.ones(size, dtype=bool)
+    if name in bands:
+        return [band & held for band in bands[name] if (band & held).any()]
+    _limit(int(held.sum()), size)
+    return [np.arange(size) == i for i in np.flatnonzero(held)]
+
+
+def _text(schema: Schema, name: str, inside: Inside) -> str:
+    return conditions.cells_text(schema[name], inside)
 
 
 def _limit(queries: int, cells: int) -> None:

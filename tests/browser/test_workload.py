@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
+from engine import Attribute, Schema
 from tests.browser.conftest import Visit
 
 SQL = "SELECT vote, COUNT(*) FROM survey WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM survey"
@@ -34,6 +37,31 @@ def drag(visit: Visit, start: tuple[float, float], end: tuple[float, float]) -> 
     visit.page.mouse.up()
     visit.page.wait_for_timeout(300)
     visit.settle()
+
+
+def test_names_and_labels_are_shown_and_never_run(visit: Visit, tmp_path: Path) -> None:
+    bad = "![x](http://example.com/a.png) <img src=http://example.com/b.png onerror=alert(1)> :red[y] $z$"
+    labels = [bad, "[k](http://example.com)", "<b>c</b>", "=1+1"]
+    schema = Schema([Attribute.categorical(bad, labels), Attribute.of_size("<i>code</i>", 3)])
+    file = tmp_path / "schema.json"
+    file.write_text(schema.to_json(), encoding="utf-8")
+    visit.open()
+    visit.page.get_by_test_id("stFileUploader").locator("input").set_input_files(file)
+    visit.press("Next: Workload")
+    visit.choose("Drag a range")
+    visit.pick("Attributes of the range", "![x]")
+    drag(visit, (0.1, 0.1), (0.6, 0.9))
+    visit.press("Add this range")
+    visit.shot("21_hostile_range")
+    visit.choose("Write SQL")
+    visit.press("Use an example")
+    visit.sees("This adds 2 groups")
+    visit.press("Add 2 groups from SQL")
+    visit.fill("SQL, statements separated by ;", f"SELECT COUNT(*) FROM t WHERE x = '{bad}'")
+    visit.sees("There is no attribute")
+    visit.shot("22_hostile_sql")
+    for tag in ("img[src*=example]", "a[href*=example]", "main b:text-is('c')", "main i:text-is('code')"):
+        assert visit.page.locator(tag).count() == 0, tag
 
 
 def serious(visit: Visit, name: str) -> list:
