@@ -93,7 +93,7 @@ def _own_family(schema: Schema, name: str) -> Any:
     key = f"own_{name}"
     if key not in st.session_state:
         st.session_state[key] = names[start]
-    return family_form.choose(f"Family of {name}", names, key)
+    return family_form.choose(f"Family of {plain(name)}", names, key)
 
 
 def _family(schema: Schema, names: list[str]) -> Any:

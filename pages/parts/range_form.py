@@ -69,7 +69,10 @@ def _ends(attribute: Attribute) -> tuple[int, int]:
         return 0, 0
     if attribute.size <= MAX_LABELS:
         cells, label = range(attribute.size), f"Range of {plain(attribute.name)}"
-        return st.select_slider(label, cells, value=(first, last), format_func=attribute.label, key=key)
+        # a slider reads its texts as Markdown
+        return st.select_slider(
+            label, cells, value=(first, last), format_func=lambda i: plain(attribute.label(i)), key=key
+        )
     most = attribute.size - 1
     low = st.number_input(f"First cell of {plain(attribute.name)}", 0, most, first, key=f"{key}_first")
     high = st.number_input(f"Last cell of {plain(attribute.name)}", 0, most, last, key=f"{key}_last")
