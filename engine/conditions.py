@@ -196,9 +196,10 @@ def box_workload(schema: Schema, cells: Mapping[str, tuple[int, int]], weight: f
                 f"The cells {first} to {last} of '{name}' were given; it has the cells 0 to {schema[name].size - 1}."
             )
         cell = np.arange(schema[name].size)
-        parts.append(of_cells(schema[name], (first <= cell) & (cell <= last)))
+        if last - first + 1 < schema[name].size:
+            parts.append(of_cells(schema[name], (first <= cell) & (cell <= last)))
     made: FamilySpec = families(both(parts)) if parts else "total"
-    return Workload(schema).add(tuple(cells), made, weight)
+    return Workload(schema).add(tuple(made) if isinstance(made, Mapping) else (), made, weight)
 
 
 def _runs(inside: Inside) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

@@ -331,6 +331,7 @@ def test_a_box_of_cells() -> None:
     made = conditions.box_workload(SCHEMA, {"age": (2, 3), "sex": (0, 1), "code": (0, 4)}, weight=2.0)
     assert made.describe(0) == "20 <= age < 65 and sex != 'it\\'s or \"not\"'"
     assert made.groups[0].weight == 2.0
+    assert made.groups[0].attributes == ("age", "sex")  # all cells of code are no condition
     expected = ((RECORDS.age >= 20) & (RECORDS.age < 65) & RECORDS.sex.isin(["F", "M"])).sum()
     table = count_marginals(RECORDS, SCHEMA, [made.groups[0].attributes])[made.groups[0].attributes]
     assert (group_rows(made.groups[0]) @ table.ravel()).tolist() == [expected]

@@ -40,7 +40,6 @@ def groups(workload: Workload) -> None:
         ask.workload_table(workload, shown),
         name="groups",
         alt="Groups of the workload",
-        height=300,
         whole=lambda: ask.workload_table(workload, found),
     )
     chosen = st.multiselect(
