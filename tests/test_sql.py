@@ -166,6 +166,10 @@ CASES = {
         [("sex", "code")],
         "sex == 'F' and code == 2 and code + hours_per_week == 5",
     ),
+    "SELECT age, COUNT(*) AS n FROM t WHERE age >= 20 AND (code = 1 OR sex = 'F') GROUP BY age": (
+        [("age",)],
+        "20 <= age < 40 and (code == 1 or sex == 'F')",
+    ),
     "SELECT sex, age, COUNT(*) AS n FROM t GROUP BY CUBE (sex, age)": (
         [("sex", "age"), ("sex",), ("age",), ()],
         "sex = F and age = [0, 18)",
@@ -422,7 +426,14 @@ def test_what_is_refused_says_why(sql: str) -> None:
     assert len(str(caught.value)) < 700
 
 
+def test_the_same_set_twice_is_asked_once() -> None:
+    sets = "((sex), (age, sex), (sex), (sex, age, sex), ())"
+    made = workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t GROUP BY GROUPING SETS {sets}")
+    assert [set(g.attributes) for g in made.groups] == [{"sex"}, {"age", "sex"}, set()]
+
+
 def test_the_table_can_be_given() -> None:
+    assert len(workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM People", "PEOPLE")) == 1
     with pytest.raises(WorkloadError, match="the table here is 'people'"):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", "people")
     with pytest.raises(WorkloadError, match="names of the schema"):
