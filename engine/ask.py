@@ -19,13 +19,49 @@ from engine.schema import Attribute, Schema
 from engine.workload import Workload
 
 
-def workload_table(workload: Workload) -> pd.DataFrame:
-    """Return one row a group: its number, attributes as text, family, queries, cells of its table and weight."""
+def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> pd.DataFrame:
+    """Return one row a group: its number, attributes as text, family, queries, cells of its table and weight.
+
+    Parameters
+    ----------
+    chosen : numbers of the groups to show; all when left out.
+    """
+    numbers = range(len(workload.groups)) if chosen is None else chosen
     rows = [
         (i, " × ".join(g.attributes) or "(total)", g.family_text, g.count, math.prod(g.sizes), g.weight)
-        for i, g in enumerate(workload.groups)
+        for i, g in ((i, workload.groups[i]) for i in numbers)
     ]
     return pd.DataFrame(rows, columns=["group", "attributes", "family", "queries", "cells", "weight"])
+
+
+def find_groups(workload: Workload, words: str) -> list[int]:
+    """Return the numbers of the groups in whose number, attributes and family every word occurs; case does not count.
+
+    >>> from engine.schema import Attribute
+    >>> schema = Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2, kind="categorical")])
+    >>> find_groups(Workload.all_ways(schema, (1, 2)), "AGE prefix")
+    [0, 2]
+    """
+    wanted = words.casefold().split()
+    if not wanted:
+        return list(range(len(workload.groups)))
+    return [
+        i
+        for i, g in enumerate(workload.groups)
+        for text in [f"{i} {' '.join(g.attributes) or 'total'} {g.family_text}".casefold()]
+        if all(one in text for one in wanted)
+    ]
+
+
+def page_of(numbers: Sequence[int], page: int, length: int) -> tuple[Sequence[int], int]:
+    """Return the numbers on a page, counted from 1, and how many pages there are.
+
+    >>> page_of(range(250), 3, 100)
+    (range(200, 250), 3)
+    """
+    pages = max(1, -(-len(numbers) // length))
+    start = (min(max(page, 1), pages) - 1) * length
+    return numbers[start : start + length], pages
 
 
 def counted_cells(workload: Workload) -> int:
