@@ -35,7 +35,8 @@ from engine.hierarchies import (
     quadtree,
     wavelet,
 )
-from engine.level_selection import PUBLISHED, level_selection, svd_bound
+from engine.level_selection import level_selection, svd_bound
+from engine.levels import PUBLISHED
 from engine.privacy import Budget
 
 Line = tuple[str, str, float, float]  # workload, strategy, paper, ours
