@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 import engine.level_selection as selection
+import engine.levels as search
 from engine.decomposition import Factor
 from engine.errors import LimitExceeded, WorkloadError
 from engine.families import family
-from engine.level_selection import PUBLISHED, Options, generalised, level_selection, merge_cells, separated, svd_bound
+from engine.level_selection import generalised, level_selection, merge_cells, separated, svd_bound
+from engine.levels import PUBLISHED, Options
 from engine.lifts import WholeDomain
 from engine.solvers import DualProblem
 from engine.solvers import Options as SolverOptions
@@ -85,10 +87,10 @@ def test_gains_are_those_of_explicit_inverses(name):
     R = np.linalg.inv(X)
     half = sizes[0] // 2
     boxes = np.array([[[0] * len(sizes), [half, *sizes[1:]]], [[half, *[0] * (len(sizes) - 1)], list(sizes)]])
-    level = selection._Level(R, R @ gram @ R, boxes, sizes)
+    level = search.Level(R, R @ gram @ R, boxes, sizes)
 
     def error(level_boxes):
-        P = selection._indicator(np.array(level_boxes), sizes).toarray()
+        P = search.indicator(np.array(level_boxes), sizes).toarray()
         return np.sum(gram * np.linalg.inv(X + P.T @ P))
 
     before = error(boxes)
@@ -115,7 +117,7 @@ def test_levels_cover_every_cell_once_and_refreshing_changes_nothing(monkeypatch
     copies = np.rint(found.weights**2 * found.levels)
     lengths = found.boxes[:, 1, 0] - found.boxes[:, 0, 0]
     assert np.dot(copies, lengths) == 24 * found.levels
-    monkeypatch.setattr(selection, "REFRESH", 1)
+    monkeypatch.setattr(search, "REFRESH", 1)
     assert level_selection(gram, options=Options(patience=1, levels=40)).error == pytest.approx(found.error, rel=1e-9)
 
 
