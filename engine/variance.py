@@ -309,7 +309,10 @@ class VarianceBuilder:
     def _inside(
         self, group: Group, axes: Axes, factors: Sequence[tuple[Axes, Strategy]], matrix: str = "pinv"
     ) -> tuple[Parts, Array]:
-        """Return squared norms of (class rows) matrix over the queries of the parts that the factors touch."""
+        """Return squared norms of (class rows) matrix over the queries of the parts that the factors touch.
+
+        ``matrix`` is "pinv", "span", or "whole" for the identity.
+        """
         covered = {a for own, _ in factors for a in own}
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
         touched = [(group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered)) for p in parts]
@@ -357,9 +360,9 @@ class VarianceBuilder:
                 )
             tensor = tensor.reshape(len(tensor), *(size[a] for a in order))
             remaining = list(order)
-            for axes, strategy in factors:
+            for axes, strategy in factors if matrix != "whole" else ():
                 positions = [1 + remaining.index(a) for a in axes]
-                shaped = np.eye(strategy.dimension) if matrix == "whole" else getattr(strategy, matrix)
+                shaped = getattr(strategy, matrix)
                 shaped = shaped.reshape(*(size[a] for a in axes), -1)
                 tensor = np.tensordot(tensor, shaped, axes=(positions, list(range(len(axes)))))
                 remaining = [a for a in remaining if a not in axes]
