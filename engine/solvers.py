@@ -71,6 +71,11 @@ class Solution:
     status: str
 
     @property
+    def ending(self) -> str:
+        """How the search ended, without the name of an approximate construction."""
+        return self.status.rpartition(", ")[2]
+
+    @property
     def gap(self) -> float:
         """Relative RMSE gap: sqrt(value / bound) - 1."""
         return math.sqrt(self.value / self.bound) - 1.0 if self.bound > 0 else 0.0
@@ -93,9 +98,9 @@ class DualProblem:
         self.orbit, self.multiplicity, representatives = _orbits([cell for _, cell in symmetries], lift.cells)
         self.roots: list[Array] = []  # H_b, rows in class coordinates with sum of H_b^T H_b = G
         if factor.low_rank:
-            largest = float(scipy.linalg.norm(factor.matrix @ factor.matrix.T, 2))
+            most = float(scipy.linalg.norm(factor.matrix @ factor.matrix.T, 2))
             for rows in _character_rows([c for c, _ in symmetries], factor.matrix):
-                root = _independent(rows, largest)
+                root = _independent(rows, most)
                 if len(root):
                     self.roots.append(root)
         else:
@@ -307,6 +312,12 @@ def _independent(rows: Array, largest: float) -> Array:
     """Return independent rows with the same Gram as ``rows``, without those that are null beside ``largest``."""
     eigenvalues, U = scipy.linalg.eigh(rows @ rows.T, check_finite=False)
     return U[:, eigenvalues > NULL * largest].T @ rows
+
+
+def symmetry(factor: Factor, lift: Lift) -> tuple[int, int]:
+    """Return the number of independent reversals and of swaps that leave the problem alone."""
+    found = [bool((sign == 1.0).all()) for (_, sign), _ in _symmetries(factor, lift)]
+    return found.count(False), found.count(True)
 
 
 def _symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:

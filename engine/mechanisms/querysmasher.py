@@ -16,8 +16,9 @@ from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
 from engine.plan import Solved
+from engine.search import PROBLEMS
 from engine.solvers import Options
-from engine.subworkload import PROBLEMS, SubworkloadSolver
+from engine.subworkload import SubworkloadSolver
 from engine.workload import Workload
 
 CENTERS = ("uniform", "tuned")
@@ -72,4 +73,5 @@ class QuerySmasher(ResidualMechanism):
             method=self.solver,
             options=Options(gap=self.gap, deadline=deadline),
             memory_limit=limits.memory_limit,
+            cache=limits.solve_cache(),
         )
