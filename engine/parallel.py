@@ -69,12 +69,17 @@ def workers_for(seconds: float, searches: int, bytes_each: float, memory: float,
         return 0
     if asked is not None:
         return asked
-    backends = [get_active_backend(prefer=prefer) for prefer in ("threads", "processes")]
-    if type(backends[0][0]) is type(backends[1][0]) or backends[0][1] != 1:  # neither preference moved it: it was set
+    if configured():
         return None
     fitting = int(memory // max(bytes_each, 1.0))
     best = min(joblib.cpu_count(), searches, fitting)
     return best if seconds > WORTH and best > 1 else 0
+
+
+def configured() -> bool:
+    """Return whether the caller chose a place or a number of workers with `joblib.parallel_config`."""
+    (threads, number), (processes, _) = (get_active_backend(prefer=prefer) for prefer in ("threads", "processes"))
+    return type(threads) is type(processes) or number != 1  # a preference moves only what nobody chose
 
 
 def side_by_side(

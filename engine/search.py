@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +26,8 @@ from engine.solvers import (
 from engine.threads import threads_for
 
 FORMAT = "search/1"  # part of every key: raise it when equal searches may have other weights
-PRODUCTS, EIGEN = 2e10, 4e9  # floating point operations a second of products and eigenvalue problems, one core
+PRODUCTS, EIGEN = 2e10, 8e9  # floating point operations a second of products and eigenvalue problems, one core
+MAX_CHECKED = 5_000  # class coordinates up to which a forecast looks for symmetries
 DEFAULT = Options()
 MIX = 1e-4  # share of uniform weights in a start
 FAR = 100.0  # a search that ends this many gaps away from the one asked is tried again from the uniform start
@@ -161,20 +162,20 @@ def low_rank_cost(sizes: tuple[int, ...], rank: int, factor: Factor | None, gap:
     dimension, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
     reversals, swaps = symmetry(factor, Lift(sizes)) if factor is not None and dimension >= SYMMETRY_FROM else (0, 0)
     blocks, part, orbits = 2**reversals, math.ceil(rank / 2**reversals), cells / 2 ** (reversals + swaps)
-    steps = 30.0 + 45.0 * max(0.0, -2.0 - math.log10(gap))
-    products, orders = blocks * (4.0 * part**2 * orbits + 3.0 * part * orbits * 8), blocks * part**3
-    once = 2.0 * rank * rank * cells * 3 + 40.0 * rank * cells
-    seconds = steps * (products / PRODUCTS + 12.0 * orders / EIGEN + 3e-5) + once / PRODUCTS
+    steps = 40.0 * max(0.5, -2.0 - math.log10(gap))
+    each = blocks * ((4.0 * part**2 + 24.0 * part) * orbits / PRODUCTS + 12.0 * part**3 / EIGEN) + 3e-5
+    seconds = steps * each + (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCTS
     kept = 8.0 * rank * (cells + 2.0 * dimension)
     return Cost(seconds=seconds, peak=dense_bytes(rank, dimension, cells), kept=kept)
 
 
-def full_rank_cost(sizes: tuple[int, ...], gap: float) -> Cost:
-    """Return the cost of a search on a Gram of full rank, which is nearly always symmetric."""
+def full_rank_cost(sizes: tuple[int, ...], joint: Sequence[Factor], gap: float) -> Cost:
+    """Return the cost of a search on a Gram of full rank; ``joint`` holds its summands that are no products."""
     dimension, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
-    share = 0.1 if dimension > 200 else 0.5  # symmetries usually halve it twice
-    steps = 5.0 + 3.0 * max(0.0, -2.0 - math.log10(gap))
-    seconds = steps * share * (4.0 * dimension**2 * cells / PRODUCTS + 12.0 * dimension**3 / EIGEN)
-    seconds += (10.0 * dimension**3) / PRODUCTS + 1e-3
+    found = [sum(symmetry(f, Lift(sizes))) for f in joint] if SYMMETRY_FROM <= dimension <= MAX_CHECKED else [0]
+    halvings = min(found, default=len(sizes))  # products of the usual families may be reversed axis by axis
+    steps = 2.0 + 2.0 * max(0.5, -2.0 - math.log10(gap))
+    each = (4.0 * dimension**2 * cells / PRODUCTS + 12.0 * dimension**3 / EIGEN) / 4**halvings
+    seconds = steps * each + 10.0 * dimension**3 / PRODUCTS + 1e-3
     kept = 8.0 * dimension * (cells + 2.0 * dimension)
     return Cost(seconds=seconds, peak=dense_bytes(dimension, dimension, cells), kept=kept)

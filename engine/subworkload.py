@@ -16,7 +16,7 @@ import numpy as np
 from engine.decomposition import Axes, Complement, Factor, Subworkload, digest
 from engine.errors import LimitExceeded
 from engine.family import Array
-from engine.parallel import Task, side_by_side, workers_for
+from engine.parallel import WORTH, Task, configured, side_by_side, workers_for
 from engine.search import Cost, Search, dense_bytes, full_rank_cost, low_rank_cost
 from engine.solve_cache import Hints, SolveCache, nearest
 from engine.solvers import Options, Solution, Watch
@@ -182,7 +182,10 @@ class SubworkloadSolver:
                 alone = self.factors[numbers[0]] if len(numbers) == 1 and sub.complement is None else None
                 costs.append(low_rank_cost(sizes, rank, alone, self.options.gap))
             else:
-                costs.append(full_rank_cost(sizes, self.options.gap))
+                joint = [
+                    self.factors[t[0][1]] for t in terms if len(t) == 1 and len(sizes) > 1 and sub.complement is None
+                ]
+                costs.append(full_rank_cost(sizes, joint, self.options.gap))
         return Cost(
             seconds=math.fsum(c.seconds for c in costs) + 1e-4,
             peak=max((c.peak for c in costs), default=0.0),
@@ -256,15 +259,21 @@ class SubworkloadSolver:
             self.cache.keep(search, found)
             self.cache.suggest(search, found)
 
-    def ahead(self, subs: Sequence[Subworkload], workers: int | None, tell: Callable[[float], object]) -> None:
+    def ahead(
+        self,
+        subs: Sequence[Subworkload],
+        costs: Sequence[Cost],
+        workers: int | None,
+        tell: Callable[[float], object],
+    ) -> None:
         """Search side by side what is not known yet, where that pays; `solve` then finds it done.
 
         ``tell`` hears the fraction of the searches that ended, and may raise to cancel.
         """
-        costs = self.forecast(subs)
         order = sorted(range(len(subs)), key=lambda i: -costs[i].seconds)
-        # searches beyond SMALL use all cores by themselves
-        open_ = [i for i in order if any(s.factor.rank <= SMALL for s in self._unknown(subs[i]))]
+        if math.fsum(c.seconds for c in costs) <= WORTH and workers is None and not configured():
+            return
+        open_ = [i for i in order if self._unknown(subs[i])]
         seconds, largest = sum(costs[i].seconds for i in open_), max((costs[i].peak for i in open_), default=0.0)
         number = workers_for(seconds, len(open_), largest, self.memory_limit, workers)
         if number == 0:
@@ -275,7 +284,7 @@ class SubworkloadSolver:
         def tasks() -> Iterator[Task]:
             for i in open_:
                 for search in self._unknown(subs[i]):
-                    if search.factor.rank <= SMALL and search.key not in seen:
+                    if search.key not in seen:
                         searches[search.key] = search
                         seen.add(search.key)
                         known = self.cache.weights(search) if self.cache is not None else None
@@ -288,7 +297,7 @@ class SubworkloadSolver:
             self._keep(searches.pop(key), found)
 
     def _unknown(self, sub: Subworkload) -> list[Search]:
-        """Return the searches of a subworkload that this process has not done before; none where it alternates."""
+        """Return the searches of a subworkload that a worker may do and this process has not done before."""
         terms = merge(sub, self.factors)
         if sub.complement is not None:
             found = [self._search(assemble(terms, (0, 1), sub.sizes), sub.centers, sub.complement)]
@@ -299,7 +308,9 @@ class SubworkloadSolver:
         else:
             return []
         fitting = [s for s in found if dense_bytes(s.factor.rank, s.factor.dimension, s.cells) <= self.memory_limit]
-        return [s for s in fitting if self.cache is None or self.cache.recall(s) is None]
+        # those beyond SMALL use all cores by themselves
+        apart = [s for s in fitting if s.factor.rank <= SMALL]
+        return [s for s in apart if self.cache is None or self.cache.recall(s) is None]
 
     def _alternate(self, terms: Merged, sub: Subworkload) -> SpaceSolution:
         """Improve one set of axes at a time; feasible for any sum of products, with an honest bound.

@@ -42,7 +42,13 @@ class SpaceSolver(Protocol):
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return what each subworkload will take."""
 
-    def ahead(self, subs: Sequence[Subworkload], workers: int | None, tell: Callable[[float], object]) -> None:
+    def ahead(
+        self,
+        subs: Sequence[Subworkload],
+        costs: Sequence[Cost],
+        workers: int | None,
+        tell: Callable[[float], object],
+    ) -> None:
         """Search side by side what is worth it; see `SubworkloadSolver.ahead`."""
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
@@ -90,9 +96,11 @@ class ResidualMechanism(Mechanism):
         if not parts.spaces:
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
-        work = np.cumsum([0.0] + [c.seconds for c in solver.forecast(parts.subworkloads)])
+        costs = solver.forecast(parts.subworkloads)
+        work = np.cumsum([0.0] + [c.seconds for c in costs])
         solver.ahead(
             parts.subworkloads,
+            costs,
             limits.workers,
             lambda ended: limits.tell(first + (1.0 - first) * 0.9 * ended, f"Solving side by side, {ended:.0%} done"),
         )

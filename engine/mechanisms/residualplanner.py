@@ -50,7 +50,13 @@ class AxisSolver:
         widest = [max(s.sizes, default=1) for s in subs]
         return [Cost(seconds=2.5e-4, peak=dense_bytes(n, n, n), kept=0.0) for n in widest]
 
-    def ahead(self, subs: Sequence[Subworkload], workers: int | None, tell: Callable[[float], object]) -> None:
+    def ahead(
+        self,
+        subs: Sequence[Subworkload],
+        costs: Sequence[Cost],
+        workers: int | None,
+        tell: Callable[[float], object],
+    ) -> None:
         """Do nothing: every strategy is a formula."""
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
