@@ -89,6 +89,7 @@ class SolveCache:
         self.folder, self.disk = folder, disk
         self._solutions = Bounded[Solution](memory)
         self._hints = Bounded[tuple[tuple[Array, Array], ...]](HINT_BYTES)
+        self._numbers = Bounded[Array](HINT_BYTES)
         self._written = 0
         self._lock = threading.Lock()
 
@@ -98,19 +99,31 @@ class SolveCache:
 
     def weights(self, search: Search) -> Array | None:
         """Return the weights that a file holds for an equal search, unchecked, or None."""
-        if self.folder is None or not _worth_a_file(search):
+        return self._read(search.key) if _worth_a_file(search) else None
+
+    def _read(self, key: str) -> Array | None:
+        if self.folder is None:
             return None
-        path = self.folder / (search.key + SUFFIX)
+        path = self.folder / (key + SUFFIX)
         try:
             head, _, body = path.read_bytes().partition(b"\n")
-            said = json.loads(head)
-            if said != _head(search.key, body):
+            if json.loads(head) != _head(key, body):
                 return None
             with suppress(OSError):
                 os.utime(path)
             return np.frombuffer(body, "<f8").astype(float)
         except (OSError, ValueError, RecursionError):
             return None
+
+    def numbers(self, key: str) -> tuple[Array | None, bool]:
+        """Return numbers kept under a key, or None, and whether this process found them itself."""
+        own = self._numbers.get(key)
+        return (own, True) if own is not None else (self._read(key), False)
+
+    def keep_numbers(self, key: str, values: Array) -> None:
+        """Keep numbers under a key: the centers and complements of a request."""
+        self._numbers.put(key, values, values.nbytes)
+        self._save(key, values)
 
     def hints(self) -> Hints:
         """Return weights to start from, by the shape of a search; see `nearest`."""
@@ -121,15 +134,19 @@ class SolveCache:
         if TIMED in found.status or search.method == "fourier":  # Fourier strategies are no search, they are a formula
             return
         self._solutions.put(search.key, found, _bytes(found))
-        if self.folder is not None and _worth_a_file(search):
-            with suppress(OSError):  # a full disk or a folder that is read only: then memory has to do
-                self._write(self.folder, search.key, found.dual)
+        if _worth_a_file(search):
+            self._save(search.key, found.dual)
 
     def suggest(self, search: Search, found: Solution) -> None:
         """Offer the weights, whatever ended the search, to later searches of the same shape."""
         others = [h for h in self._hints.get(search.shape) or () if not np.array_equal(h[0], search.fingerprint)]
         kept = ((search.fingerprint, found.dual), *others[: NEIGHBOURS - 1])
         self._hints.put(search.shape, kept, sum(a.nbytes + b.nbytes for a, b in kept))
+
+    def _save(self, key: str, values: Array) -> None:
+        if self.folder is not None:
+            with suppress(OSError):  # a full disk or a folder that is read only: then memory has to do
+                self._write(self.folder, key, values)
 
     def _write(self, folder: Path, key: str, mass: Array) -> None:
         body = mass.astype("<f8").tobytes()

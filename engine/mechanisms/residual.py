@@ -24,6 +24,7 @@ from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
 from engine.search import Cost
+from engine.solve_cache import SolveCache
 from engine.solvers import Watch
 from engine.subworkload import SpaceSolution
 from engine.workload import Workload
@@ -72,7 +73,9 @@ class ResidualMechanism(Mechanism):
         """Return what distinguishes attributes of equal size for this mechanism, beyond what is asked of them."""
         return {}
 
-    def choose_split(self, workload: Workload, tell: Callable[[float, str], None]) -> Solved:
+    def choose_split(
+        self, workload: Workload, tell: Callable[[float, str], None], cache: SolveCache | None = None
+    ) -> Solved:
         """Return the centers and complements that are not the published ones."""
         return Solved(duals=())
 
@@ -90,7 +93,7 @@ class ResidualMechanism(Mechanism):
         check_request(workload, budget)
         check_size(workload, limits.memory_limit)
         limits.tell(0.0, "Decomposing the workload")
-        split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text))
+        split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text), limits.solve_cache())
         first = 0.8 if split.centers else 0.0
         parts = decompose(workload, split.centers, self.axis_labels(workload), split.complements)
         if not parts.spaces:
