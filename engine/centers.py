@@ -229,7 +229,8 @@ class CenterProblem:
         with threads_for(n):
             problem = DualProblem(lift=WholeDomain(n), factor=total)
             pi = problem.solution(*problem.maximise(START)).strategy.covariance @ np.ones(n)
-        return pi / pi.sum()
+        # contrasts ask nothing of the total: then there is no such center
+        return pi / pi.sum() if pi.sum() > 1e-9 * np.abs(pi).sum() else np.full(n, 1.0 / n)
 
     def _seen(self, part: Part, position: int) -> Array:
         """Return the Gram that a part asks of one of its attributes when the others are averaged."""

@@ -56,7 +56,7 @@ class Leash:
 
 
 def workers_for(seconds: float, searches: int, bytes_each: float, memory: float, asked: int | None) -> int | None:
-    """Return how many workers to use: 0 for none, None when the caller's joblib configuration decides.
+    """Return how many workers to use: 0 for none, -1 for as many as there are, None for what joblib was told.
 
     Parameters
     ----------
@@ -70,7 +70,8 @@ def workers_for(seconds: float, searches: int, bytes_each: float, memory: float,
     if asked is not None:
         return asked
     if configured():
-        return None
+        _, number = get_active_backend(prefer="processes")
+        return -1 if number is None else None
     fitting = int(memory // max(bytes_each, 1.0))
     best = min(joblib.cpu_count(), searches, fitting)
     return best if seconds > WORTH and best > 1 else 0
@@ -78,8 +79,9 @@ def workers_for(seconds: float, searches: int, bytes_each: float, memory: float,
 
 def configured() -> bool:
     """Return whether the caller chose a place or a number of workers with `joblib.parallel_config`."""
-    (threads, number), (processes, _) = (get_active_backend(prefer=prefer) for prefer in ("threads", "processes"))
-    return type(threads) is type(processes) or number != 1  # a preference moves only what nobody chose
+    (threads, _), (processes, number) = (get_active_backend(prefer=prefer) for prefer in ("threads", "processes"))
+    # a preference moves only what nobody chose
+    return type(threads) is type(processes) or number not in (None, 1)
 
 
 def side_by_side(
@@ -103,9 +105,11 @@ def side_by_side(
     results: queue.SimpleQueue[object] = queue.SimpleQueue()
     # threads share one setting for linear algebra: with it in place here, none of them changes it under another
     with threads_for(1):
-        made = joblib.Parallel(n_jobs=workers, prefer=prefer, return_as="generator_unordered", batch_size=1)
-        running = made(joblib.delayed(_search)(task, leash) for task in tasks)
-        listener = threading.Thread(target=_listen, args=(running, results), daemon=True)
+        backend, _ = get_active_backend(prefer=prefer)
+        streams = "generator_unordered" if backend.supports_return_generator else "list"
+        crew = joblib.Parallel(n_jobs=workers, prefer=prefer, return_as=streams, batch_size=1)
+        calls = (joblib.delayed(_search)(task, leash) for task in tasks)
+        listener = threading.Thread(target=_listen, args=(crew, calls, results), daemon=True)
         listener.start()
         done = 0
         try:
@@ -127,9 +131,9 @@ def side_by_side(
             listener.join(PATIENCE)
 
 
-def _listen(running: Iterable[object], results: queue.SimpleQueue[object]) -> None:
+def _listen(crew: joblib.Parallel, calls: Iterable[object], results: queue.SimpleQueue[object]) -> None:
     try:
-        for found in running:
+        for found in crew(calls):
             results.put(found)
         results.put(None)
     except BaseException as error:
@@ -141,10 +145,12 @@ def _search(task: Task, leash: Leash) -> tuple[str, Solution] | Cancelled:
     here, child = platform.node() == leash.machine, os.getppid() == leash.process
 
     def watch(gap: float = 0.0) -> None:
+        if here and (_gone(leash.process) or (child and os.getppid() != leash.process)):
+            if type(multiprocessing.current_process()).__name__.startswith("Loky"):
+                os._exit(1)  # it would wait some minutes for more work that cannot come
+            raise Cancelled("The process that asked is gone.")
         if here and not Path(leash.file).exists():
             raise Cancelled("The search was cancelled.")
-        if child and os.getppid() != leash.process:
-            raise Cancelled("The process that asked is gone.")
 
     search = task.search
     left = leash.deadline - time.time()
@@ -155,3 +161,15 @@ def _search(task: Task, leash: Leash) -> tuple[str, Solution] | Cancelled:
             return search.key, timed.run(task.known, task.near, watch)
     except Cancelled as error:
         return error
+
+
+def _gone(process: int) -> bool:
+    if os.name == "nt":  # where the same call would end the process
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

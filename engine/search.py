@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -86,10 +86,15 @@ class Search:
     def problem(self) -> DualProblem:
         """Return the problem, ready to be evaluated."""
         sizes = self.factor.sizes
-        lift = Lift(sizes, self.centers)
+        # a copy has one order and one alignment, so that sums have the same last digit after a journey
+        factor = replace(self.factor, matrix=np.array(self.factor.matrix, order="C"))
+        centers = [None if pi is None else np.array(pi) for pi in self.centers]
+        lift = Lift(sizes, centers)
         if self.complement is not None:
-            lift = PairLift(sizes, self.centers, self.complement)
-        return PROBLEMS[self.method](lift=lift, factor=self.factor)
+            by_axis = (np.array(self.complement.by_axis[0], order="C"), np.array(self.complement.by_axis[1], order="C"))
+            total = np.array(self.complement.by_total)
+            lift = PairLift(sizes, centers, Complement(by_axis=by_axis, by_total=total))
+        return PROBLEMS[self.method](lift=lift, factor=factor)
 
     def run(self, known: Array | None = None, near: Array | None = None, watch: Watch | None = None) -> Solution:
         """Return the strategy.
