@@ -23,6 +23,7 @@ from engine.blocks import Block
 from engine.decomposition import Axes, Complement, Space, class_rows, digest, whole_group
 from engine.family import Array
 from engine.strategy import Strategy
+from engine.threads import threads_for
 from engine.workload import Group, Part
 
 SLAB = 1 << 22  # values computed at once
@@ -220,10 +221,11 @@ class VarianceBuilder:
         )
         key = (tuple((p.axes, p.key) for p in group.parts), centers, made, complement and complement.key)
         if key not in self._groups:
-            if complement is None:
-                self._groups[key] = self._build(group, subsets)
-            else:
-                self._groups[key] = self._build_pair(group, subsets, complement)
+            with threads_for(1):  # many small products: on a busy machine threads would wait for each other
+                if complement is None:
+                    self._groups[key] = self._build(group, subsets)
+                else:
+                    self._groups[key] = self._build_pair(group, subsets, complement)
         return self._groups[key]
 
     def _build(self, group: Group, subsets: Sequence[tuple[Axes, Block | None]]) -> GroupVariance:
