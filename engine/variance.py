@@ -23,6 +23,7 @@ from engine.blocks import Block
 from engine.decomposition import Axes, Complement, Space, class_rows, digest, whole_group
 from engine.family import Array
 from engine.strategy import Strategy
+from engine.threads import threads_for
 from engine.workload import Group, Part
 
 SLAB = 1 << 22  # values computed at once
@@ -221,10 +222,11 @@ class VarianceBuilder:
         )
         key = (tuple((p.axes, p.key) for p in group.parts), centers, made, complement and complement.key)
         if key not in self._groups:
-            if complement is None:
-                self._groups[key] = self._build(group, subsets)
-            else:
-                self._groups[key] = self._build_pair(group, subsets, complement)
+            with threads_for(1):  # many small products: on a busy machine threads would wait for each other
+                if complement is None:
+                    self._groups[key] = self._build(group, subsets)
+                else:
+                    self._groups[key] = self._build_pair(group, subsets, complement)
         return self._groups[key]
 
     def _build(self, group: Group, subsets: Sequence[tuple[Axes, Block | None]]) -> GroupVariance:
@@ -320,7 +322,10 @@ class VarianceBuilder:
         matrix: str = "pinv",
         weights: Array | None = None,
     ) -> tuple[Parts, Array]:
-        """Return squared norms of (class rows) matrix / weights over the queries of the parts that factors touch."""
+        """Return squared norms of (class rows) matrix / weights over the queries of the parts that factors touch.
+
+        ``matrix`` is "pinv", "span", or "whole" for the identity.
+        """
         covered = {a for own, _ in factors for a in own}
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
         touched = [(group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered)) for p in parts]
@@ -370,9 +375,9 @@ class VarianceBuilder:
                 )
             tensor = tensor.reshape(len(tensor), *(size[a] for a in order))
             remaining = list(order)
-            for axes, strategy in factors:
+            for axes, strategy in factors if matrix != "whole" else ():
                 positions = [1 + remaining.index(a) for a in axes]
-                shaped = np.eye(strategy.dimension) if matrix == "whole" else getattr(strategy, matrix)
+                shaped = getattr(strategy, matrix)
                 shaped = shaped.reshape(*(size[a] for a in axes), -1)
                 tensor = np.tensordot(tensor, shaped, axes=(positions, list(range(len(axes)))))
                 remaining = [a for a in remaining if a not in axes]

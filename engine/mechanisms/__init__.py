@@ -35,7 +35,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     GaussianQueries,
     LaplaceQueries,
 )
-LIMITS = ("time_limit", "memory_limit", "progress")
+LIMITS = ("time_limit", "memory_limit", "progress", "workers", "cache")
 
 
 def mechanism_class(name: str) -> type[Mechanism]:
@@ -68,7 +68,8 @@ def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **
     ----------
     mechanism : name of a mechanism in ``MECHANISMS``.
     options : the mechanism's own, and ``objective``, ``max_records``, ``time_limit`` (seconds), ``memory_limit``
-        (bytes) and ``progress``, a callback of (fraction, text) that may return False to cancel.
+        (bytes), ``progress``, a callback of (fraction, text) that may return False to cancel, ``workers``, the number
+        of processes (1 for none), and ``cache``, whether to use and keep what searches find.
 
     Guarantee: the privacy cost of the plan, recomputed from the matrices and noise scales that it will release, is at
     most ``budget.pcost``.

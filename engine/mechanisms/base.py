@@ -12,6 +12,7 @@ from engine.blocks import MAX_RECORDS
 from engine.errors import Cancelled, NotApplicable, PlanError
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
+from engine.solve_cache import SolveCache, default_cache
 from engine.workload import Workload
 
 Progress = Callable[[float, str], object]
@@ -20,14 +21,18 @@ OBJECTIVES = ("sum",)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What planning may take: seconds, bytes, and whom to tell about progress.
+    """What planning may take: seconds, bytes, workers; whom to tell about progress; whether to remember.
 
-    ``progress`` is called with a fraction and a text; when it returns False, or raises, planning stops.
+    ``progress`` is called with a fraction and a text; when it returns False, or raises, planning stops.  ``workers`` is
+    the number of processes that search side by side, 1 for none; left out, large work uses all cores, or what the
+    caller's `joblib.parallel_config` says.  ``cache=False`` neither uses nor keeps what searches found.
     """
 
     time_limit: float | None = None
     memory_limit: float = 4e9
     progress: Progress | None = None
+    workers: int | None = None
+    cache: bool = True
 
     def __post_init__(self) -> None:
         for name in ("time_limit", "memory_limit"):
@@ -39,6 +44,17 @@ class Limits:
                 raise PlanError(f"{name} was {value!r}. Give a number above 0, or leave it out.")
         if self.progress is not None and not callable(self.progress):
             raise PlanError(f"progress was {self.progress!r}. Give a function of (fraction, text), or leave it out.")
+
+        if self.workers is not None and (
+            isinstance(self.workers, bool) or not isinstance(self.workers, int) or not 1 <= self.workers <= 1024
+        ):
+            raise PlanError(f"workers was {self.workers!r}. Give a whole number from 1 to 1024, or leave it out.")
+        if not isinstance(self.cache, bool):
+            raise PlanError(f"cache was {self.cache!r}. Give True or False.")
+
+    def solve_cache(self) -> SolveCache | None:
+        """Return where solutions are kept, or None."""
+        return default_cache() if self.cache else None
 
     def deadline(self) -> float:
         """Return the moment to stop at, on the monotonic clock."""

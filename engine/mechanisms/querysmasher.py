@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from engine.centers import tuned_centers
-from engine.complements import can_tune, tuned_complements
+from engine.complements import can_tune
 from engine.decomposition import Decomposition
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
 from engine.plan import Solved
+from engine.search import PROBLEMS
+from engine.solve_cache import SolveCache
 from engine.solvers import Options
-from engine.subworkload import PROBLEMS, SubworkloadSolver
+from engine.splits import SplitMemory
+from engine.subworkload import SubworkloadSolver
 from engine.workload import Workload
 
 CENTERS = ("uniform", "tuned")
@@ -58,13 +60,13 @@ class QuerySmasher(ResidualMechanism):
         # tuning solves every subworkload again some dozens of times, from a good start
         return replace(found, seconds=40.0 * found.seconds) if self.centers == "tuned" else found
 
-    def choose_split(self, workload: Workload, tell: Callable[[float, str], None]) -> Solved:
+    def choose_split(
+        self, workload: Workload, tell: Callable[[float, str], None], cache: SolveCache | None = None
+    ) -> Solved:
         if self.centers != "tuned":
             return Solved(duals=())
-        if can_tune(workload):
-            centers, complements = tuned_complements(workload, tell)
-            return Solved(duals=(), centers=centers, complements=complements)
-        return Solved(duals=(), centers=tuned_centers(workload, tell))
+        memory = SplitMemory(workload, cache)
+        return memory.complements(tell) if can_tune(workload) else memory.centers(tell)
 
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
         return SubworkloadSolver(
@@ -72,4 +74,5 @@ class QuerySmasher(ResidualMechanism):
             method=self.solver,
             options=Options(gap=self.gap, deadline=deadline),
             memory_limit=limits.memory_limit,
+            cache=limits.solve_cache(),
         )

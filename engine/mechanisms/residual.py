@@ -23,11 +23,13 @@ from engine.family import Array
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
+from engine.search import Cost
+from engine.solve_cache import SolveCache
 from engine.solvers import Watch
 from engine.subworkload import SpaceSolution
 from engine.workload import Workload
 
-FLOPS = 4e9  # floating point operations a second in small eigenvalue problems on one core, for forecasts only
+BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
 
 
 class SpaceSolver(Protocol):
@@ -38,8 +40,17 @@ class SpaceSolver(Protocol):
     endings: list[str]
     recorded: list[tuple[Array, str]] | None
 
-    def forecast(self, subs: Sequence[Subworkload]) -> list[tuple[float, float]]:
-        """Return (floating point operations, bytes) for each subworkload."""
+    def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
+        """Return what each subworkload will take."""
+
+    def ahead(
+        self,
+        subs: Sequence[Subworkload],
+        costs: Sequence[Cost],
+        workers: int | None,
+        tell: Callable[[float], object],
+    ) -> None:
+        """Search side by side what is worth it; see `SubworkloadSolver.ahead`."""
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the strategy of one subworkload."""
@@ -62,7 +73,9 @@ class ResidualMechanism(Mechanism):
         """Return what distinguishes attributes of equal size for this mechanism, beyond what is asked of them."""
         return {}
 
-    def choose_split(self, workload: Workload, tell: Callable[[float, str], None]) -> Solved:
+    def choose_split(
+        self, workload: Workload, tell: Callable[[float, str], None], cache: SolveCache | None = None
+    ) -> Solved:
         """Return the centers and complements that are not the published ones."""
         return Solved(duals=())
 
@@ -70,22 +83,30 @@ class ResidualMechanism(Mechanism):
         check_size(workload, limits.memory_limit)
         parts = decompose(workload, labels=self.axis_labels(workload))
         costs = self.space_solver(workload, parts, limits, math.inf).forecast(parts.subworkloads)
-        memory = 120e6 + min(max((m for _, m in costs), default=0.0), limits.memory_limit)
+        peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
+        memory = BASE_BYTES + math.fsum(c.kept for c in costs) + peak
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
-        return Forecast(seconds=0.05 + sum(w for w, _ in costs) / FLOPS, memory=memory, text=text)
+        return Forecast(seconds=0.05 + math.fsum(c.seconds for c in costs), memory=memory, text=text)
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         deadline = limits.deadline()
         check_request(workload, budget)
         check_size(workload, limits.memory_limit)
         limits.tell(0.0, "Decomposing the workload")
-        split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text))
+        split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text), limits.solve_cache())
         first = 0.8 if split.centers else 0.0
         parts = decompose(workload, split.centers, self.axis_labels(workload), split.complements)
         if not parts.spaces:
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
-        work = np.cumsum([0.0] + [w + 1.0 for w, _ in solver.forecast(parts.subworkloads)])
+        costs = solver.forecast(parts.subworkloads)
+        work = np.cumsum([0.0] + [c.seconds for c in costs])
+        solver.ahead(
+            parts.subworkloads,
+            costs,
+            limits.workers,
+            lambda ended: limits.tell(first + (1.0 - first) * 0.9 * ended, f"Solving side by side, {ended:.0%} done"),
+        )
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
             done = first + (1.0 - first) * float(work[i] / work[-1])
