@@ -32,10 +32,14 @@ Parts = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Summand:
-    """``coefficient`` times a product of arrays, each over the queries of the parts that it names."""
+    """``coefficient`` times a product of arrays, each over the queries of the parts that it names.
+
+    ``axes`` are the positions of the residual space's attributes in the group, in schema order.
+    """
 
     coefficient: float
     arrays: tuple[tuple[Parts, Array], ...]
+    axes: Axes = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,7 +65,7 @@ class GroupVariance:
         """Largest variance of a query."""
         if any(self._sum(s) > 0 for s in self.unmeasured):
             return math.inf
-        sets = _coupled(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
+        sets = coupled_sets(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
         fronts = []
         for together in sets:
             shape = tuple(self.counts[p] for p in together)
@@ -71,7 +75,7 @@ class GroupVariance:
                 for parts, a in s.arrays
                 if set(parts) <= set(together)
             }
-            kept = _pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
+            kept = pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
             fronts.append({key: values[kept] for key, values in features.items()})
         lengths = [len(next(iter(f.values()))) if f else 1 for f in fronts]
         owner = {p: k for k, together in enumerate(sets) for p in together}
@@ -173,7 +177,8 @@ def _spread(parts: Parts, array: Array, together: Parts, shape: tuple[int, ...])
     return np.broadcast_to(array.reshape(own), shape).ravel()
 
 
-def _coupled(count: int, links: Sequence[Parts]) -> list[Parts]:
+def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
+    """Return the finest partition of the parts 0..count-1 that no link crosses."""
     label = list(range(count))
     for parts in links:
         joined = {label[p] for p in parts}
@@ -181,7 +186,7 @@ def _coupled(count: int, links: Sequence[Parts]) -> list[Parts]:
     return [tuple(p for p in range(count) if label[p] == k) for k in sorted(set(label))]
 
 
-def _pareto(features: Array) -> Any:
+def pareto(features: Array) -> Any:
     """Return columns of ``features`` (features x points) such that every point is dominated by one of them."""
     order = np.argsort(-features.sum(axis=0), kind="stable")
     kept = []
@@ -236,7 +241,7 @@ class VarianceBuilder:
             if block is not None:
                 arrays: list[tuple[Parts, Array]] = [((p,), self._outside(group, p)) for p in outside]
                 arrays += [self._inside(group, axes, factors) for factors in self._components(group, axes, block)]
-                summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays)))
+                summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes))
         unmeasured = [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
         return GroupVariance(
             counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
@@ -273,7 +278,9 @@ class VarianceBuilder:
                 if not strategy.complete:
                     lost = (present & strategy.leaves_span(flat)).astype(float).reshape(counts)
                     unmeasured.append(Summand(coefficient=1.0, arrays=((everything, lost),)))
-            summands.append(Summand(coefficient=block.noise**2, arrays=((everything, squares.reshape(counts)),)))
+            summands.append(
+                Summand(coefficient=block.noise**2, arrays=((everything, squares.reshape(counts)),), axes=axes)
+            )
         return GroupVariance(counts=counts, summands=tuple(summands), unmeasured=tuple(unmeasured))
 
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
@@ -304,7 +311,7 @@ class VarianceBuilder:
         """Return the block's factors, grouped when a part of the group touches several of them."""
         factors = [(tuple(axes[a] for a in own), s) for own, s in block.factors]  # axes of the group
         links = [tuple(k for k, (own, _) in enumerate(factors) if set(own) & set(part.axes)) for part in group.parts]
-        return [[factors[k] for k in joined] for joined in _coupled(len(factors), [x for x in links if x])]
+        return [[factors[k] for k in joined] for joined in coupled_sets(len(factors), [x for x in links if x])]
 
     def _inside(
         self, group: Group, axes: Axes, factors: Sequence[tuple[Axes, Strategy]], matrix: str = "pinv"
