@@ -11,6 +11,7 @@ The pipeline, each stage a pure function between frozen values:
     privacy                        budgets and their conversions, rounded towards privacy
     decomposition, solvers         one Gram matrix per residual space, its optimal strategy with a certified gap
     mechanisms, plan               how a workload is measured; variances of every query in closed form
+    objectives, shares, targets    largest variance and norms between, best shares, fitness for use
     counts, noise, ledger          exact tables, exact discrete noise, the durable budget
     linear, common, decide         what analyses share, and the choice between coarse and fine
     measure, reconstruct, report   spend, draw, save; then everything that follows from the noisy answers for free
@@ -37,6 +38,7 @@ from engine.plan import Plan
 from engine.privacy import Budget
 from engine.reconstruct import Measurement
 from engine.schema import Attribute, Schema
+from engine.targets import budget_for, share_within, tolerance_for
 from engine.workload import Workload
 
 __all__ = [
@@ -50,9 +52,12 @@ __all__ = [
     "Plan",
     "Schema",
     "Workload",
+    "budget_for",
     "compare",
     "forecast",
     "load_plan",
     "measure",
     "plan",
+    "share_within",
+    "tolerance_for",
 ]

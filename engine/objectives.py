@@ -75,7 +75,8 @@ def objective(name: str, power: float = 2.0, targets: Any = None, workload: Work
     values = (targets,) * len(workload.groups) if isinstance(targets, float) else tuple(targets)
     if len(values) != len(workload.groups):
         raise PlanError(
-            f"There are {len(values)} targets for {len(workload.groups)} groups. Give one for each group, or one number."
+            f"There are {len(values)} targets for {len(workload.groups)} groups. Give one for each group, or one "
+            "number for all."
         )
     return Objective(power=math.inf, targets=tuple(v * v for v in values))
 
@@ -88,8 +89,8 @@ def check_targets(targets: Any) -> float | tuple[float, ...]:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, real) or not 1e-50 < value < 1e50:
             raise PlanError(
-                f"targets was {str(targets)[:60]}. Give the largest standard error that is fine, in counts and above 0: "
-                "one number, or one a group."
+                f"targets was {str(targets)[:60]}. Give the largest standard error that is fine, in counts and "
+                "above 0: one number, or one a group."
             )
     return tuple(float(v) for v in values) if several else float(values[0])
 
@@ -142,7 +143,7 @@ def symmetry(
     )
     own = _numbers(
         {
-            s: tuple((workload.schema[n].size, labels.get(n), digest(centers.get(n))) for n in s) + (tuned.get(s),)
+            s: (tuned.get(s), *((workload.schema[n].size, labels.get(n), digest(centers.get(n))) for n in s))
             for s in spaces
         }
     )
@@ -217,10 +218,9 @@ def footprints(
         group = workload.groups[example]
         own = deciding_weights(group, goal)
         found = builder.group(group)
-        if found.unmeasured:
-            if not np.isfinite(found.total()) and (
-                own is None or not np.isfinite(found.values(0, group.count)[own > 0]).all()
-            ):
+        if found.unmeasured and not np.isfinite(found.total()):
+            deciding = np.ones(group.count) > 0 if own is None else own > 0
+            if not np.isfinite(found.values(0, group.count)[deciding]).all():
                 return None
         asked = footprint(found, own)
         spaces = tuple(same.spaces[tuple(group.attributes[a] for a in s.axes)] for s in found.summands)

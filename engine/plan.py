@@ -23,7 +23,7 @@ from engine.decomposition import Complement, Space, basis, center
 from engine.emphasis import Emphasis, pack
 from engine.errors import NotAnswerable, PlanError
 from engine.family import Array
-from engine.footprint import footprint
+from engine.footprint import Footprint, footprint
 from engine.objectives import Objective, deciding_weights, norm, objective
 from engine.privacy import Budget
 from engine.schema import Schema
@@ -95,8 +95,8 @@ class Plan:
     workload, budget : what was asked.
     mechanism, options : how it was made; with the two above they define `hash`.
     blocks : residual space -> strategy, noise and grid.
-    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2; the norm is their weighted sum unless
-        the options say otherwise.
+    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2; the norm is their weighted sum,
+        unless the options say otherwise.
     statement : words for the certificate.
     duals, endings, memory_limit : the solver's weights, how each search ended, and the limit in bytes that chose
         between dense and alternating searches; enough to rebuild the very same plan.
@@ -198,7 +198,9 @@ class Plan:
         goal = self._goal
         if goal.linear:
             return self.weighted_rmse
-        queries, weights, targets = [], [], []
+        queries: list[Footprint] = []
+        weights: list[float] = []
+        targets: list[float] = []
         kinds: dict[tuple[int, int, float, float], int] = {}
         for i, group in enumerate(self.workload.groups):
             if group.weight > 0:
@@ -348,7 +350,7 @@ class Plan:
                 "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights, "
                 "or the sizes of custom queries, closer together, or give those queries the weight 0."
             )
-        solved = {
+        solved: dict[str, Any] = {
             "duals": [pack(d) for d in self.duals],
             "endings": list(self.endings),
             "memory_limit": self.memory_limit if math.isfinite(self.memory_limit) else None,
@@ -360,8 +362,8 @@ class Plan:
         }
         if self.tradeoff is not None:
             found = {"emphasis": self.tradeoff.emphasis, "witness": self.tradeoff.witness}
-            solved["tradeoff"] = {name: e and e.to_dict() for name, e in found.items()}
-            solved["tradeoff"]["shares"] = pack(self.tradeoff.shares)
+            packed = {name: None if e is None else e.to_dict() for name, e in found.items()}
+            solved["tradeoff"] = packed | {"shares": pack(self.tradeoff.shares)}
             solved["achieved"] = self.achieved
         return _canonical(self._request() | {"solved": solved})
 

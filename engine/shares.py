@@ -13,6 +13,7 @@ until none is violated.  For finite powers: L-BFGS on log of norm times cost in 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import scipy.optimize
 from engine.family import Array
 from engine.objectives import Asked, Objective
 
-GAP = 1e-9  # of the variance
+GAP = 1e-7  # of the variance
 ROUNDS = 60
 STEPS = 120
 
@@ -91,7 +92,7 @@ def _largest(asked: Sequence[Asked], counts: Array, start: Array) -> Shares:
         worst = np.array([v / kind.target for (v, _), kind in zip(found, asked, strict=True)])
         pulled = np.maximum(np.array(rows).T @ lam, 0.0)
         bound = float(np.sum(np.sqrt(counts * pulled))) ** 2 / float(lam.sum())
-        mass = np.bincount(owner, lam, minlength=len(asked))
+        mass = np.asarray(np.bincount(owner, lam, minlength=len(asked)), dtype=float)
         value = float(worst.max())
         if value < best.value:
             best = Shares(noises=s, value=value, bound=max(bound, best.bound), mass=mass)
@@ -100,8 +101,8 @@ def _largest(asked: Sequence[Asked], counts: Array, start: Array) -> Shares:
         if best.value <= best.bound * (1.0 + GAP):
             break
         before, level = len(rows), bound * (1.0 + 0.1 * GAP)
-        for k in np.flatnonzero(worst > level):
-            join(int(k), found[k][1])
+        for k in [k for k, w in enumerate(worst) if w > level]:
+            join(k, found[k][1])
         if len(rows) == before:
             break
         start = s
@@ -123,7 +124,7 @@ def _interior(rows: Array, counts: Array, start: Array) -> tuple[Array, Array]:
         residual = -cost / z**2 + scaled.T @ lam
         centered = float(lam @ slack) / len(rows)
         value = float(np.sum(cost / z))
-        if centered * len(rows) <= 1e-11 * value and float(np.max(np.abs(residual) * z)) <= 1e-9 * value:
+        if centered * len(rows) <= 0.02 * GAP * value and float(np.max(np.abs(residual) * z)) <= 0.02 * GAP * value:
             break
         aim = 0.15 * centered
         hessian = np.diag(2.0 * cost / z**3) + (scaled.T * (lam / slack)) @ scaled
@@ -178,7 +179,7 @@ def _powers(asked: Sequence[Asked], counts: Array, goal: Objective, start: Array
             raise StopIteration
         return math.log(value), pulled * s / float(pulled @ s) - counts / s / cost
 
-    try:
+    with contextlib.suppress(StopIteration):
         scipy.optimize.minimize(
             evaluate,
             np.log(start),
@@ -186,6 +187,4 @@ def _powers(asked: Sequence[Asked], counts: Array, goal: Objective, start: Array
             method="L-BFGS-B",
             options={"maxcor": 30, "maxfun": 200, "maxiter": 200, "ftol": 0.0, "gtol": 1e-12},
         )
-    except StopIteration:
-        pass
     return best

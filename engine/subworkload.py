@@ -138,7 +138,8 @@ class SubworkloadSolver:
     memory_limit : most bytes that one dense solve may take.
 
     Set ``watch`` to be called with the present gap after every evaluation; it may raise to cancel.  Set ``recorded`` to
-    the dual weights of an earlier run, in the order of solving, to rebuild the same plan without searching.
+    the dual weights of an earlier run, in the order of solving, to rebuild the same plan without searching; ``warm`` to
+    weights of a similar run, to start from.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class SubworkloadSolver:
         self.endings: list[str] = []
         self.watch: Watch | None = None
         self.recorded: list[tuple[Array, str]] | None = None
+        self.warm: tuple[Array, ...] = ()
         self._solved: dict[Any, tuple[Factor, Solution]] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[tuple[float, float]]:
@@ -231,10 +233,17 @@ class SubworkloadSolver:
                 if len(mass) != problem.variables:
                     raise ValueError("recorded weights do not fit")
             else:
-                mass, status = problem.maximise(self.options, watch=self.watch)
+                mass, status = problem.maximise(self.options, start=self._start(problem), watch=self.watch)
             self.duals.append(mass)
             self.endings.append(status)
             return problem.solution(mass, status)
+
+    def _start(self, problem: DualProblem) -> Array | None:
+        """Return the weights of the same solve of an earlier run, away from 0 where gradients vanish."""
+        number = len(self.duals)
+        if number >= len(self.warm) or len(self.warm[number]) != problem.variables:
+            return None
+        return 0.99 * self.warm[number] + 0.01 * problem.multiplicity / problem.multiplicity.sum()
 
     def _alternate(self, terms: Merged, sub: Subworkload) -> SpaceSolution:
         """Improve one set of axes at a time; feasible for any sum of products, with an honest bound.

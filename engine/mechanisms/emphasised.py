@@ -2,16 +2,19 @@
 
 For weights u on the queries the mechanism's own solver gives strategies and shares that are best for the weighted sum,
 and by its certificate a lower bound: the bound on the weighted sum over the dual norm of u holds for every plan of the
-class.  The search maximises that bound over weights in factored form by L-BFGS, its gradient being the variances
-themselves (envelope theorem).  At every step the strategies found get the best shares for the objective itself; the
-best plan and the best bound are kept.  The first step is the weighted sum that the workload asks for, so the result is
-never worse than its strategies with the best shares.
+class.  The search maximises that bound over weights in factored form: it multiplies every weight by what it earns over
+what it costs (by the envelope theorem the variances are the gradient), with Anderson acceleration.  At every step the
+strategies found get the best shares for the objective itself; the best plan and the best bound are kept.  The first
+step is the weighted sum that the workload asks for, so the result is never worse than its strategies with the best
+shares.
 
 Source: Weighted Fourier Factorizations, lemma 3.10, for marginals; the factored weights are our own.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -19,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 
 from engine.blocks import Block
 from engine.decomposition import Decomposition, Space, decompose
@@ -36,12 +38,13 @@ from engine.workload import Workload
 
 EVALUATIONS = 40
 GAP = 1e-5  # of the standard error: closer is not worth another step
+MEMORY = 6
 PATIENCE = 8  # steps without progress
-REACH = 4.0  # weights within a vector differ by at most exp(2 REACH), so that no query drops out of the Gram
+REACH = 12.0  # weights within a vector differ by at most exp(REACH), so that no query drops out of the Gram
 WHOLE_QUERIES = 20_000  # groups up to this size may have a weight for every single query ...
 WHOLE_CELLS = 400  # ... when their tables are this small, because their spaces are then solved densely
 Step = tuple[Decomposition, list[SpaceSolution], tuple[Array, ...], tuple[str, ...]]
-Solve = Callable[[Workload], Step]
+Solve = Callable[[Workload, tuple[Array, ...]], Step]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,6 +92,7 @@ class Search:
         self.best: Candidate | None = None
         self.witness: Candidate | None = None
         self.evaluations = self.stale = 0
+        self.last: tuple[Array, ...] = ()
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -123,14 +127,14 @@ class Search:
         self.targets = np.array(targets)
         self.weights = np.array([g.weight for g in groups])
         ends = np.cumsum([len(groups), *(len(v) for v in self.starts)])
-        self.windows = [slice(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        self.windows = [slice(a, b) for a, b in itertools.pairwise(ends)]
         self.variables = int(ends[-1])
 
     def emphasis(self, x: Array) -> Emphasis:
         """Return the weights of a point."""
         vectors = []
         for start, window in zip(self.starts, self.windows, strict=True):
-            own = x[window] - x[window].mean()
+            own = x[window] - x[window].max()
             vectors.append(start if np.abs(own).max(initial=0.0) < 1e-9 else start * np.exp(own))
         return Emphasis(
             kinds=self.same.kinds,
@@ -141,14 +145,15 @@ class Search:
         )
 
     def evaluate(self, x: Array) -> tuple[float, Array, Array]:
-        """Return minus the log of the dual value, its gradient, and the mass of every kind of group."""
+        """Return the log of the dual value, log of what each weight earns beside what it costs, and the kinds' mass."""
         if time.monotonic() > self.deadline and self.best is not None:
             raise TimeoutError
         emphasis = self.emphasis(x)
         self.evaluations += 1
-        parts, solutions, duals, endings = self.solve(emphasis.apply(self.workload))
+        parts, solutions, duals, endings = self.solve(emphasis.apply(self.workload), self.last)
+        self.last = duals
         if set(parts.spaces) != set(self.same.spaces):
-            return math.inf, np.zeros(len(x)), self.same.sizes
+            return -math.inf, np.zeros(len(x)), self.same.sizes
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
         size, by_kind, by_vector = dual_norm(self.workload, self.goal, emphasis)
         size_slope = np.concatenate([by_kind, *by_vector])
@@ -162,7 +167,7 @@ class Search:
         )
         asked = footprints(self.workload, blocks, builder, self.same, self.goal)
         if asked is None:
-            return math.inf, np.zeros(len(x)), self.same.sizes
+            return -math.inf, np.zeros(len(x)), self.same.sizes
         found = best_shares(asked, self.same.counts, self.goal, noises)
         shares = np.array([found.noises[self.same.spaces[s]] for s in parts.spaces])
         candidate = Candidate(
@@ -176,10 +181,9 @@ class Search:
             bound=proven(self.workload, self.goal, emphasis, parts, solutions),
         )
         self._keep(candidate)
-        slope = self._slope(emphasis, builder, asked, noises) / total**2 - size_slope / size
-        for window in self.windows:
-            slope[window] -= slope[window].mean()
-        return math.log(size) - 2.0 * math.log(total), -slope, found.mass
+        slope = self._slope(emphasis, builder, asked, noises) / total**2
+        ratio = np.log(np.maximum(slope, 1e-300) / np.maximum(size_slope / size, 1e-300))
+        return 2.0 * math.log(total) - math.log(size), ratio, found.mass
 
     def _keep(self, candidate: Candidate) -> None:
         progress = False
@@ -230,32 +234,47 @@ class Search:
 
     def run(self) -> Candidate:
         """Return the best candidate found; `witness` proves the best bound."""
-        x = np.zeros(self.variables)
-        kinds = len(self.weights)
-        try:
-            _, _, mass = self.evaluate(x)
+        with contextlib.suppress(StopIteration, TimeoutError):
+            _, _, mass = self.evaluate(np.zeros(self.variables))
             counts = np.array([self.workload.groups[i].count for i in self.same.examples]) * self.same.sizes
             level = np.log(np.maximum(mass / counts, 1e-5 * (mass / counts).max()) / self.weights / self.targets)
-            x[:kinds] = level - level.max()
-            low, high = x - REACH, x + REACH
-            low[:kinds] -= REACH
-            high[:kinds] += REACH
-            scipy.optimize.minimize(
-                lambda y: self.evaluate(y)[:2],
-                x,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=list(zip(low, high, strict=True)),
-                options={"maxcor": 20, "maxfun": EVALUATIONS, "maxiter": EVALUATIONS, "ftol": 1e-12, "gtol": 1e-10},
-            )
-        except (StopIteration, TimeoutError):
-            pass
+            self._climb(np.concatenate([level - level.max(), np.zeros(self.variables - len(level))]))
         if self.best is None or self.witness is None:
             raise PlanError(
                 "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights "
                 "closer together, or give those queries the weight 0."
             )
         return self.best
+
+    def _climb(self, x: Array) -> None:
+        """Multiply every weight by what it earns over what it costs, with Anderson acceleration, until stopped."""
+        step = 1.0 / self.goal.conjugate
+        points: list[Array] = []
+        moves: list[Array] = []
+        top = -math.inf
+        while True:
+            value, ratio, _ = self.evaluate(x)
+            if value < top - 1e-3 or not math.isfinite(value):
+                # the extrapolation went too far: go on plainly from the last good point
+                x, points, moves = points[-1] + 0.5 * moves[-1], [], []
+                continue
+            top = max(top, value)
+            points.append(x)
+            moves.append(step * ratio)
+            points, moves = points[-MEMORY:], moves[-MEMORY:]
+            x = points[-1] + moves[-1]
+            if len(points) > 1:
+                dx, df = np.diff(points, axis=0).T, np.diff(moves, axis=0).T
+                gamma = np.linalg.lstsq(df, moves[-1], rcond=1e-8)[0]
+                x = x - (dx + df) @ gamma
+            x = self._inside(x)
+
+    def _inside(self, x: Array) -> Array:
+        out = x.copy()
+        for window in [slice(0, len(self.weights)), *self.windows]:
+            own = out[window]
+            out[window] = np.maximum(own - own.max(), -REACH)
+        return out
 
     def tradeoff(self) -> Tradeoff:
         """Return what a plan file keeps of the search."""

@@ -38,6 +38,7 @@ class SpaceSolver(Protocol):
     duals: list[Array]
     endings: list[str]
     recorded: list[tuple[Array, str]] | None
+    warm: tuple[Array, ...]
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[tuple[float, float]]:
         """Return (floating point operations, bytes) for each subworkload."""
@@ -93,8 +94,8 @@ class ResidualMechanism(Mechanism):
             plan = self._assemble(workload, budget, parts, solutions, _recorded(found, solver))
         else:
 
-            def solve(asked: Workload) -> Step:
-                parts, solutions, solver = self._solve(asked, split, labels, quiet, deadline, 0.0)
+            def solve(asked: Workload, warm: tuple[Array, ...]) -> Step:
+                parts, solutions, solver = self._solve(asked, split, labels, quiet, deadline, 0.0, warm=warm)
                 return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
             # within a step the search only asks whether to go on
@@ -120,12 +121,13 @@ class ResidualMechanism(Mechanism):
         deadline: float,
         first: float,
         recorded: list[tuple[Array, str]] | None = None,
+        warm: tuple[Array, ...] = (),
     ) -> tuple[Decomposition, list[SpaceSolution], SpaceSolver]:
         parts = decompose(workload, split.centers, labels, split.complements)
         if not parts.spaces:
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
-        solver.recorded = recorded
+        solver.recorded, solver.warm = recorded, warm
         work = np.cumsum([0.0] + [w + 1.0 for w, _ in solver.forecast(parts.subworkloads)])
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
@@ -145,11 +147,11 @@ class ResidualMechanism(Mechanism):
         if goal.linear != (tradeoff is None):
             raise ValueError("an objective without its search, or a search without its objective")
         if tradeoff is None:
-            parts, solutions, solver = self._solve(workload, solved, labels, limits, math.inf, 0.0, recorded)
+            parts, solutions, _ = self._solve(workload, solved, labels, limits, math.inf, 0.0, recorded)
             bound = None
         else:
             asked = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
-            parts, solutions, solver = self._solve(asked, solved, labels, limits, math.inf, 0.0, recorded)
+            parts, solutions, _ = self._solve(asked, solved, labels, limits, math.inf, 0.0, recorded)
             bound = proven(workload, goal, tradeoff.emphasis, parts, solutions)
             if len(tradeoff.shares) != len(parts.spaces):
                 raise ValueError("recorded shares do not fit")
@@ -187,8 +189,7 @@ class ResidualMechanism(Mechanism):
             options=self.options(),
             blocks=calibrate(strategies, noises, budget.pcost, self.max_records),
             bound=bound,
-            statement=self._statement(bool(solved.centers))
-            + (f" Searches ended: {'; '.join(stopped)}." if stopped else ""),
+            statement=self._statement(bool(solved.centers), stopped),
             duals=solved.duals,
             endings=solved.endings,
             memory_limit=solved.memory_limit,
@@ -198,7 +199,7 @@ class ResidualMechanism(Mechanism):
             tradeoff=tradeoff,
         )
 
-    def _statement(self, tuned: bool) -> str:
+    def _statement(self, tuned: bool, stopped: Sequence[str]) -> str:
         """Return what the bound bounds, and for which plans."""
         measure = {
             "sum": "weighted RMSE",
@@ -208,7 +209,8 @@ class ResidualMechanism(Mechanism):
         if self.targets is not None:
             measure = "largest ratio of standard error to target"
         text = self.bound_text.replace("weighted RMSE", measure)
-        return text.replace("uniform centers", "these tuned splits") if tuned else text
+        text = text.replace("uniform centers", "these tuned splits") if tuned else text
+        return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
 
 
 def _recorded(solved: Solved, solver: SpaceSolver) -> Solved:
