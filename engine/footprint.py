@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from engine.variance import SLAB, GroupVariance, Parts, coupled_sets, pareto
 
 MAX_ENTRIES = 200_000_000  # of one table
 MAX_TERMS = 20_000  # of an expanded power
+FEW_TERMS = 500  # so few are taken for all groups at once
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,7 +78,7 @@ class Footprint:
         The second has shape (spaces,): it is the derivative by the noises times scale / power.
         """
         at = noises / scale
-        if self._expands(power):
+        if self.expands(power):
             exponents, coefficients = self.expansion(int(power))
             terms = coefficients * np.exp(exponents @ np.log(np.maximum(at, 1e-300)))
             return float(terms.sum()), (terms @ exponents) / at / power
@@ -91,13 +92,13 @@ class Footprint:
             slopes += np.einsum("ja,aj->j", left, pull @ right.T)
         return total, slopes
 
-    def _expands(self, power: float) -> bool:
+    def expands(self, power: float) -> bool:
         """Return whether the power of the sum over spaces is cheaper expanded than query by query."""
         if power != int(power):
             return False
         terms = math.comb(len(self.noises) + int(power) - 1, int(power))
         points = [t.shape[1] for t, _ in self.distinct]
-        return terms <= MAX_TERMS and terms * sum(points) < 20 * math.prod(points)
+        return terms <= FEW_TERMS or (terms <= MAX_TERMS and terms * sum(points) < 20 * math.prod(points))
 
     def expansion(self, power: int) -> tuple[Array, Array]:
         """Return exponents, shape (terms, spaces), and coefficients of the sum of weight times variance^power.
@@ -106,8 +107,7 @@ class Footprint:
         """
         if power not in self._expansions:
             spaces = len(self.noises)
-            chosen = itertools.combinations_with_replacement(range(spaces), power)
-            exponents = np.array([np.bincount(c, minlength=spaces) for c in chosen], dtype=float)
+            exponents = _exponents(spaces, power)
             coefficients = np.exp(gammaln(power + 1.0) - gammaln(exponents + 1.0).sum(axis=1))
             for table, weight in self.distinct:
                 powers = table[None] ** np.arange(power + 1.0)[:, None, None]
@@ -174,6 +174,13 @@ def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
     step = max(1, SLAB // right.shape[1])
     for start in range(0, left.shape[1], step):
         yield (left[:, start : start + step], left_weight[start : start + step]), (right, right_weight)
+
+
+@lru_cache(maxsize=32)
+def _exponents(spaces: int, power: int) -> Array:
+    """Return all ways to write the power as a sum over spaces, shape (ways, spaces)."""
+    chosen = itertools.combinations_with_replacement(range(spaces), power)
+    return np.array([np.bincount(c, minlength=spaces) for c in chosen], dtype=float)
 
 
 def _distinct(columns: Array, weights: Array) -> tuple[Array, Array]:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import scipy.linalg
 import scipy.optimize
 
@@ -48,7 +49,7 @@ class Shares:
     mass: Array
 
 
-def best_shares(asked: Sequence[Asked], counts: Array, goal: Objective, start: Array) -> Shares:
+def best_shares(asked: Sequence[Asked], counts: Array, goal: Objective, start: Array, gap: float = GAP) -> Shares:
     """Return the best shares for the strategies whose footprints are given.
 
     Parameters
@@ -56,9 +57,12 @@ def best_shares(asked: Sequence[Asked], counts: Array, goal: Objective, start: A
     asked : queries by kind of group.
     counts : number of residual spaces of each kind.
     start : squared noises to begin with, shape (space kinds,).
+    gap : relative gap of the variance at which to stop.
     """
     start = start * float(np.sum(counts / start))
-    return _largest(asked, counts, start) if math.isinf(goal.power) else _powers(asked, counts, goal, start)
+    if math.isinf(goal.power):
+        return _largest(asked, counts, start, gap)
+    return _powers(asked, counts, goal.power, start, gap)
 
 
 def _spread(kind: Asked, row: Array, spaces: int) -> Array:
@@ -66,7 +70,7 @@ def _spread(kind: Asked, row: Array, spaces: int) -> Array:
     return np.bincount(kind.spaces, row, minlength=spaces) / kind.target
 
 
-def _largest(asked: Sequence[Asked], counts: Array, start: Array) -> Shares:
+def _largest(asked: Sequence[Asked], counts: Array, start: Array, gap: float) -> Shares:
     spaces = len(counts)
     rows: list[Array] = []
     owner: list[int] = []
@@ -78,15 +82,17 @@ def _largest(asked: Sequence[Asked], counts: Array, start: Array) -> Shares:
             owner.append(k)
 
     for k, kind in enumerate(asked):
-        at = start[list(kind.spaces)]
-        join(k, kind.queries.largest(at)[1])
-        for j in range(len(at)):  # every space is seen by some query from the start
-            alone = np.full(len(at), 1e-6) * at
-            alone[j] = at[j]
-            join(k, kind.queries.largest(alone)[1])
+        join(k, kind.queries.largest(start[list(kind.spaces)])[1])
+    seen = np.sum(rows, axis=0) * start
+    for k, kind in enumerate(asked):
+        for j, space in enumerate(kind.spaces):
+            if seen[space] <= 1e-6 * seen.max():  # a space that no query sees could be as noisy as one likes
+                alone = 1e-6 * start[list(kind.spaces)]
+                alone[j] = start[space]
+                join(k, kind.queries.largest(alone)[1])
     best = Shares(noises=start, value=math.inf, bound=0.0, mass=np.ones(len(asked)))
     for _ in range(ROUNDS):
-        s, lam = _interior(np.array(rows), counts, start)
+        s, lam = _interior(np.array(rows), counts, start, gap)
         s = s * float(np.sum(counts / s))
         found = [kind.queries.largest(s[list(kind.spaces)]) for kind in asked]
         worst = np.array([v / kind.target for (v, _), kind in zip(found, asked, strict=True)])
@@ -98,9 +104,9 @@ def _largest(asked: Sequence[Asked], counts: Array, start: Array) -> Shares:
             best = Shares(noises=s, value=value, bound=max(bound, best.bound), mass=mass)
         else:
             best = Shares(noises=best.noises, value=best.value, bound=max(bound, best.bound), mass=best.mass)
-        if best.value <= best.bound * (1.0 + GAP):
+        if best.value <= best.bound * (1.0 + gap):
             break
-        before, level = len(rows), bound * (1.0 + 0.1 * GAP)
+        before, level = len(rows), bound * (1.0 + 0.1 * gap)
         for k in [k for k, w in enumerate(worst) if w > level]:
             join(k, found[k][1])
         if len(rows) == before:
@@ -109,7 +115,7 @@ def _largest(asked: Sequence[Asked], counts: Array, start: Array) -> Shares:
     return best
 
 
-def _interior(rows: Array, counts: Array, start: Array) -> tuple[Array, Array]:
+def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Array, Array]:
     """Minimise sum of counts / s subject to rows s <= 1; return s and the multipliers of the rows.
 
     Primal-dual interior point: s stays strictly feasible, the multipliers positive.
@@ -124,7 +130,7 @@ def _interior(rows: Array, counts: Array, start: Array) -> tuple[Array, Array]:
         residual = -cost / z**2 + scaled.T @ lam
         centered = float(lam @ slack) / len(rows)
         value = float(np.sum(cost / z))
-        if centered * len(rows) <= 0.02 * GAP * value and float(np.max(np.abs(residual) * z)) <= 0.02 * GAP * value:
+        if centered * len(rows) <= 0.02 * gap * value and float(np.max(np.abs(residual) * z)) <= 0.02 * gap * value:
             break
         aim = 0.15 * centered
         hessian = np.diag(2.0 * cost / z**3) + (scaled.T * (lam / slack)) @ scaled
@@ -150,34 +156,77 @@ def _interior(rows: Array, counts: Array, start: Array) -> tuple[Array, Array]:
     return z * start, lam
 
 
-def _powers(asked: Sequence[Asked], counts: Array, goal: Objective, start: Array) -> Shares:
-    p, spaces = goal.power, len(counts)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Batch:
+    """Kinds of groups with equally many spaces, their power sums expanded: exponents are the same for all."""
+
+    members: list[int]
+    spaces: npt.NDArray[np.int64]
+    exponents: Array
+    coefficients: Array
+
+
+def _batches(asked: Sequence[Asked], power: float) -> tuple[list[_Batch], list[int]]:
+    """Return kinds that are cheaper expanded, in batches, and the others."""
+    by_spaces: dict[int, list[int]] = {}
+    others = []
+    for k, kind in enumerate(asked):
+        if kind.queries.expands(power):
+            by_spaces.setdefault(len(kind.spaces), []).append(k)
+        else:
+            others.append(k)
+    out = []
+    for members in by_spaces.values():
+        expanded = [asked[k].queries.expansion(int(power)) for k in members]
+        out.append(
+            _Batch(
+                members=members,
+                spaces=np.array([asked[k].spaces for k in members]),
+                exponents=expanded[0][0],
+                coefficients=np.array([c for _, c in expanded]),
+            )
+        )
+    return out, others
+
+
+def _powers(asked: Sequence[Asked], counts: Array, p: float, start: Array, gap: float) -> Shares:
+    spaces, share = len(counts), np.array([kind.groups * kind.weight for kind in asked])
     best = Shares(noises=start, value=math.inf, bound=0.0, mass=np.ones(len(asked)))
+    batches, others = _batches(asked, p)
+    scale = max(kind.queries.largest(start[list(kind.spaces)])[0] for kind in asked)
+
+    def sums(s: Array) -> tuple[Array, Array]:
+        """Return the power sum of every kind, and the weighted slopes by space."""
+        own, pulled = np.zeros(len(asked)), np.zeros(spaces)
+        for b in batches:
+            at = s[b.spaces] / scale
+            terms = b.coefficients * np.exp(np.log(at) @ b.exponents.T)
+            own[b.members] = terms.sum(axis=1)
+            slopes = share[b.members, None] * (terms @ b.exponents) / at / p
+            pulled += np.bincount(b.spaces.ravel(), slopes.ravel(), minlength=spaces)
+        for k in others:
+            own[k], slopes = asked[k].queries.power_sum(s[list(asked[k].spaces)], p, scale)
+            pulled += share[k] * np.bincount(asked[k].spaces, slopes, minlength=spaces)
+        return own, pulled
 
     def evaluate(x: Array) -> tuple[float, Array]:
         nonlocal best
         s = np.exp(x)
         cost = float(np.sum(counts / s))
-        scale = max(kind.queries.largest(s[list(kind.spaces)])[0] for kind in asked)
-        total, pulled, mass = 0.0, np.zeros(spaces), np.zeros(len(asked))
-        for k, kind in enumerate(asked):
-            at = s[list(kind.spaces)]
-            own, slopes = kind.queries.power_sum(at, p, scale)
-            share = kind.groups * kind.weight
-            total += share * own
-            pulled += share * np.bincount(kind.spaces, slopes, minlength=spaces)
-            mass[k] = share * own
-        norm = scale * total ** (1.0 / p)
+        s = s * cost
+        own, pulled = sums(s)
+        mass = share * own
+        total = float(mass.sum())
         # u = w (Var / scale)^(p - 1) has dual norm total^(1 - 1/p)
         bound = float(np.sum(np.sqrt(counts * pulled))) ** 2 / total ** (1.0 - 1.0 / p)
-        value, low = norm * cost, max(bound, best.bound)
+        value, low = scale * total ** (1.0 / p), max(bound, best.bound)
         if value < best.value:
-            best = Shares(noises=s * cost, value=value, bound=low, mass=mass)
+            best = Shares(noises=s, value=value, bound=low, mass=mass)
         else:
             best = Shares(noises=best.noises, value=best.value, bound=low, mass=best.mass)
-        if best.value <= best.bound * (1.0 + GAP):
+        if best.value <= best.bound * (1.0 + gap):
             raise StopIteration
-        return math.log(value), pulled * s / float(pulled @ s) - counts / s / cost
+        return math.log(value), pulled * s / float(pulled @ s) - counts / s
 
     with contextlib.suppress(StopIteration):
         scipy.optimize.minimize(

@@ -98,7 +98,7 @@ def budget_for(
 
     >>> from engine.schema import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
-    >>> round(budget_for(workload, 0.5).pcost, 6)
+    >>> round(budget_for(workload, 0.5).pcost, 4)
     4.0
     """
     if fit not in FITS:

@@ -38,8 +38,11 @@ from engine.workload import Workload
 
 EVALUATIONS = 40
 GAP = 1e-5  # of the standard error: closer is not worth another step
-MEMORY = 6
-PATIENCE = 8  # steps without progress
+MEMORY = 4  # points that the acceleration looks back on
+RIDGE = 1e-3  # directions this much shorter than the longest are left out of it
+SETBACK = 1e-3  # of the logarithm of the bound that one step may lose
+PROGRESS = 1e-4  # of the variance: a step that gains less is none
+PATIENCE = 6  # steps without progress
 REACH = 12.0  # weights within a vector differ by at most exp(REACH), so that no query drops out of the Gram
 WHOLE_QUERIES = 20_000  # groups up to this size may have a weight for every single query ...
 WHOLE_CELLS = 400  # ... when their tables are this small, because their spaces are then solved densely
@@ -144,8 +147,11 @@ class Search:
             vectors=tuple(vectors),
         )
 
-    def evaluate(self, x: Array) -> tuple[float, Array, Array]:
-        """Return the log of the dual value, log of what each weight earns beside what it costs, and the kinds' mass."""
+    def evaluate(self, x: Array) -> tuple[float, Array, Array, Array]:
+        """Return the log of the dual value, log of what each weight earns over what it costs, these costs, and masses.
+
+        The costs are shares of the dual norm, the masses those of the kinds of groups in the best shares.
+        """
         if time.monotonic() > self.deadline and self.best is not None:
             raise TimeoutError
         emphasis = self.emphasis(x)
@@ -153,10 +159,10 @@ class Search:
         parts, solutions, duals, endings = self.solve(emphasis.apply(self.workload), self.last)
         self.last = duals
         if set(parts.spaces) != set(self.same.spaces):
-            return -math.inf, np.zeros(len(x)), self.same.sizes
+            return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
         size, by_kind, by_vector = dual_norm(self.workload, self.goal, emphasis)
-        size_slope = np.concatenate([by_kind, *by_vector])
+        costs = np.concatenate([by_kind, *by_vector]) / size
         total = math.fsum(math.sqrt(v) for v in values.values())
         noises = np.zeros(len(self.same.counts))
         for space, kind in self.same.spaces.items():
@@ -167,8 +173,8 @@ class Search:
         )
         asked = footprints(self.workload, blocks, builder, self.same, self.goal)
         if asked is None:
-            return -math.inf, np.zeros(len(x)), self.same.sizes
-        found = best_shares(asked, self.same.counts, self.goal, noises)
+            return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
+        found = best_shares(asked, self.same.counts, self.goal, noises, 0.1 * GAP)
         shares = np.array([found.noises[self.same.spaces[s]] for s in parts.spaces])
         candidate = Candidate(
             emphasis=emphasis,
@@ -182,16 +188,16 @@ class Search:
         )
         self._keep(candidate)
         slope = self._slope(emphasis, builder, asked, noises) / total**2
-        ratio = np.log(np.maximum(slope, 1e-300) / np.maximum(size_slope / size, 1e-300))
-        return 2.0 * math.log(total) - math.log(size), ratio, found.mass
+        ratio = np.log(np.maximum(slope, 1e-300) / np.maximum(costs, 1e-300))
+        return 2.0 * math.log(total) - math.log(size), ratio, costs, found.mass
 
     def _keep(self, candidate: Candidate) -> None:
         progress = False
         if self.best is None or candidate.value < self.best.value:
-            progress = self.best is None or candidate.value < self.best.value * (1.0 - GAP)
+            progress = self.best is None or candidate.value < self.best.value * (1.0 - PROGRESS)
             self.best = candidate
         if self.witness is None or candidate.bound > self.witness.bound:
-            progress = progress or self.witness is None or candidate.bound > self.witness.bound * (1.0 + GAP)
+            progress = progress or self.witness is None or candidate.bound > self.witness.bound * (1.0 + PROGRESS)
             self.witness = candidate
         self.stale = 0 if progress else self.stale + 1
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
@@ -235,7 +241,7 @@ class Search:
     def run(self) -> Candidate:
         """Return the best candidate found; `witness` proves the best bound."""
         with contextlib.suppress(StopIteration, TimeoutError):
-            _, _, mass = self.evaluate(np.zeros(self.variables))
+            *_, mass = self.evaluate(np.zeros(self.variables))
             counts = np.array([self.workload.groups[i].count for i in self.same.examples]) * self.same.sizes
             level = np.log(np.maximum(mass / counts, 1e-5 * (mass / counts).max()) / self.weights / self.targets)
             self._climb(np.concatenate([level - level.max(), np.zeros(self.variables - len(level))]))
@@ -251,21 +257,23 @@ class Search:
         step = 1.0 / self.goal.conjugate
         points: list[Array] = []
         moves: list[Array] = []
-        top = -math.inf
+        good: tuple[float, Array, Array] = (-math.inf, x, np.zeros(len(x)))
+        shorter = 1.0
         while True:
-            value, ratio, _ = self.evaluate(x)
-            if value < top - 1e-3 or not math.isfinite(value):
-                # the extrapolation went too far: go on plainly from the last good point
-                x, points, moves = points[-1] + 0.5 * moves[-1], [], []
+            value, ratio, costs, _ = self.evaluate(x)
+            if not math.isfinite(value) or value < good[0] - SETBACK:
+                # too far: go on plainly from the last good point, a shorter way each time
+                shorter *= 0.5
+                x, points, moves = self._inside(good[1] + shorter * good[2]), [], []
                 continue
-            top = max(top, value)
-            points.append(x)
-            moves.append(step * ratio)
-            points, moves = points[-MEMORY:], moves[-MEMORY:]
+            shorter, good = 1.0, (value, x, step * ratio)
+            points, moves = [*points[1 - MEMORY :], x], [*moves[1 - MEMORY :], step * ratio]
             x = points[-1] + moves[-1]
             if len(points) > 1:
                 dx, df = np.diff(points, axis=0).T, np.diff(moves, axis=0).T
-                gamma = np.linalg.lstsq(df, moves[-1], rcond=1e-8)[0]
+                # weights that are on their way out never settle: what they do must not count
+                heavy = np.sqrt(costs)
+                gamma = np.linalg.lstsq(heavy[:, None] * df, heavy * moves[-1], rcond=RIDGE)[0]
                 x = x - (dx + df) @ gamma
             x = self._inside(x)
 
