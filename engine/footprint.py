@@ -187,9 +187,8 @@ def _distinct(columns: Array, weights: Array) -> tuple[Array, Array]:
     """Return columns that differ by more than rounding, each the mean of those it stands for, and their weights."""
     if columns.shape[1] <= 1:
         return columns, weights
-    scale = np.maximum(np.abs(columns).max(axis=1, keepdims=True), 1e-300)
-    rows = np.unique(np.round(columns / scale, 13), axis=0)  # equal rows say nothing twice
-    inverse = np.unique(rows, axis=1, return_inverse=True)[1].ravel()
+    rows, _ = _unlike(np.round(columns / np.maximum(np.abs(columns).max(axis=1, keepdims=True), 1e-300), 13))
+    inverse = _alike(rows.tobytes(), len(rows))
     total = np.bincount(inverse, weights)
     mean = np.stack([np.bincount(inverse, weights * row) for row in columns]) / total
     return np.asarray(mean, dtype=float), np.asarray(total, dtype=float)
@@ -197,15 +196,42 @@ def _distinct(columns: Array, weights: Array) -> tuple[Array, Array]:
 
 def _extreme(columns: Array) -> Array:
     """Return the columns that can be largest under some nonnegative weights of the rows."""
-    rows, index = np.unique(columns, axis=0, return_index=True)
+    rows, index = _unlike(columns)
     varying = index[np.ptp(rows, axis=1) > 0]
     if not len(varying):
         return columns[:, :1]
-    features = columns[varying]
+    return columns[:, _front(columns[varying].tobytes(), len(varying))]
+
+
+def _unlike(columns: Array) -> tuple[Array, Index]:
+    """Return the rows that are not copies of an earlier one, and their numbers."""
+    first: dict[bytes, int] = {}
+    for j, row in enumerate(columns):
+        first.setdefault(row.tobytes(), j)
+    index = np.array(list(first.values()))
+    return columns[index], index
+
+
+@lru_cache(maxsize=64)  # attributes appear in many groups
+def _alike(packed: bytes, rows: int) -> Index:
+    """Return for every column the number of the distinct column that it equals."""
+    columns = np.frombuffer(packed).reshape(rows, -1)
+    order = np.lexsort(columns[::-1])
+    ordered = columns[:, order]
+    new = np.concatenate([[False], (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)])
+    out = np.empty(len(order), dtype=np.int64)
+    out[order] = np.cumsum(new)
+    return out
+
+
+@lru_cache(maxsize=64)
+def _front(packed: bytes, rows: int) -> Index:
+    """Return the columns that are not below others; of two rows, the vertices of the hull."""
+    features = np.frombuffer(packed).reshape(rows, -1)
     kept: Index = pareto(features)
-    if len(varying) == 2:
+    if rows == 2:
         kept = kept[_upper_hull(features[0][kept], features[1][kept])]
-    return columns[:, np.sort(kept)]
+    return np.sort(kept)
 
 
 def _upper_hull(x: Array, y: Array) -> npt.NDArray[np.int64]:

@@ -128,13 +128,16 @@ def symmetry(
     Groups start with their queries, weight and target, spaces with their attributes' sizes, labels and centers; each
     round tells apart what touches different colours.
     """
-    touching: dict[Space, list[tuple[int, Axes]]] = {space: [] for space in spaces}
-    inside: dict[int, list[tuple[Axes, Space]]] = {}
+    touching: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
+    inside: dict[int, list[tuple[int, Space]]] = {}
+    numbers: dict[Any, int] = {}
     for i, group in enumerate(workload.groups):
         if group.weight > 0:
-            inside[i] = [(axes, s) for axes, s in subsets(workload, group) if s in touching]
-            for axes, space in inside[i]:
-                touching[space].append((i, axes))
+            roles = _roles(group)
+            found = [(tuple(roles[a] for a in axes), s) for axes, s in subsets(workload, group) if s in touching]
+            inside[i] = [(numbers.setdefault(role, len(numbers)), s) for role, s in found]
+            for role, space in inside[i]:
+                touching[space].append((i, role))
     groups = _numbers(
         {
             i: (workload.groups[i].key, workload.groups[i].weight, goal.target(i), tuned_key(i, workload, tuned))
@@ -148,8 +151,8 @@ def symmetry(
         }
     )
     while True:
-        finer = _numbers({i: (groups[i], tuple((axes, own[s]) for axes, s in inside[i])) for i in inside})
-        finest = _numbers({s: (own[s], tuple(sorted((finer[i], axes) for i, axes in touching[s]))) for s in spaces})
+        finer = _numbers({i: (groups[i], tuple(sorted((role, own[s]) for role, s in inside[i]))) for i in inside})
+        finest = _numbers({s: (own[s], tuple(sorted((finer[i], role) for i, role in touching[s]))) for s in spaces})
         done = len(set(finer.values())) == len(set(groups.values())) and len(set(finest.values())) == len(
             set(own.values())
         )
@@ -176,6 +179,16 @@ def subsets(workload: Workload, group: Group) -> list[tuple[Axes, Space]]:
     for rank in ranks:
         out += [(*axes, rank) for axes in out]
     return [(axes, tuple(group.attributes[a] for a in axes)) for axes in out]
+
+
+def _roles(group: Group) -> list[Hashable]:
+    """Return what is asked of every attribute of a group; attributes of one role may be swapped."""
+    out: list[Hashable] = list(range(len(group.attributes)))
+    if group.query_weights is None:
+        for part in group.parts:
+            for position, axis in enumerate(part.axes):
+                out[axis] = (part.key, position)
+    return out
 
 
 def tuned_key(number: int, workload: Workload, tuned: Mapping[Space, bytes]) -> bytes | None:
