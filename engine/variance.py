@@ -79,8 +79,7 @@ class GroupVariance:
             fronts.append({key: values[kept] for key, values in features.items()})
         lengths = [len(next(iter(f.values()))) if f else 1 for f in fronts]
         owner = {p: k for k, together in enumerate(sets) for p in together}
-        best = 0.0
-        head = lengths[0] if lengths else 1
+        best, head = 0.0, lengths[0] if lengths else 1
         step = max(1, SLAB // max(1, math.prod(lengths[1:])))
         for start in range(0, head, step):
             shape = (min(step, head - start), *lengths[1:])
@@ -325,7 +324,7 @@ class VarianceBuilder:
         order = tuple(a for part, inside in touched for a in (part.axes[i] for i in inside))
         key = (
             tuple((part.key, inside) for part, inside in touched),
-            tuple((_ranks(own, order), id(s)) for own, s in factors),
+            tuple((tuple(order.index(a) for a in own), id(s)) for own, s in factors),
             centers,
             matrix,
         )
@@ -398,7 +397,3 @@ class VarianceBuilder:
                     leaves = leaves * _axis(mark, parts.index(p), len(parts))
             out.append([(parts, leaves), *(asked for asked in present if asked[0][0] not in parts)])
         return out
-
-
-def _ranks(own: Axes, order: Axes) -> Axes:
-    return tuple(order.index(a) for a in own)
