@@ -3,8 +3,8 @@
     python -m benchmarks.scale [--write] [--only KIND]
 
 The last rows are Adult of table 3: its 14 attributes all treated as numeric, 2-way affine and 1-way prefix queries, to
-a certified gap of 1e-3.  The paper counts 99,830 queries there, which is what the ten pairs of Adult's numeric attributes
-make with one query a cell; "Adult cells" asks those pairs for products of prefixes, which is that number.
+a certified gap of 1e-3.  The paper counts 99,830 queries there, which is what the ten pairs of Adult's numeric
+attributes make with one query a cell; "Adult cells" asks those pairs for products of prefixes, which is that number.
 
 Every row is planned in a process of its own, per-group RMSE and maximum included.  "forecast" is what was foretold
 before the start, seconds on one core.  "paper" is the total time and memory of table 7 (128 cores, 1 TB) and the RMSE

@@ -11,6 +11,7 @@ The pipeline, each stage a pure function between frozen values:
     privacy                        budgets and their conversions, rounded towards privacy
     decomposition, solvers         one Gram matrix per residual space, its optimal strategy with a certified gap
     mechanisms, plan               how a workload is measured; variances of every query in closed form
+    objectives, shares, targets    largest variance and norms between, best shares, fitness for use
     counts, noise, ledger          exact tables, exact discrete noise, the durable budget
     linear, common, decide         what analyses share, and the choice between coarse and fine, on small domains
     shared_plan, decide_plan       the same for plans, residual space by residual space
@@ -42,6 +43,7 @@ from engine.privacy import Budget
 from engine.reconstruct import Measurement
 from engine.schema import Attribute, Schema
 from engine.shared_plan import CommonPlan, coarse_or_fine, nested_choices
+from engine.targets import budget_for, share_within, tolerance_for
 from engine.workload import Workload
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "Plan",
     "Schema",
     "Workload",
+    "budget_for",
     "coarse_or_fine",
     "compare",
     "forecast",
@@ -64,5 +67,7 @@ __all__ = [
     "measure",
     "nested_choices",
     "plan",
+    "share_within",
     "stepwise",
+    "tolerance_for",
 ]

@@ -132,12 +132,12 @@ def certificate_text(plan: Plan) -> str:
     """Return the plan's certificate in plain words."""
     found = plan.certificate
     return (
-        f"{found.statement} The bound is {found.lower_bound:.6g} counts, this plan has {plan.weighted_rmse:.6g}: "
+        f"{found.statement} The bound is {found.lower_bound:.6g} counts, this plan has {plan.achieved:.6g}: "
         f"{gap_text(plan)} more."
     )
 
 
 def gap_text(plan: Plan) -> str:
-    """Return how much a plan's weighted RMSE is above the proven bound, as a percentage."""
+    """Return how much a plan's objective is above the proven bound, as a percentage."""
     gap = max(plan.certificate.gap, 0.0)
     return f"{gap:.2%}" if gap >= 1e-4 else "less than 0.01%"

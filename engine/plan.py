@@ -6,7 +6,6 @@ uses; its privacy cost is recomputed from them when it is made and whenever it i
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import math
@@ -21,8 +20,11 @@ import pandas as pd
 
 from engine.blocks import GUARD, Block, total_pcost
 from engine.decomposition import Complement, Space, basis, center
+from engine.emphasis import Emphasis, pack
 from engine.errors import NotAnswerable, PlanError
 from engine.family import Array
+from engine.footprint import Footprint, footprint
+from engine.objectives import Objective, deciding_weights, norm, objective
 from engine.privacy import Budget
 from engine.schema import Schema
 from engine.variance import GroupVariance, VarianceBuilder
@@ -40,14 +42,32 @@ class Certificate:
 
     Attributes
     ----------
-    lower_bound : no plan of the class has a smaller weighted RMSE at the same privacy cost, in counts.
-    gap : weighted_rmse / lower_bound - 1.
+    lower_bound : no plan of the class has a smaller `Plan.achieved` at the same privacy cost.  In counts: the weighted
+        RMSE for the objective "sum", the largest standard error for "max", the root of a power mean of variances for
+        "lp"; with targets, the largest ratio of standard error to target.
+    gap : achieved / lower_bound - 1.
     statement : what the class is and how the searches ended, in words.
     """
 
     lower_bound: float
     gap: float
     statement: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tradeoff:
+    """What the search for an objective other than the sum had found.
+
+    Attributes
+    ----------
+    shares : squared noise of every residual space at privacy cost 1, in the order of the decomposition, in counts^2.
+    emphasis : weights of the queries that the strategies are best for.
+    witness : weights that prove the bound; None when they are the same.
+    """
+
+    shares: Array
+    emphasis: Emphasis
+    witness: Emphasis | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,6 +84,7 @@ class Solved:
     centers: Mapping[str, Array] = field(default_factory=dict)
     complements: Mapping[Space, Complement] = field(default_factory=dict)
     matrices: tuple[Array, ...] = ()
+    tradeoff: Tradeoff | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,7 +96,8 @@ class Plan:
     workload, budget : what was asked.
     mechanism, options : how it was made; with the two above they define `hash`.
     blocks : residual space -> strategy, noise and grid.
-    bound : lower bound on the sum of weighted variances at privacy cost 1, in counts^2.
+    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2; the norm is their weighted sum,
+        unless the options say otherwise.
     statement : words for the certificate.
     duals, endings, memory_limit : the solver's weights, how each search ended, and the limit in bytes that chose
         between dense and alternating searches; enough to rebuild the very same plan.
@@ -83,6 +105,7 @@ class Plan:
     complements : complements of pairs that are no products, attributes in schema order.
     matrices : strategy matrices and shares that a search found, where the weights do not say it all.
     max_records : public cap on the number of records that the plan may be used for.
+    tradeoff : shares and weights of an objective other than the sum.
     """
 
     workload: Workload
@@ -99,6 +122,7 @@ class Plan:
     centers: Mapping[str, Array] = field(default_factory=dict)
     complements: Mapping[Space, Complement] = field(default_factory=dict)
     matrices: tuple[Array, ...] = ()
+    tradeoff: Tradeoff | None = None
 
     def __post_init__(self) -> None:
         if not self.pcost <= self.budget.pcost:
@@ -184,10 +208,37 @@ class Plan:
         return max(float(m) for m in self.by_group()["max_std"]) ** 2
 
     @cached_property
+    def achieved(self) -> float:
+        """Value of the objective in counts: `weighted_rmse` for "sum", else see `Certificate`."""
+        goal = self._goal
+        if goal.linear:
+            return self.weighted_rmse
+        queries: list[Footprint] = []
+        weights: list[float] = []
+        targets: list[float] = []
+        kinds: dict[tuple[int, int, float, float], int] = {}
+        for i, group in enumerate(self.workload.groups):
+            if group.weight > 0:
+                found = self.group_variance(i)
+                key = (id(found), id(group.query_weights), group.weight, goal.target(i))
+                if key not in kinds:
+                    kinds[key] = len(queries)
+                    queries.append(footprint(found, deciding_weights(group, goal)))
+                    weights.append(0.0)
+                    targets.append(goal.target(i))
+                weights[kinds[key]] += group.weight
+        return goal.mean(norm(queries, weights, targets, goal), self.workload.queries)
+
+    @cached_property
+    def _goal(self) -> Objective:
+        found = self.options
+        return objective(found.get("objective", "sum"), found.get("power", 2.0), found.get("targets"), self.workload)
+
+    @cached_property
     def certificate(self) -> Certificate:
         """Lower bound for the class of this mechanism and the distance to it."""
-        bound = math.sqrt(self.bound / self.budget.pcost / self.workload.queries)
-        gap = self.weighted_rmse / bound - 1.0 if bound > 0 else 0.0
+        bound = self._goal.mean(self.bound / self.budget.pcost, self.workload.queries)
+        gap = self.achieved / bound - 1.0 if bound > 0 else 0.0
         return Certificate(lower_bound=bound, gap=gap, statement=self.statement)
 
     @cached_property
@@ -308,7 +359,7 @@ class Plan:
         distinct: dict[bytes, dict[str, Any]] = {}
         for pair, c in self.complements.items():
             packed = distinct.setdefault(
-                c.key, {"by_axis": [_packed(D) for D in c.by_axis], "by_total": _packed(c.by_total), "pairs": []}
+                c.key, {"by_axis": [pack(D) for D in c.by_axis], "by_total": pack(c.by_total), "pairs": []}
             )
             packed["pairs"].append(list(pair))
         return list(distinct.values())
@@ -320,17 +371,22 @@ class Plan:
                 "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights, "
                 "or the sizes of custom queries, closer together, or give those queries the weight 0."
             )
-        solved = {
-            "matrices": [{"shape": list(m.shape), "values": _packed(m)} for m in self.matrices],
-            "duals": [_packed(d) for d in self.duals],
+        solved: dict[str, Any] = {
+            "matrices": [{"shape": list(m.shape), "values": pack(m)} for m in self.matrices],
+            "duals": [pack(d) for d in self.duals],
             "endings": list(self.endings),
             "memory_limit": self.memory_limit if math.isfinite(self.memory_limit) else None,
-            "centers": {name: _packed(pi) for name, pi in self.centers.items()},
+            "centers": {name: pack(pi) for name, pi in self.centers.items()},
             "complements": self._packed_complements(),
             "pcost": self.pcost,
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,
         }
+        if self.tradeoff is not None:
+            found = {"emphasis": self.tradeoff.emphasis, "witness": self.tradeoff.witness}
+            packed = {name: None if e is None else e.to_dict() for name, e in found.items()}
+            solved["tradeoff"] = packed | {"shares": pack(self.tradeoff.shares)}
+            solved["achieved"] = self.achieved
         return _canonical(self._request() | {"solved": solved})
 
 
@@ -357,10 +413,6 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
         out = np.tensordot(out, shaped, axes=(positions, list(range(1, len(axes) + 1))))
         remaining = [a for a in remaining if a not in axes]
     return out
-
-
-def _packed(vector: Array) -> str:
-    return base64.b64encode(vector.astype("<f8").tobytes()).decode()
 
 
 def _canonical(data: Any) -> str:

@@ -136,7 +136,8 @@ class SubworkloadSolver:
     cache : where solutions are kept, None for nowhere.
 
     Set ``watch`` to be called with the present gap after every evaluation; it may raise to cancel.  Set ``recorded`` to
-    the dual weights of an earlier run, in the order of solving, to rebuild the same plan without searching.
+    the dual weights of an earlier run, in the order of solving, to rebuild the same plan without searching; ``warm`` to
+    weights of a similar run, to start from.
     """
 
     def __init__(
@@ -157,6 +158,7 @@ class SubworkloadSolver:
         self.endings: list[str] = []
         self.watch: Watch | None = None
         self.recorded: list[tuple[Array, str]] | None = None
+        self.warm: tuple[Array, ...] = ()
         self._solved: dict[Any, tuple[Factor, Solution]] = {}
         self._ahead: dict[str, Solution] = {}
 
@@ -235,7 +237,7 @@ class SubworkloadSolver:
         if self.recorded is not None:
             solution = search.replay(*self.recorded.pop(0))
         else:
-            solution = self._ahead.get(search.key) or self._find(search)
+            solution = self._ahead.get(search.key) or self._find(search, self._warm())
         self.duals.append(solution.dual)
         self.endings.append(solution.ending)
         return solution
@@ -245,9 +247,13 @@ class SubworkloadSolver:
             factor=factor, centers=tuple(centers), complement=complement, method=self.method, options=self.options
         )
 
-    def _find(self, search: Search) -> Solution:
+    def _warm(self) -> Array | None:
+        number = len(self.duals)
+        return self.warm[number] if number < len(self.warm) else None
+
+    def _find(self, search: Search, near: Array | None = None) -> Solution:
         if self.cache is None:
-            return search.run(watch=self.watch)
+            return search.run(near=near, watch=self.watch)
         found = self.cache.recall(search)
         if found is None:
             found = search.run(self.cache.weights(search), nearest(self.hints, search), self.watch)

@@ -33,10 +33,14 @@ Parts = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Summand:
-    """``coefficient`` times a product of arrays, each over the queries of the parts that it names."""
+    """``coefficient`` times a product of arrays, each over the queries of the parts that it names.
+
+    ``axes`` are the positions of the residual space's attributes in the group, in schema order.
+    """
 
     coefficient: float
     arrays: tuple[tuple[Parts, Array], ...]
+    axes: Axes = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,7 +66,7 @@ class GroupVariance:
         """Largest variance of a query."""
         if any(self._sum(s) > 0 for s in self.unmeasured):
             return math.inf
-        sets = _coupled(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
+        sets = coupled_sets(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
         fronts = []
         for together in sets:
             shape = tuple(self.counts[p] for p in together)
@@ -72,12 +76,11 @@ class GroupVariance:
                 for parts, a in s.arrays
                 if set(parts) <= set(together)
             }
-            kept = _pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
+            kept = pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
             fronts.append({key: values[kept] for key, values in features.items()})
         lengths = [len(next(iter(f.values()))) if f else 1 for f in fronts]
         owner = {p: k for k, together in enumerate(sets) for p in together}
-        best = 0.0
-        head = lengths[0] if lengths else 1
+        best, head = 0.0, lengths[0] if lengths else 1
         step = max(1, SLAB // max(1, math.prod(lengths[1:])))
         for start in range(0, head, step):
             shape = (min(step, head - start), *lengths[1:])
@@ -174,7 +177,8 @@ def _spread(parts: Parts, array: Array, together: Parts, shape: tuple[int, ...])
     return np.broadcast_to(array.reshape(own), shape).ravel()
 
 
-def _coupled(count: int, links: Sequence[Parts]) -> list[Parts]:
+def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
+    """Return the finest partition of the parts 0..count-1 that no link crosses."""
     label = list(range(count))
     for parts in links:
         joined = {label[p] for p in parts}
@@ -182,7 +186,7 @@ def _coupled(count: int, links: Sequence[Parts]) -> list[Parts]:
     return [tuple(p for p in range(count) if label[p] == k) for k in sorted(set(label))]
 
 
-def _pareto(features: Array) -> Any:
+def pareto(features: Array) -> Any:
     """Return columns of ``features`` (features x points) such that every point is dominated by one of them."""
     order = np.argsort(-features.sum(axis=0), kind="stable")
     kept = []
@@ -242,7 +246,7 @@ class VarianceBuilder:
                     self._inside(group, axes, factors, weights=block.weights)
                     for factors in self._components(group, axes, block)
                 ]
-                summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays)))
+                summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes))
         unmeasured = [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
         return GroupVariance(
             counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
@@ -279,7 +283,9 @@ class VarianceBuilder:
                 if not strategy.complete:
                     lost = (present & strategy.leaves_span(flat)).astype(float).reshape(counts)
                     unmeasured.append(Summand(coefficient=1.0, arrays=((everything, lost),)))
-            summands.append(Summand(coefficient=block.noise**2, arrays=((everything, squares.reshape(counts)),)))
+            summands.append(
+                Summand(coefficient=block.noise**2, arrays=((everything, squares.reshape(counts)),), axes=axes)
+            )
         return GroupVariance(counts=counts, summands=tuple(summands), unmeasured=tuple(unmeasured))
 
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
@@ -312,7 +318,7 @@ class VarianceBuilder:
         links = [tuple(k for k, (own, _) in enumerate(factors) if set(own) & set(part.axes)) for part in group.parts]
         if block.weights is not None:
             links = [tuple(range(len(factors)))]
-        return [[factors[k] for k in joined] for joined in _coupled(len(factors), [x for x in links if x])]
+        return [[factors[k] for k in joined] for joined in coupled_sets(len(factors), [x for x in links if x])]
 
     def _inside(
         self,
@@ -334,7 +340,7 @@ class VarianceBuilder:
         order = tuple(a for part, inside in touched for a in (part.axes[i] for i in inside))
         key = (
             tuple((part.key, inside) for part, inside in touched),
-            tuple((_ranks(own, order), id(s)) for own, s in factors),
+            tuple((tuple(order.index(a) for a in own), id(s)) for own, s in factors),
             centers,
             matrix,
             id(weights),
@@ -410,7 +416,3 @@ class VarianceBuilder:
                     leaves = leaves * _axis(mark, parts.index(p), len(parts))
             out.append([(parts, leaves), *(asked for asked in present if asked[0][0] not in parts)])
         return out
-
-
-def _ranks(own: Axes, order: Axes) -> Axes:
-    return tuple(order.index(a) for a in own)

@@ -77,7 +77,9 @@ def test_compare_ranks_every_mechanism_and_gives_reasons() -> None:
     assert len(found) == sum(len(m.variants) for m in MECHANISMS)
     gaussian = {m.name for m in MECHANISMS if "gaussian" in m.laws}
     served = found["mechanism"].str.split(" ").str[0].isin(gaussian)
-    assert (found["status"][served] == "ok").all()
+    marginals = found["mechanism"] == "datacube"
+    assert (found["status"][served & ~marginals] == "ok").all()
+    assert found["status"][marginals].str.contains("marginals").all()
     assert found["status"][~served].str.contains("pure epsilon").all()
     assert found["rmse"].dropna().is_monotonic_increasing
     assert found["mechanism"][:2].tolist() == ["optimum", "querysmasher (centers=tuned)"]

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 from engine.blocks import MAX_RECORDS
 from engine.errors import Cancelled, NotApplicable, PlanError
+from engine.objectives import LARGEST_POWER, OBJECTIVES, Objective, check_targets, objective
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
 from engine.solve_cache import SolveCache, default_cache
 from engine.workload import Workload
 
 Progress = Callable[[float, str], object]
-OBJECTIVES = ("sum",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +82,15 @@ class Mechanism:
     ``laws`` names the noise it can draw, which the kind of budget decides: "laplace" for pure epsilon.
 
     To add a mechanism, write one subclass in a file of its own and put it into ``MECHANISMS``.
+
+    Options of all
+    --------------
+    objective : "sum", the weighted sum of variances; "max", the largest variance of a query of positive weight; "lp",
+        (sum of weight times variance^power)^(1/power), between the two.  See `engine.objectives`.
+    power : p of "lp", from 1 to 100.
+    targets : for "max", standard errors that are fine, in counts: one number, or one a group.  The largest ratio of
+        standard error to target is minimised.
+    max_records : public cap on the number of records that a plan may be used for.
     """
 
     name: ClassVar[str]
@@ -91,14 +100,28 @@ class Mechanism:
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
 
     objective: str = "sum"
+    power: float = 2.0
+    targets: float | Sequence[float] | None = None
     max_records: int = MAX_RECORDS
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
+        if not isinstance(self.objective, str) or self.objective not in OBJECTIVES:
             raise PlanError(
                 f"The mechanism '{self.name}' has no objective {self.objective!r}. "
                 f"Choose one of {', '.join(OBJECTIVES)}."
             )
+        if (
+            isinstance(self.power, bool)
+            or not isinstance(self.power, (int, float))
+            or not 1 <= self.power <= LARGEST_POWER
+        ):
+            raise PlanError(
+                f"power was {self.power!r}. Give a number from 1 to {LARGEST_POWER:g}, or the objective 'max'."
+            )
+        if self.targets is not None:
+            if self.objective != "max":
+                raise PlanError(f"targets was {str(self.targets)[:60]}, but only the objective 'max' takes targets.")
+            object.__setattr__(self, "targets", check_targets(self.targets))
         if (
             isinstance(self.max_records, bool)
             or not isinstance(self.max_records, int)
@@ -107,8 +130,19 @@ class Mechanism:
             raise PlanError(f"max_records was {self.max_records!r}. Give a whole number from 1 to 2^50.")
 
     def options(self) -> dict[str, Any]:
-        """Return the options as JSON-ready data, without those that every plan records itself."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
+        """Return the options as JSON-ready data, without those that every plan records itself or that say nothing."""
+        out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
+        if self.objective != "lp":
+            del out["power"]
+        if self.targets is None:
+            del out["targets"]
+        elif isinstance(self.targets, tuple):
+            out["targets"] = list(self.targets)
+        return out
+
+    def goal(self, workload: Workload) -> Objective:
+        """Return what is minimised."""
+        return objective(self.objective, self.power, self.targets, workload)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         """Return what `plan` would take."""

@@ -59,6 +59,14 @@ class ExplicitMechanism(Mechanism):
 
     laws: ClassVar[tuple[str, ...]] = ("gaussian", "laplace")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objective != "sum":
+            raise PlanError(
+                f"The mechanism '{self.name}' has no objective {self.objective!r}, only 'sum'. Use 'querysmasher', "
+                "'residualplanner+' or 'wff'."
+            )
+
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         """Return what to measure; ``found`` holds the matrices of an earlier design, empty for a new search."""
         raise NotImplementedError

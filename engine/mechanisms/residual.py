@@ -10,7 +10,7 @@ A subclass says how one subworkload is solved.  Source: QuerySmasher, section 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
@@ -21,6 +21,7 @@ from engine.decomposition import Decomposition, Subworkload, check_size, decompo
 from engine.errors import PlanError
 from engine.family import Array
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request
+from engine.mechanisms.emphasised import EVALUATIONS, Search, Step, proven
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
 from engine.search import Cost
@@ -39,6 +40,7 @@ class SpaceSolver(Protocol):
     duals: list[Array]
     endings: list[str]
     recorded: list[tuple[Array, str]] | None
+    warm: tuple[Array, ...]
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return what each subworkload will take."""
@@ -86,27 +88,76 @@ class ResidualMechanism(Mechanism):
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
         memory = BASE_BYTES + math.fsum(c.kept for c in costs) + peak
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
-        return Forecast(seconds=0.05 + math.fsum(c.seconds for c in costs), memory=memory, text=text)
+        seconds = math.fsum(c.seconds for c in costs)
+        if not self.goal(workload).linear:  # the spaces are solved again for the weights of every step
+            seconds = EVALUATIONS * (seconds + 2e-4 * len(parts.spaces))
+        return Forecast(seconds=0.05 + seconds, memory=memory, text=text)
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         deadline = limits.deadline()
         check_request(workload, budget)
         check_size(workload, limits.memory_limit)
+        goal = self.goal(workload)
         limits.tell(0.0, "Decomposing the workload")
         split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text), limits.solve_cache())
         first = 0.8 if split.centers else 0.0
-        parts = decompose(workload, split.centers, self.axis_labels(workload), split.complements)
+        labels = self.axis_labels(workload)
+        found = replace(split, memory_limit=limits.memory_limit)
+        if goal.linear:
+            parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, first)
+            plan = self._assemble(workload, budget, parts, solutions, _recorded(found, solver))
+        else:
+
+            def solve(asked: Workload, warm: tuple[Array, ...]) -> Step:
+                parts, solutions, solver = self._solve(asked, split, labels, quiet, deadline, 0.0, warm=warm)
+                return parts, solutions, tuple(solver.duals), tuple(solver.endings)
+
+            # within a step the search only asks whether to go on
+            quiet = replace(
+                limits,
+                progress=limits.progress and (lambda _, text: limits.tell(first, text)),
+                workers=1,
+                cache=False,  # steps on the way are asked for once
+            )
+            told = lambda done, text: limits.tell(first + (1.0 - first) * min(done, 1.0), text)  # noqa: E731
+            search = Search(workload, goal, split, labels, solve, told, deadline)
+            best, witness = search.run(), search.witness
+            duals, endings = best.duals, best.endings
+            if witness is not None and witness is not best:
+                duals, endings = duals + witness.duals, endings + witness.endings
+            found = replace(found, duals=duals, endings=endings, tradeoff=search.tradeoff())
+            bound = best.bound if witness is None else witness.bound
+            plan = self._assemble(workload, budget, best.parts, best.solutions, found, bound)
+        limits.tell(1.0, "Planned")
+        return plan
+
+    def _solve(
+        self,
+        workload: Workload,
+        split: Solved,
+        labels: Mapping[str, Hashable],
+        limits: Limits,
+        deadline: float,
+        first: float,
+        recorded: list[tuple[Array, str]] | None = None,
+        warm: tuple[Array, ...] = (),
+    ) -> tuple[Decomposition, list[SpaceSolution], SpaceSolver]:
+        parts = decompose(workload, split.centers, labels, split.complements)
         if not parts.spaces:
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
+        solver.recorded, solver.warm = recorded, warm
         costs = solver.forecast(parts.subworkloads)
-        work = np.cumsum([0.0] + [c.seconds for c in costs])
-        solver.ahead(
-            parts.subworkloads,
-            costs,
-            limits.workers,
-            lambda ended: limits.tell(first + (1.0 - first) * 0.9 * ended, f"Solving side by side, {ended:.0%} done"),
-        )
+        work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
+        if recorded is None and not warm:
+            solver.ahead(
+                parts.subworkloads,
+                costs,
+                limits.workers,
+                lambda ended: limits.tell(
+                    first + (1.0 - first) * 0.9 * ended, f"Solving side by side, {ended:.0%} done"
+                ),
+            )
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
             done = first + (1.0 - first) * float(work[i] / work[-1])
@@ -114,21 +165,32 @@ class ResidualMechanism(Mechanism):
             solver.watch = lambda gap, done=done, where=where: limits.tell(done, f"Solving {where}, gap {gap:.1e}")
             limits.tell(done, f"Solving {where}")
             solutions.append(solver.solve(sub))
-        found = replace(split, memory_limit=limits.memory_limit)
-        plan = self._assemble(workload, budget, parts, solutions, _recorded(found, solver))
-        limits.tell(1.0, "Planned")
-        return plan
+        return parts, solutions, solver
 
     def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
         check_request(workload, budget)
         check_size(workload, 4e9)
-        parts = decompose(workload, solved.centers, self.axis_labels(workload), solved.complements)
-        solver = self.space_solver(workload, parts, Limits(memory_limit=solved.memory_limit), math.inf)
-        solver.recorded = list(zip(solved.duals, solved.endings, strict=True))
-        solutions = [solver.solve(s) for s in parts.subworkloads]
-        if solver.recorded:
+        goal, labels, tradeoff = self.goal(workload), self.axis_labels(workload), solved.tradeoff
+        limits = Limits(memory_limit=solved.memory_limit)
+        recorded = list(zip(solved.duals, solved.endings, strict=True))
+        if goal.linear != (tradeoff is None):
+            raise ValueError("an objective without its search, or a search without its objective")
+        if tradeoff is None:
+            parts, solutions, _ = self._solve(workload, solved, labels, limits, math.inf, 0.0, recorded)
+            bound = None
+        else:
+            asked = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
+            parts, solutions, _ = self._solve(asked, solved, labels, limits, math.inf, 0.0, recorded)
+            bound = proven(workload, goal, tradeoff.emphasis, parts, solutions)
+            if len(tradeoff.shares) != len(parts.spaces):
+                raise ValueError("recorded shares do not fit")
+            if tradeoff.witness is not None:
+                asked = tradeoff.witness.apply(tradeoff.witness.check(workload))
+                other, better, _ = self._solve(asked, solved, labels, limits, math.inf, 0.0, recorded)
+                bound = proven(workload, goal, tradeoff.witness, other, better)
+        if recorded:
             raise ValueError("more recorded weights than solves")
-        return self._assemble(workload, budget, parts, solutions, _recorded(solved, solver))
+        return self._assemble(workload, budget, parts, solutions, solved, bound)
 
     def _assemble(
         self,
@@ -137,11 +199,16 @@ class ResidualMechanism(Mechanism):
         parts: Decomposition,
         solutions: Sequence[SpaceSolution],
         solved: Solved,
+        bound: float | None = None,
     ) -> Plan:
-        values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
-        bounds = {s: scale * solutions[k].bound for s, (k, scale) in parts.spaces.items()}
-        total = math.fsum(math.sqrt(v) for v in values.values())
-        noises = {s: math.sqrt(total / (budget.pcost * math.sqrt(v))) for s, v in values.items()}
+        tradeoff = solved.tradeoff
+        if tradeoff is None or bound is None:
+            values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
+            total = math.fsum(math.sqrt(v) for v in values.values())
+            noises = {s: math.sqrt(total / (budget.pcost * math.sqrt(v))) for s, v in values.items()}
+            bound = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
+        else:
+            noises = {s: math.sqrt(v / budget.pcost) for s, v in zip(parts.spaces, tradeoff.shares, strict=True)}
         strategies = {s: tuple((a, f.strategy) for a, f in solutions[k].factors) for s, (k, _) in parts.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
         return Plan(
@@ -150,22 +217,29 @@ class ResidualMechanism(Mechanism):
             mechanism=self.name,
             options=self.options(),
             blocks=calibrate(strategies, noises, budget.pcost, self.max_records),
-            bound=math.fsum(math.sqrt(b) for b in bounds.values()) ** 2,
-            statement=(
-                (
-                    self.bound_text.replace("uniform centers", "these tuned splits")
-                    if solved.centers
-                    else self.bound_text
-                )
-                + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
-            ),
+            bound=bound,
+            statement=self._statement(bool(solved.centers), stopped),
             duals=solved.duals,
             endings=solved.endings,
             memory_limit=solved.memory_limit,
             max_records=self.max_records,
             centers=solved.centers,
             complements=solved.complements,
+            tradeoff=tradeoff,
         )
+
+    def _statement(self, tuned: bool, stopped: Sequence[str]) -> str:
+        """Return what the bound bounds, and for which plans."""
+        measure = {
+            "sum": "weighted RMSE",
+            "max": "largest standard error",
+            "lp": f"power mean of variances (power {self.power:g})",
+        }[self.objective]
+        if self.targets is not None:
+            measure = "largest ratio of standard error to target"
+        text = self.bound_text.replace("weighted RMSE", measure)
+        text = text.replace("uniform centers", "these tuned splits") if tuned else text
+        return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
 
 
 def _recorded(solved: Solved, solver: SpaceSolver) -> Solved:

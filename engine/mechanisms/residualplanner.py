@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,6 +43,7 @@ class AxisSolver:
         self.duals: list[Array] = []
         self.endings: list[str] = []
         self.recorded: list[tuple[Array, str]] | None = None
+        self.warm: tuple[Array, ...] = ()
         self._strategies: dict[Any, Strategy] = {}
         self._spectra: dict[int, float] = {}
 
@@ -174,6 +176,7 @@ class ResidualPlannerPlus(ResidualMechanism):
         return AxisSolver(parts.factors, base_strategy)
 
 
+@lru_cache(maxsize=64)
 def base_strategy(base: Any, n: int) -> Array:
     """Return N^T V N, shape (n - 1,) * 2, V optimal with unit diagonal for the rows 1^T and W C of a base family."""
     N = basis(n)
