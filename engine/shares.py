@@ -74,10 +74,12 @@ def _largest(asked: Sequence[Asked], counts: Array, start: Array, gap: float) ->
     spaces = len(counts)
     rows: list[Array] = []
     owner: list[int] = []
+    known: set[tuple[int, bytes]] = set()
 
     def join(k: int, row: Array) -> None:
         spread = _spread(asked[k], row, spaces)
-        if not any(owner[i] == k and np.array_equal(spread, rows[i]) for i in range(len(rows))):
+        if (k, spread.tobytes()) not in known:
+            known.add((k, spread.tobytes()))
             rows.append(spread)
             owner.append(k)
 

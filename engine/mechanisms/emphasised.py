@@ -18,7 +18,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from engine.workload import Workload
 
 EVALUATIONS = 40
 GAP = 1e-5  # of the standard error: closer is not worth another step
+COARSE = 1e-4  # gap of the shares in the first steps
 MEMORY = 4  # points that the acceleration looks back on
 RIDGE = 1e-3  # directions this much shorter than the longest are left out of it
 SETBACK = 1e-3  # of the logarithm of the bound that one step may lose
@@ -62,6 +63,7 @@ class Candidate:
     shares: Array
     value: float
     bound: float
+    asked: list[Asked]
 
 
 class Search:
@@ -174,7 +176,7 @@ class Search:
         asked = footprints(self.workload, blocks, builder, self.same, self.goal)
         if asked is None:
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
-        found = best_shares(asked, self.same.counts, self.goal, noises, 0.1 * GAP)
+        found = best_shares(asked, self.same.counts, self.goal, noises, self._tolerance())
         shares = np.array([found.noises[self.same.spaces[s]] for s in parts.spaces])
         candidate = Candidate(
             emphasis=emphasis,
@@ -185,11 +187,31 @@ class Search:
             shares=shares,
             value=found.value,
             bound=proven(self.workload, self.goal, emphasis, parts, solutions),
+            asked=asked,
         )
         self._keep(candidate)
         slope = self._slope(emphasis, builder, asked, noises) / total**2
         ratio = np.log(np.maximum(slope, 1e-300) / np.maximum(costs, 1e-300))
         return 2.0 * math.log(total) - math.log(size), ratio, costs, found.mass
+
+    def _tolerance(self) -> float:
+        """Return how close the shares of this step need to be: the strategies are still far off at first."""
+        if self.best is None or self.witness is None:
+            return COARSE
+        return min(COARSE, max(0.1 * GAP, 0.02 * (self.best.value / self.witness.bound - 1.0)))
+
+    def _polish(self) -> None:
+        """Give the best strategies the best shares."""
+        assert self.best is not None
+        noises = np.zeros(len(self.same.counts))
+        for space, noise in zip(self.best.parts.spaces, self.best.shares, strict=True):
+            noises[self.same.spaces[space]] = noise
+        found = best_shares(self.best.asked, self.same.counts, self.goal, noises)
+        if found.value < self.best.value:
+            shares = np.array([found.noises[self.same.spaces[s]] for s in self.best.parts.spaces])
+            polished = replace(self.best, shares=shares, value=found.value)
+            self.witness = polished if self.witness is self.best else self.witness
+            self.best = polished
 
     def _keep(self, candidate: Candidate) -> None:
         progress = False
@@ -250,6 +272,7 @@ class Search:
                 "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights "
                 "closer together, or give those queries the weight 0."
             )
+        self._polish()
         return self.best
 
     def _climb(self, x: Array) -> None:
