@@ -3,8 +3,8 @@
     python -m benchmarks.rivals [--write]
 
 RMSE at privacy cost 1, in counts.  "asked" is the printed number, or what the formulas of the mechanism give where the
-paper prints none to more digits; a ratio of 1 is the same mechanism, one below 1 a better search.  Where pairs are asked
-for sums or differences, single attributes are asked for prefixes, and ResidualPlanner+ has prefixes as its base.
+paper prints none to more digits; a ratio of 1 is the same mechanism, one below 1 a better search.  Where pairs are
+asked for sums or differences, single attributes are asked for prefixes, and ResidualPlanner+ has prefixes as its base.
 """
 
 import argparse
@@ -42,7 +42,7 @@ ROWS = [
     ("CPS", "<=3-way", FOURIER, 10.594),
     ("Loans", "<=3-way", FOURIER, 49.721),
 ]
-HEAD = f"{'workload':<16}{'mechanism':<42}{'asked':>9}{'ours':>9}{'ratio':>8}{'s':>7}"
+HEAD = f"{'workload':<18}{'mechanism':<42}{'asked':>9}{'ours':>9}{'ratio':>8}{'s':>7}"
 TARGET = Path(__file__).with_suffix(".txt")
 
 
@@ -74,14 +74,14 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             found = plan(workload(schema, asked), Budget(pcost=1.0), mechanism, **options).rmse
         except EngineError as error:
-            lines.append(f"{schema + ' ' + asked:<16}{words:<42}{error}")
+            lines.append(f"{schema + ' ' + asked:<18}{words:<42}{error}")
             print(lines[-1], flush=True)
             worse = True
             continue
         worse = worse or found > number * 1.0003
         seconds = time.perf_counter() - begun
         lines.append(
-            f"{schema + ' ' + asked:<16}{words:<42}{number:>9.3f}{found:>9.3f}{found / number:>8.4f}{seconds:>7.2f}"
+            f"{schema + ' ' + asked:<18}{words:<42}{number:>9.3f}{found:>9.3f}{found / number:>8.4f}{seconds:>7.2f}"
         )
         print(lines[-1], flush=True)
     if given.write:
