@@ -10,6 +10,8 @@ import streamlit as st
 from engine.charts import Picture, csv_text
 from pages.parts.words import plain
 
+SHARES = ("share", "over the bound", "worse", "better")  # columns that are shares
+
 
 def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[Any, ...] = ()) -> Any:
     """Draw tabs of which only the open one is computed; return what its function returns."""
@@ -53,7 +55,7 @@ def _columns(frame: object) -> dict:
         if column == "group":
             formats[column] = st.column_config.NumberColumn(width="small")
         elif kind.kind == "f":
-            style = "percent" if column == "share" else "%,.2f"
+            style = "percent" if column in SHARES else "%.4f" if "ratio" in column or "/" in column else "%,.2f"
             formats[column] = st.column_config.NumberColumn(labels.get(column, column), format=style)
         elif kind.kind in "iu":
             formats[column] = st.column_config.NumberColumn(format="localized")
