@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from engine.charts import Picture, heat_map, thinned
 from engine.decomposition import Space
@@ -11,7 +12,8 @@ from engine.error_grid import MAX_SIDE
 from engine.family import Array
 from engine.plan import Plan
 
-SQUARE = 560  # pixels, height of a picture whose cells should be seen
+SQUARE = 520  # pixels, height of a picture whose cells should be seen
+TICKS = 6  # texts on the axis of a picture that is half as wide as the page
 
 
 def block_names(plan: Plan) -> dict[Space, str]:
@@ -102,12 +104,14 @@ def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]
     return strategy.rows, texts, " × ".join(c.name for c in columns)
 
 
-def _signed(figure: object, shown: Array) -> None:
-    """Put 0 into the middle of the colours when there are negative numbers, at their end otherwise."""
+def _signed(figure: go.Figure, shown: Array) -> None:
+    """Put 0 into the middle of the colours when negative numbers matter, near their end otherwise."""
     most = float(np.abs(shown).max()) or 1.0
-    least = -most if shown.min() < -1e-9 else 0.0
-    figure.update_traces(zmin=least, zmax=most)  # type: ignore[attr-defined]
-    figure.update_layout(height=SQUARE)  # type: ignore[attr-defined]
+    lowest = float(shown.min())
+    figure.update_traces(zmin=-most if lowest < -most / 4 else min(lowest, 0.0), zmax=most)
+    figure.update_xaxes(nticks=TICKS)
+    figure.update_yaxes(nticks=2 * TICKS)
+    figure.update_layout(height=SQUARE)
 
 
 def _different(texts: list[str]) -> list[str]:

@@ -24,6 +24,7 @@ POINTS = 2_000  # of one distribution
 MARKS = 12  # marks on one distribution
 # blue, pale, vermilion: better, the same, worse; told apart with every common colour vision
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
+PATTERN = {"fillmode": "overlay", "fgcolor": "rgba(255,255,255,0.75)", "solidity": 0.25, "size": 8}
 UNITS = {"rmse": "RMSE", "max_std": "largest standard error", "gap": "over the bound", "peak_mb": "peak memory (MB)"}
 
 
@@ -37,6 +38,14 @@ def refused(found: Comparison) -> pd.DataFrame:
     """Return the mechanisms without a result, each with its reason."""
     left = found.frame[found.frame["status"] != "ok"]
     return left[["mechanism", "status"]].rename(columns={"status": "reason"}).reset_index(drop=True)
+
+
+def costs(found: Comparison) -> dict[str, str]:
+    """Return the mechanisms that have a result, best first, each with its error and what planning it took in words."""
+    return {
+        str(row["mechanism"]): f"{amount(row['rmse'])} counts, {row['seconds']:.1f} s, {row['peak_mb']:,.0f} MB"
+        for _, row in found.frame[found.frame["status"] == "ok"].iterrows()
+    }
 
 
 def gap_words(gap: float) -> str:
@@ -75,7 +84,7 @@ def ranking_picture(found: Comparison) -> Picture:
             text=f" {amount(sizes[k])}, {gap_words(gaps[k])}",
             textposition="outside",
             cliponaxis=False,
-            marker={"color": seen.color, "pattern": {"shape": seen.pattern, "solidity": 0.25}},
+            marker={"color": seen.color, "pattern": {"shape": seen.pattern, **PATTERN}},
             hovertemplate=f"{label}<br>%{{x:.5g}} counts, {gap_words(gaps[k])}<extra></extra>",
             showlegend=False,
         )
@@ -109,7 +118,7 @@ def spreads_picture(plans: Mapping[str, Plan]) -> Picture:
     """Share of all queries with a standard error at or below each size, one line a mechanism on one axis."""
     found = {label: spread(plan) for label, plan in plans.items()}
     figure = go.Figure()
-    for label, one in found.items():
+    for place, (label, one) in enumerate(found.items()):
         seen, finite = look(label), one.errors[np.isfinite(one.errors)]
         drawn = thinned(len(finite), POINTS)
         text = fitting([label])[0]
@@ -123,18 +132,23 @@ def spreads_picture(plans: Mapping[str, Plan]) -> Picture:
             showlegend=False,
             hovertemplate=f"{text}: %{{y:.1%}} of the queries<br>have %{{x:.4g}} counts or less<extra></extra>",
         )
-        marks = thinned(len(finite), MARKS)
+        # marks of different mechanisms stand at different shares, so that they do not cover each other
+        heights = [(k + (place + 0.5) / len(found)) / MARKS for k in range(MARKS)]
+        mark = {"color": seen.color, "symbol": seen.symbol, "size": 9}
         figure.add_scatter(
-            x=finite[marks],
-            y=one.shares[marks],
-            mode="markers+lines" if len(marks) == 0 else "markers",
-            name=text,
+            x=[one.quantile(height) for height in heights],
+            y=heights,
+            mode="markers",
+            marker=mark,
             legendgroup=label,
-            marker={"color": seen.color, "symbol": seen.symbol, "size": 9},
+            showlegend=False,
             hoverinfo="skip",
         )
+        sample = {"x": [None], "y": [None], "mode": "lines+markers", "marker": mark}
+        figure.add_scatter(**sample, line=style, name=text, legendgroup=label)
     finite = np.concatenate([one.errors[np.isfinite(one.errors)] for one in found.values()])
     spread_axes(figure, wide=len(finite) > 0 and float(finite.max()) > WIDE * float(finite.min()) > 0)
+    figure.update_xaxes(rangemode="normal")
     figure.update_layout(height=480, legend={"orientation": "h", "y": -0.22})
     table = pd.DataFrame({"share of queries": [f"{q:.0%}" for q in QUANTILES]})
     for label, one in found.items():

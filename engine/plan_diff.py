@@ -16,6 +16,7 @@ from engine.schema import Schema
 from engine.workload import Group
 
 ASKED = ("what", "first", "second")
+NONE = "-"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,7 +48,8 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
     words, rows = [], []
     for name, one, other in _settings(first, second):
         if one != other:
-            words.append(f"The {name} differs: {one} and {other}.")
+            if NONE not in (one, other):  # an option that only one of two mechanisms has is told by the table
+                words.append(f"The {name} differs: {one} and {other}.")
             rows.append((name, one, other))
     schema_rows = _schemas(first.schema, second.schema)
     if schema_rows:
@@ -65,7 +67,7 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
         for _, g in reweighted.iterrows()
     ]
     rows += [
-        (f"group {g['attributes']} ({g['family']})", *(("asked", "-") if g["in"] == "only first" else ("-", "asked")))
+        (f"group {g['attributes']} ({g['family']})", *(("asked", NONE) if g["in"] == "only first" else (NONE, "asked")))
         for _, g in groups[groups["in"] != "both"].iterrows()
     ]
     return PlanDifference(words=tuple(words), request=pd.DataFrame(rows, columns=list(ASKED)), groups=groups)
@@ -88,7 +90,7 @@ def _budget(plan: Plan) -> str:
 
 
 def _option(options: Mapping[str, Any], name: str) -> str:
-    return str(options[name]) if name in options else "-"
+    return str(options[name]) if name in options else NONE
 
 
 def _schemas(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
@@ -97,7 +99,7 @@ def _schemas(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
     for name in names:
         one, other = (schema[name] if name in schema.names else None for schema in (first, second))
         if one != other:
-            left, right = (f"{a.kind}, {a.size:,} cells" if a is not None else "-" for a in (one, other))
+            left, right = (f"{a.kind}, {a.size:,} cells" if a is not None else NONE for a in (one, other))
             if left == right:
                 right = f"{right}, other labels"
             out.append((f"attribute {name}", left, right))

@@ -96,7 +96,7 @@ def run(studio: Studio) -> Compared | None:
 
 
 def _inputs(labels: list[str]) -> tuple[list[str], float]:
-    left, right = st.columns([4, 1])
+    left, right = st.columns([5, 1])
     chosen = left.multiselect(
         "Mechanisms to compare",
         labels,
@@ -106,7 +106,13 @@ def _inputs(labels: list[str]) -> tuple[list[str], float]:
         help="A mechanism that does not apply to this workload says why.",
     )
     limit = right.number_input(
-        "Time limit for each (seconds)", 1, 3600, START_LIMIT, key=LIMIT, persist_state="session"
+        "Seconds for each",
+        1,
+        3600,
+        START_LIMIT,
+        key=LIMIT,
+        persist_state="session",
+        help="Time limit; a mechanism that needs longer is stopped and says so.",
     )
     return chosen, float(limit)
 

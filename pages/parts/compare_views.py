@@ -39,8 +39,9 @@ def ranking(studio: Studio, found: Compared | None) -> str:
         st.markdown(f"**{plain(picture.alt)}**")
         show.picture(picture, key="ranking", config={"displayModeBar": False})
         st.subheader("Take one into the studio")
-        for label in found.best:
-            _offer(found, label)
+        st.caption("RMSE in counts, then the seconds and the peak memory that planning took.")
+        for label, words in compare_figures.costs(found.found).items():
+            _offer(found, label, words)
     else:
         missing(found)
     if found is not None and len(reasons := compare_figures.refused(found.found)):
@@ -49,10 +50,10 @@ def ranking(studio: Studio, found: Compared | None) -> str:
     return compare_code.compare(studio, found)
 
 
-def _offer(found: Compared, label: str) -> None:
-    left, right = st.columns([3, 1], vertical_alignment="center")
+def _offer(found: Compared, label: str, words: str) -> None:
+    left, right = st.columns([9, 5], vertical_alignment="center")
     cls = mechanism_class(found.choices[label][0])
-    left.markdown(f"**{plain(label)}** · {plain(cls.title)}: {plain(cls.meaning)}")
+    left.markdown(f"**{plain(label)}** · {plain(words)}  \n{plain(cls.title)}: {plain(cls.meaning)}")
     taken = label == found.present
     right.button(
         f"In use: {label}" if taken else f"Use {label}",
@@ -96,8 +97,13 @@ def against(studio: Studio, found: Compared | None) -> str:
         worse, better, worst = st.columns(3)
         worse.metric("Queries less exact under A", f"{lost.worse:.1%}", help="Larger standard error than under B")
         better.metric("Queries more exact under A", f"{lost.better:.1%}", help="Smaller standard error than under B")
-        worst.metric("Worst ratio A / B", charts.amount(lost.worst), help="Largest ratio of the two standard errors")
-        how = "Every query was computed." if lost.exact else "Computed on an even sample of the queries of each group."
+        at_least = "" if lost.exact else "at least "
+        worst.metric(
+            "Worst ratio A / B",
+            f"{at_least}{charts.amount(lost.worst)}",
+            help="Largest ratio of the two standard errors",
+        )
+        how = "Every query was computed." if lost.exact else pair.SAMPLED
         st.caption(plain(f"The worst ratio is that of: {lost.query}. {how}"))
         st.subheader("Ratio of standard errors, query by query")
         number = plan_views.choose_group(plans[one], key="pair_group")

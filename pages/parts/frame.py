@@ -84,7 +84,7 @@ def budget_shown(budget: Budget) -> None:
     delta, pure = 1e-6, budget.pure_epsilon
     st.metric(
         "Privacy cost",
-        f"{cost(budget.pcost)} pcost" if pure is None else f"epsilon {cost(pure)}",
+        f"{cost(budget.pcost)} pcost" if pure is None else f"ε {cost(pure)}",
         help="The largest effect one record can have on everything released, squared, in units of the noise. "
         "Half of it is the rho of zero-concentrated differential privacy; its root is the mu of Gaussian "
         "differential privacy."
