@@ -78,7 +78,7 @@ def ranking_picture(found: Comparison) -> Picture:
     for label, k in zip(labels, order, strict=True):
         seen = look(str(table["mechanism"][k]))
         figure.add_bar(
-            x=[sizes[k]],
+            x=[sizes[k] if math.isfinite(sizes[k]) else None],
             y=[label],
             orientation="h",
             text=f" {amount(sizes[k])}, {gap_words(gaps[k])}",
@@ -88,7 +88,8 @@ def ranking_picture(found: Comparison) -> Picture:
             hovertemplate=f"{label}<br>%{{x:.5g}} counts, {gap_words(gaps[k])}<extra></extra>",
             showlegend=False,
         )
-    low, high = min([*sizes, found.bound] if found.bound > 0 else sizes), max(sizes)
+    finite = [size for size in sizes if math.isfinite(size)] or [1.0]  # a query nobody measures has no finite error
+    low, high = min([*finite, found.bound] if found.bound > 0 else finite), max(finite)
     wide = high > WIDE * low > 0
     if found.bound > 0:
         name = f"proven bound {amount(found.bound)}: no matrix mechanism is below it"

@@ -175,6 +175,25 @@ def test_cancelling_ends_every_process() -> None:
     assert not workers()
 
 
+def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:
+    session = with_plan("adult", ways=(1, 2, 3)).go("compare").set(compare_chosen=["querysmasher (centers=tuned)"])
+    session.press("compare_start").press("Cancel")
+    waited(session, lambda: "cancelled" in session.said())
+    assert not next(b for b in session.app.button if b.key == "compare_start").disabled
+    assert "the most exact" not in session.said()
+
+
+def test_a_choice_of_ones_own_is_offered_and_leaves_with_its_mechanism() -> None:
+    session = with_plan("census")
+    version = session.app.session_state["history"].version
+    session.set(**{f"option_solver_{version}": "fourier"}).go("compare")
+    own = "querysmasher (solver=fourier)"
+    compared(session, [own, "wff"]).press("use_wff").go("preview").go("compare")
+    offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
+    assert own not in offered.options
+    assert offered.value == ["wff"]
+
+
 def slow(workload: str, *, progress: Callable[[float, str], bool]) -> object:
     choices = [("querysmasher", {"centers": "tuned"})]
     return comparison(Workload.from_json(workload), Budget(pcost=3.0), choices, jobs=1, progress=progress)

@@ -98,6 +98,20 @@ def test_far_rankings_have_a_logarithmic_axis() -> None:
     assert "no bound known" in unknown.alt
 
 
+def test_a_mechanism_that_leaves_a_query_out_does_not_spoil_the_picture() -> None:
+    asked = Workload(SCHEMA).add(("age",), "total").add(("age",), "prefix", weight=0.0)
+    made = comparison(asked, Budget(pcost=1.0), ["querysmasher", "identity"])
+    assert not np.isfinite(made.frame["rmse"]).all()
+    picture = checked(ranking_picture(made))
+    assert np.isfinite(picture.figure.layout.xaxis.range).all()
+    one, other = (load_plan(made.plans[name]) for name in ("querysmasher", "identity"))
+    lost = losses(one, other)
+    assert math.isinf(lost.worst)
+    assert losses(other, one).worse == pytest.approx(2 / 7)  # the total, and the prefix that is the total
+    checked(spreads_picture({"querysmasher": one, "identity": other}))
+    checked(ratio_picture({"querysmasher": one, "identity": other}, 1))
+
+
 def test_a_forecast_comes_before_the_start_with_its_refusals() -> None:
     table = expected(workload(), Budget(pcost=1.0))
     assert table["mechanism"].tolist() == list(variants())

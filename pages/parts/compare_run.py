@@ -90,9 +90,9 @@ def run(studio: Studio) -> Compared | None:
             _start(key, studio, chosen, limit)
     found = watch.job(key, label="Comparison") if labels else None
     if found is None:
-        return _before(key, base, all_choices, present(studio)[0])
+        return _before(key, base, present(studio)[0])
     st.session_state[LAST] = key
-    return Compared(found=found.result, choices=all_choices, key=key, present=present(studio)[0])
+    return _compared(found, key, present(studio)[0])
 
 
 def _inputs(labels: list[str]) -> tuple[list[str], float]:
@@ -147,14 +147,19 @@ def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]]
             show.table(table, name="forecast", alt="Expected seconds and memory of every mechanism, or why not")
 
 
-def _before(key: str, base: str, choices: Mapping, label: str) -> Compared | None:
+def _compared(job: work.Job, key: str, label: str) -> Compared:
+    found, choices = job.result
+    return Compared(found=found, choices=choices, key=key, present=label)
+
+
+def _before(key: str, base: str, label: str) -> Compared | None:
     """The last comparison of this workload and budget, when another choice was made since."""
     last = st.session_state.get(LAST, "")
     job = work.find(last) if last != key and last.startswith(f"compare|{base}|") else None
     if job is None or job.state != "done":
         return None
     st.caption("Below are the results of the choice before this one.")
-    return Compared(found=job.result, choices=choices, key=last, present=label)
+    return _compared(job, last, label)
 
 
 def _digest(*texts: str) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from engine import block_figures, charts, compare_figures, pair
 from engine.mechanisms import mechanism_class
 from pages.parts import compare_code, plan_views, show, state
-from pages.parts.compare_run import Compared, offered
+from pages.parts.compare_run import Compared
 from pages.parts.state import Studio
 from pages.parts.words import plain, shown_here
 
 SHOWN = 4  # mechanisms that the distributions begin with
 
 
-def use(label: str) -> None:
+def use(name: str, options: Mapping[str, Any]) -> None:
     """Take one mechanism with its options; the cap on records stays."""
-    name, options = offered(state.current())[label]
     kept = {k: v for k, v in state.current().options.items() if k == "max_records"}
     state.change(mechanism=name, options=dict(options) | kept, redraw=True)
 
@@ -58,7 +60,7 @@ def _offer(found: Compared, label: str, words: str) -> None:
     right.button(
         f"In use: {label}" if taken else f"Use {label}",
         on_click=use,
-        args=(label,),
+        args=found.choices[label],
         disabled=taken,
         key=f"use_{label}",
         width="stretch",

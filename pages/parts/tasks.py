@@ -8,7 +8,7 @@ from typing import Any
 
 from demo_data.make_synthetic import synthetic
 from engine import Budget, Workload, load_plan, measure, plan
-from engine.compare import Comparison, comparison
+from engine.compare import Comparison, comparison, label_of
 from engine.ledger import Ledger
 from engine.measure import Intake, load_measurement
 from engine.published import ROWS
@@ -32,10 +32,14 @@ def compare_all(
     time_limit: float,
     *,
     progress: Progress,
-) -> Comparison:
-    """Compare mechanisms; what came of each is kept, so that one more mechanism costs one more plan."""
+) -> tuple[Comparison, dict[str, tuple[str, Mapping[str, Any]]]]:
+    """Compare mechanisms; return what was found and the choices by their labels.
+
+    What came of each mechanism is kept, so that one more mechanism costs one more plan.
+    """
     asked = Workload.from_json(workload)
-    return comparison(asked, Budget.from_dict(budget), choices, time_limit=time_limit, progress=progress)
+    found = comparison(asked, Budget.from_dict(budget), choices, time_limit=time_limit, progress=progress)
+    return found, {label_of(name, options): (name, options) for name, options in choices}
 
 
 def published(number: int, *, progress: Progress) -> float:
