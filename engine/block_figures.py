@@ -20,9 +20,9 @@ def block_names(plan: Plan) -> dict[Space, str]:
     """Return the pieces that a plan measures, the most expensive first, each with its words.
 
     >>> from engine import Attribute, Budget, Schema, Workload, plan
-    >>> made = plan(Workload.all_ways(Schema([Attribute.of_size("a", 4)]), 1, "marginal"), Budget(pcost=1.0))
+    >>> made = plan(Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal"), Budget(pcost=1.0))
     >>> list(block_names(made).values())
-    ['a: 4 numbers', '(total): 1 number']
+    ['a: 3 numbers', '(total): 1 number']
     """
     found = sorted(plan.blocks.items(), key=lambda item: -item[1].pcost(plan.max_records))
     out, parts = {}, len({block.attributes for _, block in found}) < len(found)

@@ -40,7 +40,7 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
     """Return the differences of two plans; groups are matched by attributes, family and weights of single queries.
 
     >>> from engine import Attribute, Budget, Schema, Workload, plan
-    >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), 1, "marginal")
+    >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
     >>> found = plan_diff(plan(workload, Budget(pcost=1.0)), plan(workload, Budget(pcost=4.0)))
     >>> found.words, float(found.groups["ratio"].round(6)[0])
     (('The budget differs: pcost 1 and pcost 4.',), 0.5)

@@ -55,7 +55,7 @@ def spread(plan: Plan) -> Spread:
     """Return the distribution of the standard errors of all queries.
 
     >>> from engine import Attribute, Budget, Schema, Workload, plan
-    >>> made = plan(Workload.all_ways(Schema([Attribute.of_size("a", 4)]), 1, "marginal"), Budget(pcost=1.0))
+    >>> made = plan(Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal"), Budget(pcost=1.0))
     >>> found = spread(made)
     >>> len(found.errors), found.within(0.5), found.within(2.0), found.exact
     (4, 0.0, 1.0, True)
