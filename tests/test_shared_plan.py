@@ -35,7 +35,7 @@ def ways(sizes, k, family="marginal"):
 
 
 def made(workload, pcost=1.0, mechanism="querysmasher", **options):
-    return plan(workload, Budget(pcost=pcost), mechanism, max_records=RECORDS, **options)
+    return plan(workload, Budget(pcost=pcost), mechanism, max_records=RECORDS, cache=False, **options)
 
 
 def cuts(*edges):
