@@ -1,4 +1,4 @@
-"""Blocks: the strategy of one residual space with its noise, and the privacy cost of what will really be released.
+"""Blocks: the strategy of one or more residual spaces with its noise, and the privacy cost of what is really released.
 
 A release measures z = rint(B x / grid) and adds exact discrete Gaussian noise of scale noise / grid, an integer.  Two
 tables that differ in one record then have integer answers at most
@@ -29,20 +29,28 @@ MAX_RECORDS = 10**8
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
-    """What is measured about one residual space.
+    """What is measured about one residual space, or about several together.
 
     Attributes
     ----------
-    attributes : the attributes of the space, in schema order.
+    attributes : the attributes of the table that is measured, in schema order.
     factors : (axes, strategy) on disjoint sets of axes; the strategy of the block is their Kronecker product.
     noise : standard deviation of the noise on every strategy answer, in counts; a whole multiple of ``grid``.
     grid : spacing of the released strategy answers, in counts; a power of two.
+    union : the residual spaces that one strategy measures together, its class coordinates being theirs one space after
+        the other; empty for the one space on ``attributes``.
     """
 
     attributes: Space
     factors: tuple[tuple[Axes, Strategy], ...]
     noise: float
     grid: float
+    union: tuple[Space, ...] = ()
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """The residual spaces that the block measures."""
+        return self.union or (self.attributes,)
 
     @property
     def measurements(self) -> int:
@@ -76,6 +84,7 @@ def calibrate(
     noises: Mapping[Space, float],
     budget: float,
     max_records: int,
+    unions: Mapping[Space, tuple[Space, ...]] | None = None,
 ) -> dict[Space, Block]:
     """Return blocks whose noise is the given one, enlarged by one common factor so that the budget holds exactly.
 
@@ -84,6 +93,7 @@ def calibrate(
     noises : ideal standard deviations in counts, for strategies of column norm 1.
     budget : privacy cost that the release may have.
     max_records : public cap on the number of records.
+    unions : residual spaces measured together, by the attributes of their block.
 
     Raises
     ------
@@ -100,7 +110,10 @@ def calibrate(
         blocks = {}
         for space, grid in grids.items():
             steps = math.ceil(noises[space] * stretch / grid)
-            blocks[space] = Block(attributes=space, factors=strategies[space], noise=steps * grid, grid=grid)
+            union = unions.get(space, ()) if unions else ()
+            blocks[space] = Block(
+                attributes=space, factors=strategies[space], noise=steps * grid, grid=grid, union=union
+            )
         cost = total_pcost(blocks, max_records)
         if cost <= budget:
             return blocks

@@ -34,6 +34,7 @@ from engine.subworkload import add_factors, assemble
 from engine.threads import threads_for
 from engine.workload import Group, Part, Workload
 
+ROUNDING = 1e-9  # a sum this small against its terms is the rounding of zero
 MAX_ROWS = 40_000_000  # joint parts with more matrix entries keep uniform centers on their attributes
 START = Options(gap=1e-4, evaluations=60)
 POLISH = Options(gap=2e-6, evaluations=200)
@@ -229,7 +230,7 @@ class CenterProblem:
         with threads_for(n):
             problem = DualProblem(lift=WholeDomain(n), factor=total)
             pi = problem.solution(*problem.maximise(START)).strategy.covariance @ np.ones(n)
-        return pi / pi.sum()
+        return pi / pi.sum() if abs(pi.sum()) > ROUNDING * np.abs(pi).sum() else np.full(n, 1.0 / n)
 
     def _seen(self, part: Part, position: int) -> Array:
         """Return the Gram that a part asks of one of its attributes when the others are averaged."""

@@ -33,7 +33,7 @@ import scipy.optimize
 
 from engine.decomposition import Complement, Factor, basis
 from engine.family import Array
-from engine.lifts import Lift, PairLift
+from engine.lifts import Lift, SplitLift
 from engine.solvers import DualProblem, Options
 from engine.threads import threads_for
 from engine.workload import Group, Workload
@@ -194,7 +194,7 @@ class ComplementProblem:
         low = len(kind.C) < kind.C.shape[1]
         factor = Factor(sizes=kind.sizes, matrix=kind.C if low else kind.C.T @ kind.C, low_rank=low)
         with threads_for(factor.rank):
-            problem, mass = self._solve(("pair", p), factor, PairLift(kind.sizes, None, D))
+            problem, mass = self._solve(("pair", p), factor, SplitLift(kind.sizes, None, ((0, 1),), {(0, 1): D}))
             T, pulls = problem.pulls(mass)
         share = -2.0 * T * kind.count * 0.5 / T  # L = T^2 and the space counts sqrt(L)
         for E, rows in pulls:

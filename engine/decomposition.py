@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from engine.errors import LimitExceeded
-from engine.family import Array, Family
+from engine.family import CHUNK_ENTRIES, Array, Family
 from engine.workload import Group, Part, Workload
 
 ROUNDING = 1e-28  # the square of a sum this small against the squares of its terms is the rounding of zero
@@ -121,14 +121,17 @@ class Term:
 class Subworkload:
     """The Gram of a residual space up to scale, the largest coefficient being 1.
 
-    ``centers`` holds the center of every attribute, ``labels`` what a mechanism tells attributes apart by.
+    ``centers`` holds the center of every attribute, ``labels`` what a mechanism tells attributes apart by.  For
+    spaces that are measured together ``spaces`` has the positions of their attributes; so do the keys of
+    ``complements``.
     """
 
     sizes: tuple[int, ...]
     terms: tuple[Term, ...]
     centers: tuple[Array | None, ...]
     labels: tuple[Hashable, ...]
-    complement: Complement | None = None
+    complements: Mapping[Axes, Complement] = field(default_factory=dict)
+    spaces: tuple[Axes, ...] = ()
 
     @property
     def dimension(self) -> int:
@@ -397,10 +400,12 @@ class _Product(Family):
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
         dense = [p.family.rows(p.sizes) for p in self.parts]
-        tail = dense[-1]
-        for start, combination in enumerate(itertools.product(*(range(len(d)) for d in dense[:-1]))):
+        tail, cells = dense.pop() if dense else np.ones((1, 1)), math.prod(sizes)
+        while dense and len(tail) * len(dense[-1]) * cells <= CHUNK_ENTRIES:
+            tail = np.asarray(np.kron(dense.pop(), tail), dtype=float)
+        for start, combination in enumerate(itertools.product(*(range(len(d)) for d in dense))):
             head: Array = np.ones(1)
-            for d, row in zip(dense[:-1], combination, strict=True):
+            for d, row in zip(dense, combination, strict=True):
                 head = np.asarray(np.kron(head, d[row]), dtype=float)
             yield start * len(tail), np.asarray(np.kron(head[None, :], tail), dtype=float)
 
@@ -429,7 +434,13 @@ def _distinct(
         if key not in numbers:
             numbers[key] = len(subworkloads)
             subworkloads.append(
-                Subworkload(sizes=sizes, terms=terms, centers=centers, labels=told, complement=complement)
+                Subworkload(
+                    sizes=sizes,
+                    terms=terms,
+                    centers=centers,
+                    labels=told,
+                    complements={} if complement is None else {(0, 1): complement},
+                )
             )
         spaces[space] = (numbers[key], scale)
     return Decomposition(factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces)

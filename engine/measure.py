@@ -26,7 +26,7 @@ from engine.ledger import Ledger, Receipt, release_key
 from engine.mechanisms import load_plan
 from engine.noise import discrete_gaussian
 from engine.plan import Plan
-from engine.reconstruct import Measurement, estimate, strategy_answers
+from engine.reconstruct import Measurement, estimate, estimate_shape, strategy_answers
 from engine.threads import threads_for
 
 FORMAT = "measurement/1"
@@ -121,7 +121,7 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
             for i, (space, block) in enumerate(plan.blocks.items()):
                 sizes = plan.schema.sizes(space)
                 answers[space] = _read(archive, f"answers/{i}.npy", np.int64, (block.measurements,))
-                estimates[space] = _read(archive, f"estimates/{i}.npy", np.float64, tuple(n - 1 for n in sizes))
+                estimates[space] = _read(archive, f"estimates/{i}.npy", np.float64, estimate_shape(block, sizes))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, PlanError):
             raise
@@ -210,7 +210,7 @@ def _count(
 
 
 def maximal_sets(plan: Plan) -> list[Space]:
-    """Return the residual spaces of a plan that no other contains: the tables that have to be counted."""
+    """Return the attributes of a plan's blocks that no other block contains: the tables that have to be counted."""
     spaces = sorted(plan.blocks, key=len, reverse=True)
     covered: set[Space] = set()
     kept = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -20,9 +21,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from engine.blocks import GUARD, Block, total_pcost
-from engine.decomposition import Complement, Space, basis, center
+from engine.decomposition import Complement, Space
 from engine.errors import NotAnswerable, PlanError
 from engine.family import Array
+from engine.pieces import inner, part_of, pieces
 from engine.privacy import Budget
 from engine.schema import Schema
 from engine.variance import GroupVariance, VarianceBuilder
@@ -63,6 +65,7 @@ class Solved:
     memory_limit: float = math.inf
     centers: Mapping[str, Array] = field(default_factory=dict)
     complements: Mapping[Space, Complement] = field(default_factory=dict)
+    unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,7 +76,7 @@ class Plan:
     ----------
     workload, budget : what was asked.
     mechanism, options : how it was made; with the two above they define `hash`.
-    blocks : residual space -> strategy, noise and grid.
+    blocks : attributes of a table -> strategy, noise and grid; one residual space each, or a union of several.
     bound : lower bound on the sum of weighted variances at privacy cost 1, in counts^2.
     statement : words for the certificate.
     duals, endings, memory_limit : the solver's weights, how each search ended, and the limit in bytes that chose
@@ -192,7 +195,7 @@ class Plan:
         return pd.DataFrame(rows, columns=["attributes", "family", "queries", "rmse", "max_std"])
 
     def by_space(self) -> pd.DataFrame:
-        """Return one row a residual space: attributes, measurements, noise (std in counts) and share of the budget."""
+        """Return one row a block: attributes, measurements, noise (std in counts) and share of the budget."""
         total = self.pcost / GUARD
         rows = [
             (b.attributes, b.measurements, b.noise, b.pcost(self.max_records) / total) for b in self.blocks.values()
@@ -240,36 +243,71 @@ class Plan:
                 f"has shape {tensor.shape}."
             )
         order = sorted(range(len(names)), key=lambda a: self.schema.names.index(names[a]))
-        pieces: dict[Space, Array] = {(): tensor.transpose(order)}
-        for axis in order:
-            name, n = names[axis], sizes[axis]
-            pi, N, split = center(n, self.centers.get(name)), basis(n), {}
-            for space, piece in pieces.items():
-                at = len(space)  # the axes before are class coordinates already
-                split[space] = np.tensordot(piece, pi, axes=(at, 0))
-                split[(*space, name)] = np.moveaxis(np.tensordot(piece, N, axes=(at, 0)), -1, at)
-            pieces = split
-        for pair in [space for space in pieces if space in self.complements]:
-            complement, passing = self.complements[pair], pieces[pair].ravel()
-            for name, D in zip(pair, complement.by_axis, strict=True):
-                pieces[(name,)] = pieces[(name,)] + passing @ D
-            pieces[()] = pieces[()] + passing @ complement.by_total
-        return pieces
+        ranked = tuple(names[axis] for axis in order)
+        shape, centers = self.schema.sizes(ranked), [self.centers.get(name) for name in ranked]
+        row = np.ascontiguousarray(tensor.transpose(order)).reshape(1, -1)
+        table = pieces(row, shape, centers, inner(ranked, self.complements)).reshape(1, *shape)
+        return {
+            tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0]
+            for k in range(len(ranked) + 1)
+            for axes in itertools.combinations(range(len(ranked)), k)
+        }
+
+    @cached_property
+    def home(self) -> Mapping[Space, Space]:
+        """The attributes of the block that measures each residual space."""
+        return {space: attributes for attributes, block in self.blocks.items() for space in block.spaces}
+
+    @property
+    def unions(self) -> Mapping[Space, tuple[Space, ...]]:
+        """Residual spaces that are measured together, by the attributes of their block."""
+        return {attributes: block.union for attributes, block in self.blocks.items() if block.union}
+
+    def measures(self, space: Space) -> bool:
+        """Return whether the plan measures all class coordinates of a residual space."""
+        if math.prod(n - 1 for n in self.schema.sizes(space)) == 0:
+            return True
+        block = self.blocks.get(self.home.get(space, ("",)))
+        if block is None or all(s.complete for _, s in block.factors):
+            return block is not None
+        if not block.union:
+            return False
+        ((_, strategy),) = block.factors
+        own = self.joined(block, {space: np.eye(math.prod(n - 1 for n in self.schema.sizes(space)))})
+        return not strategy.leaves_span(own).any()
+
+    def joined(self, block: Block, given: Mapping[Space, Array]) -> Array:
+        """Return class rows of a union, shape (k, class coordinates), from rows on some of its spaces."""
+        count = len(next(iter(given.values())))
+        dimensions = {s: math.prod(n - 1 for n in self.schema.sizes(s)) for s in block.spaces}
+        return np.concatenate(
+            [given[s].reshape(count, -1) if s in given else np.zeros((count, n)) for s, n in dimensions.items()], axis=1
+        )
 
     def _reconstruction(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
-        out = {}
-        pieces = self.class_pieces(attributes, query_tensor)
+        asked = self.class_pieces(attributes, query_tensor)
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
-        for space, piece in pieces.items():
-            block = self.blocks.get(space)
+        by_block: dict[Space, dict[Space, Array]] = {}
+        for space, piece in asked.items():
             if not piece.size or np.linalg.norm(piece) <= ROUNDING * size:
                 continue
-            if block is None or not _measured(block, piece):
-                raise NotAnswerable(
-                    f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
-                    "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
-                )
-            out[space] = block.noise * apply_factors(block, piece, lambda s: s.pinv.T).ravel()
+            by_block.setdefault(self.home.get(space, space), {})[space] = piece
+        out = {}
+        for home, own in by_block.items():
+            block = self.blocks.get(home)
+            if block is not None and block.union:
+                ((_, strategy),) = block.factors
+                row = self.joined(block, {space: piece[None] for space, piece in own.items()})
+                if strategy.complete or not strategy.leaves_span(row)[0]:
+                    out[home] = block.noise * (row @ strategy.pinv)[0]
+                    continue
+            elif block is not None and _measured(block, own[home]):
+                out[home] = block.noise * apply_factors(block, own[home], lambda s: s.pinv.T).ravel()
+                continue
+            raise NotAnswerable(
+                f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(home)} that the "
+                "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
+            )
         return out
 
     def _request(self) -> dict[str, Any]:
@@ -305,6 +343,7 @@ class Plan:
             "memory_limit": self.memory_limit if math.isfinite(self.memory_limit) else None,
             "centers": {name: _packed(pi) for name, pi in self.centers.items()},
             "complements": self._packed_complements(),
+            "unions": [[list(a), [list(s) for s in spaces]] for a, spaces in self.unions.items()],
             "pcost": self.pcost,
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,

@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,8 +53,9 @@ class Measurement:
     plan : the plan that was measured.
     dataset, key, utc : the ledger's words for this release; empty for a rehearsal.
     rehearsal : True when nothing was spent, so that nothing of it may be published.
-    answers_on_grid : released strategy answers of every residual space, whole numbers of grid steps.
-    estimates : class coordinates of every residual space, in counts, axes in schema order.
+    answers_on_grid : released strategy answers of every block, whole numbers of grid steps.
+    estimates : class coordinates of every block, in counts: one axis per attribute of a residual space in schema order;
+        one axis for a union of spaces, one space after the other.
 
     Guarantee: answers are unbiased, with exactly the variances that the plan predicts; all tables are consistent.
     """
@@ -98,9 +99,7 @@ class Measurement:
         names = tuple(attributes)
         for k in range(len(names) + 1):
             for space in itertools.combinations(sorted(names, key=self.plan.schema.names.index), k):
-                block = self.plan.blocks.get(space)
-                whole = math.prod(n - 1 for n in self.plan.schema.sizes(space)) == 0
-                if not whole and (block is None or not all(s.complete for _, s in block.factors)):
+                if not self.plan.measures(space):
                     raise NotAnswerable(
                         f"The plan does not measure the whole table on {' x '.join(names) or 'nothing'}: "
                         f"{' x '.join(space) or 'the total'} is missing. Ask single queries with answer(), or plan "
@@ -131,10 +130,10 @@ class Measurement:
             raise PlanError(f"{len(queries)} queries need as many finite coefficients; {weights.shape} were given.")
         std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))
         value = math.fsum(
-            w * float(np.sum(piece * self.estimates[space]))
+            w * float(np.sum(piece * self._by_space[space]))
             for w, (attributes, tensor) in zip(weights, queries, strict=True)
             for space, piece in self.plan.class_pieces(attributes, tensor).items()
-            if space in self.estimates
+            if space in self._by_space
         )
         half = normal_quantile(confidence) * std
         return Estimate(answer=value, std=std, low=value - half, high=value + half)
@@ -146,6 +145,18 @@ class Measurement:
             raise PlanError(f"There is no group {group}; there are groups 0 to {len(self.plan.workload.groups) - 1}.")
         return self.plan.workload.groups[group]
 
+    @cached_property
+    def _by_space(self) -> Mapping[Space, Array]:
+        """Class coordinates of every residual space, one axis per attribute."""
+        out = {}
+        for home, values in self.estimates.items():
+            at = 0
+            for space in self.plan.blocks[home].spaces:
+                shape = tuple(n - 1 for n in self.plan.schema.sizes(space))
+                out[space] = values.ravel()[at : at + math.prod(shape)].reshape(shape)
+                at += math.prod(shape)
+        return out
+
     def _table(self, attributes: Sequence[str]) -> Array:
         """Return the table on ``attributes``; pieces that are not measured are left out."""
         schema = self.plan.schema
@@ -154,16 +165,16 @@ class Measurement:
         coordinates = np.zeros(sizes)
         for k in range(len(ranked) + 1):
             for inside in itertools.combinations(range(len(ranked)), k):
-                estimate = self.estimates.get(tuple(ranked[a] for a in inside))
+                estimate = self._by_space.get(tuple(ranked[a] for a in inside))
                 if estimate is not None:
                     coordinates[tuple(slice(1, None) if a in inside else 0 for a in range(len(ranked)))] = estimate
         for first, second in itertools.combinations(range(len(ranked)), 2):
             complement = self.plan.complements.get((ranked[first], ranked[second]))
             if complement is not None:
                 at = tuple(slice(1, None) if a in (first, second) else 0 for a in range(len(ranked)))
-                passed = complement.by_total * float(self.estimates.get((), np.zeros(())))
+                passed = complement.by_total * float(self._by_space.get((), np.zeros(())))
                 for axis, D in zip((first, second), complement.by_axis, strict=True):
-                    passed = passed + D @ self.estimates.get((ranked[axis],), np.zeros(D.shape[1]))
+                    passed = passed + D @ self._by_space.get((ranked[axis],), np.zeros(D.shape[1]))
                 coordinates[at] += passed.reshape(coordinates[at].shape)
         with threads_for(max(sizes, default=1)):
             for axis, (name, n) in enumerate(zip(ranked, sizes, strict=True)):
@@ -173,7 +184,7 @@ class Measurement:
 
 
 def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64], sizes: Sequence[int]) -> Array:
-    """Return the class coordinates that noisy strategy answers stand for, in counts, one axis per attribute."""
+    """Return the class coordinates that noisy strategy answers stand for, in counts, shaped as `estimate_shape`."""
     answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors]) * block.grid
     remaining = np.asarray(answers)
     order: list[int] = []
@@ -182,8 +193,17 @@ def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64], sizes: Sequen
             # contracting the leading axis and appending keeps the factors in order
             remaining = np.tensordot(remaining, strategy.pinv, axes=(0, 1))
             order += axes
+    if block.union:
+        return remaining.ravel()
     shaped = remaining.reshape([sizes[a] - 1 for a in order])
     return shaped.transpose([order.index(a) for a in range(len(order))])
+
+
+def estimate_shape(block: Block, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of a block's estimates: one axis per attribute of its space, one axis in all for a union."""
+    if block.union:
+        return (sum(s.dimension for _, s in block.factors),)
+    return tuple(n - 1 for n in sizes)
 
 
 def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.decomposition import Axes, Complement, Factor, Subworkload, digest
+from engine.decomposition import Axes, Factor, Subworkload, digest
 from engine.errors import LimitExceeded
 from engine.family import Array
-from engine.lifts import Lift, PairLift
+from engine.lifts import Lift, SplitLift
 from engine.solvers import DualProblem, FixedBasisProblem, FourierProblem, Options, Solution, Watch
 from engine.threads import threads_for
 
@@ -174,6 +174,8 @@ class SubworkloadSolver:
             pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
         for axes, numbers in pieces:
             cells, dimension = math.prod(sub.sizes[a] for a in axes), math.prod(sub.sizes[a] - 1 for a in axes)
+            if sub.spaces:
+                dimension = self.factors[numbers[0]].dimension
             low = all(self.factors[k].low_rank for k in numbers)
             rank = min(dimension, sum(self.factors[k].rank for k in numbers)) if low else dimension
             # symmetries usually halve a full-rank problem twice; low-rank ones need more steps
@@ -185,10 +187,12 @@ class SubworkloadSolver:
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the strategy of one subworkload, exact where it fits into memory."""
         terms = merge(sub, self.factors)
-        if sub.complement is not None:
-            solution = self._solution(assemble(terms, (0, 1), sub.sizes), sub.centers, sub.complement)
+        axes = tuple(range(len(sub.sizes)))
+        if sub.spaces or sub.complements:
+            lift = SplitLift(sub.sizes, sub.centers, sub.spaces or (axes,), sub.complements)
+            solution = self._solution(assemble(terms, axes, sub.sizes), lift)
             return SpaceSolution(
-                factors=(((0, 1), solution),), value=solution.value, bound=solution.bound, status=solution.status
+                factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
             )
         if len(terms) == 1:
             coefficient, factors = terms[0]
@@ -196,10 +200,9 @@ class SubworkloadSolver:
             value = coefficient * math.prod(s.value for _, s in solved)
             bound = coefficient * math.prod(s.bound for _, s in solved)
             return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=_joined(solved))
-        axes = tuple(range(len(sub.sizes)))
         cells = math.prod(sub.sizes)
         if dense_bytes(sub.dimension, sub.dimension, cells) <= self.memory_limit:
-            solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers)
+            solution = self._solution(assemble(terms, axes, sub.sizes), Lift(sub.sizes, sub.centers))
             return SpaceSolution(
                 factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
             )
@@ -208,12 +211,13 @@ class SubworkloadSolver:
     def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
         key = (id(factor), *map(digest, centers))
         if key not in self._solved:
-            self._solved[key] = (factor, self._solution(factor, centers))  # holding the factor keeps its id its own
+            self._solved[key] = (
+                factor,
+                self._solution(factor, Lift(factor.sizes, centers)),
+            )  # holding the factor keeps its id its own
         return self._solved[key][1]
 
-    def _solution(
-        self, factor: Factor, centers: Sequence[Array | None], complement: Complement | None = None
-    ) -> Solution:
+    def _solution(self, factor: Factor, lift: Lift) -> Solution:
         needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
         if needed > self.memory_limit:
             raise LimitExceeded(
@@ -222,9 +226,6 @@ class SubworkloadSolver:
                 "attributes."
             )
         with threads_for(factor.rank):
-            lift = Lift(factor.sizes, centers)
-            if complement is not None:
-                lift = PairLift(factor.sizes, centers, complement)
             problem = self.problem(lift=lift, factor=factor)
             if self.recorded is not None:
                 mass, status = self.recorded.pop(0)
@@ -242,7 +243,7 @@ class SubworkloadSolver:
         The bound adds up the optima of the single terms: the minimum of a sum is at least the sum of the minima.
         """
         sizes, sets = sub.sizes, units(terms, len(sub.sizes))
-        own = [[sub.centers[a] for a in axes] for axes in sets]
+        own = [Lift(tuple(sizes[a] for a in axes), [sub.centers[a] for a in axes]) for axes in sets]
         if len(sets) == 1:
             raise LimitExceeded(
                 f"A subworkload on {' x '.join(map(str, sizes))} cells couples all its attributes and does not fit "

@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,12 @@ import numpy as np
 from engine.blocks import Block
 from engine.decomposition import Axes, Complement, Space, class_rows, digest, whole_group
 from engine.family import Array
+from engine.pieces import inner, pieces, positions
 from engine.strategy import Strategy
 from engine.workload import Group, Part
 
 SLAB = 1 << 22  # values computed at once
+ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
 LEAVING = 1e-6  # largest share of a piece that may leave the measured span through rounding
 Parts = tuple[int, ...]
 
@@ -203,30 +206,50 @@ class VarianceBuilder:
     _arrays: dict[Any, Array] = field(default_factory=dict)
     _groups: dict[Any, GroupVariance] = field(default_factory=dict)
 
+    @cached_property
+    def _home(self) -> Mapping[Space, Block]:
+        return {space: block for block in self.blocks.values() for space in block.spaces}
+
     def group(self, group: Group) -> GroupVariance:
         """Return the variances of one group."""
-        subsets = []
+        subsets: list[tuple[Axes, Block | None]] = []
         for k in range(len(group.attributes) + 1):
             for axes in itertools.combinations(range(len(group.attributes)), k):
                 ranked = tuple(sorted(axes, key=lambda a: self.order[group.attributes[a]]))
-                subsets.append((ranked, self.blocks.get(tuple(group.attributes[a] for a in ranked))))
+                subsets.append((ranked, self._home.get(tuple(group.attributes[a] for a in ranked))))
         centers = tuple(digest(self.centers.get(name)) for name in group.attributes)
-        pair = tuple(sorted(group.attributes, key=self.order.__getitem__))
-        complement = self.complements.get(pair)
-        if complement is not None and pair != group.attributes:
-            complement = complement.turned()
-        made = tuple(
-            (axes, None if b is None else (b.noise, *((a, id(s)) for a, s in b.factors))) for axes, b in subsets
+        ranks = tuple(sorted(range(len(group.attributes)), key=lambda a: self.order[group.attributes[a]]))
+        names = tuple(group.attributes[a] for a in ranks)
+        tuned = inner(names, self.complements)
+        made = []
+        for axes, b in subsets:
+            space = tuple(group.attributes[a] for a in axes)
+            at = b.spaces.index(space) if b is not None else 0
+            made.append((axes, None if b is None else (at, b.noise, *((a, id(s)) for a, s in b.factors))))
+        key = (
+            tuple((p.axes, p.key) for p in group.parts),
+            centers,
+            tuple(made),
+            tuple((p, c.key) for p, c in tuned.items()),
         )
-        key = (tuple((p.axes, p.key) for p in group.parts), centers, made, complement and complement.key)
         if key not in self._groups:
-            if complement is None:
-                self._groups[key] = self._build(group, subsets)
-            else:
-                self._groups[key] = self._build_pair(group, subsets, complement)
+            # pairs with a complement pass down what is no product, and unions couple several spaces
+            fed = {(), *((ranks[a],) for pair in tuned for a in pair)} if tuned else set()
+            whole = [(axes, b) for axes, b in subsets if axes in fed or (b is not None and b.union)]
+            alone = [(axes, b) for axes, b in subsets if (axes, b) not in whole]
+            summands, unmeasured = self._products(group, alone)
+            if whole:
+                more, lost = self._wholes(group, ranks, tuned, whole)
+                summands, unmeasured = summands + more, unmeasured + lost
+            self._groups[key] = GroupVariance(
+                counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
+            )
         return self._groups[key]
 
-    def _build(self, group: Group, subsets: Sequence[tuple[Axes, Block | None]]) -> GroupVariance:
+    def _products(
+        self, group: Group, subsets: Sequence[tuple[Axes, Block | None]]
+    ) -> tuple[list[Summand], list[Summand]]:
+        """Return the summands, and marks of what is not measured, for spaces whose pieces are products."""
         summands, unmeasured = [], []
         for axes, block in subsets:
             outside = tuple(p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes))
@@ -237,44 +260,65 @@ class VarianceBuilder:
                 arrays: list[tuple[Parts, Array]] = [((p,), self._outside(group, p)) for p in outside]
                 arrays += [self._inside(group, axes, factors) for factors in self._components(group, axes, block)]
                 summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays)))
-        unmeasured = [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
-        return GroupVariance(
-            counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
-        )
+        return summands, [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
 
-    def _build_pair(
-        self, group: Group, subsets: Sequence[tuple[Axes, Block | None]], complement: Complement
-    ) -> GroupVariance:
-        """Return the variances of a group on a pair with a tuned complement, whose pieces are no products."""
-        part = group.parts[0] if len(group.parts) == 1 else whole_group(group)
-        given = [self.centers.get(group.attributes[a]) for a in part.axes]
-        own = complement if part.axes == (0, 1) else complement.turned()
-        counts, everything = tuple(p.count for p in group.parts), tuple(range(len(group.parts)))
-        summands, unmeasured = [], []
+    def _wholes(
+        self,
+        group: Group,
+        ranks: Axes,
+        tuned: Mapping[Axes, Complement],
+        subsets: Sequence[tuple[Axes, Block | None]],
+    ) -> tuple[list[Summand], list[Summand]]:
+        """Return the same for spaces whose pieces need every query row of the group."""
+        part = whole_group(group)
+        sizes = tuple(group.sizes[a] for a in ranks)
+        centers = [self.centers.get(group.attributes[a]) for a in ranks]
+        targets: dict[int, tuple[Block | None, list[tuple[Axes, Any]]]] = {}
         for axes, block in subsets:
-            inside = tuple(sorted(part.axes.index(a) for a in axes))
-            rows = np.concatenate([class_rows(part, inside, given, c, own) for _, c in part.family.chunks(part.sizes)])
-            if not rows.shape[1]:
-                continue
-            present = np.linalg.norm(rows, axis=1) > 1e-9 * max(1.0, float(np.abs(rows).max(initial=0.0)))
-            if block is None:
-                unmeasured.append(
-                    Summand(coefficient=1.0, arrays=((everything, present.astype(float).reshape(counts)),))
-                )
-                continue
-            (strategy,) = (s for _, s in block.factors) if block.factors else (None,)
-            squares = np.sum(rows**2, axis=1)
-            if strategy is not None:
-                turned = rows.reshape(len(rows), *(part.sizes[i] - 1 for i in inside))
-                if [part.axes[i] for i in inside] != list(axes):
-                    turned = np.swapaxes(turned, 1, 2)
-                flat = turned.reshape(len(rows), -1)
-                squares = np.sum((flat @ strategy.pinv) ** 2, axis=1)
-                if not strategy.complete:
-                    lost = (present & strategy.leaves_span(flat)).astype(float).reshape(counts)
-                    unmeasured.append(Summand(coefficient=1.0, arrays=((everything, lost),)))
-            summands.append(Summand(coefficient=block.noise**2, arrays=((everything, squares.reshape(counts)),)))
-        return GroupVariance(counts=counts, summands=tuple(summands), unmeasured=tuple(unmeasured))
+            at = positions(sizes, [tuple(ranks.index(a) for a in axes)])
+            key = id(block) if block is not None else -1 - len(targets)
+            targets.setdefault(key, (block, []))[1].append((axes, at))
+        squares: list[list[Array]] = [[] for _ in targets]
+        missing: list[list[Array]] = [[] for _ in targets]
+        for _, chunk in part.family.chunks(part.sizes):
+            tensor = chunk.reshape(len(chunk), *part.sizes).transpose(0, *(1 + part.axes.index(a) for a in ranks))
+            made = pieces(tensor.reshape(len(chunk), -1), sizes, centers, tuned)
+            norms = np.linalg.norm(chunk, axis=1)
+            for k, (block, spaces) in enumerate(targets.values()):
+                rows, strategy = self._gathered(group, block, spaces, made)
+                present = np.linalg.norm(rows, axis=1) > ROUNDING * norms
+                if block is None:
+                    missing[k].append(present)
+                elif strategy is None:
+                    squares[k].append(np.sum(rows**2, axis=1))
+                else:
+                    squares[k].append(np.sum((rows @ strategy.pinv) ** 2, axis=1))
+                    if not strategy.complete:
+                        missing[k].append(present & strategy.leaves_span(rows))
+        summands, unmeasured = [], []
+        for (block, _), own, lost in zip(targets.values(), squares, missing, strict=True):
+            if block is not None:
+                summands.append(_over_all(group, block.noise**2, np.concatenate(own)))
+            if lost and (marks := np.concatenate(lost)).any():
+                unmeasured.append(_over_all(group, 1.0, marks.astype(float)))
+        return summands, unmeasured
+
+    def _gathered(
+        self, group: Group, block: Block | None, spaces: Sequence[tuple[Axes, Any]], made: Array
+    ) -> tuple[Array, Strategy | None]:
+        """Return the class rows of a block out of all pieces, and its strategy; None for the total on its own."""
+        if block is None or not block.factors:
+            return made[:, spaces[0][1]], None
+        ((_, strategy),) = block.factors
+        if not block.union:
+            return made[:, spaces[0][1]], strategy
+        size = {name: n for n, name in zip(strategy.sizes, block.attributes, strict=True)}
+        ends = np.cumsum([0, *(math.prod(size[name] - 1 for name in space) for space in block.union)])
+        rows = np.zeros((len(made), strategy.dimension))
+        for axes, at in spaces:
+            k = block.union.index(tuple(group.attributes[a] for a in axes))
+            rows[:, ends[k] : ends[k + 1]] = made[:, at]
+        return rows, strategy
 
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
         """Return 1 for queries of a part with a piece on the positions ``inside`` of it, 0 where that is rounding."""
@@ -391,6 +435,14 @@ class VarianceBuilder:
                     leaves = leaves * _axis(mark, parts.index(p), len(parts))
             out.append([(parts, leaves), *(asked for asked in present if asked[0][0] not in parts)])
         return out
+
+
+def _over_all(group: Group, coefficient: float, values: Array) -> Summand:
+    """Return a summand with one value a query of the group."""
+    if not group.parts:
+        return Summand(coefficient=coefficient * float(values[0]), arrays=())
+    counts = tuple(p.count for p in group.parts)
+    return Summand(coefficient=coefficient, arrays=((tuple(range(len(counts))), values.reshape(counts)),))
 
 
 def _ranks(own: Axes, order: Axes) -> Axes:

@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 
 from engine.centers import tuned_centers
 from engine.complements import can_tune, tuned_complements
-from engine.decomposition import Decomposition
+from engine.decomposition import Decomposition, decompose
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
 from engine.plan import Solved
 from engine.solvers import Options
 from engine.subworkload import PROBLEMS, SubworkloadSolver
+from engine.unions import choose_unions
 from engine.workload import Workload
 
 CENTERS = ("uniform", "tuned")
@@ -58,9 +59,17 @@ class QuerySmasher(ResidualMechanism):
         # tuning solves every subworkload again some dozens of times, from a good start
         return replace(found, seconds=40.0 * found.seconds) if self.centers == "tuned" else found
 
-    def choose_split(self, workload: Workload, tell: Callable[[float, str], None]) -> Solved:
+    def choose_split(
+        self, workload: Workload, memory_limit: float, tell: Callable[[float, str], None], unions: bool = True
+    ) -> Solved:
         if self.centers != "tuned":
             return Solved(duals=())
+        if unions and self.solver == "optimal":
+            spaces = tuple(decompose(workload).spaces)
+            tell(0.0, "Looking for spaces to measure together")
+            together = choose_unions(workload, spaces, memory_limit)
+            if len(together) == 1:
+                return Solved(duals=(), unions=together)
         if can_tune(workload):
             centers, complements = tuned_complements(workload, tell)
             return Solved(duals=(), centers=centers, complements=complements)

@@ -25,6 +25,7 @@ from engine.plan import Plan, Solved
 from engine.privacy import Budget
 from engine.solvers import Watch
 from engine.subworkload import SpaceSolution
+from engine.unions import unite
 from engine.workload import Workload
 
 FLOPS = 4e9  # floating point operations a second in small eigenvalue problems on one core, for forecasts only
@@ -62,9 +63,16 @@ class ResidualMechanism(Mechanism):
         """Return what distinguishes attributes of equal size for this mechanism, beyond what is asked of them."""
         return {}
 
-    def choose_split(self, workload: Workload, tell: Callable[[float, str], None]) -> Solved:
-        """Return the centers and complements that are not the published ones."""
+    def choose_split(
+        self, workload: Workload, memory_limit: float, tell: Callable[[float, str], None], unions: bool = True
+    ) -> Solved:
+        """Return the centers, complements and unions that are not the published ones."""
         return Solved(duals=())
+
+    def split(self, workload: Workload, split: Solved) -> Decomposition:
+        """Return the decomposition of a workload with the centers, complements and unions chosen."""
+        parts = decompose(workload, split.centers, self.axis_labels(workload), split.complements)
+        return unite(parts, workload, split.unions, split.centers, split.complements)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
@@ -79,9 +87,18 @@ class ResidualMechanism(Mechanism):
         check_request(workload, budget)
         check_size(workload, limits.memory_limit)
         limits.tell(0.0, "Decomposing the workload")
-        split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text))
+        split = self.choose_split(workload, limits.memory_limit, lambda done, text: limits.tell(0.8 * done, text))
+        plan = self._plan(workload, budget, limits, deadline, split)
+        if split.unions and not math.isfinite(plan.weighted_rmse):
+            # what light queries ask was lost beside heavy ones: measure the spaces on their own
+            split = self.choose_split(workload, limits.memory_limit, lambda done, text: limits.tell(0.8, text), False)
+            plan = self._plan(workload, budget, limits, deadline, split)
+        limits.tell(1.0, "Planned")
+        return plan
+
+    def _plan(self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Solved) -> Plan:
         first = 0.8 if split.centers else 0.0
-        parts = decompose(workload, split.centers, self.axis_labels(workload), split.complements)
+        parts = self.split(workload, split)
         if not parts.spaces:
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
@@ -94,14 +111,12 @@ class ResidualMechanism(Mechanism):
             limits.tell(done, f"Solving {where}")
             solutions.append(solver.solve(sub))
         found = replace(split, memory_limit=limits.memory_limit)
-        plan = self._assemble(workload, budget, parts, solutions, _recorded(found, solver))
-        limits.tell(1.0, "Planned")
-        return plan
+        return self._assemble(workload, budget, parts, solutions, _recorded(found, solver))
 
     def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
         check_request(workload, budget)
         check_size(workload, 4e9)
-        parts = decompose(workload, solved.centers, self.axis_labels(workload), solved.complements)
+        parts = self.split(workload, solved)
         solver = self.space_solver(workload, parts, Limits(memory_limit=solved.memory_limit), math.inf)
         solver.recorded = list(zip(solved.duals, solved.endings, strict=True))
         solutions = [solver.solve(s) for s in parts.subworkloads]
@@ -128,16 +143,10 @@ class ResidualMechanism(Mechanism):
             budget=budget,
             mechanism=self.name,
             options=self.options(),
-            blocks=calibrate(strategies, noises, budget.pcost, self.max_records),
+            blocks=calibrate(strategies, noises, budget.pcost, self.max_records, solved.unions),
             bound=math.fsum(math.sqrt(b) for b in bounds.values()) ** 2,
-            statement=(
-                (
-                    self.bound_text.replace("uniform centers", "these tuned splits")
-                    if solved.centers
-                    else self.bound_text
-                )
-                + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
-            ),
+            statement=self._class(solved, len(strategies))
+            + (f" Searches ended: {'; '.join(stopped)}." if stopped else ""),
             duals=solved.duals,
             endings=solved.endings,
             memory_limit=solved.memory_limit,
@@ -145,6 +154,14 @@ class ResidualMechanism(Mechanism):
             centers=solved.centers,
             complements=solved.complements,
         )
+
+    def _class(self, solved: Solved, blocks: int) -> str:
+        """Return in words what the bound holds for."""
+        if solved.unions and blocks == 1:
+            return "No matrix mechanism whatsoever can have a smaller weighted RMSE than the bound."
+        if solved.centers or solved.unions:
+            return self.bound_text.replace("uniform centers", "these tuned splits")
+        return self.bound_text
 
 
 def _recorded(solved: Solved, solver: SpaceSolver) -> Solved:
