@@ -267,11 +267,11 @@ class Plan:
         """Return whether the plan measures all class coordinates of a residual space."""
         if math.prod(n - 1 for n in self.schema.sizes(space)) == 0:
             return True
-        block = self.blocks.get(self.home.get(space, ("",)))
-        if block is None or all(s.complete for _, s in block.factors):
-            return block is not None
-        if not block.union:
+        if space not in self.home:
             return False
+        block = self.blocks[self.home[space]]
+        if all(s.complete for _, s in block.factors) or not block.union:
+            return all(s.complete for _, s in block.factors)
         ((_, strategy),) = block.factors
         own = self.joined(block, {space: np.eye(math.prod(n - 1 for n in self.schema.sizes(space)))})
         return not strategy.leaves_span(own).any()
@@ -291,23 +291,22 @@ class Plan:
         for space, piece in asked.items():
             if not piece.size or np.linalg.norm(piece) <= ROUNDING * size:
                 continue
-            by_block.setdefault(self.home.get(space, space), {})[space] = piece
+            if space not in self.home:
+                raise _unmeasured(attributes, space)
+            by_block.setdefault(self.home[space], {})[space] = piece
         out = {}
         for home, own in by_block.items():
-            block = self.blocks.get(home)
-            if block is not None and block.union:
+            block = self.blocks[home]
+            if block.union:
                 ((_, strategy),) = block.factors
                 row = self.joined(block, {space: piece[None] for space, piece in own.items()})
-                if strategy.complete or not strategy.leaves_span(row)[0]:
-                    out[home] = block.noise * (row @ strategy.pinv)[0]
-                    continue
-            elif block is not None and _measured(block, own[home]):
+                if not strategy.complete and strategy.leaves_span(row)[0]:
+                    raise _unmeasured(attributes, home)
+                out[home] = block.noise * (row @ strategy.pinv)[0]
+            else:
+                if not _measured(block, own[home]):
+                    raise _unmeasured(attributes, home)
                 out[home] = block.noise * apply_factors(block, own[home], lambda s: s.pinv.T).ravel()
-                continue
-            raise NotAnswerable(
-                f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(home)} that the "
-                "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
-            )
         return out
 
     def _request(self) -> dict[str, Any]:
@@ -349,6 +348,13 @@ class Plan:
             "hash": self.hash,
         }
         return _canonical(self._request() | {"solved": solved})
+
+
+def _unmeasured(attributes: Sequence[str], space: Space) -> NotAnswerable:
+    return NotAnswerable(
+        f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
+        "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
+    )
 
 
 def _measured(block: Block, piece: Array) -> bool:
