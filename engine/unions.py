@@ -29,6 +29,7 @@ from engine.workload import Group, Part, Workload
 
 WORK = 2e8  # most multiplications in one step of the search for the strategy of a union
 ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
+MAX_SPACES = 60  # with more spaces than this, what single unions gain is small
 SPREAD = 1e6  # unions of weights further apart would lose what the light ones ask in rounding
 Unions = Mapping[Space, tuple[Space, ...]]  # attributes of the table -> spaces measured together on it
 
@@ -152,7 +153,9 @@ def _fewer(rows: Array) -> Array:
 def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: float) -> dict[Space, tuple[Space, ...]]:
     """Return the unions that can be afforded, out of the residual spaces that are asked: one of all where possible.
 
-    A union answers what its groups span, so workloads where single queries weigh nothing keep their spaces apart.
+    Otherwise the largest spaces are collected into clusters of overlapping attributes as long as the work allows, and
+    every space belongs to the first cluster that holds its attributes.  A union answers what its groups span, so
+    workloads where single queries weigh nothing keep their spaces apart.
     """
     weights = [np.ravel(g.weight if g.query_weights is None else g.weight * g.query_weights) for g in workload.groups]
     asked = np.concatenate([w for w, g in zip(weights, workload.groups, strict=True) if g.weight > 0.0])
@@ -160,22 +163,59 @@ def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: f
         return {}
     order = {name: i for i, name in enumerate(workload.schema.names)}
     everything = tuple(sorted(set().union(*spaces), key=order.__getitem__))
-    if everything and affordable(workload, everything, spaces, memory_limit):
+    if not everything:
+        return {}
+    if work_of(workload, everything, spaces, memory_limit) <= WORK:
         return {everything: tuple(spaces)}
-    return {}
+    if len(spaces) > MAX_SPACES:
+        return {}
+    clusters: dict[Space, float] = {}
+    for space in sorted(spaces, key=len, reverse=True):
+        if len(space) < 2 or any(set(space) <= set(cluster) for cluster in clusters):
+            continue
+        # the cluster that shares most attributes first; one of its own when none can take the space
+        for near in (*sorted(clusters, key=lambda c: -len(set(c) & set(space))), ()):
+            if near and not set(near) & set(space):
+                continue
+            grown = tuple(sorted({*near, *space}, key=order.__getitem__))
+            work = work_of(workload, grown, _inside(spaces, grown), memory_limit)
+            if sum(clusters.values()) - clusters.get(near, 0.0) + work <= WORK:
+                clusters.pop(near, None)
+                clusters[grown] = work
+                break
+    return _assigned(list(clusters), spaces)
 
 
-def affordable(workload: Workload, attributes: Space, spaces: Collection[Space], memory_limit: float) -> bool:
-    """Return whether the strategy of a union can be found, and its variances listed, within the limits."""
+def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
+    return [space for space in spaces if set(space) <= set(attributes)]
+
+
+def _held(group: Group, part: Part, inside: Collection[str]) -> int:
+    return math.prod(n for axis, n in zip(part.axes, part.sizes, strict=True) if group.attributes[axis] in inside)
+
+
+def _assigned(clusters: Sequence[Space], spaces: Collection[Space]) -> dict[Space, tuple[Space, ...]]:
+    """Return the spaces of every cluster, each space in one cluster only; clusters of one space are left out."""
+    free, out = dict.fromkeys(spaces), {}
+    for cluster in sorted(clusters, key=len, reverse=True):
+        own = _inside(free, cluster)
+        if len(own) > 1:
+            out[cluster] = tuple(own)
+            for space in own:
+                del free[space]
+    return out
+
+
+def work_of(workload: Workload, attributes: Space, spaces: Collection[Space], memory_limit: float) -> float:
+    """Return the multiplications in one step of the search for a union's strategy; infinite beyond other limits."""
     cells = workload.schema.cells(attributes)
     dimension = sum(math.prod(n - 1 for n in workload.schema.sizes(space)) for space in spaces)
     asked = 0
     for group in workload.groups:
         inside = [name for name in group.attributes if name in attributes]
-        if not inside and group.attributes:
-            continue
-        asked += math.prod(min(p.count, math.prod(p.sizes)) for p in group.parts)
-        if group.count * max(math.prod(group.sizes), dimension) > ENTRIES:
-            return False
-    rank = min(asked, dimension)
-    return rank * rank * (cells + 6.0 * rank) <= WORK and dense_bytes(rank, dimension, cells) <= memory_limit
+        if inside:
+            asked += math.prod(min(p.count, _held(group, p, inside)) for p in group.parts)
+            if group.count * max(math.prod(group.sizes), dimension) > ENTRIES:
+                return math.inf
+    rank = min(asked + 1, dimension)
+    return rank * rank * (cells + 6.0 * rank) if dense_bytes(rank, dimension, cells) <= memory_limit else math.inf

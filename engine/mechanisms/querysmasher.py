@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from engine.centers import tuned_centers
 from engine.complements import can_tune, tuned_complements
-from engine.decomposition import Decomposition, decompose
+from engine.decomposition import Decomposition, Space, decompose
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
@@ -64,16 +64,17 @@ class QuerySmasher(ResidualMechanism):
     ) -> Solved:
         if self.centers != "tuned":
             return Solved(duals=())
+        together: dict[Space, tuple[Space, ...]] = {}
         if unions and self.solver == "optimal":
-            spaces = tuple(decompose(workload).spaces)
             tell(0.0, "Looking for spaces to measure together")
+            spaces = tuple(decompose(workload).spaces)
             together = choose_unions(workload, spaces, memory_limit)
-            if len(together) == 1:
+            if together and len(next(iter(together.values()))) == len(spaces):
                 return Solved(duals=(), unions=together)
         if can_tune(workload):
             centers, complements = tuned_complements(workload, tell)
-            return Solved(duals=(), centers=centers, complements=complements)
-        return Solved(duals=(), centers=tuned_centers(workload, tell))
+            return Solved(duals=(), centers=centers, complements=complements, unions=together)
+        return Solved(duals=(), centers=tuned_centers(workload, tell), unions=together)
 
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
         return SubworkloadSolver(
