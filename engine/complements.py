@@ -38,7 +38,8 @@ from engine.solvers import DualProblem, Options
 from engine.threads import threads_for
 from engine.workload import Group, Workload
 
-COARSE_STEPS, STEPS = 25, 150
+COARSE_STEPS, STEPS = 25, 200
+GAIN = 1e-4  # a new start that lowers S by less than this share shows that the search has arrived
 MAX_CELLS = 2_600  # pairs with more cells keep the product split
 COARSE, FINE = Options(gap=1e-3, evaluations=60), Options(gap=1e-5, evaluations=200)
 Pair = tuple[str, ...]
@@ -263,16 +264,20 @@ def tuned_complements(workload: Workload, watch: Watch) -> tuple[dict[str, Array
     Guarantee: S at the result is at most S of the published split, up to the gap of the inner solver.
     """
     problem = ComplementProblem(workload, watch)
-    x = _descend(problem, np.zeros(problem.length), COARSE, COARSE_STEPS)
-    x = _descend(problem, x, FINE, STEPS)
+    x, _ = _descend(problem, np.zeros(problem.length), COARSE, 0, COARSE_STEPS)
+    done, gain = 0, math.inf
+    while done < STEPS and gain > GAIN:
+        # L-BFGS may stop on a plateau; a new start forgets its curvature and either goes on or shows the end
+        before = problem.evaluate(x)[0]
+        x, done = _descend(problem, x, FINE, done, STEPS)
+        gain = before / problem.evaluate(x)[0] - 1.0
     published = problem.evaluate(np.zeros(problem.length))[0]
     return split_of(problem, x) if problem.evaluate(x)[0] < published else ({}, {})
 
 
-def _descend(problem: ComplementProblem, x: Array, options: Options, steps: int) -> Array:
-    """Return where L-BFGS on log S arrives from x, with inner solves as exact as the options say."""
+def _descend(problem: ComplementProblem, x: Array, options: Options, done: int, steps: int) -> tuple[Array, int]:
+    """Return where L-BFGS on log S arrives from x, with inner solves as exact as the options say, and the steps."""
     problem.options = options
-    done = 0
 
     def log_value(v: Array) -> tuple[float, Array]:
         nonlocal done
@@ -281,9 +286,10 @@ def _descend(problem: ComplementProblem, x: Array, options: Options, steps: int)
         problem.watch(min(1.0, done / steps), f"Tuning complements, step {done}")
         return math.log(S), gradient / S
 
-    limits: Any = {"maxiter": steps, "maxfun": steps, "ftol": 2e-7, "gtol": 0.0, "maxcor": 20}
+    left = max(1, steps - done)
+    limits: Any = {"maxiter": left, "maxfun": left, "ftol": 2e-7, "gtol": 0.0, "maxcor": 20}
     found: Array = scipy.optimize.minimize(log_value, x, jac=True, method="L-BFGS-B", options=limits).x
-    return found
+    return found, done
 
 
 def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], dict[Pair, Complement]]:

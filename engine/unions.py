@@ -27,7 +27,7 @@ from engine.pieces import inner, pieces, positions
 from engine.subworkload import dense_bytes
 from engine.workload import Group, Part, Workload
 
-WORK = 2e8  # most multiplications in one step of the search for the strategy of a union
+WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
 ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
 MAX_SPACES = 60  # with more spaces than this, what single unions gain is small
 SPREAD = 1e6  # unions of weights further apart would lose what the light ones ask in rounding

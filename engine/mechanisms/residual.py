@@ -10,17 +10,17 @@ A subclass says how one subworkload is solved.  Source: QuerySmasher, section 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
 
 from engine.blocks import calibrate
-from engine.decomposition import Decomposition, Subworkload, check_size, decompose
+from engine.decomposition import Decomposition, Space, Subworkload, check_size, decompose
 from engine.errors import PlanError
 from engine.family import Array
-from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request
+from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_request
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
 from engine.solvers import Watch
@@ -86,17 +86,42 @@ class ResidualMechanism(Mechanism):
         deadline = limits.deadline()
         check_request(workload, budget)
         check_size(workload, limits.memory_limit)
+        limits = replace(limits, progress=_rising(limits.progress))
         limits.tell(0.0, "Decomposing the workload")
         split = self.choose_split(workload, limits.memory_limit, lambda done, text: limits.tell(0.8 * done, text))
-        plan = self._plan(workload, budget, limits, deadline, split)
-        if split.unions and not math.isfinite(plan.weighted_rmse):
-            # what light queries ask was lost beside heavy ones: measure the spaces on their own
-            split = self.choose_split(workload, limits.memory_limit, lambda done, text: limits.tell(0.8, text), False)
-            plan = self._plan(workload, budget, limits, deadline, split)
+        plan, values = self._solved(workload, budget, limits, deadline, split)
+        if split.unions:
+            lost = not math.isfinite(plan.weighted_rmse)  # what light queries ask drowned beside heavy ones
+            kept = {} if lost else self._gaining(workload, split, limits, deadline, values)
+            if len(kept) < len(split.unions):
+                if len(values) == 1:  # the union of all was tried before any center was tuned
+                    split = self.choose_split(workload, limits.memory_limit, limits.tell, unions=False)
+                plan, _ = self._solved(workload, budget, limits, deadline, replace(split, unions=kept))
         limits.tell(1.0, "Planned")
         return plan
 
-    def _plan(self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Solved) -> Plan:
+    def _gaining(
+        self, workload: Workload, split: Solved, limits: Limits, deadline: float, values: Mapping[Space, float]
+    ) -> dict[Space, tuple[Space, ...]]:
+        """Return the unions that are worth more than their spaces on their own; a search that stopped early may not."""
+        apart = decompose(workload, split.centers, self.axis_labels(workload), split.complements)
+        solver = self.space_solver(workload, apart, limits, deadline)
+        roots: dict[int, float] = {}
+        kept = {}
+        for attributes, together in split.unions.items():
+            total = 0.0
+            for number, scale in (apart.spaces[space] for space in together):
+                if number not in roots:
+                    roots[number] = math.sqrt(solver.solve(apart.subworkloads[number]).value)
+                total += math.sqrt(scale) * roots[number]
+            if math.sqrt(values[attributes]) < total:
+                kept[attributes] = together
+        return kept
+
+    def _solved(
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Solved
+    ) -> tuple[Plan, dict[Space, float]]:
+        """Return the plan for one split, and the weighted squared error of every block at privacy cost 1."""
         first = 0.8 if split.centers else 0.0
         parts = self.split(workload, split)
         if not parts.spaces:
@@ -110,8 +135,9 @@ class ResidualMechanism(Mechanism):
             solver.watch = lambda gap, done=done, where=where: limits.tell(done, f"Solving {where}, gap {gap:.1e}")
             limits.tell(done, f"Solving {where}")
             solutions.append(solver.solve(sub))
-        found = replace(split, memory_limit=limits.memory_limit)
-        return self._assemble(workload, budget, parts, solutions, _recorded(found, solver))
+        found = _recorded(replace(split, memory_limit=limits.memory_limit), solver)
+        values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
+        return self._assemble(workload, budget, parts, solutions, found), values
 
     def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
         check_request(workload, budget)
@@ -162,6 +188,20 @@ class ResidualMechanism(Mechanism):
         if solved.centers or solved.unions:
             return self.bound_text.replace("uniform centers", "these tuned splits")
         return self.bound_text
+
+
+def _rising(progress: Progress | None) -> Progress | None:
+    """Return a listener that never hears a smaller fraction than before, whatever has to be done again."""
+    if progress is None:
+        return None
+    highest = 0.0
+
+    def heard(fraction: float, text: str) -> object:
+        nonlocal highest
+        highest = max(highest, fraction)
+        return progress(highest, text)
+
+    return heard
 
 
 def _recorded(solved: Solved, solver: SpaceSolver) -> Solved:
