@@ -70,17 +70,26 @@ class SingleKind:
 
 
 def can_tune(workload: Workload) -> bool:
-    """Return whether complements can be tuned: groups on at most two attributes, every pair asked jointly somewhere."""
-    joint: set[frozenset[str]] = set()
-    asked: set[frozenset[str]] = set()
+    """Return whether complements can be tuned: groups on at most two attributes, some pair asked jointly, none large.
+
+    Groups on three attributes pass their pieces through several pairs at once; with them centers are tuned instead.
+    """
+    pairs = [g for g in workload.groups if g.weight > 0 and len(g.attributes) == 2]
+    if any(len(g.attributes) > 2 or g.query_weights is not None for g in workload.groups):
+        return False
+    if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in pairs):
+        return False
+    return any(len(g.parts) == 1 for g in pairs)
+
+
+def asks_products(workload: Workload) -> bool:
+    """Return whether some pair is asked by products only, where tuned centers may do better than complements."""
+    pairs: dict[frozenset[str], bool] = {}
     for group in workload.groups:
-        if len(group.attributes) > 2 or group.query_weights is not None:
-            return False
         if group.weight > 0 and len(group.attributes) == 2:
-            asked.add(frozenset(group.attributes))
-            if len(group.parts) == 1 and min(group.sizes) > 1 and math.prod(group.sizes) <= MAX_CELLS:
-                joint.add(frozenset(group.attributes))
-    return bool(joint) and asked == joint
+            pair = frozenset(group.attributes)
+            pairs[pair] = pairs.get(pair, False) or len(group.parts) == 1
+    return not all(pairs.values())
 
 
 class ComplementProblem:

@@ -24,10 +24,11 @@ from engine.blocks import GUARD, Block, total_pcost
 from engine.decomposition import Complement, Space
 from engine.errors import NotAnswerable, PlanError
 from engine.family import Array
+from engine.group_variance import GroupVariance
 from engine.pieces import inner, part_of, pieces
 from engine.privacy import Budget
 from engine.schema import Schema
-from engine.variance import GroupVariance, VarianceBuilder
+from engine.variance import VarianceBuilder
 from engine.workload import Workload
 
 FORMAT = "plan/1"
@@ -123,7 +124,7 @@ class Plan:
         return VarianceBuilder(blocks=self.blocks, centers=self.centers, complements=self.complements, order=order)
 
     def group_variance(self, group: int) -> GroupVariance:
-        """Return the variances of a group in factored form; see `engine.variance`."""
+        """Return the variances of a group in factored form; see `engine.group_variance`."""
         if (
             isinstance(group, bool)
             or not isinstance(group, (int, np.integer))

@@ -38,7 +38,7 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
         duals = [_unpacked(d) for d in solved["duals"]]
         centers = {name: _unpacked(pi) for name, pi in solved["centers"].items()}
         complements = _unpacked_complements(solved["complements"])
-        unions = {tuple(a): tuple(tuple(s) for s in spaces) for a, spaces in solved["unions"]}
+        unions = {tuple(map(str, a)): tuple(tuple(map(str, s)) for s in spaces) for a, spaces in solved["unions"]}
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
         raise PlanError("The solver weights in the plan file are damaged. Export it again.") from None
     if not all(len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals):

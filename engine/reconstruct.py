@@ -28,9 +28,9 @@ from engine.blocks import Block
 from engine.decomposition import Space, basis, center
 from engine.errors import NotAnswerable, PlanError
 from engine.family import Array
+from engine.group_variance import SLAB
 from engine.plan import Plan, apply_factors
 from engine.threads import threads_for
-from engine.variance import SLAB
 from engine.workload import Group
 
 

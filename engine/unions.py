@@ -21,10 +21,11 @@ from dataclasses import replace
 import numpy as np
 import scipy.linalg
 
-from engine.decomposition import Axes, Complement, Decomposition, Factor, Space, Subworkload, Term, whole_group
+from engine.decomposition import Axes, Complement, Decomposition, Factor, Space, Subworkload, Term
 from engine.family import Array
 from engine.pieces import inner, pieces, positions
 from engine.subworkload import dense_bytes
+from engine.whole_group import whole_group
 from engine.workload import Group, Part, Workload
 
 WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
@@ -40,18 +41,30 @@ def unite(
     unions: Unions,
     centers: Mapping[str, Array],
     complements: Mapping[Space, Complement],
+    memory_limit: float = math.inf,
 ) -> Decomposition:
     """Return the decomposition with one subworkload, on the table of all its attributes, in place of every union.
 
     Guarantee: the Gram of a union holds the products of all its pieces, those of different spaces included.
+
+    Raises
+    ------
+    ValueError : the unions are none of this decomposition, or too large; those of `choose_unions` are neither.
     """
     if not unions:
         return parts
     factors, subworkloads, spaces = list(parts.factors), list(parts.subworkloads), dict(parts.spaces)
-    for attributes, together in unions.items():
+    for together in unions.values():
         for space in together:
-            del spaces[space]
+            if spaces.pop(space, None) is None:
+                raise ValueError("a union holds a space that is not asked, or that another union holds")
+    order = list(workload.schema.names)
+    for attributes, together in unions.items():
         sizes = workload.schema.sizes(attributes)
+        if sorted(set(attributes), key=order.index) != list(attributes) or attributes in spaces or not together:
+            raise ValueError("the attributes of a union are out of order, or measured apart as well")
+        if not math.isfinite(work_of(workload, attributes, together, memory_limit)):
+            raise ValueError("a union is too large")
         at = tuple(tuple(attributes.index(name) for name in space) for space in together)
         factors.append(union_factor(workload, attributes, at, centers, complements))
         axes = tuple(range(len(sizes)))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from engine import Attribute, Budget, Schema, Workload, load_plan, plan
-from engine.centers import CenterProblem, tuned_centers
+from engine.center_problem import CenterProblem
+from engine.centers import tuned_centers
 from engine.complements import ComplementProblem, can_tune
 from engine.decomposition import Factor, basis
 from engine.errors import Cancelled

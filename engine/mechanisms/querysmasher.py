@@ -5,12 +5,13 @@ Source: QuerySmasher, algorithm 1; the tuned centers are this project's own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from engine.centers import tuned_centers
-from engine.complements import can_tune, tuned_complements
+from engine.complements import asks_products, can_tune, tuned_complements
 from engine.decomposition import Decomposition, Space, decompose
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits
@@ -73,8 +74,20 @@ class QuerySmasher(ResidualMechanism):
                 return Solved(duals=(), unions=together)
         if can_tune(workload):
             centers, complements = tuned_complements(workload, tell)
-            return Solved(duals=(), centers=centers, complements=complements, unions=together)
+            found = Solved(duals=(), centers=centers, complements=complements, unions=together)
+            if not asks_products(workload):
+                return found
+            plain = Solved(duals=(), centers=tuned_centers(workload, tell), unions=together)
+            return min((found, plain), key=lambda split: self._error(workload, split, memory_limit))
         return Solved(duals=(), centers=tuned_centers(workload, tell), unions=together)
+
+    def _error(self, workload: Workload, split: Solved, memory_limit: float) -> float:
+        """Return the sum of sqrt(L_B) of a split without its unions."""
+        parts = self.split(workload, replace(split, unions={}))
+        limits = Limits(memory_limit=memory_limit)
+        solver = self.space_solver(workload, parts, limits, math.inf)
+        roots = [math.sqrt(solver.solve(sub).value) for sub in parts.subworkloads]
+        return math.fsum(math.sqrt(scale) * roots[number] for number, scale in parts.spaces.values())
 
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
         return SubworkloadSolver(

@@ -17,8 +17,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from engine.blocks import calibrate
-from engine.decomposition import Decomposition, Space, Subworkload, check_size, decompose
-from engine.errors import PlanError
+from engine.decomposition import Decomposition, Space, Subworkload, decompose
+from engine.errors import LimitExceeded, PlanError
 from engine.family import Array
 from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_request
 from engine.plan import Plan, Solved
@@ -28,6 +28,7 @@ from engine.subworkload import SpaceSolution
 from engine.unions import unite
 from engine.workload import Workload
 
+MAX_ATTRIBUTES = 14  # of one group: 2^14 residual spaces take a few seconds
 FLOPS = 4e9  # floating point operations a second in small eigenvalue problems on one core, for forecasts only
 
 
@@ -72,7 +73,7 @@ class ResidualMechanism(Mechanism):
     def split(self, workload: Workload, split: Solved) -> Decomposition:
         """Return the decomposition of a workload with the centers, complements and unions chosen."""
         parts = decompose(workload, split.centers, self.axis_labels(workload), split.complements)
-        return unite(parts, workload, split.unions, split.centers, split.complements)
+        return unite(parts, workload, split.unions, split.centers, split.complements, split.memory_limit)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
@@ -188,6 +189,25 @@ class ResidualMechanism(Mechanism):
         if solved.centers or solved.unions:
             return self.bound_text.replace("uniform centers", "these tuned splits")
         return self.bound_text
+
+
+def check_size(workload: Workload, memory_limit: float) -> None:
+    """Raise LimitExceeded when the decomposition alone would pass the limits, before anything is built."""
+    for group in workload.groups:
+        if len(group.attributes) > MAX_ATTRIBUTES:
+            raise LimitExceeded(
+                f"A group on {len(group.attributes)} attributes has 2^{len(group.attributes)} residual spaces "
+                f"inside it; at most {MAX_ATTRIBUTES} attributes are allowed. Ask for smaller groups."
+            )
+        for part in group.parts:
+            cells, classes = math.prod(part.sizes), math.prod(n - 1 for n in part.sizes)
+            entries = 6 * cells**2 if len(part.sizes) == 1 else 8 * cells + 2 * min(part.count, classes) * classes
+            if 8 * entries > memory_limit:
+                raise LimitExceeded(
+                    f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells needs about "
+                    f"{8 * entries / 1e9:,.0f} GB of memory, more than the limit of {memory_limit / 1e9:g} GB. Merge "
+                    "cells into coarser ones, or raise memory_limit."
+                )
 
 
 def _rising(progress: Progress | None) -> Progress | None:
