@@ -5,7 +5,8 @@ Every residual space B gives an unbiased estimate y_B of its class coordinates. 
     sum over B inside A of (N y_B on the attributes in B) (x) (pi on the others),
 
 one linear map per attribute applied to one tensor that holds pi's coordinate first and the class coordinates after it.
-Tables of overlapping attribute sets agree, because they are made of the same estimates.
+Tables of overlapping attribute sets agree, because they are made of the same estimates: every space belongs to exactly
+one block, whether that measures the space alone or together with others, so no answer has two sources.
 """
 
 from __future__ import annotations

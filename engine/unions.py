@@ -4,7 +4,8 @@ Two spaces may be measured by one strategy on the table of all their attributes.
 best shares of the budget are one such strategy, so a union is never less accurate, whatever the centers; and as every
 space still belongs to one block only, blocks stay linearly independent: answers are unbiased, costs add up and all
 tables agree.  A pair that is asked alone keeps its queries whole this way; when the union holds every space that is
-asked, the plan is the best of all matrix mechanisms.
+asked, the plan is the best of all matrix mechanisms.  A union measures the span of what is asked and no more: a query
+outside that span is refused even where separate spaces would measure each of its pieces.
 
 What limits unions is work: the Gram of a union is no longer small or a Kronecker product.  So a union takes as many
 spaces as one dense solve can afford.

@@ -32,7 +32,8 @@ class QuerySmasher(ResidualMechanism):
     Options
     -------
     centers : "uniform", the decomposition of the paper; "tuned", at least as accurate up to ``gap``: see
-        `engine.centers`, and `engine.complements` for pairs asked by sums, differences or conditions of one's own.
+        `engine.centers`, `engine.complements` for pairs asked by sums, differences or conditions of one's own, and
+        `engine.unions` for spaces that one strategy measures together, up to the whole domain where that is small.
     solver : "optimal"; or the approximate "fourier" (closed form) and "eigenbasis" (a fixed basis).
     gap : relative RMSE gap at which a search stops.
     """
