@@ -30,6 +30,7 @@ from engine.whole_group import whole_group
 from engine.workload import Group, Part, Workload
 
 WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
+MAX_CELLS = 100_000  # of the table of a union: it is counted, and carries one dual weight a cell
 ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
 MAX_SPACES = 60  # with more spaces than this, what single unions gain is small
 SPREAD = 1e6  # unions of weights further apart would lose what the light ones ask in rounding
@@ -223,6 +224,8 @@ def _assigned(clusters: Sequence[Space], spaces: Collection[Space]) -> dict[Spac
 def work_of(workload: Workload, attributes: Space, spaces: Collection[Space], memory_limit: float) -> float:
     """Return the multiplications in one step of the search for a union's strategy; infinite beyond other limits."""
     cells = workload.schema.cells(attributes)
+    if cells > MAX_CELLS:
+        return math.inf
     dimension = sum(math.prod(n - 1 for n in workload.schema.sizes(space)) for space in spaces)
     asked = 0
     for group in workload.groups:
@@ -233,3 +236,11 @@ def work_of(workload: Workload, attributes: Space, spaces: Collection[Space], me
                 return math.inf
     rank = min(asked + 1, dimension)
     return rank * rank * (cells + 6.0 * rank) if dense_bytes(rank, dimension, cells) <= memory_limit else math.inf
+
+
+def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
+    """Return an upper bound on the memory of the search for a union's strategy, in bytes."""
+    dimension = sum(math.prod(n - 1 for n in workload.schema.sizes(space)) for space in spaces)
+    cells = workload.schema.cells(attributes)
+    rank = min(float(dimension), math.sqrt(WORK / cells))
+    return dense_bytes(math.ceil(rank), dimension, cells)

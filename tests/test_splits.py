@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.random_small import joint_workload, product_workload
-from engine import Budget, Workload, load_plan, measure, plan
+from engine import Budget, Workload, forecast, load_plan, measure, plan
 from engine.decomposition import Complement, decompose
 from engine.errors import NotAnswerable, PlanError
 from engine.families import Custom
@@ -176,6 +176,9 @@ def test_memory_limits_unions():
     spaces = tuple(decompose(workload).spaces)
     assert work_of(workload, ("a", "b", "c"), spaces, 1e9) < math.inf
     assert work_of(workload, ("a", "b", "c"), spaces, 1e4) == math.inf
+    assert forecast(workload, centers="tuned").memory > forecast(workload).memory
+    wide = Workload(numeric(400, 400)).add(("a", "b"), "affine")
+    assert work_of(wide, ("a", "b"), ((), ("a",), ("b",), ("a", "b")), 4e9) == math.inf
 
 
 def test_pairs_of_products_beside_joint_ones_have_complements_when_they_are_better(monkeypatch):

@@ -19,9 +19,10 @@ from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
 from engine.plan import Solved
 from engine.solvers import Options
 from engine.subworkload import PROBLEMS, SubworkloadSolver
-from engine.unions import choose_unions
+from engine.unions import choose_unions, union_bytes
 from engine.workload import Workload
 
+UNION_SECONDS = 2.0  # what the search for the strategy of a union takes, for forecasts only
 CENTERS = ("uniform", "tuned")
 
 
@@ -58,8 +59,13 @@ class QuerySmasher(ResidualMechanism):
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         found = super().forecast(workload, limits)
+        if self.centers != "tuned":
+            return found
+        unions = choose_unions(workload, tuple(decompose(workload).spaces), limits.memory_limit)
+        more = max((union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0)
         # tuning solves every subworkload again some dozens of times, from a good start
-        return replace(found, seconds=40.0 * found.seconds) if self.centers == "tuned" else found
+        seconds = 40.0 * found.seconds + len(unions) * UNION_SECONDS
+        return replace(found, seconds=seconds, memory=found.memory + min(more, limits.memory_limit))
 
     def choose_split(
         self, workload: Workload, memory_limit: float, tell: Callable[[float, str], None], unions: bool = True
