@@ -39,7 +39,7 @@ from engine.threads import threads_for
 from engine.workload import Group, Workload
 
 COARSE_STEPS, STEPS = 25, 200
-GAIN = 1e-4  # a new start that lowers S by less than this share shows that the search has arrived
+GAIN = 3e-5  # a new start that lowers S by less than this share shows that the search has arrived
 MAX_CELLS = 2_600  # pairs with more cells keep the product split
 COARSE, FINE = Options(gap=1e-3, evaluations=60), Options(gap=1e-5, evaluations=200)
 Pair = tuple[str, ...]
@@ -296,7 +296,7 @@ def _descend(problem: ComplementProblem, x: Array, options: Options, done: int, 
         return math.log(S), gradient / S
 
     left = max(1, steps - done)
-    limits: Any = {"maxiter": left, "maxfun": left, "ftol": 2e-7, "gtol": 0.0, "maxcor": 20}
+    limits: Any = {"maxiter": left, "maxfun": left, "ftol": 3e-8, "gtol": 0.0, "maxcor": 20}
     found: Array = scipy.optimize.minimize(log_value, x, jac=True, method="L-BFGS-B", options=limits).x
     return found, done
 
