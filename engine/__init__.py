@@ -12,9 +12,12 @@ The pipeline, each stage a pure function between frozen values:
     decomposition, solvers         one Gram matrix per residual space, its optimal strategy with a certified gap
     centers, complements, unions   how queries split over residual spaces, and which spaces are measured together
     mechanisms, plan               how a workload is measured; variances of every query in closed form
+    objectives, shares, targets    largest variance and norms between, best shares, fitness for use
     counts, noise, ledger          exact tables, exact discrete noise, the durable budget
-    linear, common, decide         what analyses share, and the choice between coarse and fine
+    linear, common, decide         what analyses share, and the choice between coarse and fine, on small domains
+    shared_plan, decide_plan       the same for plans, residual space by residual space
     measure, reconstruct, report   spend, draw, save; then everything that follows from the noisy answers for free
+    stepwise                       look at what plans share, decide, finish: three steps on the ledger
 
 Notation
 --------
@@ -28,8 +31,10 @@ dual weights            mu         one per cell; they prove the lower bound
 variance                Var        in counts^2; its root, the standard error, in counts
 """
 
+from engine import stepwise
 from engine.common import CommonMechanism
 from engine.compare import compare
+from engine.decide_plan import NestedPlanRule
 from engine.families import FAMILIES
 from engine.linear import LinearMechanism
 from engine.measure import measure
@@ -38,6 +43,8 @@ from engine.plan import Plan
 from engine.privacy import Budget
 from engine.reconstruct import Measurement
 from engine.schema import Attribute, Schema
+from engine.shared_plan import CommonPlan, coarse_or_fine, nested_choices
+from engine.targets import budget_for, share_within, tolerance_for
 from engine.workload import Workload
 
 __all__ = [
@@ -46,14 +53,22 @@ __all__ = [
     "Attribute",
     "Budget",
     "CommonMechanism",
+    "CommonPlan",
     "LinearMechanism",
     "Measurement",
+    "NestedPlanRule",
     "Plan",
     "Schema",
     "Workload",
+    "budget_for",
+    "coarse_or_fine",
     "compare",
     "forecast",
     "load_plan",
     "measure",
+    "nested_choices",
     "plan",
+    "share_within",
+    "stepwise",
+    "tolerance_for",
 ]

@@ -16,6 +16,7 @@ from engine.errors import BudgetError, EngineError, SchemaError, WorkloadError
 from engine.ledger import Ledger, verify_ledger
 from engine.measure import Intake, measure, read_plan
 from engine.mechanisms import MECHANISMS, forecast, plan
+from engine.package import write_package
 from engine.plan import Plan
 from engine.privacy import Budget
 from engine.report import FORMATS, write_answers
@@ -68,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--plan", type=Path, required=True)
         command.add_argument("--data", type=Path, required=True, help="CSV or parquet file with the records")
         command.add_argument("--out", type=Path, required=True, help="file for the answers")
-        command.add_argument("--format", choices=FORMATS, help="by default the ending of --out")
+        command.add_argument(
+            "--format", choices=(*FORMATS, "zip"), help="by default the ending of --out; zip: the package"
+        )
         command.add_argument("--confidence", type=float, default=0.95)
         command.add_argument("--on-refused", choices=("error", "drop"), default="error")
         if name == "release":
@@ -166,8 +169,13 @@ def _release(given: argparse.Namespace) -> None:
         intake=_say_rows,
         **where,
     )
-    kind = given.format or ("csv" if given.out.suffix.lower() == ".csv" else "parquet")
-    write_answers(measured, given.out, format=kind, confidence=given.confidence, progress=_bar)
+    ending = given.out.suffix.lower().lstrip(".")
+    kind = given.format or (ending if ending in ("csv", "zip") else "parquet")
+    if kind == "zip":
+        receipt = None if given.rehearsal else Ledger(given.ledger).find(measured.key)
+        write_package(measured, given.out, receipt=receipt, confidence=given.confidence, progress=_bar)
+    else:
+        write_answers(measured, given.out, format=kind, confidence=given.confidence, progress=_bar)
     spent = "nothing was spent; not for publication" if given.rehearsal else f"spent pcost {made.pcost!r}"
     print(f"{made.workload.queries:,} answers in {given.out}; {spent}")
 

@@ -14,18 +14,54 @@ from engine.counts import count_marginals
 from engine.families import Custom
 from engine.family import Array
 from engine.plan import Plan
-from engine.reconstruct import apply_group, normal_quantile
+from engine.reconstruct import apply_group, quantile
 from engine.schema import Attribute, Schema
 from engine.workload import Workload
 
 
-def workload_table(workload: Workload) -> pd.DataFrame:
-    """Return one row a group: its number, attributes as text, family, queries, cells of its table and weight."""
+def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> pd.DataFrame:
+    """Return one row a group: its number, attributes as text, family, queries, cells of its table and weight.
+
+    Parameters
+    ----------
+    chosen : numbers of the groups to show; all when left out.
+    """
+    numbers = range(len(workload.groups)) if chosen is None else chosen
     rows = [
         (i, " × ".join(g.attributes) or "(total)", g.family_text, g.count, math.prod(g.sizes), g.weight)
-        for i, g in enumerate(workload.groups)
+        for i, g in ((i, workload.groups[i]) for i in numbers)
     ]
     return pd.DataFrame(rows, columns=["group", "attributes", "family", "queries", "cells", "weight"])
+
+
+def find_groups(workload: Workload, words: str) -> list[int]:
+    """Return the numbers of the groups in whose number, attributes and family every word occurs; case does not count.
+
+    >>> from engine.schema import Attribute
+    >>> schema = Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2, kind="categorical")])
+    >>> find_groups(Workload.all_ways(schema, (1, 2)), "AGE prefix")
+    [0, 2]
+    """
+    wanted = words.casefold().split()
+    if not wanted:
+        return list(range(len(workload.groups)))
+    return [
+        i
+        for i, g in enumerate(workload.groups)
+        for text in [f"{i} {' '.join(g.attributes) or 'total'} {g.family_text}".casefold()]
+        if all(one in text for one in wanted)
+    ]
+
+
+def page_of(numbers: Sequence[int], page: int, length: int) -> tuple[Sequence[int], int]:
+    """Return the numbers on a page, counted from 1, and how many pages there are.
+
+    >>> page_of(range(250), 3, 100)
+    (range(200, 250), 3)
+    """
+    pages = max(1, -(-len(numbers) // length))
+    start = (min(max(page, 1), pages) - 1) * length
+    return numbers[start : start + length], pages
 
 
 def counted_cells(workload: Workload) -> int:
@@ -75,9 +111,9 @@ def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> 
     return Query(attributes=tuple(attributes), tensor=rows.reshape(schema.sizes(attributes)), text=condition.strip())
 
 
-def half_width(variance: float, confidence: float = 0.95) -> float:
-    """Return how far a normal confidence interval reaches to each side, in counts, for a variance in counts^2."""
-    return normal_quantile(confidence) * math.sqrt(variance)
+def half_width(plan: Plan, variance: float, confidence: float = 0.95) -> float:
+    """Return how far a confidence interval reaches to each side, in counts, for a variance in counts^2."""
+    return quantile(confidence, plan.budget.law) * math.sqrt(variance)
 
 
 def _listed(attribute: Attribute, cells: Sequence[int]) -> str:
@@ -96,12 +132,12 @@ def certificate_text(plan: Plan) -> str:
     """Return the plan's certificate in plain words."""
     found = plan.certificate
     return (
-        f"{found.statement} The bound is {found.lower_bound:.6g} counts, this plan has {plan.weighted_rmse:.6g}: "
+        f"{found.statement} The bound is {found.lower_bound:.6g} counts, this plan has {plan.achieved:.6g}: "
         f"{gap_text(plan)} more."
     )
 
 
 def gap_text(plan: Plan) -> str:
-    """Return how much a plan's weighted RMSE is above the proven bound, as a percentage."""
+    """Return how much a plan's objective is above the proven bound, as a percentage."""
     gap = max(plan.certificate.gap, 0.0)
     return f"{gap:.2%}" if gap >= 1e-4 else "less than 0.01%"

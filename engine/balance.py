@@ -50,12 +50,16 @@ class Receipt:
 
 @dataclass(kw_only=True)
 class Balance:
-    """The state after some rows: `totals` by dataset, `spent` (exact) by dataset, `spends` and `saved` by key."""
+    """The state after some rows.
+
+    `totals` and `spent` (exact) by dataset, `spends` and `saved` by key, `notes` by kind and key.
+    """
 
     totals: dict[str, Row] = field(default_factory=dict)
     spent: dict[str, Fraction] = field(default_factory=dict)
     spends: dict[str, Row] = field(default_factory=dict)
     saved: dict[str, Row] = field(default_factory=dict)
+    notes: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
 
     def left(self, dataset: str) -> Fraction:
         """The exact pcost that is left."""
@@ -132,4 +136,7 @@ def _enter(state: Balance, row: Row) -> str:
             return "saves a result twice, or without a spend"
         state.saved[row.key] = row
         return ""
-    return "" if row.kind.startswith("note:") else "is of an unknown kind"
+    if row.kind.startswith("note:"):
+        state.notes.setdefault((row.kind, row.key), []).append(row)
+        return ""
+    return "is of an unknown kind"

@@ -216,7 +216,10 @@ class CenterProblem:
         with threads_for(n):
             problem = DualProblem(lift=WholeDomain(n), factor=total)
             pi = problem.solution(*problem.maximise(START)).strategy.covariance @ np.ones(n)
-        return pi / pi.sum() if abs(pi.sum()) > ROUNDING * np.abs(pi).sum() else np.full(n, 1.0 / n)
+        mass = float(pi.sum())
+        if abs(mass) <= ROUNDING * float(np.abs(pi).sum()):  # nobody asks for the total: any center is as good
+            return np.full(n, 1.0 / n)
+        return pi / mass
 
     def _seen(self, part: Part, position: int) -> Array:
         """Return the Gram that a part asks of one of its attributes when the others are averaged."""

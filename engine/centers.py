@@ -34,8 +34,10 @@ STEPS = 60
 SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 
-def tuned_centers(workload: Workload, watch: Watch) -> dict[str, Array]:
+def tuned_centers(workload: Workload, watch: Watch, start: Mapping[str, Array] | None = None) -> dict[str, Array]:
     """Return centers, by attribute, that lower S; attributes that keep uniform centers are absent.
+
+    ``start`` holds centers of a similar workload; the search goes on from them when they are better than uniform ones.
 
     Guarantee: S at the result is at most S at uniform centers, up to the gap of the inner solver.
     """
@@ -44,12 +46,17 @@ def tuned_centers(workload: Workload, watch: Watch) -> dict[str, Array]:
         return {}
     best: dict[Role, Array] = {}
     lowest = problem.evaluate(best)[0]
-    for c in SCALARS:
-        candidate = {role: problem.one_scalar(role, c) for role in problem.tuned}
-        value = problem.evaluate(candidate)[0]
-        watch(0.1, f"Tuning centers with c = {c:g}")
-        if value < lowest:
-            lowest, best = value, candidate
+    start = start or {}
+    given = {role: start[name] for name, role in problem.roles.items() if role in problem.tuned and name in start}
+    if given and (value := problem.evaluate(given)[0]) < lowest:
+        lowest, best = value, given
+    else:
+        for c in SCALARS:
+            candidate = {role: problem.one_scalar(role, c) for role in problem.tuned}
+            value = problem.evaluate(candidate)[0]
+            watch(0.1, f"Tuning centers with c = {c:g}")
+            if value < lowest:
+                lowest, best = value, candidate
     found = polish(problem, best, lowest)
     return {name: found[role] for name, role in problem.roles.items() if role in found}
 

@@ -1,11 +1,18 @@
-"""Compare mechanisms on one workload, each in a process of its own with limits on time and memory."""
+"""Compare mechanisms on one workload, each in a process of its own with limits on time and memory.
+
+Plans hold no data, so what came of a request may be kept and shared: a comparison that asks the same again is instant.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import multiprocessing
 import os
 import resource
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -13,14 +20,37 @@ from typing import Any
 
 import pandas as pd
 
+from engine.bounds import exact_bound, global_bound, small_domain
 from engine.errors import Cancelled, EngineError, PlanError
 from engine.mechanisms import MECHANISMS, forecast, mechanism_class, plan
 from engine.privacy import Budget
 from engine.workload import Workload
 
 COLUMNS = ("mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status")
+KEPT = 256  # results that are kept
+BOUND = "bound"
 Choice = str | tuple[str, Mapping[str, Any]]
 Progress = Callable[[float, str], object]
+_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+_CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What a comparison found.
+
+    Attributes
+    ----------
+    frame : one row a mechanism, best first; see `compare`.
+    plans : the plan of every mechanism that has one, as JSON text, by the word in the column ``mechanism``.
+    bound : weighted RMSE, in counts, that no matrix mechanism whatsoever can go below.
+    statement : how the bound was found.
+    """
+
+    frame: pd.DataFrame
+    plans: Mapping[str, str]
+    bound: float
+    statement: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +58,19 @@ class _Job:
     label: str
     name: str
     options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    workload: str
+    budget: Mapping[str, float]
+    time_limit: float
+    memory_limit: float
+
+    def key(self, job: _Job) -> str:
+        """Return the identity of one result; a longer time may give a better one, so the limits belong to it."""
+        content = [self.workload, self.budget, self.time_limit, self.memory_limit, job.name, dict(job.options)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def compare(
@@ -52,8 +95,8 @@ def compare(
     Returns
     -------
     DataFrame with one row a mechanism, best first: mechanism; rmse and max_std in counts; gap, the relative distance of
-    its weighted RMSE to the bound proven for its class; seconds; peak_mb; status, "ok" or the reason why there is no
-    result.  A mechanism that fails never raises.
+    its weighted RMSE to the best known bound, which holds for all matrix mechanisms; seconds; peak_mb; status, "ok" or
+    the reason why there is no result.  A mechanism that fails never raises.
 
     >>> from engine.schema import Attribute, Schema
     >>> schema = Schema([Attribute.of_size("age", 4)])
@@ -61,20 +104,70 @@ def compare(
     >>> found["status"].str[:13].tolist()
     ['ok', 'There is no m']
     """
+    return comparison(
+        workload,
+        budget,
+        mechanisms,
+        time_limit=time_limit,
+        memory_limit=memory_limit,
+        jobs=jobs,
+        progress=progress,
+    ).frame
+
+
+def comparison(
+    workload: Workload,
+    budget: Budget,
+    mechanisms: Sequence[Choice] | None = None,
+    *,
+    time_limit: float = 120.0,
+    memory_limit: float = 4e9,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Return the same as `compare` together with the plans and the bound."""
     if not isinstance(workload, Workload) or not isinstance(budget, Budget):
         raise PlanError("A comparison needs a Workload and a Budget, such as Budget(pcost=1.0).")
-    chosen = _jobs(mechanisms)
-    rows: list[dict[str, Any]] = []
-    waiting = []
-    for job in chosen:
+    asked = _Request(
+        workload=workload.to_json(), budget=budget.to_dict(), time_limit=time_limit, memory_limit=memory_limit
+    )
+    results: dict[str, dict[str, Any]] = {}
+    waiting = [_Job(label=BOUND, name=BOUND, options={})]
+    for job in _jobs(mechanisms):
         reason = _refusal(job, workload, memory_limit)
         if reason:
-            rows.append(_row(job, status=reason))
+            results[job.label] = {"status": reason}
         else:
             waiting.append(job)
-    rows += _run(waiting, workload, budget, time_limit, memory_limit, jobs or os.cpu_count() or 1, progress)
+    known = {job.label: _CACHE[asked.key(job)] for job in waiting if asked.key(job) in _CACHE}
+    left = [job for job in waiting if job.label not in known]
+    found = _run(list(left), asked, jobs or os.cpu_count() or 1, progress)
+    _CACHE.update((asked.key(job), found[job.label]) for job in left if found[job.label]["status"] == "ok")
+    while len(_CACHE) > KEPT:
+        _CACHE.popitem(last=False)
+    return _table(workload, results | known | found)
+
+
+def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comparison:
+    """Put the results side by side, each against the best bound."""
+    found = results[BOUND]
+    bound = math.sqrt(found.get("square", 0.0) / workload.queries)
+    rows, plans = [], {}
+    for label, result in results.items():
+        if label == BOUND:
+            continue
+        row = {"mechanism": label} | {k: v for k, v in result.items() if k in COLUMNS}
+        if "weighted_rmse" in result:
+            row["gap"] = result["weighted_rmse"] / bound - 1.0 if bound > 0 else math.nan
+            plans[label] = result["plan"]
+        rows.append(row)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    return frame.sort_values("rmse", kind="stable", na_position="last", ignore_index=True)
+    return Comparison(
+        frame=frame.sort_values("rmse", kind="stable", na_position="last", ignore_index=True),
+        plans=plans,
+        bound=bound,
+        statement=found.get("statement", "No bound was found within the limits."),
+    )
 
 
 def _jobs(mechanisms: Sequence[Choice] | None) -> list[_Job]:
@@ -99,79 +192,87 @@ def _refusal(job: _Job, workload: Workload, memory_limit: float) -> str:
     return ""
 
 
-def _row(job: _Job, status: str, **numbers: float) -> dict[str, Any]:
-    return {"mechanism": job.label, "status": status} | numbers
-
-
-def _run(
-    waiting: list[_Job],
-    workload: Workload,
-    budget: Budget,
-    time_limit: float,
-    memory_limit: float,
-    jobs: int,
-    progress: Progress | None,
-) -> list[dict[str, Any]]:
-    context = multiprocessing.get_context("spawn")
+def _run(waiting: list[_Job], asked: _Request, jobs: int, progress: Progress | None) -> dict[str, dict[str, Any]]:
+    # a fork server has the engine imported once, so that a job starts in milliseconds
+    context: Any = multiprocessing.get_context(_METHOD)
+    if _METHOD == "forkserver":
+        context.set_forkserver_preload(["engine.compare"])
     running: dict[Connection, tuple[_Job, Any, float]] = {}
-    rows, total, text = [], len(waiting), workload.to_json()
+    results: dict[str, dict[str, Any]] = {}
+    total = max(len(waiting), 1)
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 job = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
-                arguments = (sender, text, budget.pcost, job.name, job.options, time_limit, memory_limit)
-                process = context.Process(target=_child, args=arguments, daemon=True)
+                process = context.Process(target=_child, args=(sender, asked, job.name, dict(job.options)), daemon=True)
                 process.start()
                 sender.close()
                 running[receiver] = (job, process, time.monotonic())
-            if progress is not None and progress(1.0 - (len(waiting) + len(running)) / total, "Comparing") is False:
+            text = ", ".join(job.label for job, _, _ in running.values())
+            fraction = 1.0 - (len(waiting) + len(running)) / total
+            if progress is not None and progress(fraction, f"Comparing: {text}") is False:
                 raise Cancelled("The comparison was cancelled.")
             for ready in wait(list(running), timeout=0.2):
                 assert isinstance(ready, Connection)
                 job, process, _ = running.pop(ready)
-                rows.append(_result(job, ready))
+                results[job.label] = _result(ready)
                 process.join()
             for receiver, (job, process, started) in list(running.items()):
                 # planning stops itself at the limit; a process that does not is ended
-                if time.monotonic() - started > time_limit + 15.0:
+                if time.monotonic() - started > asked.time_limit + 15.0:
                     process.kill()
                     del running[receiver]
-                    rows.append(_row(job, status=f"It took more than {time_limit:.0f} s and was ended."))
+                    results[job.label] = {"status": f"It took more than {asked.time_limit:.0f} s and was ended."}
     finally:
         for _, process, _ in running.values():
             process.kill()
-    return rows
+    return results
 
 
-def _result(job: _Job, receiver: Connection) -> dict[str, Any]:
+def _result(receiver: Connection) -> dict[str, Any]:
     try:
-        numbers, status = receiver.recv()
+        found: dict[str, Any] = receiver.recv()
     except (EOFError, OSError):
-        return _row(job, status="Its process ended without a result, most likely for want of memory.")
-    return _row(job, status=status, **numbers)
+        return {"status": "Its process ended without a result, most likely for want of memory."}
+    return found
 
 
-def _child(
-    sender: Connection,
-    workload: str,
-    pcost: float,
-    name: str,
-    options: dict[str, Any],
-    time_limit: float,
-    memory_limit: float,
-) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def _child(sender: Connection, asked: _Request, name: str, options: dict[str, Any]) -> None:
+    """Do one job and send what came of it; runs in a process of its own."""
     started = time.perf_counter()
     try:
-        asked = Workload.from_json(workload)
-        made = plan(asked, Budget(pcost=pcost), name, time_limit=time_limit, memory_limit=memory_limit, **options)
-        numbers = {"rmse": made.rmse, "max_std": made.max_variance**0.5, "gap": made.certificate.gap}
-        peak = max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, before) / 1024
-        sender.send((numbers | {"seconds": time.perf_counter() - started, "peak_mb": peak}, "ok"))
+        workload, budget = Workload.from_json(asked.workload), Budget.from_dict(asked.budget)
+        found = _bound(workload, budget) if name == BOUND else _planned(workload, budget, asked, name, options)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        sender.send(found | {"seconds": time.perf_counter() - started, "peak_mb": peak, "status": "ok"})
     except EngineError as error:
-        sender.send(({}, str(error)))
+        sender.send({"status": str(error)})
     except MemoryError:
-        sender.send(({}, f"It ran out of the memory limit of {memory_limit / 1e9:.1f} GB."))
+        sender.send({"status": f"It ran out of the memory limit of {asked.memory_limit / 1e9:.1f} GB."})
     finally:
         sender.close()
+
+
+def _planned(
+    workload: Workload, budget: Budget, asked: _Request, name: str, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    limits = {"time_limit": asked.time_limit, "memory_limit": asked.memory_limit}
+    made = plan(workload, budget, name, **limits, **options)
+    return {
+        "rmse": made.rmse,
+        "max_std": math.sqrt(made.max_variance),
+        "weighted_rmse": made.weighted_rmse,
+        "plan": made.to_json(),
+    }
+
+
+def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
+    if small_domain(workload):
+        square, how = exact_bound(workload, law=budget.law), "the dual of the problem on all cells at once"
+    else:
+        square, how = global_bound(workload, budget.law), "a product of test matrices, attribute by attribute"
+    return {
+        "square": square / budget.pcost,
+        "statement": f"No matrix mechanism whatsoever can go below the bound. It was found by {how}.",
+    }

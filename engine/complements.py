@@ -267,13 +267,20 @@ class ComplementProblem:
         return problem, mass
 
 
-def tuned_complements(workload: Workload, watch: Watch) -> tuple[dict[str, Array], dict[Pair, Complement]]:
-    """Return centers by attribute and complements by pair, in schema order, that lower S.
+def tuned_complements(
+    workload: Workload, watch: Watch, start: Callable[[int], Array | None] = lambda _: None
+) -> tuple[dict[str, Array], dict[Pair, Complement], Array]:
+    """Return centers by attribute and complements by pair, in schema order, that lower S, and the parameters.
+
+    ``start`` returns parameters of a similar workload to go on from, for their number, or None.
 
     Guarantee: S at the result is at most S of the published split, up to the gap of the inner solver.
     """
     problem = ComplementProblem(workload, watch)
-    x, _ = _descend(problem, np.zeros(problem.length), COARSE, 0, COARSE_STEPS)
+    published = problem.evaluate(np.zeros(problem.length))[0]
+    x = start(problem.length)
+    if x is None or problem.evaluate(x)[0] >= published:
+        x, _ = _descend(problem, np.zeros(problem.length), COARSE, 0, COARSE_STEPS)
     done, gain = 0, math.inf
     while done < STEPS and gain > GAIN:
         # L-BFGS may stop on a plateau; a new start forgets its curvature and either goes on or shows the end
@@ -281,7 +288,9 @@ def tuned_complements(workload: Workload, watch: Watch) -> tuple[dict[str, Array
         x, done = _descend(problem, x, FINE, done, STEPS)
         gain = before / problem.evaluate(x)[0] - 1.0
     published = problem.evaluate(np.zeros(problem.length))[0]
-    return split_of(problem, x) if problem.evaluate(x)[0] < published else ({}, {})
+    if problem.evaluate(x)[0] < published:
+        return *split_of(problem, x), x
+    return {}, {}, np.zeros(problem.length)
 
 
 def _descend(problem: ComplementProblem, x: Array, options: Options, done: int, steps: int) -> tuple[Array, int]:

@@ -43,6 +43,14 @@ class Decision:
     sentence: str
 
 
+def check_nested_options(*, share: float, snr: float, sigmas: float) -> None:
+    """Raise PlanError unless the numbers of a nested rule make sense."""
+    if not 0 < share <= 1:
+        raise PlanError(f"share was given as {share!r}; it must be above 0 and at most 1.")
+    if not 0 < snr < math.inf or not 0 <= sigmas < math.inf:
+        raise PlanError(f"snr {snr!r} must be above 0 and sigmas {sigmas!r} at least 0, both finite.")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NestedRule:
     """Take the fine analysis if it still serves the coarse one: a share of its cells must stand out of the noise.
@@ -72,10 +80,7 @@ class NestedRule:
     sigmas: float = 3.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise PlanError(f"share was given as {self.share!r}; it must be above 0 and at most 1.")
-        if not 0 < self.snr < math.inf or not 0 <= self.sigmas < math.inf:
-            raise PlanError(f"snr {self.snr!r} must be above 0 and sigmas {self.sigmas!r} at least 0, both finite.")
+        check_nested_options(share=self.share, snr=self.snr, sigmas=self.sigmas)
         _ = self.map, self.errors
 
     @cached_property
@@ -164,14 +169,44 @@ def spread_rule(
     >>> decision.choice, decision.sentence.split(":")[0]
     (1, 'Take analysis 2')
     """
-    if draws < 2 or len(analyses) < 2:
-        raise PlanError(f"{draws} draws and {len(analyses)} analyses were given; at least two of each are needed.")
+    return spread(
+        look=look,
+        queries=[M.B for M in analyses],
+        noise=[float(np.trace(M.Sigma)) for M in analyses],
+        answers=answers,
+        draws=draws,
+        seed=seed,
+        radius=radius,
+        max_records=max_records,
+    )
+
+
+def spread(
+    *,
+    look: LinearMechanism,
+    queries: Sequence[Array],
+    noise: Sequence[float],
+    answers: npt.ArrayLike,
+    draws: int,
+    seed: int,
+    radius: float = 2.0,
+    max_records: float | None = None,
+) -> Decision:
+    """Return the verdict of `spread_rule` for any analyses.
+
+    ``queries`` holds the query rows of each, shape (queries, cells), ``noise`` its total variance, in counts^2.
+    """
+    if draws < 2 or len(queries) < 2:
+        raise PlanError(f"{draws} draws and {len(queries)} analyses were given; at least two of each are needed.")
     polytope = _Tables(look=look, answers=np.asarray(answers, float), max_records=max_records)
     reach = max(radius, polytope.closest() * (1 + 1e-9) + 1e-9)
     random = np.random.default_rng(seed)
-    tables = [polytope.table(random.standard_normal(len(M.B)) @ M.B, reach) for M in analyses for _ in range(draws)]
-    signal = [float(np.var(np.array(tables) @ M.B.T, axis=0, ddof=1).sum()) for M in analyses]
-    ratios = [s / float(np.trace(M.Sigma)) for s, M in zip(signal, analyses, strict=True)]
+    tables = np.array(
+        [polytope.table(random.standard_normal(len(B)) @ B, reach) for B in queries for _ in range(draws)]
+    )
+    ratios = [
+        float(np.var(tables @ B.T, axis=0, ddof=1).sum()) / total for B, total in zip(queries, noise, strict=True)
+    ]
     shares = {f"analysis {i + 1}": ratio for i, ratio in enumerate(ratios)} | {"radius": reach}
     best = int(np.argmax(ratios))
     text = f"its answers can vary {ratios[best]:.3g} times as much as its noise, by {len(tables)} possible tables"

@@ -33,6 +33,7 @@ from engine.charts import (
     short,
     thinned,
 )
+from engine.coverage import Coverage
 from engine.family import Array
 from engine.intervals import Circular, Range
 from engine.plan import Plan
@@ -296,6 +297,33 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     alt = f"{kind} answers to {len(shown):,} queries.{covered}"
     note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
     return Picture(title="Answers", figure=framed(figure), table=answers, alt=alt, note=note)
+
+
+def coverage_picture(found: Coverage) -> Picture:
+    """Share of the intervals of many rehearsals that hold the truth, beside the share that was promised."""
+    table = found.table
+    figure = go.Figure()
+    figure.add_scatter(
+        x=table["promised"],
+        y=table["promised"],
+        mode="lines",
+        name="promised",
+        line={"color": GREY, "dash": "dash"},
+        hoverinfo="skip",
+    )
+    figure.add_scatter(
+        x=table["promised"],
+        y=table["found"],
+        mode="markers",
+        name="found, with what chance allows",
+        marker={"color": BLUE, "size": 10},
+        error_y={"type": "data", "array": table["by chance"], "color": BLUE},
+        hovertemplate="promised %{x:.0%}<br>found %{y:.2%}<extra></extra>",
+    )
+    figure.update_xaxes(title="promised share of intervals that hold the truth", tickformat=".0%")
+    figure.update_yaxes(title="share that did", tickformat=".0%")
+    figure.update_layout(legend={"orientation": "h", "y": 1.12})
+    return Picture(title="Do the intervals hold?", figure=framed(figure), table=table, alt=found.sentence)
 
 
 def _variances_at(plan: Plan, group: int, index: Sequence[npt.NDArray[np.int64]]) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.decomposition import Axes
 from engine.family import Array
 
 SLAB = 1 << 22  # values computed at once
@@ -20,10 +21,15 @@ Parts = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Summand:
-    """``coefficient`` times a product of arrays, each over the queries of the parts that it names."""
+    """``coefficient`` times a product of arrays, each over the queries of the parts that it names.
+
+    ``axes`` are the positions of the residual space's attributes in the group, in schema order; for spaces that are
+    measured together those of all of them.
+    """
 
     coefficient: float
     arrays: tuple[tuple[Parts, Array], ...]
+    axes: Axes = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,7 +55,7 @@ class GroupVariance:
         """Largest variance of a query."""
         if any(self._sum(s) > 0 for s in self.unmeasured):
             return math.inf
-        sets = coupled(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
+        sets = coupled_sets(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
         fronts = []
         for together in sets:
             shape = tuple(self.counts[p] for p in together)
@@ -59,12 +65,11 @@ class GroupVariance:
                 for parts, a in s.arrays
                 if set(parts) <= set(together)
             }
-            kept = _pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
+            kept = pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
             fronts.append({key: values[kept] for key, values in features.items()})
         lengths = [len(next(iter(f.values()))) if f else 1 for f in fronts]
         owner = {p: k for k, together in enumerate(sets) for p in together}
-        best = 0.0
-        head = lengths[0] if lengths else 1
+        best, head = 0.0, lengths[0] if lengths else 1
         step = max(1, SLAB // max(1, math.prod(lengths[1:])))
         for start in range(0, head, step):
             shape = (min(step, head - start), *lengths[1:])
@@ -162,8 +167,8 @@ def _spread(parts: Parts, array: Array, together: Parts, shape: tuple[int, ...])
     return np.broadcast_to(array.reshape(own), shape).ravel()
 
 
-def coupled(count: int, links: Sequence[Parts]) -> list[Parts]:
-    """Return the finest partition of 0..count-1 that no link crosses."""
+def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
+    """Return the finest partition of the parts 0..count-1 that no link crosses."""
     label = list(range(count))
     for parts in links:
         joined = {label[p] for p in parts}
@@ -171,7 +176,7 @@ def coupled(count: int, links: Sequence[Parts]) -> list[Parts]:
     return [tuple(p for p in range(count) if label[p] == k) for k in sorted(set(label))]
 
 
-def _pareto(features: Array) -> Any:
+def pareto(features: Array) -> Any:
     """Return columns of ``features`` (features x points) such that every point is dominated by one of them."""
     order = np.argsort(-features.sum(axis=0), kind="stable")
     kept = []

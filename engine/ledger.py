@@ -112,13 +112,29 @@ class Ledger:
         with transaction(self.path, write=False, wait=self.wait) as connection:
             return read_rows(connection)
 
-    def note(self, *, dataset: str, kind: str, text: str) -> None:
-        """Keep one line of text about a dataset, such as a decision; `kind` is a lower-case word."""
+    def note(self, *, dataset: str, kind: str, text: str, key: str = "", earlier: int | None = None) -> None:
+        """Keep one line of text about a dataset, such as a decision; `kind` is a lower-case word.
+
+        `key` ties it to a release.  With `earlier` it is kept only if exactly so many notes of this kind and key are
+        there, so that of two people who decide at once one is refused.
+        Raises: LedgerError then, and for text that is no line.
+        """
         if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z-]{0,39}", kind):
             raise LedgerError("The kind of a note must be a lower-case word of at most 40 letters, such as decision.")
-        text = _line("note", text, most=_NOTE)
+        text, key = _line("note", text, most=_NOTE), _line("key", key, most=_KEY, empty=True)
         with self._transaction(write=True) as (book, add):
-            add(kind=f"note:{kind}", dataset=book.status(_name(dataset)).dataset, note=text)
+            known = len(book.notes.get((f"note:{kind}", key), ()))
+            if earlier is not None and known != earlier:
+                raise LedgerError(
+                    f"{known} notes of this kind are there under key {key!r}, not {earlier}: somebody else was faster. "
+                    "Nothing was written; read them first."
+                )
+            add(kind=f"note:{kind}", dataset=book.status(_name(dataset)).dataset, key=key, note=text)
+
+    def notes(self, *, kind: str, key: str) -> list[Row]:
+        """The notes of one kind under one key, oldest first."""
+        with self._transaction(write=False) as (book, _):
+            return list(book.notes.get((f"note:{kind}", key), ()))
 
     def spend(self, *, dataset: str, key: str, pcost: float, plan_hash: str, note: str = "") -> Receipt:
         """Take `pcost` from the budget of a dataset, durably, before anything is drawn.

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from engine.decomposition import Axes, Complement, basis
 from engine.family import Array
@@ -21,7 +22,7 @@ class Lift:
     (2, 6)
     """
 
-    one_space = True  # whether the class coordinates are those of a single residual space
+    one_space = True  # whether the class coordinates are one table, so that reversals and swaps permute them
 
     def __init__(self, sizes: tuple[int, ...], centers: Sequence[Array | None] | None = None) -> None:
         self.sizes, self.cells = sizes, math.prod(sizes)
@@ -32,9 +33,18 @@ class Lift:
             for n, pi in zip(sizes, given, strict=True)
         ]
 
+    @property
+    def coordinates(self) -> tuple[int, ...]:
+        """Number of class coordinates along every attribute."""
+        return tuple(len(m) for m in self.matrices)
+
+    def degrees(self, axis: int) -> npt.NDArray[np.int64]:
+        """Return which cosine every class coordinate of an attribute is; odd ones change their sign on reversal."""
+        return np.arange(1, self.sizes[axis])
+
     def rows(self, class_rows: Array) -> Array:
         """Return class_rows @ L, shape (k, cells)."""
-        return self._along(class_rows, [n - 1 for n in self.sizes], self.matrices)
+        return self._along(class_rows, self.coordinates, self.matrices)
 
     def classes(self, cell_rows: Array) -> Array:
         """Return cell_rows @ L^T, shape (k, class coordinates): class coordinates of tables."""
@@ -81,6 +91,10 @@ class SplitLift(Lift):
         # one more coordinate along every axis: the sum over its cells
         self.matrices = [np.concatenate([np.ones((1, m.shape[1])), m]) for m in self.matrices]
 
+    @property
+    def coordinates(self) -> tuple[int, ...]:
+        return tuple(n - 1 for n in self.sizes)  # of the space on all attributes
+
     def rows(self, class_rows: Array) -> Array:
         flat = np.zeros((len(class_rows), self.cells))
         flat[:, self.kept] = class_rows
@@ -101,6 +115,23 @@ class SplitLift(Lift):
                 passed += tensor[part_of(len(self.sizes), (axis,))] @ D.T
             tensor[at] -= passed.reshape(tensor[at].shape)
         return tensor.reshape(len(tensor), -1)[:, self.kept]
+
+
+class WholeTable(Lift):
+    """The lift of a problem on the cells of a table in the whole cosine basis, constants included.
+
+    An orthogonal change of coordinates, in which reversals and swaps are signed permutations.
+
+    >>> WholeTable((2, 3)).rows(np.eye(6)).shape
+    (6, 6)
+    """
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.sizes, self.cells, self.dimension = sizes, math.prod(sizes), math.prod(sizes)
+        self.matrices = [np.concatenate([np.full((1, n), n**-0.5), basis(n).T]) for n in sizes]
+
+    def degrees(self, axis: int) -> npt.NDArray[np.int64]:
+        return np.arange(self.sizes[axis])
 
 
 class WholeDomain(Lift):

@@ -14,23 +14,38 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.blocks import Block
 from engine.counts import MEMORY_LIMIT, Counts, count_marginals
 from engine.decomposition import Space
-from engine.errors import Cancelled, DataError, LedgerError, PlanError
+from engine.errors import Cancelled, DataError, LedgerError, LimitExceeded, PlanError
 from engine.ledger import Ledger, Receipt, release_key
 from engine.mechanisms import load_plan
-from engine.noise import discrete_gaussian
+from engine.noise import discrete_gaussian, discrete_laplace
 from engine.plan import Plan
 from engine.reconstruct import Measurement, estimate, estimate_shape, strategy_answers
+from engine.schema import Schema
 from engine.threads import threads_for
 
 FORMAT = "measurement/1"
+MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
 Progress = Callable[[float, str], object]
+Answers = Mapping[Space, npt.NDArray[np.int64]]
+
+
+class Measurable(Protocol):
+    """A plan, or a part of one: blocks on a schema."""
+
+    @property
+    def schema(self) -> Schema: ...
+    @property
+    def blocks(self) -> Mapping[Space, Block]: ...
+    @property
+    def max_records(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +92,12 @@ def measure(
     LedgerError, BudgetExceeded : the ledger refuses; nothing was spent.
     ResultLost : the key was spent, but its result was never saved.
     """
-    tell = _teller(progress)
+    tell = teller(progress)
     if rehearsal:
         if dataset or ledger is not None:
             raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or set rehearsal=False.")
-        counts = _count(plan, data, on_refused, tell, intake, memory_limit)
-        return _measured(plan, _draw(plan, counts, tell), dataset="", key="", utc="", rehearsal=True)
+        counts = count(plan, data, on_refused, tell, intake, memory_limit)
+        return _measured(plan, draw(plan, counts, tell), dataset="", key="", utc="", rehearsal=True)
     if not dataset or ledger is None:
         raise PlanError("A release needs the dataset's name and a ledger. Give both, or set rehearsal=True.")
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
@@ -93,15 +108,40 @@ def measure(
     if plan.pcost > status.left:
         # the ledger would refuse as well, but only after the records were read
         book.spend(dataset=dataset, key=key, pcost=plan.pcost, plan_hash=plan.hash)
-    counts = _count(plan, data, on_refused, tell, intake, memory_limit)
-    receipt = book.spend(dataset=dataset, key=key, pcost=plan.pcost, plan_hash=plan.hash)
-    if not receipt.fresh:
+    counts = count(plan, data, on_refused, tell, intake, memory_limit)
+    done = spend_draw_save(
+        plan,
+        counts,
+        ledger=book,
+        spend=lambda: book.spend(dataset=dataset, key=key, pcost=plan.pcost, plan_hash=plan.hash),
+        write=lambda file, receipt, answers: _write(file, plan, receipt, answers),
+    )
+    if done is None:
         return load_measurement(book, key)
-    # from here on nothing may stop the run: no progress callback, no cancelling, until the result is saved
-    answers = _draw(plan, counts, _silent)
-    book.save_result(receipt=receipt, content=lambda file: _write(file, plan, receipt, answers))
     tell(1.0, "Released")
+    receipt, answers = done
     return _measured(plan, answers, dataset=dataset, key=key, utc=receipt.utc, rehearsal=False)
+
+
+def spend_draw_save(
+    part: Measurable,
+    counts: Counts,
+    *,
+    ledger: Ledger,
+    spend: Callable[[], Receipt],
+    write: Callable[[BinaryIO, Receipt, Answers], object],
+) -> tuple[Receipt, Answers] | None:
+    """Draw and save the answers of a part, once ``spend`` has durably spent for them; None when it was done before.
+
+    Guarantee: of all calls with one key exactly one draws, and it returns only after its result is saved.
+    """
+    receipt = spend()
+    if not receipt.fresh:
+        return None
+    # from here on nothing may stop the run: no progress callback, no cancelling, until the result is saved
+    answers = draw(part, counts, _silent)
+    ledger.save_result(receipt=receipt, content=lambda file: write(file, receipt, answers))
+    return receipt, answers
 
 
 def load_measurement(ledger: Ledger, key: str) -> Measurement:
@@ -119,9 +159,8 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
             plan = load_plan(archive.read("plan.json"))
             answers, estimates = {}, {}
             for i, (space, block) in enumerate(plan.blocks.items()):
-                sizes = plan.schema.sizes(space)
                 answers[space] = _read(archive, f"answers/{i}.npy", np.int64, (block.measurements,))
-                estimates[space] = _read(archive, f"estimates/{i}.npy", np.float64, estimate_shape(block, sizes))
+                estimates[space] = _read(archive, f"estimates/{i}.npy", np.float64, estimate_shape(block))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, PlanError):
             raise
@@ -135,7 +174,7 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
         utc=head["utc"],
         rehearsal=False,
         answers_on_grid=answers,
-        estimates=estimates,
+        estimates=plan.combine(estimates),
     )
 
 
@@ -159,7 +198,7 @@ def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Mapping[Space,
         archive.writestr("release.json", json.dumps(head))
         archive.writestr("plan.json", plan.to_json())
         for i, (space, block) in enumerate(plan.blocks.items()):
-            estimated = estimate(block, answers[space], plan.schema.sizes(space))
+            estimated = estimate(block, answers[space])
             for name, array in (("answers", answers[space]), ("estimates", estimated)):
                 with archive.open(f"{name}/{i}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
@@ -168,7 +207,7 @@ def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Mapping[Space,
 def _measured(
     plan: Plan, answers: Mapping[Space, npt.NDArray[np.int64]], *, dataset: str, key: str, utc: str, rehearsal: bool
 ) -> Measurement:
-    estimates = {s: estimate(plan.blocks[s], a, plan.schema.sizes(s)) for s, a in answers.items()}
+    estimates = plan.combine({s: estimate(plan.blocks[s], a) for s, a in answers.items()})
     return Measurement(
         plan=plan,
         dataset=dataset,
@@ -180,18 +219,30 @@ def _measured(
     )
 
 
-def _count(
-    plan: Plan,
+def count(
+    part: Measurable,
     data: Any,
     on_refused: str,
     tell: Callable[[float, str], None],
     intake: Callable[[Intake], object] | None,
     memory_limit: int,
 ) -> Counts:
-    sets = maximal_sets(plan)
+    """Return the exact tables that a part is measured on; nothing is released.
+
+    Raises: DataError when the records do not fit the schema, or are more than the part's public cap; LimitExceeded when
+    a table is larger than a release can hold.
+    """
+    for block in part.blocks.values():
+        if (cells := math.prod(part.schema.sizes(block.attributes))) > MOST_CELLS:
+            raise LimitExceeded(
+                f"This plan measures the table on {len(block.attributes)} attributes, which has {cells:.2e} cells; a "
+                f"release holds at most {MOST_CELLS:,}. Its errors are exact, but it cannot be released: choose a "
+                "mechanism that measures smaller tables, such as 'querysmasher'."
+            )
+    sets = maximal_sets(part)
     counts = count_marginals(
         data,
-        plan.schema,
+        part.schema,
         sets,
         on_refused=on_refused,
         progress=lambda fraction, text: tell(0.8 * fraction, text),
@@ -201,17 +252,17 @@ def _count(
         intake(
             Intake(rows_in=counts.rows_in, counted=counts.records, refused=counts.rows_refused, reasons=counts.refused)
         )
-    if counts.records > plan.max_records:
+    if counts.records > part.max_records:
         raise DataError(
-            f"The table has more records than the plan's public cap of {plan.max_records:,}. Plan again with a larger "
+            f"The table has more records than the plan's public cap of {part.max_records:,}. Plan again with a larger "
             "max_records."
         )
     return counts
 
 
-def maximal_sets(plan: Plan) -> list[Space]:
-    """Return the attributes of a plan's blocks that no other block contains: the tables that have to be counted."""
-    spaces = sorted(plan.blocks, key=len, reverse=True)
+def maximal_sets(part: Measurable) -> list[Space]:
+    """Return the attribute sets of the blocks of a plan, or a part of one, that no other contains: what is counted."""
+    spaces = sorted({b.attributes for b in part.blocks.values()}, key=len, reverse=True)
     covered: set[Space] = set()
     kept = []
     for space in spaces:
@@ -228,19 +279,24 @@ def _subsets(space: Space) -> list[Space]:
     return out
 
 
-def _draw(plan: Plan, counts: Counts, tell: Callable[[float, str], None]) -> dict[Space, npt.NDArray[np.int64]]:
-    """Return z = rint(B x / grid) + exact discrete Gaussian noise for every block."""
-    tables = count_marginals(counts, plan.schema, list(plan.blocks), memory_limit=10**15)
+def draw(part: Measurable, counts: Counts, tell: Callable[[float, str], None]) -> dict[Space, npt.NDArray[np.int64]]:
+    """Return z = rint(B x / grid) + exact discrete noise for every block."""
+    wanted = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
+    tables = count_marginals(counts, part.schema, wanted, memory_limit=10**15)
     released = {}
-    for i, (space, block) in enumerate(plan.blocks.items()):
+    for i, (space, block) in enumerate(part.blocks.items()):
         with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
-            exact = np.rint(strategy_answers(block, tables[space]).ravel() / block.grid).astype(np.int64)
-        released[space] = exact + discrete_gaussian(variance=block.grid_noise**2, size=block.measurements)
-        tell(0.8 + 0.2 * (i + 1) / len(plan.blocks), "Adding noise")
+            exact = np.rint(strategy_answers(block, tables[block.attributes]).ravel() / block.grid).astype(np.int64)
+        if block.law == "laplace":
+            noise = discrete_laplace(scale=block.grid_noise, size=block.measurements)
+        else:
+            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements)
+        released[space] = exact + noise
+        tell(0.8 + 0.2 * (i + 1) / len(part.blocks), "Adding noise")
     return released
 
 
-def _teller(progress: Progress | None) -> Callable[[float, str], None]:
+def teller(progress: Progress | None) -> Callable[[float, str], None]:
     def tell(fraction: float, text: str) -> None:
         if progress is not None and progress(fraction, text) is False:
             raise Cancelled("The measurement was cancelled before anything was spent.")
@@ -262,5 +318,5 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 
 def rounding_share(plan: Plan) -> float:
     """Return the share of the privacy cost that pays for rounding and floating point error."""
-    ideal = math.fsum((math.prod(s.column_norm for _, s in b.factors) / b.noise) ** 2 for b in plan.blocks.values())
+    ideal = math.fsum((b.column_norm / b.noise) ** 2 for b in plan.blocks.values())
     return 1.0 - ideal / plan.pcost

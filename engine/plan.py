@@ -6,7 +6,6 @@ uses; its privacy cost is recomputed from them when it is made and whenever it i
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import itertools
 import json
@@ -22,9 +21,12 @@ import pandas as pd
 
 from engine.blocks import GUARD, Block, total_pcost
 from engine.decomposition import Complement, Space
+from engine.emphasis import Emphasis, pack
 from engine.errors import NotAnswerable, PlanError
 from engine.family import Array
+from engine.footprint import Footprint, footprint
 from engine.group_variance import GroupVariance
+from engine.objectives import Objective, deciding_weights, norm, objective
 from engine.pieces import inner, part_of, pieces
 from engine.privacy import Budget
 from engine.schema import Schema
@@ -43,14 +45,32 @@ class Certificate:
 
     Attributes
     ----------
-    lower_bound : no plan of the class has a smaller weighted RMSE at the same privacy cost, in counts.
-    gap : weighted_rmse / lower_bound - 1.
+    lower_bound : no plan of the class has a smaller `Plan.achieved` at the same privacy cost.  In counts: the weighted
+        RMSE for the objective "sum", the largest standard error for "max", the root of a power mean of variances for
+        "lp"; with targets, the largest ratio of standard error to target.
+    gap : achieved / lower_bound - 1.
     statement : what the class is and how the searches ended, in words.
     """
 
     lower_bound: float
     gap: float
     statement: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tradeoff:
+    """What the search for an objective other than the sum had found.
+
+    Attributes
+    ----------
+    shares : squared noise of every residual space at privacy cost 1, in the order of the decomposition, in counts^2.
+    emphasis : weights of the queries that the strategies are best for.
+    witness : weights that prove the bound; None when they are the same.
+    """
+
+    shares: Array
+    emphasis: Emphasis
+    witness: Emphasis | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,6 +86,8 @@ class Solved:
     memory_limit: float = math.inf
     centers: Mapping[str, Array] = field(default_factory=dict)
     complements: Mapping[Space, Complement] = field(default_factory=dict)
+    matrices: tuple[Array, ...] = ()
+    tradeoff: Tradeoff | None = None
     unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
 
 
@@ -78,13 +100,16 @@ class Plan:
     workload, budget : what was asked.
     mechanism, options : how it was made; with the two above they define `hash`.
     blocks : attributes of a table -> strategy, noise and grid; one residual space each, or a union of several.
-    bound : lower bound on the sum of weighted variances at privacy cost 1, in counts^2.
+    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2; the norm is their weighted sum,
+        unless the options say otherwise.
     statement : words for the certificate.
     duals, endings, memory_limit : the solver's weights, how each search ended, and the limit in bytes that chose
         between dense and alternating searches; enough to rebuild the very same plan.
     centers : center vectors that are not uniform.
     complements : complements of pairs that are no products, attributes in schema order.
+    matrices : strategy matrices and shares that a search found, where the weights do not say it all.
     max_records : public cap on the number of records that the plan may be used for.
+    tradeoff : shares and weights of an objective other than the sum.
     """
 
     workload: Workload
@@ -100,6 +125,8 @@ class Plan:
     memory_limit: float = math.inf
     centers: Mapping[str, Array] = field(default_factory=dict)
     complements: Mapping[Space, Complement] = field(default_factory=dict)
+    matrices: tuple[Array, ...] = ()
+    tradeoff: Tradeoff | None = None
 
     def __post_init__(self) -> None:
         if not self.pcost <= self.budget.pcost:
@@ -118,13 +145,26 @@ class Plan:
         """Privacy cost of the release, recomputed from its matrices, noise and grids, rounded up."""
         return total_pcost(self.blocks, self.max_records)
 
+    @property
+    def answering(self) -> Mapping[Space, Block]:
+        """Residual spaces with the strategy and noise that answers are made of: measured, or following from that."""
+        return self.blocks
+
+    def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
+        """Return estimates of what answers are made of from estimates of what was measured."""
+        return estimates
+
     @cached_property
     def _variances(self) -> VarianceBuilder:
         order = {name: i for i, name in enumerate(self.schema.names)}
-        return VarianceBuilder(blocks=self.blocks, centers=self.centers, complements=self.complements, order=order)
+        return VarianceBuilder(blocks=self.answering, centers=self.centers, complements=self.complements, order=order)
 
     def group_variance(self, group: int) -> GroupVariance:
         """Return the variances of a group in factored form; see `engine.group_variance`."""
+        self._check_group(group)
+        return self._variances.group(self.workload.groups[group])
+
+    def _check_group(self, group: int) -> None:
         if (
             isinstance(group, bool)
             or not isinstance(group, (int, np.integer))
@@ -133,7 +173,6 @@ class Plan:
             raise PlanError(
                 f"There is no group {group!r}; this workload has groups 0 to {len(self.workload.groups) - 1}."
             )
-        return self._variances.group(self.workload.groups[group])
 
     @cached_property
     def _totals(self) -> list[float]:
@@ -173,10 +212,37 @@ class Plan:
         return max(float(m) for m in self.by_group()["max_std"]) ** 2
 
     @cached_property
+    def achieved(self) -> float:
+        """Value of the objective in counts: `weighted_rmse` for "sum", else see `Certificate`."""
+        goal = self._goal
+        if goal.linear:
+            return self.weighted_rmse
+        queries: list[Footprint] = []
+        weights: list[float] = []
+        targets: list[float] = []
+        kinds: dict[tuple[int, int, float, float], int] = {}
+        for i, group in enumerate(self.workload.groups):
+            if group.weight > 0:
+                found = self.group_variance(i)
+                key = (id(found), id(group.query_weights), group.weight, goal.target(i))
+                if key not in kinds:
+                    kinds[key] = len(queries)
+                    queries.append(footprint(found, deciding_weights(group, goal)))
+                    weights.append(0.0)
+                    targets.append(goal.target(i))
+                weights[kinds[key]] += group.weight
+        return goal.mean(norm(queries, weights, targets, goal), self.workload.queries)
+
+    @cached_property
+    def _goal(self) -> Objective:
+        found = self.options
+        return objective(found.get("objective", "sum"), found.get("power", 2.0), found.get("targets"), self.workload)
+
+    @cached_property
     def certificate(self) -> Certificate:
         """Lower bound for the class of this mechanism and the distance to it."""
-        bound = math.sqrt(self.bound / self.budget.pcost / self.workload.queries)
-        gap = self.weighted_rmse / bound - 1.0 if bound > 0 else 0.0
+        bound = self._goal.mean(self.bound / self.budget.pcost, self.workload.queries)
+        gap = self.achieved / bound - 1.0 if bound > 0 else 0.0
         return Certificate(lower_bound=bound, gap=gap, statement=self.statement)
 
     @cached_property
@@ -230,9 +296,8 @@ class Plan:
                 out[i, j] = out[j, i] = math.fsum(float(a[s] @ b[s]) for s in a.keys() & b.keys())
         return out
 
-    def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
-        """Return the pieces of a query by residual space, in class coordinates of the sorted attributes."""
-        names = tuple(attributes)
+    def query_table(self, names: Space, query_tensor: npt.ArrayLike) -> Array:
+        """Return a query as a table of numbers; raise PlanError unless it is one on these attributes."""
         sizes = self.schema.sizes(names)
         try:
             tensor = np.asarray(query_tensor, dtype=float)
@@ -243,6 +308,12 @@ class Plan:
                 f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of shape {sizes}; it "
                 f"has shape {tensor.shape}."
             )
+        return tensor
+
+    def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
+        """Return the pieces of a query by residual space, in class coordinates of the sorted attributes."""
+        names = tuple(attributes)
+        tensor = self.query_table(names, query_tensor)
         order = sorted(range(len(names)), key=lambda a: self.schema.names.index(names[a]))
         ranked = tuple(names[axis] for axis in order)
         shape, centers = self.schema.sizes(ranked), [self.centers.get(name) for name in ranked]
@@ -256,8 +327,8 @@ class Plan:
 
     @cached_property
     def home(self) -> Mapping[Space, Space]:
-        """The attributes of the block that measures each residual space."""
-        return {space: attributes for attributes, block in self.blocks.items() for space in block.spaces}
+        """The key in `answering` of the block that stands for each residual space."""
+        return {space: key for key, block in self.answering.items() for space in block.spaces}
 
     @property
     def unions(self) -> Mapping[Space, tuple[Space, ...]]:
@@ -265,12 +336,12 @@ class Plan:
         return {attributes: block.union for attributes, block in self.blocks.items() if block.union}
 
     def measures(self, space: Space) -> bool:
-        """Return whether the plan measures all class coordinates of a residual space."""
+        """Return whether all class coordinates of a residual space follow from what is measured."""
         if math.prod(n - 1 for n in self.schema.sizes(space)) == 0:
             return True
         if space not in self.home:
             return False
-        block = self.blocks[self.home[space]]
+        block = self.answering[self.home[space]]
         if all(s.complete for _, s in block.factors) or not block.union:
             return all(s.complete for _, s in block.factors)
         ((_, strategy),) = block.factors
@@ -297,7 +368,7 @@ class Plan:
             by_block.setdefault(self.home[space], {})[space] = piece
         out = {}
         for home, own in by_block.items():
-            block = self.blocks[home]
+            block = self.answering[home]
             if block.union:
                 ((_, strategy),) = block.factors
                 row = self.joined(block, {space: piece[None] for space, piece in own.items()})
@@ -307,7 +378,8 @@ class Plan:
             else:
                 if not _measured(block, own[home]):
                     raise _unmeasured(attributes, home)
-                out[home] = block.noise * apply_factors(block, own[home], lambda s: s.pinv.T).ravel()
+                solved = apply_factors(block, own[home], lambda s: s.pinv.T)
+                out[home] = block.noise * (solved if block.weights is None else solved / block.weights).ravel()
         return out
 
     def _request(self) -> dict[str, Any]:
@@ -325,7 +397,7 @@ class Plan:
         distinct: dict[bytes, dict[str, Any]] = {}
         for pair, c in self.complements.items():
             packed = distinct.setdefault(
-                c.key, {"by_axis": [_packed(D) for D in c.by_axis], "by_total": _packed(c.by_total), "pairs": []}
+                c.key, {"by_axis": [pack(D) for D in c.by_axis], "by_total": pack(c.by_total), "pairs": []}
             )
             packed["pairs"].append(list(pair))
         return list(distinct.values())
@@ -337,17 +409,23 @@ class Plan:
                 "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights, "
                 "or the sizes of custom queries, closer together, or give those queries the weight 0."
             )
-        solved = {
-            "duals": [_packed(d) for d in self.duals],
+        solved: dict[str, Any] = {
+            "matrices": [{"shape": list(m.shape), "values": pack(m)} for m in self.matrices],
+            "duals": [pack(d) for d in self.duals],
             "endings": list(self.endings),
             "memory_limit": self.memory_limit if math.isfinite(self.memory_limit) else None,
-            "centers": {name: _packed(pi) for name, pi in self.centers.items()},
+            "centers": {name: pack(pi) for name, pi in self.centers.items()},
             "complements": self._packed_complements(),
             "unions": [[list(a), [list(s) for s in spaces]] for a, spaces in self.unions.items()],
             "pcost": self.pcost,
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,
         }
+        if self.tradeoff is not None:
+            found = {"emphasis": self.tradeoff.emphasis, "witness": self.tradeoff.witness}
+            packed = {name: None if e is None else e.to_dict() for name, e in found.items()}
+            solved["tradeoff"] = packed | {"shares": pack(self.tradeoff.shares)}
+            solved["achieved"] = self.achieved
         return _canonical(self._request() | {"solved": solved})
 
 
@@ -381,10 +459,6 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
         out = np.tensordot(out, shaped, axes=(positions, list(range(1, len(axes) + 1))))
         remaining = [a for a in remaining if a not in axes]
     return out
-
-
-def _packed(vector: Array) -> str:
-    return base64.b64encode(vector.astype("<f8").tobytes()).decode()
 
 
 def _canonical(data: Any) -> str:

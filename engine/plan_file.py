@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 import json
 import math
@@ -12,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from engine.decomposition import Complement, Space
+from engine.emphasis import Emphasis, unpack
 from engine.errors import PlanError
-from engine.family import Array
-from engine.plan import FORMAT, Plan, Solved
+from engine.plan import FORMAT, Plan, Solved, Tradeoff
 
 
 def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
@@ -35,17 +34,19 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
     if any(k not in data for k in needed) or not isinstance(solved, dict) or not isinstance(solved.get("duals"), list):
         raise PlanError(f"The plan file lacks one of {', '.join(needed)}, solved. Export it again.")
     try:
-        duals = [_unpacked(d) for d in solved["duals"]]
-        centers = {name: _unpacked(pi) for name, pi in solved["centers"].items()}
+        duals = [unpack(d) for d in solved["duals"]]
+        centers = {name: unpack(pi) for name, pi in solved["centers"].items()}
         complements = _unpacked_complements(solved["complements"])
         unions = {tuple(map(str, a)): tuple(tuple(map(str, s)) for s in spaces) for a, spaces in solved["unions"]}
+        matrices = tuple(unpack(m["values"]).reshape(m["shape"]) for m in solved["matrices"])
+        tradeoff = _unpacked_tradeoff(solved.get("tradeoff"))
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
         raise PlanError("The solver weights in the plan file are damaged. Export it again.") from None
     if not all(len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals):
         raise PlanError("The solver weights in the plan file are no weights. Export it again.")
     tuned = [*centers.values(), *(a for c in complements.values() for a in (*c.by_axis, c.by_total))]
-    if not all((np.abs(a) < 1e6).all() for a in tuned):
-        raise PlanError("The centers in the plan file are no numbers. Export it again.")
+    if not all((np.abs(a) < 1e6).all() for a in (*tuned, *matrices)):
+        raise PlanError("The centers or matrices in the plan file are no numbers. Export it again.")
     endings, limit = solved.get("endings"), solved.get("memory_limit")
     if (
         "memory_limit" not in solved
@@ -62,13 +63,18 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
         centers=centers,
         complements=complements,
         unions=unions,
+        matrices=matrices,
+        tradeoff=tradeoff,
     )
 
 
 def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
     """Return the plan when it is the one that the document describes; raise PlanError otherwise."""
     solved = data["solved"]
-    for name, mine in (("pcost", plan.pcost), ("weighted_rmse", plan.weighted_rmse)):
+    promises = {"pcost": plan.pcost, "weighted_rmse": plan.weighted_rmse}
+    if plan.tradeoff is not None:
+        promises["achieved"] = plan.achieved
+    for name, mine in promises.items():
         stored = solved.get(name)
         if not isinstance(stored, float) or not math.isclose(stored, mine, rel_tol=1e-6):
             raise PlanError(
@@ -82,8 +88,8 @@ def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
 def _unpacked_complements(packed: Any) -> dict[Space, Complement]:
     out: dict[Space, Complement] = {}
     for item in packed:
-        total = _unpacked(item["by_total"])
-        first, second = (_unpacked(D).reshape(len(total), -1) for D in item["by_axis"])
+        total = unpack(item["by_total"])
+        first, second = (unpack(D).reshape(len(total), -1) for D in item["by_axis"])
         if first.shape[1] * second.shape[1] != len(total):
             raise ValueError("a complement has another shape")
         made = Complement(by_axis=(first, second), by_total=total)
@@ -92,5 +98,14 @@ def _unpacked_complements(packed: Any) -> dict[Space, Complement]:
     return out
 
 
-def _unpacked(text: str) -> Array:
-    return np.frombuffer(base64.b64decode(text, validate=True), "<f8")
+def _unpacked_tradeoff(packed: Any) -> Tradeoff | None:
+    if packed is None:
+        return None
+    shares, witness = unpack(packed["shares"]), packed["witness"]
+    if not ((shares > 0) & np.isfinite(shares)).all():
+        raise ValueError("shares that are no noise")
+    return Tradeoff(
+        shares=shares,
+        emphasis=Emphasis.from_dict(packed["emphasis"]),
+        witness=None if witness is None else Emphasis.from_dict(witness),
+    )

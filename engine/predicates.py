@@ -7,8 +7,10 @@ coded attributes are understood.  The text is parsed, never executed.
 from __future__ import annotations
 
 import ast
+import keyword
 import math
 import operator
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,7 +35,7 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
     """Return the 0/1 row of one predicate, shape (cells,), the last attribute varying fastest.
 
     A condition on a binned attribute must hold for a whole bin or for none of it.  Names that are no Python words, such
-    as ``hours-per-week``, are written with an underscore for every other sign.
+    as ``hours-per-week``, are written as `word` says.
 
     >>> evaluate("x + y <= 1", [Attribute.of_size("x", 2), Attribute.of_size("y", 3)]).astype(int)
     array([1, 1, 0, 1, 0, 0])
@@ -57,6 +59,20 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
     return np.broadcast_to(held, reader.sizes).astype(float).ravel()
 
 
+def word(name: str) -> str:
+    """Return how a condition writes an attribute's name: an underscore for every sign that no Python name can have.
+
+    >>> word("hours-per-week"), word("class"), word("2nd")
+    ('hours_per_week', 'class_', '_2nd')
+    """
+    # Python itself reads every name in this normal form
+    found = "".join(c if f"a{c}".isidentifier() else "_" for c in unicodedata.normalize("NFKC", name))
+    found = unicodedata.normalize("NFKC", found)
+    if keyword.iskeyword(found):
+        return f"{found}_"
+    return found if found.isidentifier() else f"_{found}"
+
+
 class _Reader:
     """Evaluates one parsed predicate on the grid of cells; every value is an array that broadcasts to that grid."""
 
@@ -65,10 +81,10 @@ class _Reader:
         self.sizes = tuple(a.size for a in attributes)
         self.axes: dict[str, tuple[int, Attribute]] = {}
         for axis, a in enumerate(attributes):
-            word = "".join(c if c.isalnum() else "_" for c in a.name)
-            if word in self.axes:
-                raise self.refuse(f"cannot tell apart two attributes that are both written {word}")
-            self.axes[word] = (axis, a)
+            written = word(a.name)
+            if written in self.axes:
+                raise self.refuse(f"cannot tell apart two attributes that are both written {written}")
+            self.axes[written] = (axis, a)
 
     def refuse(self, why: str) -> WorkloadError:
         allowed = ", ".join(self.axes) if hasattr(self, "axes") else ""
@@ -122,21 +138,21 @@ class _Reader:
             return -inner if isinstance(inner, (int, float)) else None
         return None
 
-    def named(self, word: str) -> tuple[int, Attribute]:
-        if word not in self.axes:
-            raise self.refuse(f"names '{word[:40]}', which is not an attribute of this group")
-        return self.axes[word]
+    def named(self, name: str) -> tuple[int, Attribute]:
+        if name not in self.axes:
+            raise self.refuse(f"names '{name[:40]}', which is not an attribute of this group")
+        return self.axes[name]
 
     def along(self, axis: int, values: npt.ArrayLike) -> npt.NDArray[Any]:
         shape = [1] * len(self.sizes)
         shape[axis] = self.sizes[axis]
         return np.asarray(values).reshape(shape)
 
-    def against_constant(self, word: str, compare: Callable[[Any, Any], Any], constant: Any, flipped: bool) -> Any:
-        axis, a = self.named(word)
+    def against_constant(self, name: str, compare: Callable[[Any, Any], Any], constant: Any, flipped: bool) -> Any:
+        axis, a = self.named(name)
 
-        def holds(value: Any) -> bool:
-            return bool(compare(constant, value) if flipped else compare(value, constant))
+        def holds(value: Any) -> Any:
+            return compare(constant, value) if flipped else compare(value, constant)
 
         if a.labels is not None:
             if not isinstance(constant, str) or compare not in (operator.eq, operator.ne):
@@ -147,15 +163,18 @@ class _Reader:
         if isinstance(constant, str):
             raise self.refuse(f"compares {a.name}, which is a number, with a text")
         if a.edges is None:
-            return self.along(axis, [holds(code) for code in range(a.size)])
-        held = []
-        for i, (low, high) in enumerate(zip(a.edges[:-1], a.edges[1:], strict=True)):
-            inside = [low, (low + high) / 2, math.nextafter(high, low)] + ([high] if i == a.size - 1 else [])
-            verdicts = {holds(v) for v in inside + ([constant] if low < constant < high else [])}
-            if len(verdicts) > 1:
-                raise self.refuse(f"cuts through the bin {a.label(i)} of {a.name}; use the bin edges as bounds")
-            held.append(verdicts.pop())
-        return self.along(axis, held)
+            return self.along(axis, holds(np.arange(a.size)))
+        edges = np.array(a.edges)
+        low, high = edges[:-1], edges[1:]
+        with np.errstate(under="ignore"):  # the number below 0 is subnormal
+            before = np.nextafter(high, low)
+        end = np.where(np.arange(a.size) == a.size - 1, high, before)
+        middle = np.where((low < constant) & (constant < high), constant, low / 2 + high / 2)
+        verdicts = [np.asarray(holds(values)) for values in (low, middle, before, end)]
+        cut = np.flatnonzero(np.any(verdicts, axis=0) & ~np.all(verdicts, axis=0))
+        if len(cut):
+            raise self.refuse(f"cuts through the bin {a.label(int(cut[0]))} of {a.name}; use the bin edges as bounds")
+        return self.along(axis, verdicts[0])
 
     def number(self, node: ast.expr) -> Any:
         if (constant := self.constant(node)) is not None and not isinstance(constant, str):

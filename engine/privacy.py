@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx, expit, ndtr, ndtri
 
 from engine.errors import BudgetError
 
@@ -38,6 +38,9 @@ _SMALLEST = math.ulp(0.0)
 class Budget:
     """How much privacy a release may cost, held as `pcost` (no unit, finite, above 0).
 
+    A budget of its own kind is pure epsilon, `Budget.pure`: it asks for Laplace noise, which alone keeps it.  Its
+    pcost, epsilon^2, is what such a release costs where zCDP is counted; rho, mu and (eps, delta) are implied, too.
+
     Guarantee: a Budget built from other terms never costs more than they allow, and what it reports in other terms
     is never less than the exact value.  For delta >= 1e-300 and mu <= 1e3 the rounding costs
     less than 1e-9: relative for delta, pcost and an epsilon above 1, absolute for a smaller epsilon.
@@ -51,9 +54,16 @@ class Budget:
     """
 
     pcost: float
+    pure_epsilon: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pcost", _positive("pcost", self.pcost))
+        if self.pure_epsilon is not None:
+            object.__setattr__(self, "pure_epsilon", _positive("epsilon", self.pure_epsilon))
+            if self.pcost != _square(self.pure_epsilon):
+                raise BudgetError(
+                    "A budget of pure epsilon has the pcost epsilon^2; make it with Budget.pure(epsilon)."
+                )
 
     @classmethod
     def zcdp(cls, rho: float) -> "Budget":
@@ -86,6 +96,25 @@ class Budget:
             f"epsilon {epsilon!r} with delta {delta!r} allows no pcost a double can hold; raise epsilon or delta."
         )
 
+    @classmethod
+    def pure(cls, epsilon: float) -> "Budget":
+        """The budget of epsilon-DP with delta 0, which Laplace noise keeps and Gaussian noise cannot.
+
+        Guarantee: epsilon-DP implies epsilon^2 / 2-zCDP, so its pcost is epsilon^2, rounded up.
+        Source: Bun and Steinke 2016, proposition 4.
+        Raises: BudgetError unless epsilon is finite and above 0.
+
+        >>> Budget.pure(2.0).pcost, Budget.pure(2.0).law
+        (4.0, 'laplace')
+        """
+        epsilon = _positive("epsilon", epsilon)
+        return cls(_square(epsilon), pure_epsilon=epsilon)
+
+    @property
+    def law(self) -> str:
+        """The noise that keeps this budget: "laplace" for pure epsilon, "gaussian" otherwise."""
+        return "gaussian" if self.pure_epsilon is None else "laplace"
+
     @property
     def rho(self) -> float:
         """The rho of zCDP: pcost / 2.  Exact for continuous and discrete Gaussian noise."""
@@ -93,7 +122,12 @@ class Budget:
 
     @property
     def mu(self) -> float:
-        """The mu of Gaussian DP: sqrt(pcost), rounded up; a query of sensitivity 1 alone gets noise of std 1/mu."""
+        """The mu of Gaussian DP: sqrt(pcost), rounded up; a query of sensitivity 1 alone gets noise of std 1/mu.
+
+        For pure epsilon the smallest mu that it implies: Phi(-mu/2) = 1 / (1 + e^epsilon).
+        """
+        if self.pure_epsilon is not None and self.pure_epsilon < 700.0:
+            return float(-2.0 * ndtri(expit(-self.pure_epsilon))) * (1.0 + 1e-12)
         return _root(self.pcost)
 
     @property
@@ -112,6 +146,8 @@ class Budget:
         Raises: BudgetError unless epsilon is finite and at least 0.
         """
         epsilon = 0.0 if _is_zero(epsilon) else _positive("epsilon", epsilon, allowed="0 or above")
+        if self.pure_epsilon is not None and epsilon >= self.pure_epsilon:
+            return 0.0
         value = math.exp(_log_delta(epsilon, self.mu))
         return min(max(value * (1 + 2.0**-51), math.nextafter(value, 1.0), _SMALLEST), 1.0)
 
@@ -122,7 +158,8 @@ class Budget:
         Raises: BudgetError unless 0 < delta < 1.
         """
         log_delta, mu = math.log(_probability(delta)), self.mu
-        return _first_double(lambda epsilon: _log_delta(epsilon, mu) <= log_delta)
+        found = _first_double(lambda epsilon: _log_delta(epsilon, mu) <= log_delta)
+        return found if self.pure_epsilon is None else min(found, self.pure_epsilon)
 
     def epsilon_zcdp(self, delta: float) -> float:
         """An epsilon proved for every release of rho-zCDP, whatever its noise, rounded up.
@@ -146,7 +183,8 @@ class Budget:
         best = int(np.argmin([bound(x) for x in grid]))
         bracket = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
         polished = minimize_scalar(bound, bounds=bracket, method="bounded", options={"xatol": 1e-9})
-        return max(min(bound(grid[best]), bound(float(polished.x))), 0.0)
+        found = max(min(bound(grid[best]), bound(float(polished.x))), 0.0)
+        return found if self.pure_epsilon is None else min(found, self.pure_epsilon)
 
     def describe(self, delta: float = 1e-6) -> str:
         """One line in plain words; every number in it is rounded up.
@@ -156,6 +194,12 @@ class Budget:
         at most 69.2% of the time (a coin flip: 50%). zCDP rho 0.5; epsilon 4.887 at delta 1e-06 (proved: 5.222).'
         """
         guess = math.ceil(1000 * float(ndtr(self.mu / 2)) + 1e-9) / 10
+        if self.pure_epsilon is not None:
+            return (
+                f"Pure epsilon {_shown(self.pure_epsilon)}: whoever knows every other record guesses whether one given "
+                f"person is in the data right at most {min(guess, 100.0):g}% of the time (a coin flip: 50%). Where "
+                f"zCDP is counted it costs rho {_shown(self.rho)}, pcost {_shown(self.pcost)}."
+            )
         return (
             f"Privacy cost {_shown(self.pcost)}: whoever knows every other record guesses whether one given person is "
             f"in the data right at most {min(guess, 100.0):g}% of the time (a coin flip: 50%). "
@@ -165,14 +209,16 @@ class Budget:
 
     def to_dict(self) -> dict[str, float]:
         """The budget as JSON holds it; `from_dict` gives the same budget back, bit by bit."""
-        return {"pcost": self.pcost}
+        return {"pcost": self.pcost} if self.pure_epsilon is None else {"pure_epsilon": self.pure_epsilon}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Budget":
-        """The budget that `to_dict` wrote; raises BudgetError for anything but one key `pcost`."""
-        if not isinstance(data, Mapping) or set(data) != {"pcost"}:
-            raise BudgetError('A stored budget must be a mapping with the one key "pcost"; write it with to_dict().')
-        return cls(data["pcost"])
+        """The budget that `to_dict` wrote; raises BudgetError for anything but one key `pcost` or `pure_epsilon`."""
+        if not isinstance(data, Mapping) or set(data) not in ({"pcost"}, {"pure_epsilon"}):
+            raise BudgetError(
+                'A stored budget must be a mapping with the one key "pcost" or "pure_epsilon"; write it with to_dict().'
+            )
+        return cls(data["pcost"]) if "pcost" in data else cls.pure(data["pure_epsilon"])
 
 
 def _log_delta(epsilon: float, mu: float) -> float:
@@ -225,6 +271,16 @@ def _root(pcost: float) -> float:
     while Fraction(root) ** 2 < Fraction(pcost):
         root = math.nextafter(root, math.inf)
     return root
+
+
+def _square(epsilon: float) -> float:
+    """The smallest double at or above the exact square, within what a double can hold."""
+    value = epsilon * epsilon
+    if not 0 < value < math.inf:
+        raise BudgetError(
+            f"epsilon {epsilon!r} has a square that no double can hold; use one between 1e-150 and 1e150."
+        )
+    return value if Fraction(value) >= Fraction(epsilon) ** 2 else math.nextafter(value, math.inf)
 
 
 def _at_most(exact: Fraction, name: str) -> float:

@@ -28,6 +28,7 @@ from scipy.special import ndtri
 from engine.blocks import Block
 from engine.decomposition import Space, basis, center
 from engine.errors import NotAnswerable, PlanError
+from engine.explicit_plan import ExplicitPlan
 from engine.family import Array
 from engine.group_variance import SLAB
 from engine.plan import Plan, apply_factors
@@ -55,8 +56,8 @@ class Measurement:
     dataset, key, utc : the ledger's words for this release; empty for a rehearsal.
     rehearsal : True when nothing was spent, so that nothing of it may be published.
     answers_on_grid : released strategy answers of every block, whole numbers of grid steps.
-    estimates : class coordinates of every block, in counts: one axis per attribute of a residual space in schema order;
-        one axis for a union of spaces, one space after the other.
+    estimates : class coordinates, in counts: one axis per attribute of a residual space in schema order; one axis for
+        a union of spaces, one space after the other; cells of the tables when explicit strategies were measured.
 
     Guarantee: answers are unbiased, with exactly the variances that the plan predicts; all tables are consistent.
     """
@@ -72,15 +73,15 @@ class Measurement:
     def answers(self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95) -> pd.DataFrame:
         """Return queries ``start:stop`` of a group: columns query, answer, std, low, high (counts).
 
-        ``low`` and ``high`` bound a normal confidence interval; counts below zero are left as they are, because cutting
-        them off would bias every sum.
+        ``low`` and ``high`` bound a confidence interval, see `quantile`; counts below zero are left as they are,
+        because cutting them off would bias every sum.
         """
         asked = self._group(group)
         first, last, _ = slice(start, stop).indices(asked.count)
         last = max(first, last)
         values = self.values(group, first, last)
         std = np.sqrt(self.plan.variances(group, first, last))
-        half = normal_quantile(confidence) * std
+        half = quantile(confidence, self.plan.budget.law) * std
         texts = pd.Series(query_texts(self.plan, group, first, last).to_numpy(zero_copy_only=False), dtype="str")
         return pd.DataFrame({"query": texts, "answer": values, "std": std, "low": values - half, "high": values + half})
 
@@ -88,7 +89,12 @@ class Measurement:
         """Return the answers to queries ``start:stop`` of a group, in counts."""
         asked = self._group(group)
         first, last, _ = slice(start, stop).indices(asked.count)
-        return apply_group(asked, self._table(asked.attributes), first, max(first, last))
+        if isinstance(self.plan, ExplicitPlan):
+            number = self.plan.answered_by[group]
+            table = self.plan.table(self.estimates, number, asked.attributes) if number >= 0 else np.zeros(asked.sizes)
+        else:
+            table = self._table(asked.attributes)
+        return apply_group(asked, table, first, max(first, last))
 
     def marginal(self, attributes: Sequence[str]) -> Array:
         """Return the noisy table on ``attributes``, in counts, its axes in the order given.
@@ -98,6 +104,8 @@ class Measurement:
         NotAnswerable : the plan does not measure the whole table, only some of its queries.
         """
         names = tuple(attributes)
+        if isinstance(self.plan, ExplicitPlan):
+            return self.plan.table(self.estimates, self.plan.component_of_table(names), names)
         for k in range(len(names) + 1):
             for space in itertools.combinations(sorted(names, key=self.plan.schema.names.index), k):
                 if not self.plan.measures(space):
@@ -131,13 +139,21 @@ class Measurement:
             raise PlanError(f"{len(queries)} queries need as many finite coefficients; {weights.shape} were given.")
         std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))
         value = math.fsum(
-            w * float(np.sum(piece * self._by_space[space]))
-            for w, (attributes, tensor) in zip(weights, queries, strict=True)
-            for space, piece in self.plan.class_pieces(attributes, tensor).items()
+            w * self._value(attributes, tensor) for w, (attributes, tensor) in zip(weights, queries, strict=True)
+        )
+        half = quantile(confidence, self.plan.budget.law) * std
+        return Estimate(answer=value, std=std, low=value - half, high=value + half)
+
+    def _value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
+        if isinstance(self.plan, ExplicitPlan):
+            number = self.plan.component_for(attributes, query_tensor)
+            names, query = self.plan.essential(attributes, query_tensor)
+            return float(np.sum(query * self.plan.table(self.estimates, number, names)))
+        return math.fsum(
+            float(np.sum(piece * self._by_space[space]))
+            for space, piece in self.plan.class_pieces(attributes, query_tensor).items()
             if space in self._by_space
         )
-        half = normal_quantile(confidence) * std
-        return Estimate(answer=value, std=std, low=value - half, high=value + half)
 
     def _group(self, group: int) -> Group:
         if isinstance(group, bool) or not isinstance(group, (int, np.integer)):
@@ -152,7 +168,7 @@ class Measurement:
         out = {}
         for home, values in self.estimates.items():
             at = 0
-            for space in self.plan.blocks[home].spaces:
+            for space in self.plan.answering[home].spaces:
                 shape = tuple(n - 1 for n in self.plan.schema.sizes(space))
                 out[space] = values.ravel()[at : at + math.prod(shape)].reshape(shape)
                 at += math.prod(shape)
@@ -184,32 +200,39 @@ class Measurement:
         return coordinates.transpose([ranked.index(name) for name in attributes])
 
 
-def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64], sizes: Sequence[int]) -> Array:
-    """Return the class coordinates that noisy strategy answers stand for, in counts, shaped as `estimate_shape`."""
+def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
+    """Return the coordinates that noisy strategy answers stand for, in counts, shaped as `estimate_shape`.
+
+    They are class coordinates of a residual space, or cells of the table that an explicit strategy measures.
+    """
     answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors]) * block.grid
-    remaining = np.asarray(answers)
+    remaining = np.asarray(answers if block.weights is None else answers / block.weights)
     order: list[int] = []
+    shape: list[int] = []
     with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
         for axes, strategy in block.factors:
             # contracting the leading axis and appending keeps the factors in order
             remaining = np.tensordot(remaining, strategy.pinv, axes=(0, 1))
             order += axes
+            shape += strategy.coordinates
     if block.union:
         return remaining.ravel()
-    shaped = remaining.reshape([sizes[a] - 1 for a in order])
+    shaped = remaining.reshape(shape)
     return shaped.transpose([order.index(a) for a in range(len(order))])
 
 
-def estimate_shape(block: Block, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of a block's estimates: one axis per attribute of its space, one axis in all for a union."""
+def estimate_shape(block: Block) -> tuple[int, ...]:
+    """Return the shape of a block's estimates: one axis per attribute of its table, one axis in all for a union."""
     if block.union:
-        return (sum(s.dimension for _, s in block.factors),)
-    return tuple(n - 1 for n in sizes)
+        return (math.prod(s.dimension for _, s in block.factors),)
+    shape = {axis: n for axes, s in block.factors for axis, n in zip(axes, s.coordinates, strict=True)}
+    return tuple(shape[axis] for axis in range(len(shape)))
 
 
 def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
     """Return the exact strategy answers B x of a marginal table, in counts, one axis per factor."""
-    return apply_factors(block, table.astype(float), lambda s: s.rows)
+    exact: Array = apply_factors(block, table.astype(float), lambda s: s.rows)
+    return exact if block.weights is None else exact * block.weights
 
 
 def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
@@ -255,12 +278,16 @@ def _part_texts(family: Any, attributes: tuple[Any, ...], count: int) -> pa.Arra
     return pa.array([family.text(attributes, i) for i in range(count)], pa.string())
 
 
-def normal_quantile(confidence: float) -> float:
-    """Return how many standard errors a two-sided normal interval reaches to each side.
+def quantile(confidence: float, law: str = "gaussian") -> float:
+    """Return how many standard errors a two-sided interval reaches to each side.
 
-    >>> round(normal_quantile(0.95), 4)
-    1.96
+    For Laplace noise, the larger of the normal and the Laplace quantile: a single answer needs the second, a sum of
+    many answers the first.
+
+    >>> round(quantile(0.95), 4), round(quantile(0.95, "laplace"), 4)
+    (1.96, 2.1183)
     """
     if isinstance(confidence, bool) or not isinstance(confidence, (int, float)) or not 0 < confidence < 1:
         raise PlanError(f"The confidence was {confidence!r}. Give a number between 0 and 1, such as 0.95.")
-    return float(ndtri(0.5 + confidence / 2))
+    normal = float(ndtri(0.5 + confidence / 2))
+    return normal if law == "gaussian" else max(normal, -math.log1p(-confidence) / math.sqrt(2.0))

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from engine.errors import Cancelled, PlanError
-from engine.reconstruct import Measurement, normal_quantile, query_texts
+from engine.reconstruct import Measurement, quantile, query_texts
 
 FORMATS = ("parquet", "csv")
 BATCH = 1 << 19  # answers written at once
@@ -93,7 +93,8 @@ def _writer(path: Path, kind: str, metadata: dict[str, str]) -> Any:
 
 def answer_batches(measurement: Measurement, confidence: float = 0.95) -> Iterator[tuple[float, pa.Table]]:
     """Yield (share done, table) pieces of all answers, in the order of `Workload.describe`."""
-    workload, quantile, written = measurement.plan.workload, normal_quantile(confidence), 0
+    workload, written = measurement.plan.workload, 0
+    reach = quantile(confidence, measurement.plan.budget.law)
     pending: list[pa.Table] = []
     for number, group in enumerate(workload.groups):
         for start in range(0, group.count, BATCH):
@@ -105,7 +106,7 @@ def answer_batches(measurement: Measurement, confidence: float = 0.95) -> Iterat
                 _repeated(" x ".join(group.attributes), length),
                 _repeated(group.family_text, length),
                 query_texts(measurement.plan, number, start, stop),
-                *(pa.array(v) for v in (answer, std, answer - quantile * std, answer + quantile * std)),
+                *(pa.array(v) for v in (answer, std, answer - reach * std, answer + reach * std)),
             ]
             pending.append(pa.Table.from_arrays(columns, schema=SCHEMA))
             written += length

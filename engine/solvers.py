@@ -71,6 +71,11 @@ class Solution:
     status: str
 
     @property
+    def ending(self) -> str:
+        """How the search ended, without the name of an approximate construction."""
+        return self.status.rpartition(", ")[2]
+
+    @property
     def gap(self) -> float:
         """Relative RMSE gap: sqrt(value / bound) - 1."""
         return math.sqrt(self.value / self.bound) - 1.0 if self.bound > 0 else 0.0
@@ -88,12 +93,16 @@ class DualProblem:
     def __init__(self, *, lift: Lift, factor: Factor) -> None:
         self.lift, self.sizes = lift, lift.sizes
         symmetries: list[tuple[Signed, Signed]] = []
-        if not factor.low_rank and factor.dimension >= SYMMETRY_FROM and lift.one_space:
-            symmetries = _symmetries(factor.matrix, lift)
+        if factor.dimension >= SYMMETRY_FROM and lift.one_space:
+            symmetries = _symmetries(factor, lift)
         self.orbit, self.multiplicity, representatives = _orbits([cell for _, cell in symmetries], lift.cells)
         self.roots: list[Array] = []  # H_b, rows in class coordinates with sum of H_b^T H_b = G
         if factor.low_rank:
-            self.roots.append(_independent(factor.matrix))
+            most = float(scipy.linalg.norm(factor.matrix @ factor.matrix.T, 2))
+            for rows in _character_rows([c for c, _ in symmetries], factor.matrix):
+                root = _independent(rows, most)
+                if len(root):
+                    self.roots.append(root)
         else:
             largest = float(scipy.linalg.norm(factor.matrix, 2)) if symmetries else None
             for block in _character_bases([c for c, _ in symmetries], factor.dimension):
@@ -299,23 +308,34 @@ def _root(gram: Array, largest: float | None = None) -> Array:
     return (U[:, kept] * np.sqrt(eigenvalues[kept])).T
 
 
-def _independent(rows: Array) -> Array:
-    """Return independent rows with the same Gram as ``rows``."""
+def _independent(rows: Array, largest: float) -> Array:
+    """Return independent rows with the same Gram as ``rows``, without those that are null beside ``largest``."""
     eigenvalues, U = scipy.linalg.eigh(rows @ rows.T, check_finite=False)
-    return U[:, eigenvalues > NULL * eigenvalues[-1]].T @ rows
+    return U[:, eigenvalues > NULL * largest].T @ rows
 
 
-def _symmetries(gram: Array, lift: Lift) -> list[tuple[Signed, Signed]]:
+def symmetry(factor: Factor, lift: Lift) -> tuple[int, int]:
+    """Return the number of independent reversals and of swaps that leave the problem alone."""
+    found = [bool((sign == 1.0).all()) for (_, sign), _ in _symmetries(factor, lift)]
+    return found.count(False), found.count(True)
+
+
+def _symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
     """Return commuting involutions of the problem as (action on class coordinates, action on cells).
 
     Candidates are reversals of sets of attributes and swaps of two attributes of equal size; each is kept when it
     leaves the Gram and the lift alone on random vectors and commutes with those already kept.
     """
-    rng, sizes = np.random.default_rng(7), lift.sizes
-    class_sizes = tuple(n - 1 for n in sizes)
-    probe, cell_probe = rng.standard_normal(len(gram)), rng.standard_normal(lift.cells)
-    image, lifted = gram @ probe, lift.classes(cell_probe[None])[0]
-    class_index, cell_index = np.arange(len(gram)).reshape(class_sizes), np.arange(lift.cells).reshape(sizes)
+
+    def gram(vector: Array) -> Array:
+        image: Array = factor.matrix @ vector
+        return factor.matrix.T @ image if factor.low_rank else image
+
+    rng, sizes, dimension = np.random.default_rng(7), lift.sizes, factor.dimension
+    class_sizes = lift.coordinates
+    probe, cell_probe = rng.standard_normal(dimension), rng.standard_normal(lift.cells)
+    image, lifted = gram(probe), lift.classes(cell_probe[None])[0]
+    class_index, cell_index = np.arange(dimension).reshape(class_sizes), np.arange(lift.cells).reshape(sizes)
     kept: list[tuple[Signed, Signed]] = []
     axes = range(len(sizes))
     reversals = [chosen for k in range(1, len(sizes) + 1) for chosen in itertools.combinations(axes, k)]
@@ -325,20 +345,20 @@ def _symmetries(gram: Array, lift: Lift) -> list[tuple[Signed, Signed]]:
         for axis in chosen:
             along = [1] * len(sizes)
             along[axis] = class_sizes[axis]
-            sign = sign * ((-1.0) ** np.arange(1, sizes[axis])).reshape(along)
+            sign = sign * ((-1.0) ** lift.degrees(axis)).reshape(along)
         candidates.append(
             ((class_index.ravel(), sign.ravel()), (np.flip(cell_index, chosen).ravel(), np.ones(lift.cells)))
         )
     for a, b in itertools.combinations(axes, 2):
         if sizes[a] == sizes[b]:
             moved = tuple(np.swapaxes(t, a, b).ravel() for t in (class_index, cell_index))
-            candidates.append(((moved[0], np.ones(len(gram))), (moved[1], np.ones(lift.cells))))
+            candidates.append(((moved[0], np.ones(dimension)), (moved[1], np.ones(lift.cells))))
     for on_class, on_cells in candidates:
         independent = not any(
             np.array_equal(on_class[0], k[0]) and np.array_equal(on_class[1], k[1]) for k in _products(kept)
         )
         invariant = np.allclose(
-            gram @ _act(on_class, probe), _act(on_class, image), rtol=0, atol=1e-9 * np.abs(image).max()
+            gram(_act(on_class, probe)), _act(on_class, image), rtol=0, atol=1e-9 * np.abs(image).max()
         )
         moved_probe = lift.classes(_act(on_cells, cell_probe)[None])[0]
         fitting = np.allclose(moved_probe, _act(on_class, lifted), rtol=0, atol=1e-9)
@@ -375,6 +395,15 @@ def _character_bases(actions: Sequence[Signed], dimension: int) -> list[Array]:
         rows = projected[own & (np.linalg.norm(projected, axis=1) > 1e-9)]
         bases.append((rows / np.linalg.norm(rows, axis=1, keepdims=True)).T)
     return bases
+
+
+def _character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
+    """Return the rows projected to the subspaces on which every action is +1 or -1; their Grams add up."""
+    pieces = [rows]
+    for permutation, sign in actions:
+        moved = [piece[:, permutation] * sign for piece in pieces]
+        pieces = [(p + c * m) / 2.0 for p, m in zip(pieces, moved, strict=True) for c in (1.0, -1.0)]
+    return pieces
 
 
 def _orbits(actions: Sequence[Signed], cells: int) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]:

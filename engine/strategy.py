@@ -24,7 +24,8 @@ class Strategy:
     sizes : domain sizes of the attributes.
     rows : B, shape (measurements, cells); every column has Euclidean norm at most about 1.
     pinv : maps strategy answers to class coordinates, shape (class coordinates, measurements).  The estimate of a class
-        row c is c @ pinv @ answers, its variance at noise scale 1 is |c @ pinv|^2.
+        row c is c @ pinv @ answers, its variance at noise scale 1 is |c @ pinv|^2.  In an explicit strategy the cells
+        themselves take the place of the class coordinates.
     complete : whether every class coordinate is measured, or only the span of the workload.
     """
 
@@ -37,6 +38,11 @@ class Strategy:
     def column_norm(self) -> float:
         """Largest Euclidean norm of a column of B: the sensitivity of the answers to one record."""
         return float(np.sqrt(np.max(np.einsum("rc,rc->c", self.rows, self.rows))))
+
+    @cached_property
+    def column_sum(self) -> float:
+        """Largest sum of absolute values of a column of B: the L1 sensitivity of the answers to one record."""
+        return float(np.max(np.abs(self.rows).sum(axis=0)))
 
     @cached_property
     def covariance(self) -> Array:
@@ -53,6 +59,11 @@ class Strategy:
     def dimension(self) -> int:
         """Number of class coordinates."""
         return len(self.pinv)
+
+    @property
+    def coordinates(self) -> tuple[int, ...]:
+        """What an estimate has along every attribute: class coordinates, or cells when rows are answered on cells."""
+        return self.sizes if len(self.pinv) == self.cells else tuple(n - 1 for n in self.sizes)
 
     @property
     def cells(self) -> int:

@@ -7,24 +7,21 @@ optimality conditions for the product of the G_i, and value and bound multiply.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from engine.decomposition import Axes, Factor, Subworkload, digest
+from engine.decomposition import Axes, Complement, Factor, Subworkload, digest
 from engine.errors import LimitExceeded
 from engine.family import Array
-from engine.lifts import Lift, SplitLift
-from engine.solvers import DualProblem, FixedBasisProblem, FourierProblem, Options, Solution, Watch
-from engine.threads import threads_for
+from engine.parallel import WORTH, Task, configured, side_by_side, workers_for
+from engine.search import Cost, Search, dense_bytes, full_rank_cost, low_rank_cost
+from engine.solve_cache import Hints, SolveCache, nearest
+from engine.solvers import Options, Solution, Watch
+from engine.threads import SMALL
 
-PROBLEMS: Mapping[str, type[DualProblem]] = {
-    "optimal": DualProblem,
-    "eigenbasis": FixedBasisProblem,
-    "fourier": FourierProblem,
-}
 SWEEPS = 25
 
 
@@ -136,9 +133,11 @@ class SubworkloadSolver:
     method : "optimal", "eigenbasis" or "fourier".
     options : when to stop.
     memory_limit : most bytes that one dense solve may take.
+    cache : where solutions are kept, None for nowhere.
 
     Set ``watch`` to be called with the present gap after every evaluation; it may raise to cancel.  Set ``recorded`` to
-    the dual weights of an earlier run, in the order of solving, to rebuild the same plan without searching.
+    the dual weights of an earlier run, in the order of solving, to rebuild the same plan without searching; ``warm`` to
+    weights of a similar run, to start from.
     """
 
     def __init__(
@@ -148,49 +147,60 @@ class SubworkloadSolver:
         method: str,
         options: Options,
         memory_limit: float,
+        cache: SolveCache | None = None,
     ) -> None:
         self.factors, self.options, self.memory_limit = factors, options, memory_limit
-        self.problem = PROBLEMS[method]
+        self.method, self.cache = method, cache
+        self.hints: Hints = (
+            cache.hints() if cache is not None else {}
+        )  # those of now: the order of solving is no matter
         self.duals: list[Array] = []
         self.endings: list[str] = []
         self.watch: Watch | None = None
         self.recorded: list[tuple[Array, str]] | None = None
+        self.warm: tuple[Array, ...] = ()
         self._solved: dict[Any, tuple[Factor, Solution]] = {}
+        self._ahead: dict[str, Solution] = {}
 
-    def forecast(self, subs: Sequence[Subworkload]) -> list[tuple[float, float]]:
-        """Return (floating point operations, bytes) for each subworkload, before anything is built.
+    def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
+        """Return what each subworkload will take, before anything is built.
 
         A factor that was counted once is free afterwards, because it is solved once.
         """
         known: set[int] = set()
         return [self._forecast(sub, known) for sub in subs]
 
-    def _forecast(self, sub: Subworkload, known: set[int]) -> tuple[float, float]:
-        terms, work, memory = merge_shape(sub), 1.0, 0.0
+    def _forecast(self, sub: Subworkload, known: set[int]) -> Cost:
+        terms, costs = merge_shape(sub), list[Cost]()
         if len(terms) == 1:
             pieces = [(axes, [number]) for axes, number in terms[0] if number not in known]
             known.update(number for _, number in terms[0])
         else:
             pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
         for axes, numbers in pieces:
-            cells, dimension = math.prod(sub.sizes[a] for a in axes), math.prod(sub.sizes[a] - 1 for a in axes)
-            if sub.spaces:
-                dimension = self.factors[numbers[0]].dimension
-            low = all(self.factors[k].low_rank for k in numbers)
-            rank = min(dimension, sum(self.factors[k].rank for k in numbers)) if low else dimension
-            # symmetries usually halve a full-rank problem twice; low-rank ones need more steps
-            steps, share = (150, 1.0) if low else (40, 0.1 if dimension > 200 else 0.5)
-            work += steps * share * (2.0 * rank * rank * cells + 12.0 * rank**3) + 10.0 * dimension**2 * rank
-            memory = max(memory, dense_bytes(rank, dimension, cells))
-        return work, memory
+            sizes = tuple(sub.sizes[a] for a in axes)
+            several = self.factors[numbers[0]].dimension if sub.spaces else None
+            if all(self.factors[k].low_rank for k in numbers):
+                dimension = math.prod(n - 1 for n in sizes) if several is None else several
+                rank = min(dimension, sum(self.factors[k].rank for k in numbers))
+                plain = len(numbers) == 1 and not sub.complements and not sub.spaces
+                alone = self.factors[numbers[0]] if plain else None
+                costs.append(low_rank_cost(sizes, rank, alone, self.options.gap, several))
+            else:
+                joint = [self.factors[t[0][1]] for t in terms if len(t) == 1 and len(sizes) > 1 and not sub.complements]
+                costs.append(full_rank_cost(sizes, joint, self.options.gap, several))
+        return Cost(
+            seconds=math.fsum(c.seconds for c in costs) + 1e-4,
+            peak=max((c.peak for c in costs), default=0.0),
+            kept=math.fsum(c.kept for c in costs),
+        )
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the strategy of one subworkload, exact where it fits into memory."""
         terms = merge(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))
         if sub.spaces or sub.complements:
-            lift = SplitLift(sub.sizes, sub.centers, sub.spaces or (axes,), sub.complements)
-            solution = self._solution(assemble(terms, axes, sub.sizes), lift)
+            solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)
             return SpaceSolution(
                 factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
             )
@@ -202,7 +212,7 @@ class SubworkloadSolver:
             return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=_joined(solved))
         cells = math.prod(sub.sizes)
         if dense_bytes(sub.dimension, sub.dimension, cells) <= self.memory_limit:
-            solution = self._solution(assemble(terms, axes, sub.sizes), Lift(sub.sizes, sub.centers))
+            solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers)
             return SpaceSolution(
                 factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
             )
@@ -211,13 +221,16 @@ class SubworkloadSolver:
     def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
         key = (id(factor), *map(digest, centers))
         if key not in self._solved:
-            self._solved[key] = (
-                factor,
-                self._solution(factor, Lift(factor.sizes, centers)),
-            )  # holding the factor keeps its id its own
+            self._solved[key] = (factor, self._solution(factor, centers))  # holding the factor keeps its id its own
         return self._solved[key][1]
 
-    def _solution(self, factor: Factor, lift: Lift) -> Solution:
+    def _solution(
+        self,
+        factor: Factor,
+        centers: Sequence[Array | None],
+        complements: Mapping[Axes, Complement] | None = None,
+        spaces: tuple[Axes, ...] = (),
+    ) -> Solution:
         needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
         if needed > self.memory_limit:
             raise LimitExceeded(
@@ -225,17 +238,102 @@ class SubworkloadSolver:
                 f"than the limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these "
                 "attributes."
             )
-        with threads_for(factor.rank):
-            problem = self.problem(lift=lift, factor=factor)
-            if self.recorded is not None:
-                mass, status = self.recorded.pop(0)
-                if len(mass) != problem.variables:
-                    raise ValueError("recorded weights do not fit")
-            else:
-                mass, status = problem.maximise(self.options, watch=self.watch)
-            self.duals.append(mass)
-            self.endings.append(status)
-            return problem.solution(mass, status)
+        search = self._search(factor, centers, complements, spaces)
+        if self.recorded is not None:
+            solution = search.replay(*self.recorded.pop(0))
+        else:
+            solution = self._ahead.get(search.key) or self._find(search, self._warm())
+        self.duals.append(solution.dual)
+        self.endings.append(solution.ending)
+        return solution
+
+    def _search(
+        self,
+        factor: Factor,
+        centers: Sequence[Array | None],
+        complements: Mapping[Axes, Complement] | None = None,
+        spaces: tuple[Axes, ...] = (),
+    ) -> Search:
+        return Search(
+            factor=factor,
+            centers=tuple(centers),
+            complements=complements or {},
+            spaces=spaces,
+            method=self.method,
+            options=self.options,
+        )
+
+    def _warm(self) -> Array | None:
+        number = len(self.duals)
+        return self.warm[number] if number < len(self.warm) else None
+
+    def _find(self, search: Search, near: Array | None = None) -> Solution:
+        if self.cache is None:
+            return search.run(near=near, watch=self.watch)
+        found = self.cache.recall(search)
+        if found is None:
+            found = search.run(self.cache.weights(search), nearest(self.hints, search), self.watch)
+            self._keep(search, found)
+        return found
+
+    def _keep(self, search: Search, found: Solution) -> None:
+        if self.cache is not None:
+            self.cache.keep(search, found)
+            self.cache.suggest(search, found)
+
+    def ahead(
+        self,
+        subs: Sequence[Subworkload],
+        costs: Sequence[Cost],
+        workers: int | None,
+        tell: Callable[[float], object],
+    ) -> None:
+        """Search side by side what is not known yet, where that pays; `solve` then finds it done.
+
+        ``tell`` hears the fraction of the searches that ended, and may raise to cancel.
+        """
+        order = sorted(range(len(subs)), key=lambda i: -costs[i].seconds)
+        if math.fsum(c.seconds for c in costs) <= WORTH and workers is None and not configured():
+            return
+        open_ = [i for i in order if self._unknown(subs[i])]
+        seconds, largest = sum(costs[i].seconds for i in open_), max((costs[i].peak for i in open_), default=0.0)
+        number = workers_for(seconds, len(open_), largest, self.memory_limit, workers)
+        if number == 0:
+            return
+        searches, seen = dict[str, Search](), set[str]()
+        count = max(len(open_), 1)
+
+        def tasks() -> Iterator[Task]:
+            for i in open_:
+                for search in self._unknown(subs[i]):
+                    if search.key not in seen:
+                        searches[search.key] = search
+                        seen.add(search.key)
+                        known = self.cache.weights(search) if self.cache is not None else None
+                        yield Task(search=search, known=known, near=nearest(self.hints, search))
+
+        for key, found in side_by_side(
+            tasks(), number, self.options.deadline, lambda done: tell(min(done / count, 1.0))
+        ):
+            self._ahead[key] = found
+            self._keep(searches.pop(key), found)
+
+    def _unknown(self, sub: Subworkload) -> list[Search]:
+        """Return the searches of a subworkload that a worker may do and this process has not done before."""
+        terms = merge(sub, self.factors)
+        axes = tuple(range(len(sub.sizes)))
+        if sub.spaces or sub.complements:
+            found = [self._search(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)]
+        elif len(terms) == 1:
+            found = [self._search(factor, [sub.centers[a] for a in own]) for own, factor in terms[0][1]]
+        elif dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes)) <= self.memory_limit:
+            found = [self._search(assemble(terms, axes, sub.sizes), sub.centers)]
+        else:
+            return []
+        fitting = [s for s in found if dense_bytes(s.factor.rank, s.factor.dimension, s.cells) <= self.memory_limit]
+        # those beyond SMALL use all cores by themselves
+        apart = [s for s in fitting if s.factor.rank <= SMALL]
+        return [s for s in apart if self.cache is None or self.cache.recall(s) is None]
 
     def _alternate(self, terms: Merged, sub: Subworkload) -> SpaceSolution:
         """Improve one set of axes at a time; feasible for any sum of products, with an honest bound.
@@ -243,7 +341,7 @@ class SubworkloadSolver:
         The bound adds up the optima of the single terms: the minimum of a sum is at least the sum of the minima.
         """
         sizes, sets = sub.sizes, units(terms, len(sub.sizes))
-        own = [Lift(tuple(sizes[a] for a in axes), [sub.centers[a] for a in axes]) for axes in sets]
+        own = [[sub.centers[a] for a in axes] for axes in sets]
         if len(sets) == 1:
             raise LimitExceeded(
                 f"A subworkload on {' x '.join(map(str, sizes))} cells couples all its attributes and does not fit "
@@ -285,12 +383,6 @@ def merge_shape(sub: Subworkload) -> list[tuple[tuple[Axes, int], ...]]:
         if not same:
             kept.append(term.factors)
     return kept
-
-
-def dense_bytes(rank: int, dimension: int, cells: int) -> float:
-    """Return the memory of one dense solve in bytes: projected rows, Gram, roots and work space."""
-    gram = dimension * dimension if rank == dimension else 0
-    return 8.0 * (5.0 * rank * cells + 4.0 * rank * dimension + 2.0 * gram + 4.0 * rank * rank + 64.0 * cells)
 
 
 def _joined(solved: Sequence[tuple[Axes, Solution]]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from threadpoolctl import ThreadpoolController
 SMALL = 2500  # matrices of this order and below stay on one thread
 WORTH = 100  # arrays of this length and above are worth a thread of their own
 
-
+_ALONE = ContextVar("alone", default=False)
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
@@ -30,9 +31,24 @@ def side_by_side(function: Callable[[_In], _Out], parts: Sequence[_In]) -> list[
     >>> side_by_side(len, ["ab", "c"])
     [2, 1]
     """
-    if len(parts) > 1 and max(len(p) for p in parts) >= WORTH:  # type: ignore[arg-type]
+    if len(parts) > 1 and not _ALONE.get() and max(len(p) for p in parts) >= WORTH:  # type: ignore[arg-type]
         return list(_pool().map(function, parts))
     return [function(p) for p in parts]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Keep `side_by_side` on this thread, for work that has other cores busy already.
+
+    >>> with alone():
+    ...     side_by_side(len, ["ab", "c"])
+    [2, 1]
+    """
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
 
 
 @lru_cache(maxsize=1)

@@ -25,7 +25,7 @@ import scipy.linalg
 from engine.decomposition import Axes, Complement, Decomposition, Factor, Space, Subworkload, Term
 from engine.family import Array
 from engine.pieces import inner, pieces, positions
-from engine.subworkload import dense_bytes
+from engine.search import dense_bytes
 from engine.whole_group import whole_group
 from engine.workload import Group, Part, Workload
 

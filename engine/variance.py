@@ -23,9 +23,10 @@ import numpy as np
 from engine.blocks import Block
 from engine.decomposition import Axes, Complement, Space, class_rows, digest
 from engine.family import Array
-from engine.group_variance import SLAB, GroupVariance, Parts, Summand, along, coupled
+from engine.group_variance import SLAB, GroupVariance, Parts, Summand, along, coupled_sets
 from engine.pieces import inner, pieces, positions
 from engine.strategy import Strategy
+from engine.threads import threads_for
 from engine.whole_group import whole_group
 from engine.workload import Group, Part
 
@@ -63,7 +64,8 @@ class VarianceBuilder:
         for axes, b in subsets:
             space = tuple(group.attributes[a] for a in axes)
             at = b.spaces.index(space) if b is not None else 0
-            made.append((axes, None if b is None else (at, b.noise, *((a, id(s)) for a, s in b.factors))))
+            strategies = () if b is None else tuple((a, id(s)) for a, s in b.factors)
+            made.append((axes, None if b is None else (at, b.noise, id(b.weights), *strategies)))
         key = (
             tuple((p.axes, p.key) for p in group.parts),
             centers,
@@ -75,7 +77,8 @@ class VarianceBuilder:
             fed = {(), *((ranks[a],) for pair in tuned for a in pair)} if tuned else set()
             whole = [(axes, b) for axes, b in subsets if axes in fed or (b is not None and b.union)]
             alone = [(axes, b) for axes, b in subsets if (axes, b) not in whole]
-            summands, unmeasured = self._products(group, alone)
+            with threads_for(1):  # many small products: on a busy machine threads would wait for each other
+                summands, unmeasured = self._products(group, alone)
             if whole:
                 more, lost = self._wholes(group, ranks, tuned, whole)
                 summands, unmeasured = summands + more, unmeasured + lost
@@ -96,8 +99,11 @@ class VarianceBuilder:
                 unmeasured.append(Summand(coefficient=1.0, arrays=(*asked, *marks)))
             if block is not None:
                 arrays: list[tuple[Parts, Array]] = [((p,), self._outside(group, p)) for p in outside]
-                arrays += [self._inside(group, axes, factors) for factors in self._components(group, axes, block)]
-                summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays)))
+                arrays += [
+                    self._inside(group, axes, factors, weights=block.weights)
+                    for factors in self._components(group, axes, block)
+                ]
+                summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes))
         return summands, [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
 
     def _wholes(
@@ -130,15 +136,18 @@ class VarianceBuilder:
                 elif strategy is None:
                     squares[k].append(np.sum(rows**2, axis=1))
                 else:
-                    squares[k].append(np.sum((rows @ strategy.pinv) ** 2, axis=1))
+                    solved, weights = rows @ strategy.pinv, block.weights
+                    squares[k].append(np.sum((solved if weights is None else solved / weights) ** 2, axis=1))
                     if not strategy.complete:
                         missing[k].append(present & strategy.leaves_span(rows))
         summands, unmeasured = [], []
-        for (block, _), own, lost in zip(targets.values(), squares, missing, strict=True):
+        for (block, spaces), own, lost in zip(targets.values(), squares, missing, strict=True):
+            touched = {a for axes, _ in spaces for a in axes}
+            inside = tuple(a for a in ranks if a in touched)
             if block is not None:
-                summands.append(_over_all(group, block.noise**2, np.concatenate(own)))
+                summands.append(_over_all(group, inside, block.noise**2, np.concatenate(own)))
             if lost and (marks := np.concatenate(lost)).any():
-                unmeasured.append(_over_all(group, 1.0, marks.astype(float)))
+                unmeasured.append(_over_all(group, inside, 1.0, marks.astype(float)))
         return summands, unmeasured
 
     def _gathered(
@@ -186,12 +195,22 @@ class VarianceBuilder:
         """Return the block's factors, grouped when a part of the group touches several of them."""
         factors = [(tuple(axes[a] for a in own), s) for own, s in block.factors]  # axes of the group
         links = [tuple(k for k, (own, _) in enumerate(factors) if set(own) & set(part.axes)) for part in group.parts]
-        return [[factors[k] for k in joined] for joined in coupled(len(factors), [x for x in links if x])]
+        if block.weights is not None:
+            links = [tuple(range(len(factors)))]
+        return [[factors[k] for k in joined] for joined in coupled_sets(len(factors), [x for x in links if x])]
 
     def _inside(
-        self, group: Group, axes: Axes, factors: Sequence[tuple[Axes, Strategy]], matrix: str = "pinv"
+        self,
+        group: Group,
+        axes: Axes,
+        factors: Sequence[tuple[Axes, Strategy]],
+        matrix: str = "pinv",
+        weights: Array | None = None,
     ) -> tuple[Parts, Array]:
-        """Return squared norms of (class rows) matrix over the queries of the parts that the factors touch."""
+        """Return squared norms of (class rows) matrix / weights over the queries of the parts that factors touch.
+
+        ``matrix`` is "pinv", "span", or "whole" for the identity.
+        """
         covered = {a for own, _ in factors for a in own}
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
         touched = [(group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered)) for p in parts]
@@ -200,17 +219,18 @@ class VarianceBuilder:
         order = tuple(a for part, inside in touched for a in (part.axes[i] for i in inside))
         key = (
             tuple((part.key, inside) for part, inside in touched),
-            tuple((_ranks(own, order), id(s)) for own, s in factors),
+            tuple((tuple(order.index(a) for a in own), id(s)) for own, s in factors),
             centers,
             matrix,
+            id(weights),
         )
         if key not in self._arrays:
             alone = len(touched) == 1 and len(touched[0][0].sizes) == 1
-            if matrix == "pinv" and alone and touched[0][0].sizes == factors[0][1].sizes:
+            if weights is None and matrix == "pinv" and alone and touched[0][0].sizes == factors[0][1].sizes:
                 part, strategy = touched[0][0], factors[0][1]
                 self._arrays[key] = np.maximum(part.family.quadratic(part.sizes, strategy.cell_covariance), 0.0)
             else:
-                self._arrays[key] = self._coupled_array(touched, names, factors, order, matrix)
+                self._arrays[key] = self._coupled_array(touched, names, factors, order, matrix, weights)
         return parts, self._arrays[key]
 
     def _coupled_array(
@@ -220,8 +240,9 @@ class VarianceBuilder:
         factors: Sequence[tuple[Axes, Strategy]],
         order: Axes,
         matrix: str,
+        weights: Array | None,
     ) -> Array:
-        """Return squared norms of (class rows) matrix over all queries of the touched parts."""
+        """Return squared norms of (class rows) matrix / weights over all queries of the touched parts."""
         rows = []
         for (part, inside), own in zip(touched, names, strict=True):
             given = [self.centers.get(n) for n in own]
@@ -239,12 +260,13 @@ class VarianceBuilder:
                 )
             tensor = tensor.reshape(len(tensor), *(size[a] for a in order))
             remaining = list(order)
-            for axes, strategy in factors:
+            for axes, strategy in factors if matrix != "whole" else ():
                 positions = [1 + remaining.index(a) for a in axes]
-                shaped = np.eye(strategy.dimension) if matrix == "whole" else getattr(strategy, matrix)
+                shaped = getattr(strategy, matrix)
                 shaped = shaped.reshape(*(size[a] for a in axes), -1)
                 tensor = np.tensordot(tensor, shaped, axes=(positions, list(range(len(axes)))))
                 remaining = [a for a in remaining if a not in axes]
+            tensor = tensor if weights is None else tensor / weights
             squares = np.einsum("qr,qr->q", *(tensor.reshape(len(tensor), -1),) * 2)
             out[start : start + step] = squares.reshape(-1, *out.shape[1:])
         return out
@@ -275,13 +297,10 @@ class VarianceBuilder:
         return out
 
 
-def _over_all(group: Group, coefficient: float, values: Array) -> Summand:
+def _over_all(group: Group, axes: Axes, coefficient: float, values: Array) -> Summand:
     """Return a summand with one value a query of the group."""
     if not group.parts:
-        return Summand(coefficient=coefficient * float(values[0]), arrays=())
+        return Summand(coefficient=coefficient * float(values[0]), arrays=(), axes=axes)
     counts = tuple(p.count for p in group.parts)
-    return Summand(coefficient=coefficient, arrays=((tuple(range(len(counts))), values.reshape(counts)),))
-
-
-def _ranks(own: Axes, order: Axes) -> Axes:
-    return tuple(order.index(a) for a in own)
+    arrays = ((tuple(range(len(counts))), values.reshape(counts)),)
+    return Summand(coefficient=coefficient, arrays=arrays, axes=axes)

@@ -37,7 +37,7 @@ def use_plan_file() -> None:
 
 
 studio = frame.header(
-    frame.PAGES[2], "See how exact every answer will be, and what it costs, before data is touched.", TUTORIAL
+    frame.page("Preview"), "See how exact every answer will be, and what it costs, before data is touched.", TUTORIAL
 )
 st.header("Budget")
 budget_form.budget(studio.budget)
@@ -60,6 +60,6 @@ with right:
     show_kept("plan_file")
 frame.footer(
     code=code.plan_code(studio),
-    target=frame.PAGES[3],
+    target=frame.page("Release"),
     reason="" if made is not None else "there is no plan yet; see above.",
 )

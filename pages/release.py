@@ -1,5 +1,7 @@
 """Release page: rehearse on simulated records, then measure the real ones once and hand out the answers."""
 
+from collections.abc import Callable, Mapping
+
 import streamlit as st
 
 from engine import Measurement, Plan
@@ -23,14 +25,21 @@ def start_rehearsal(plan: Plan, key: str, rows: int, seed: int) -> None:
     work.start(key, tasks.rehearse, plan.to_json(), rows, seed)
 
 
-def look(found: Measurement, *, key: str, records: object = None, ledger: str = "") -> None:
+def look(
+    found: Measurement,
+    *,
+    key: str,
+    records: object = None,
+    ledger: str = "",
+    more: Mapping[str, Callable] | None = None,
+) -> None:
     """The views of a measurement."""
     views = {
         "Answers": lambda: results_view.browse(found, key=key, records=records),
         "Ask something else": lambda: results_view.ask(found, key=key),
         "Download": lambda: results_view.downloads(found, key=key, ledger=ledger),
     }
-    show.tabs(views, key=f"{key}_view")
+    show.tabs(views | dict(more or {}), key=f"{key}_view")
 
 
 def rehearse(plan: Plan) -> str:
@@ -49,7 +58,8 @@ def rehearse(plan: Plan) -> str:
     found = Measurement(plan=plan, dataset="", key="", utc="", rehearsal=True, **done.result)
     st.warning("REHEARSAL on simulated records: nothing here may be published, and nothing was spent.", icon="🎭")
     records = results_view.simulated(plan.schema.to_json(), rows, seed)
-    look(found, key="rehearsal", records=records)
+    check = lambda: results_view.coverage(plan, rows=rows, seed=seed)  # noqa: E731
+    look(found, key="rehearsal", records=records, more={"Do the intervals hold?": check})
     return script
 
 
@@ -105,7 +115,9 @@ def remember(status: object) -> None:
 
 
 STEPS = {"1. Rehearse": rehearse, "2. Release": release}
-studio = frame.header(frame.PAGES[3], "Rehearse, then measure the records once and hand out the answers.", TUTORIAL)
+studio = frame.header(
+    frame.page("Release"), "Rehearse, then measure the records once and hand out the answers.", TUTORIAL
+)
 made = plans.plan_of(studio)
 script = ""
 if made is not None:

@@ -151,7 +151,7 @@ def at_a_glance(schema: Schema) -> None:
 
 
 studio = frame.header(
-    frame.PAGES[0], "Say what is publicly known about the records: columns and their values.", TUTORIAL
+    frame.page("Schema"), "Say what is publicly known about the records: columns and their values.", TUTORIAL
 )
 starting_points()
 if studio.schema is not None:
@@ -175,6 +175,6 @@ else:
     st.caption(plain(f"Columns that will be looked for in the records: {names}"))
 frame.footer(
     code=code.schema_script(studio.schema).text(),
-    target=frame.PAGES[1],
+    target=frame.page("Workload"),
     reason="" if studio.schema is not None else "choose or build a schema first.",
 )

@@ -1,12 +1,10 @@
 """Workload page: which counting queries the release has to answer, and how much each of them matters."""
 
-from dataclasses import replace
-
 import streamlit as st
 
 from engine import Workload, ask, charts
-from pages.parts import code, frame, group_form, show, state
-from pages.parts.words import count, kept_for, show_kept
+from pages.parts import code, frame, group_form, group_table, range_form, show, sql_form, state
+from pages.parts.words import kept_for, show_kept
 
 frame.require()
 
@@ -17,7 +15,12 @@ TUTORIAL = (
     "budget allows, so list what you will publish and nothing else. A larger **weight** makes a group more exact at "
     "the cost of the others."
 )
-MAX_CHOICES = 2_000  # groups that a list to choose from may hold
+FORMS = {
+    "All k-way sets": group_form.all_ways,
+    "One set of attributes": group_form.one_set,
+    "Drag a range": range_form.drag_range,
+    "Write SQL": sql_form.write_sql,
+}
 
 
 def use_file() -> None:
@@ -33,21 +36,6 @@ def clear() -> None:
     state.change(workload=Workload(state.current().schema), redraw=True)
 
 
-def remove(chosen: list[int]) -> None:
-    """Remove the chosen groups."""
-    workload = state.current().workload
-    kept = tuple(g for i, g in enumerate(workload.groups) if i not in set(chosen))
-    state.change(workload=Workload(workload.schema, kept), redraw=True)
-
-
-def weigh(chosen: list[int]) -> None:
-    """Give the chosen groups the weight of the form."""
-    workload = state.current().workload
-    weight = st.session_state.new_weight
-    groups = tuple(replace(g, weight=weight) if i in set(chosen) else g for i, g in enumerate(workload.groups))
-    state.change(workload=Workload(workload.schema, groups), redraw=True)
-
-
 def sizes(workload: Workload) -> None:
     """Live counts."""
     one, two, three = st.columns(3)
@@ -55,29 +43,6 @@ def sizes(workload: Workload) -> None:
     two.metric("Queries", charts.number(workload.queries), help="Numbers that will be published")
     cells = ask.counted_cells(workload)
     three.metric("Cells to count", charts.number(cells), help="Cells of the tables that the records are counted in")
-
-
-def groups_table(workload: Workload) -> None:
-    """Every group, and what can be done with some of them."""
-    show.table(ask.workload_table(workload), name="groups", alt="Groups of the workload", height=300)
-    if len(workload.groups) > MAX_CHOICES:
-        st.caption(f"More than {MAX_CHOICES:,} groups cannot be picked one by one; use undo, clear, or a file.")
-        return
-    chosen = st.multiselect(
-        "Groups to change",
-        range(len(workload.groups)),
-        format_func=lambda i: (
-            f"{i}: {' × '.join(workload.groups[i].attributes) or 'total'}, {workload.groups[i].family_text}"
-        ),
-        key=f"chosen_{state.version()}",
-        placeholder="Pick groups by name",
-    )
-    left, middle, right = st.columns([1, 1, 1], vertical_alignment="bottom")
-    left.button(
-        f"Remove {count(len(chosen), 'group')}", disabled=not chosen, on_click=remove, args=(chosen,), key="remove"
-    )
-    middle.number_input("New weight", min_value=0.0, value=1.0, step=0.5, key="new_weight")
-    right.button("Set this weight", disabled=not chosen, on_click=weigh, args=(chosen,), key="weigh")
 
 
 def files(workload: Workload) -> None:
@@ -100,33 +65,29 @@ def files(workload: Workload) -> None:
 
 
 studio = frame.header(
-    frame.PAGES[1], "Say which counts will be published, before anyone looks at the records.", TUTORIAL
+    frame.page("Workload"), "Say which counts will be published, before anyone looks at the records.", TUTORIAL
 )
 if studio.workload is None:
     st.info(
         "There is no schema yet. Choose one on the Schema page, or open a workload file, which brings one.", icon="📋"
     )
     if st.button("← Back to Schema", key="back"):
-        st.switch_page(frame.PAGES[0].file)
+        st.switch_page(frame.page("Schema").file)
     st.file_uploader("Open a workload file", type=["json"], key="workload_file", on_change=use_file, max_upload_size=50)
     show_kept("file")
     st.stop()
 sizes(studio.workload)
 st.header("Add queries")
-show.tabs(
-    {"All k-way sets": group_form.all_ways, "One set of attributes": group_form.one_set},
-    key="add_how",
-    arguments=(studio.workload.schema,),
-)
+show.tabs(FORMS, key="add_how", arguments=(studio.workload.schema,))
 st.header("Groups of the workload")
 if studio.workload.groups:
-    groups_table(studio.workload)
+    group_table.groups(studio.workload)
 else:
-    st.info("No group yet. Add all k-way sets or one set of attributes above.", icon="🧮")
+    st.info("No group yet. Add all k-way sets, one set of attributes, a range, or SQL above.", icon="🧮")
 st.header("Keep it")
 files(studio.workload)
 frame.footer(
     code=code.workload_script(studio).text(),
-    target=frame.PAGES[2],
+    target=frame.page("Preview"),
     reason="" if studio.workload.groups else "add at least one group of queries first.",
 )

@@ -133,6 +133,7 @@ class Explicit:
     """A plan as one matrix: every strategy row of every block on the full domain, divided by its noise."""
 
     def __init__(self, plan):
+        self.law = plan.budget.law
         self.blocks = {space: block_rows(plan.schema, b) / b.noise for space, b in plan.blocks.items()}
         self.rows = np.concatenate(list(self.blocks.values()))
         _, s, vt = np.linalg.svd(self.rows, full_matrices=False)
@@ -141,12 +142,21 @@ class Explicit:
 
     @property
     def pcost(self):
-        """Privacy cost by definition: largest diagonal entry of B^T Sigma^-1 B."""
-        return float(np.max(np.sum(self.rows**2, axis=0)))
+        """Privacy cost by definition: largest diagonal entry of B^T Sigma^-1 B, or the squared epsilon of Laplace."""
+        return self._cost(self.rows)
 
     def block_pcost(self, space):
         """Privacy cost of releasing one block alone."""
-        return float(np.max(np.sum(self.blocks[space] ** 2, axis=0)))
+        return self._cost(self.blocks[space])
+
+    def _cost(self, rows):
+        if self.law == "laplace":
+            return float(np.max(np.sum(np.abs(rows), axis=0))) ** 2 * 2  # rows are divided by sqrt(2) times the scale
+        return float(np.max(np.sum(rows**2, axis=0)))
+
+    def of_group(self, number):
+        """What answers a group."""
+        return self
 
     def covariance(self, W):
         """Covariance of the best linear unbiased answers, W (B^T Sigma^-1 B)^+ W^T."""
@@ -162,6 +172,53 @@ class Explicit:
         """Whether each query lies in the row space of what is measured."""
         left = W - (W @ self.vt.T) @ self.vt
         return np.linalg.norm(left, axis=1) <= 1e-7 * np.linalg.norm(W, axis=1)
+
+
+class Nothing:
+    """What answers a group without weight that no component was made for."""
+
+    def variances(self, W):
+        return np.where(W.any(axis=1), math.inf, 0.0)
+
+
+class LocalExplicit(Explicit):
+    """A plan of components, each answering on its own: local least squares."""
+
+    def __init__(self, plan):
+        super().__init__(plan)
+        self.parts = []
+        for rows in self.blocks.values():
+            part = object.__new__(Explicit)
+            part.rows, part.law = rows, self.law
+            _, s, vt = np.linalg.svd(rows, full_matrices=False)
+            part.s, part.vt = s[s > RANK * s[0]], vt[s > RANK * s[0]]
+            self.parts.append(part)
+        self.answered_by = plan.answered_by
+        self.reach = [set(b.attributes) for b in plan.components]
+
+    def of_group(self, number):
+        return self.parts[self.answered_by[number]] if self.answered_by[number] >= 0 else Nothing()
+
+    def variances(self, W):
+        return np.min([part.variances(W) for part in self.parts], axis=0)
+
+    def answers(self, W):
+        return np.any([part.answers(W) for part in self.parts], axis=0)
+
+    def covariance(self, W):
+        each = np.array([part.variances(W) for part in self.parts])
+        chosen = np.argmax(each <= each.min(axis=0) * (1 + 1e-6), axis=0)  # among equals the first one answers
+        out = np.zeros((len(W), len(W)))
+        for number, part in enumerate(self.parts):
+            own = [i for i, c in enumerate(chosen) if c == number]
+            if own:
+                out[np.ix_(own, own)] = part.covariance(W[own])
+        return out
+
+
+def explicit(plan):
+    """The explicit matrices of a plan of either kind."""
+    return LocalExplicit(plan) if hasattr(plan, "answered_by") else Explicit(plan)
 
 
 def residual_projector(sizes, inside):

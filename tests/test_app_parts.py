@@ -14,8 +14,9 @@ from engine import Attribute, Budget, Schema, Workload, plan
 from engine.errors import PlanError, SchemaError, WorkloadError
 from engine.families import Custom, Random
 from engine.intervals import Width
+from engine.matrix_file import read_matrix
 from pages.parts import code, link, schema_table
-from pages.parts.family_form import FORMS, SINGLE, matrix_rows
+from pages.parts.family_form import FORMS, SINGLE
 from pages.parts.state import History, Studio, fitted, renamed
 from pages.parts.words import plain
 
@@ -141,7 +142,7 @@ def test_edges_that_cannot_be_read(text: str) -> None:
 @pytest.mark.parametrize("content", [b"", b"1,2\n3\n", b"a,b\n", b"\xff\xfe\x00", b"1,,2\n", b'"' * 50])
 def test_matrix_files_that_are_none(content: bytes) -> None:
     with pytest.raises(WorkloadError):
-        matrix_rows(content)
+        read_matrix(content)
 
 
 def test_families_with_parameters_have_a_form() -> None:

@@ -61,6 +61,12 @@ def test_a_rehearsal_shows_the_truth_and_spends_nothing() -> None:
     assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
     session.set(rehearsal_view="Ask something else", rehearsal_ask_names=["vote"])
     assert "(rehearsal)" in session.said()
+    session.set(rehearsal_together="minus", rehearsal_other_names=["vote"])
+    assert ") minus (" in session.said()
+    assert next(m.value for m in session.app.metric if m.label == "Standard error").startswith("0")
+    session.set(rehearsal_view="Do the intervals hold?", coverage_rehearsals=20).press("coverage_start")
+    wait(session)
+    assert "In 20 rehearsals" in session.said()
     session.set(rehearsal_view="Download")
     assert "rehearsal=True" in session.app.code[-1].value
     session.set(rows=501)

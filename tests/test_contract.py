@@ -118,17 +118,41 @@ def rows_of(shape):
 
 
 @functools.cache
+def workload_for(mechanism, shape):
+    """The workload of a shape, or the marginals on the same attributes for a mechanism that serves marginals only."""
+    found = workload_of(shape)
+    if mechanism != "datacube":
+        return found
+    marginals = Workload(found.schema)
+    for group in found.groups:
+        importance = group.query_weights if math.prod(group.sizes) == group.count else None
+        marginals = marginals.add(group.attributes, "marginal", weight=group.weight, query_weights=importance)
+    return marginals
+
+
+@functools.cache
+def rows_for(mechanism, shape):
+    return oracles.workload_rows(workload_for(mechanism, shape))
+
+
+@functools.cache
 def optimum_of(shape):
     return oracles.class_optimum(workload_of(shape), 1.0)
+
+
+def budget_for(mechanism, pcost=1.0):
+    """A budget of the kind whose noise the mechanism draws."""
+    laws = {m.name: m.laws for m in SUITE}[mechanism]
+    return Budget(pcost=pcost) if "gaussian" in laws else Budget.pure(math.sqrt(pcost))
 
 
 @functools.cache
 def _planned(mechanism, options, shape):
     try:
-        made = plan(workload_of(shape), Budget(pcost=1.0), mechanism, **dict(options))
+        made = plan(workload_for(mechanism, shape), budget_for(mechanism), mechanism, **dict(options))
     except NotApplicable as reason:
         return str(reason), None
-    return made, oracles.Explicit(made)
+    return made, oracles.explicit(made)
 
 
 def planned(mechanism, options, shape):
@@ -143,21 +167,31 @@ def check_privacy(made, explicit):
     """The explicit matrices cost what the plan states, block by block, and that is the budget up to rounding."""
     parts = {space: explicit.block_pcost(space) for space in made.blocks}
     for space, block in made.blocks.items():
-        assert parts[space] <= block.pcost(made.max_records) <= parts[space] * (1 + SLACK), space
+        # in the L1 norm rounding is charged for every answer, which shows when there is hardly any budget
+        slack = SLACK if made.budget.pcost > 1e-3 else 10 * SLACK
+        nothing = 1e-9 * made.budget.pcost * (parts[space] == 0)  # rows that count no cell
+        assert parts[space] <= block.pcost(made.max_records) <= parts[space] * (1 + slack) + nothing, space
     assert explicit.pcost <= made.pcost <= made.budget.pcost
     assert made.pcost >= made.budget.pcost * (1 - SLACK)
-    assert made.pcost <= math.fsum(parts.values()) * (1 + SLACK)
+    epsilons = made.budget.law == "laplace"  # epsilons of Laplace noise add up, costs of Gaussian noise do
+    together = math.fsum(map(math.sqrt, parts.values())) ** 2 if epsilons else math.fsum(parts.values())
+    assert made.pcost <= together * (1 + slack)
 
 
 def check_tight(made, explicit):
-    """Some single record really costs the stated budget: the noise is not merely safe."""
+    """Some single record really costs the stated budget: the noise is not merely safe.
+
+    Components are charged one by one, so that no single record need be dearest in all of them.
+    """
+    if len(getattr(made, "components", ())) > 1:
+        return
     assert explicit.pcost >= made.pcost * (1 - SLACK)
 
 
 def check_variances(made, explicit, rows):
     """Variances of all queries, in order, are those of least squares on the explicit matrices."""
     for i, W in enumerate(rows):
-        expected, found = explicit.variances(W), made.variances(i)
+        expected, found = explicit.of_group(i).variances(W), made.variances(i)
         np.testing.assert_allclose(found, expected, rtol=EXACT, atol=1e-12, err_msg=f"group {i}")
         for start, stop in ((1, None), (0, len(W) // 2), (len(W) // 3, len(W) - 1), (len(W), None), (2, 1), (-1, None)):
             np.testing.assert_array_equal(made.variances(i, start, stop), found[start:stop])
@@ -165,7 +199,7 @@ def check_variances(made, explicit, rows):
 
 def check_summary(made, explicit, rows):
     """Figures of the whole and of every group follow from the variances."""
-    variances = [explicit.variances(W) for W in rows]
+    variances = [explicit.of_group(i).variances(W) for i, W in enumerate(rows)]
     weights = oracles.query_weights(made.workload)
     together, table = np.concatenate(variances), made.by_group()
     assert made.workload.queries == len(together) == table["queries"].sum()
@@ -197,10 +231,11 @@ def check_certificate(made, best=None):
     assert certificate.statement
     assert made.weighted_rmse * (1 + EXACT) >= oracles.svd_bound(made.workload, made.budget.pcost)
     if best is not None:
+        # the oracle drops eigenvalues below 1e-14 of the largest, so its own ends are good to 1e-7
         low, high = best
-        assert certificate.lower_bound <= high * (1 + EXACT)
-        assert made.weighted_rmse >= low * (1 - EXACT)
-        assert certificate.gap >= made.weighted_rmse / high - 1 - EXACT
+        assert certificate.lower_bound <= high * (1 + 1e-7)
+        assert made.weighted_rmse >= low * (1 - 1e-7)
+        assert certificate.gap >= made.weighted_rmse / high - 1 - 1e-7
 
 
 def check_optimal(made, best):
@@ -235,7 +270,7 @@ def check_any_query(made, explicit, rows, seed=0):
         else:
             with pytest.raises(NotAnswerable):
                 made.variance_of(attributes, tensor)
-    expected = explicit.covariance(np.array(full).reshape(len(full), -1))
+    expected = explicit.covariance(np.array(full).reshape(len(full), math.prod(sizes)))
     np.testing.assert_allclose(
         made.covariance(queries), expected, rtol=1e-8, atol=1e-9 * np.max(expected, initial=1e-3)
     )
@@ -274,10 +309,10 @@ def test_plan_is_what_its_matrices_do(mechanism, options, shape):
         return
     check_privacy(made, explicit)
     check_tight(made, explicit)
-    check_variances(made, explicit, rows_of(shape))
-    check_summary(made, explicit, rows_of(shape))
+    check_variances(made, explicit, rows_for(mechanism, shape))
+    check_summary(made, explicit, rows_for(mechanism, shape))
     check_certificate(made, class_of(made, shape))
-    check_any_query(made, explicit, rows_of(shape))
+    check_any_query(made, explicit, rows_for(mechanism, shape))
     check_round_trip(made)
 
 
@@ -316,26 +351,26 @@ def test_four_times_the_budget_halves_the_error(mechanism, options, shape):
     made, explicit = planned(mechanism, options, shape)
     if explicit is None:
         return
-    richer = plan(made.workload, Budget(pcost=4.0), mechanism, **options)
+    richer = plan(made.workload, budget_for(mechanism, 4.0), mechanism, **options)
     assert richer.weighted_rmse == pytest.approx(made.weighted_rmse / 2, rel=SLACK)
     assert richer.max_variance == pytest.approx(made.max_variance / 4, rel=2 * SLACK)
-    check_privacy(richer, oracles.Explicit(richer))
+    check_privacy(richer, oracles.explicit(richer))
 
 
 @pytest.mark.parametrize("budget", [1e-6, 0.37, 1e9])
 @every_case
 def test_budgets_of_any_size_are_kept(mechanism, options, budget):
-    made = plan(workload_of("nested"), Budget(pcost=budget), mechanism, **options)
-    explicit = oracles.Explicit(made)
+    made = plan(workload_for(mechanism, "nested"), budget_for(mechanism, budget), mechanism, **options)
+    explicit = oracles.explicit(made)
     check_privacy(made, explicit)
-    check_variances(made, explicit, rows_of("nested"))
+    check_variances(made, explicit, rows_for(mechanism, "nested"))
 
 
 @every_case
 def test_hash_names_the_request(mechanism, options):
     def hashed(weight=1.0, budget=1.0, **more):
-        asked = Workload(shapes.numeric(4, 3)).add(("a", "b"), "prefix", weight=weight).add("a", "marginal")
-        return plan(asked, Budget(pcost=budget), mechanism, **options, **more).hash
+        asked = Workload(shapes.numeric(4, 3)).add(("a", "b"), "marginal", weight=weight).add("a", "marginal")
+        return plan(asked, budget_for(mechanism, budget), mechanism, **options, **more).hash
 
     assert hashed() == hashed()
     assert len({hashed(), hashed(weight=2.0), hashed(budget=2.0), hashed(max_records=1000)}) == 4
@@ -344,8 +379,10 @@ def test_hash_names_the_request(mechanism, options):
 @pytest.mark.parametrize("records", [1, 10**3, 10**12])
 @every_case
 def test_public_cap_on_records_is_paid_for(mechanism, options, records):
-    made = plan(workload_of("nested"), Budget(pcost=1.0), mechanism, max_records=records, **options)
-    explicit = oracles.Explicit(made)
+    made = plan(
+        workload_for(mechanism, "nested"), budget_for(mechanism, 1.0), mechanism, max_records=records, **options
+    )
+    explicit = oracles.explicit(made)
     assert explicit.pcost <= made.pcost <= 1.0
     if records <= 10**3:
         check_tight(made, explicit)
@@ -354,6 +391,8 @@ def test_public_cap_on_records_is_paid_for(mechanism, options, records):
 @pytest.mark.parametrize("stop_at", [1, 2, 5])
 @every_case
 def test_progress_cancels(mechanism, options, stop_at):
+    if stop_at == 5 and mechanism not in RESIDUAL:
+        return  # a fixed strategy is there after two steps
     heard = []
 
     def listen(fraction, text):
@@ -364,14 +403,20 @@ def test_progress_cancels(mechanism, options, stop_at):
         return len(heard) < stop_at
 
     with pytest.raises(Cancelled):
-        plan(workload_of("cyclic"), Budget(pcost=1.0), mechanism, progress=listen, **options)
+        plan(workload_for(mechanism, "cyclic"), budget_for(mechanism, 1.0), mechanism, progress=listen, **options)
     assert len(heard) == stop_at
 
 
 @every_case
 def test_progress_rises_to_one(mechanism, options):
     heard = []
-    plan(workload_of("cyclic"), Budget(pcost=1.0), mechanism, progress=lambda f, _: heard.append(f), **options)
+    plan(
+        workload_for(mechanism, "cyclic"),
+        budget_for(mechanism, 1.0),
+        mechanism,
+        progress=lambda f, _: heard.append(f),
+        **options,
+    )
     assert heard == sorted(heard)
     assert heard[-1] == 1.0
 
@@ -379,10 +424,10 @@ def test_progress_rises_to_one(mechanism, options):
 @pytest.mark.parametrize("shape", ["symmetric", "mixed_three", "cyclic"])
 @every_case
 def test_time_limit_gives_an_honest_plan(mechanism, options, shape):
-    made = plan(workload_of(shape), Budget(pcost=1.0), mechanism, time_limit=1e-9, **options)
-    explicit = oracles.Explicit(made)
+    made = plan(workload_for(mechanism, shape), budget_for(mechanism, 1.0), mechanism, time_limit=1e-9, **options)
+    explicit = oracles.explicit(made)
     check_privacy(made, explicit)
-    check_variances(made, explicit, rows_of(shape))
+    check_variances(made, explicit, rows_for(mechanism, shape))
     check_certificate(made, class_of(made, shape))
     check_round_trip(made)
     if mechanism == "querysmasher" and not options:
@@ -395,20 +440,22 @@ def test_time_limit_gives_an_honest_plan(mechanism, options, shape):
 def test_memory_limit_refuses_or_falls_back(mechanism, options, shape):
     for limit in (1.0, 30_000.0):
         try:
-            made = plan(workload_of(shape), Budget(pcost=1.0), mechanism, memory_limit=limit, **options)
+            made = plan(
+                workload_for(mechanism, shape), budget_for(mechanism, 1.0), mechanism, memory_limit=limit, **options
+            )
         except NotApplicable:
             continue
         except LimitExceeded as refusal:
             assert "memory" in str(refusal)  # noqa: PT017  (the plan may also be made)
             continue
         check_certificate(made)
-        check_summary(made, oracles.Explicit(made), rows_of(shape))
+        check_summary(made, oracles.explicit(made), rows_for(mechanism, shape))
 
 
 def test_alternation_is_honest_and_kept_on_file():
     shape = "coupled"
     made = plan(workload_of(shape), Budget(pcost=1.0), memory_limit=9_000.0)
-    explicit = oracles.Explicit(made)
+    explicit = oracles.explicit(made)
     assert "alternating" in made.certificate.statement
     check_privacy(made, explicit)
     check_variances(made, explicit, rows_of(shape))
@@ -467,13 +514,13 @@ def test_random_workloads(workload, case):
     rows, weights = oracles.workload_rows(workload), oracles.query_weights(workload)
     if not any(np.any(W[w > 0]) for W, w in zip(rows, weights, strict=True)):
         with pytest.raises(EngineError):
-            plan(workload, Budget(pcost=1.0), mechanism, **options)
+            plan(workload, budget_for(mechanism, 1.0), mechanism, **options)
         return
     try:
-        made = plan(workload, Budget(pcost=1.0), mechanism, **options)
+        made = plan(workload, budget_for(mechanism, 1.0), mechanism, **options)
     except NotApplicable:
         return
-    explicit = oracles.Explicit(made)
+    explicit = oracles.explicit(made)
     check_privacy(made, explicit)
     check_variances(made, explicit, rows)
     check_summary(made, explicit, rows)
@@ -497,7 +544,7 @@ def test_queries_that_hardly_count_are_answered_or_refused_never_half_measured(s
             assert scale < 1e-5
             assert "1e" in str(refusal) or "weight" in str(refusal)  # noqa: PT017
             continue
-        explicit = oracles.Explicit(made)
+        explicit = oracles.explicit(made)
         for i, W in enumerate(oracles.workload_rows(workload)):
             np.testing.assert_allclose(made.variances(i), explicit.variances(W), rtol=1e-6, atol=1e-9)
 
@@ -632,7 +679,7 @@ def scaled_rows(made):
 
 def check_claims(made, rows, best=None):
     """The checks that every plan of the suite passes."""
-    explicit = oracles.Explicit(made)
+    explicit = oracles.explicit(made)
     check_privacy(made, explicit)
     check_tight(made, explicit)
     check_variances(made, explicit, rows)
@@ -666,7 +713,7 @@ def test_a_plan_for_other_weights_or_with_swapped_strategies_is_not_called_optim
     made, _ = planned("querysmasher", {}, "same_size")
     check_optimal(made, best)
     swapped = dataclasses.replace(made, blocks=swapped_strategies(made).blocks)  # consistent and private, but worse
-    check_variances(swapped, oracles.Explicit(swapped), rows_of("same_size"))
+    check_variances(swapped, oracles.explicit(swapped), rows_of("same_size"))
     with pytest.raises(AssertionError):
         check_optimal(swapped, best)
     boast = dataclasses.replace(made, bound=made.bound * 1.001)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 import demo_data
 from engine import MECHANISMS, Attribute, Budget, Schema, Workload, compare, load_plan, plan
-from engine.errors import PlanError
+from engine.compare import comparison
+from engine.errors import Cancelled, PlanError
 from engine.mechanisms.base import Mechanism
 
 
@@ -73,9 +75,19 @@ def test_compare_ranks_every_mechanism_and_gives_reasons() -> None:
     found = compare(workload, Budget(pcost=2.0), jobs=2)
     assert list(found.columns) == ["mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"]
     assert len(found) == sum(len(m.variants) for m in MECHANISMS)
-    assert (found["status"] == "ok").all()
-    assert found["rmse"].is_monotonic_increasing
-    assert found.loc[0, "mechanism"] == "querysmasher (centers=tuned)"
+    gaussian = {m.name for m in MECHANISMS if "gaussian" in m.laws}
+    served = found["mechanism"].str.split(" ").str[0].isin(gaussian)
+    marginals = found["mechanism"] == "datacube"
+    assert (found["status"][served & ~marginals] == "ok").all()
+    assert found["status"][marginals].str.contains("marginals").all()
+    assert found["status"][~served].str.contains("pure epsilon").all()
+    assert found["rmse"].dropna().is_monotonic_increasing
+    best = found["mechanism"].tolist()
+    # on so few cells HDMM searches the whole domain, and tuned plans measure all spaces together
+    assert set(best[:3]) == {"optimum", "hdmm", "querysmasher (centers=tuned)"}
+    assert found.loc[2, "rmse"] == pytest.approx(found.loc[0, "rmse"], rel=1e-4)
+    assert found.loc[0, "gap"] == pytest.approx(0.0, abs=1e-4)  # to a bound for all mechanisms
+    assert (found["gap"].dropna() > 0).all()
     own = plan(workload, Budget(pcost=2.0))
     row = found.set_index("mechanism").loc["querysmasher"]
     assert row["rmse"] == pytest.approx(own.rmse)
@@ -83,6 +95,28 @@ def test_compare_ranks_every_mechanism_and_gives_reasons() -> None:
     odd = compare(workload, Budget(pcost=2.0), ["wff", "nonsense", ("wff", {"speed": 3})], memory_limit=1e3)
     assert odd["rmse"].isna().all()
     assert odd["status"].str.contains("GB|no mechanism|no option").all()
+
+
+def test_comparisons_keep_what_came_of_a_request_and_return_its_plans() -> None:
+    workload = Workload.all_ways(Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)]), (1, 2))
+    heard: list[str] = []
+
+    def listen(fraction: float, text: str) -> None:
+        heard.append(text)
+
+    first = comparison(workload, Budget(pcost=0.3), ["wff", "identity"], progress=listen)
+    assert heard
+    heard.clear()
+    again = comparison(workload, Budget(pcost=0.3), ["wff", "identity"], progress=listen)
+    assert not heard  # nothing had to run
+    pd.testing.assert_frame_equal(first.frame, again.frame)
+    for label, text in first.plans.items():
+        made = load_plan(text)
+        row = first.frame.set_index("mechanism").loc[label]
+        assert made.rmse == pytest.approx(row["rmse"])
+        assert row["gap"] == pytest.approx(made.weighted_rmse / first.bound - 1)
+    with pytest.raises(Cancelled):
+        comparison(workload, Budget(pcost=0.4), ["wff"], progress=lambda fraction, text: False)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)

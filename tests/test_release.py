@@ -174,7 +174,7 @@ def test_a_crash_between_spend_and_save_never_draws_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(measuring, "_draw", dies)
+        patched.setattr(measuring, "draw", dies)
         with pytest.raises(KeyboardInterrupt):
             measure(small_plan, records, dataset="survey", ledger=ledger)
     assert draws == [pytest.approx(small_plan.pcost)], "the spend is durable before anything is drawn"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,11 +12,12 @@ import pytest
 
 from benchmarks.random_small import joint_workload, product_workload
 from engine import Budget, Workload, forecast, load_plan, measure, plan
-from engine.decomposition import Complement, decompose
+from engine.decomposition import Complement, Factor, decompose
 from engine.errors import NotAnswerable, PlanError
 from engine.families import Custom
 from engine.lifts import SplitLift
 from engine.pieces import pieces, positions
+from engine.search import Search
 from engine.unions import choose_unions, unite, work_of
 from tests import oracles
 from tests.shapes import SHAPES, numeric
@@ -169,6 +171,38 @@ def test_queries_that_drown_in_a_union_are_measured_apart():
     small = Workload(schema).add("b", "prefix").add("a", Custom([[1e5, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 1]]))
     for workload in (light, small):
         assert np.isfinite(tuned(workload).rmse)
+
+
+def test_searches_of_unions_are_told_apart():
+    """Equal Grams on one table have other strategies when they are about other spaces, centers or complements."""
+    sizes, centers, complement = some_split(np.random.default_rng(6))
+    factor = Factor(sizes=sizes[:2], matrix=np.eye(6))
+    searches = [
+        Search(factor=factor, centers=given, complements=passed, spaces=spaces)
+        for given in ((None, None), (centers[0], None))
+        for passed in ({}, {(0, 1): complement}, {(0, 1): replace(complement, by_total=np.zeros(6))})
+        for spaces in ((), ((), (0,), (1,), (0, 1)), ((1,), (0,), (0, 1)))
+    ]
+    assert len({s.key for s in searches}) == len({s.shape for s in searches}) == len(searches)
+
+
+def test_a_union_from_the_cache_is_the_same_plan():
+    workload = SHAPES["nested"]()
+    first, again = tuned(workload), tuned(workload)
+    assert first.unions == again.unions != {}
+    assert first.to_json() == again.to_json()
+    assert tuned(workload, cache=False).rmse == pytest.approx(first.rmse, rel=SOLVED)
+
+
+@pytest.mark.parametrize("objective", ["max", "lp"])
+def test_other_objectives_measure_spaces_apart(objective):
+    workload = Workload(numeric(4, 3)).add(("a", "b"), "affine").add("a", "prefix")
+    made = tuned(workload, objective=objective)
+    assert not made.unions
+    check_round_trip(made)
+    document = json.loads(made.to_json())
+    with pytest.raises(PlanError):
+        load_plan(_changed(document, [[["a", "b"], [[], ["a"], ["b"], ["a", "b"]]]]))
 
 
 def test_memory_limits_unions():

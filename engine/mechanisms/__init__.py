@@ -6,6 +6,11 @@ from typing import Any
 
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism
+from engine.mechanisms.baselines import GaussianQueries, Identity, LaplaceQueries
+from engine.mechanisms.classic import GreedyHierarchical, Hierarchical, LevelSelection, Wavelet
+from engine.mechanisms.hdmm import HDMM
+from engine.mechanisms.marginal_tables import DataCube
+from engine.mechanisms.optimum import Optimum
 from engine.mechanisms.querysmasher import QuerySmasher
 from engine.mechanisms.residualplanner import ResidualPlanner, ResidualPlannerPlus
 from engine.mechanisms.wff import WeightedFourier
@@ -14,8 +19,23 @@ from engine.plan_file import check_rebuilt, parse_plan
 from engine.privacy import Budget
 from engine.workload import Workload
 
-MECHANISMS: tuple[type[Mechanism], ...] = (QuerySmasher, ResidualPlannerPlus, ResidualPlanner, WeightedFourier)
-LIMITS = ("time_limit", "memory_limit", "progress")
+MECHANISMS: tuple[type[Mechanism], ...] = (
+    QuerySmasher,
+    ResidualPlannerPlus,
+    ResidualPlanner,
+    WeightedFourier,
+    HDMM,
+    Optimum,
+    LevelSelection,
+    DataCube,
+    Hierarchical,
+    GreedyHierarchical,
+    Wavelet,
+    Identity,
+    GaussianQueries,
+    LaplaceQueries,
+)
+LIMITS = ("time_limit", "memory_limit", "progress", "workers", "cache")
 
 
 def mechanism_class(name: str) -> type[Mechanism]:
@@ -48,7 +68,8 @@ def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **
     ----------
     mechanism : name of a mechanism in ``MECHANISMS``.
     options : the mechanism's own, and ``objective``, ``max_records``, ``time_limit`` (seconds), ``memory_limit``
-        (bytes) and ``progress``, a callback of (fraction, text) that may return False to cancel.
+        (bytes), ``progress``, a callback of (fraction, text) that may return False to cancel, ``workers``, the number
+        of processes (1 for none), and ``cache``, whether to use and keep what searches find.
 
     Guarantee: the privacy cost of the plan, recomputed from the matrices and noise scales that it will release, is at
     most ``budget.pcost``.

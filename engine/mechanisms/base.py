@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from engine.blocks import MAX_RECORDS
-from engine.errors import Cancelled, PlanError
+from engine.errors import Cancelled, NotApplicable, PlanError
+from engine.objectives import LARGEST_POWER, OBJECTIVES, Objective, check_targets, objective
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
+from engine.solve_cache import SolveCache, default_cache
 from engine.workload import Workload
 
 Progress = Callable[[float, str], object]
-OBJECTIVES = ("sum",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What planning may take: seconds, bytes, and whom to tell about progress.
+    """What planning may take: seconds, bytes, workers; whom to tell about progress; whether to remember.
 
-    ``progress`` is called with a fraction and a text; when it returns False, or raises, planning stops.
+    ``progress`` is called with a fraction and a text; when it returns False, or raises, planning stops.  ``workers`` is
+    the number of processes that search side by side, 1 for none; left out, large work uses all cores, or what the
+    caller's `joblib.parallel_config` says.  ``cache=False`` neither uses nor keeps what searches found.
     """
 
     time_limit: float | None = None
     memory_limit: float = 4e9
     progress: Progress | None = None
+    workers: int | None = None
+    cache: bool = True
 
     def __post_init__(self) -> None:
         for name in ("time_limit", "memory_limit"):
@@ -39,6 +44,17 @@ class Limits:
                 raise PlanError(f"{name} was {value!r}. Give a number above 0, or leave it out.")
         if self.progress is not None and not callable(self.progress):
             raise PlanError(f"progress was {self.progress!r}. Give a function of (fraction, text), or leave it out.")
+
+        if self.workers is not None and (
+            isinstance(self.workers, bool) or not isinstance(self.workers, int) or not 1 <= self.workers <= 1024
+        ):
+            raise PlanError(f"workers was {self.workers!r}. Give a whole number from 1 to 1024, or leave it out.")
+        if not isinstance(self.cache, bool):
+            raise PlanError(f"cache was {self.cache!r}. Give True or False.")
+
+    def solve_cache(self) -> SolveCache | None:
+        """Return where solutions are kept, or None."""
+        return default_cache() if self.cache else None
 
     def deadline(self) -> float:
         """Return the moment to stop at, on the monotonic clock."""
@@ -63,23 +79,49 @@ class Forecast:
 class Mechanism:
     """Base of all mechanisms; the fields of a subclass are its options, ``variants`` the choices worth comparing.
 
+    ``laws`` names the noise it can draw, which the kind of budget decides: "laplace" for pure epsilon.
+
     To add a mechanism, write one subclass in a file of its own and put it into ``MECHANISMS``.
+
+    Options of all
+    --------------
+    objective : "sum", the weighted sum of variances; "max", the largest variance of a query of positive weight; "lp",
+        (sum of weight times variance^power)^(1/power), between the two.  See `engine.objectives`.
+    power : p of "lp", from 1 to 100.
+    targets : for "max", standard errors that are fine, in counts: one number, or one a group.  The largest ratio of
+        standard error to target is minimised.
+    max_records : public cap on the number of records that a plan may be used for.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     meaning: ClassVar[str]
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
+    laws: ClassVar[tuple[str, ...]] = ("gaussian",)
 
     objective: str = "sum"
+    power: float = 2.0
+    targets: float | Sequence[float] | None = None
     max_records: int = MAX_RECORDS
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
+        if not isinstance(self.objective, str) or self.objective not in OBJECTIVES:
             raise PlanError(
                 f"The mechanism '{self.name}' has no objective {self.objective!r}. "
                 f"Choose one of {', '.join(OBJECTIVES)}."
             )
+        if (
+            isinstance(self.power, bool)
+            or not isinstance(self.power, (int, float))
+            or not 1 <= self.power <= LARGEST_POWER
+        ):
+            raise PlanError(
+                f"power was {self.power!r}. Give a number from 1 to {LARGEST_POWER:g}, or the objective 'max'."
+            )
+        if self.targets is not None:
+            if self.objective != "max":
+                raise PlanError(f"targets was {str(self.targets)[:60]}, but only the objective 'max' takes targets.")
+            object.__setattr__(self, "targets", check_targets(self.targets))
         if (
             isinstance(self.max_records, bool)
             or not isinstance(self.max_records, int)
@@ -88,8 +130,19 @@ class Mechanism:
             raise PlanError(f"max_records was {self.max_records!r}. Give a whole number from 1 to 2^50.")
 
     def options(self) -> dict[str, Any]:
-        """Return the options as JSON-ready data, without those that every plan records itself."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
+        """Return the options as JSON-ready data, without those that every plan records itself or that say nothing."""
+        out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
+        if self.objective != "lp":
+            del out["power"]
+        if self.targets is None:
+            del out["targets"]
+        elif isinstance(self.targets, tuple):
+            out["targets"] = list(self.targets)
+        return out
+
+    def goal(self, workload: Workload) -> Objective:
+        """Return what is minimised."""
+        return objective(self.objective, self.power, self.targets, workload)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         """Return what `plan` would take."""
@@ -104,14 +157,21 @@ class Mechanism:
         raise NotImplementedError
 
 
-def check_request(workload: Workload, budget: Budget) -> None:
-    """Raise PlanError unless there is something to plan."""
+def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("gaussian",)) -> None:
+    """Raise PlanError unless there is something to plan, NotApplicable when the budget needs another noise."""
     if not isinstance(workload, Workload) or not isinstance(budget, Budget):
         raise PlanError("A plan needs a Workload and a Budget, such as Budget(pcost=1.0).")
     if not workload.groups:
         raise PlanError("The workload asks no query. Add at least one group before planning.")
     if not any(g.weight > 0 and (g.query_weights is None or g.query_weights.any()) for g in workload.groups):
         raise PlanError("Every query has weight zero, so any noise would do. Give at least one group a weight above 0.")
+    if budget.law not in laws:
+        raise NotApplicable(
+            "This mechanism draws Gaussian noise, which keeps no budget of pure epsilon. Give the budget in rho, mu or "
+            "(epsilon, delta), or choose a mechanism with Laplace noise, such as 'hdmm'."
+            if budget.law == "laplace"
+            else "This mechanism draws Laplace noise and needs a budget of pure epsilon, Budget.pure(epsilon)."
+        )
 
 
 Options = Mapping[str, Any]

@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from engine.centers import tuned_centers
-from engine.complements import asks_products, can_tune, tuned_complements
+from engine.complements import asks_products, can_tune
 from engine.decomposition import Decomposition, Space, decompose
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
 from engine.plan import Solved
+from engine.search import PROBLEMS
 from engine.solvers import Options
-from engine.subworkload import PROBLEMS, SubworkloadSolver
+from engine.splits import SplitMemory
+from engine.subworkload import SubworkloadSolver
 from engine.unions import choose_unions, union_bytes
 from engine.workload import Workload
 
@@ -35,6 +36,7 @@ class QuerySmasher(ResidualMechanism):
     centers : "uniform", the decomposition of the paper; "tuned", at least as accurate up to ``gap``: see
         `engine.centers`, `engine.complements` for pairs asked by sums, differences or conditions of one's own, and
         `engine.unions` for spaces that one strategy measures together, up to the whole domain where that is small.
+        Other objectives than the sum measure every space on its own.
     solver : "optimal"; or the approximate "fourier" (closed form) and "eigenbasis" (a fixed basis).
     gap : relative RMSE gap at which a search stops.
     """
@@ -61,14 +63,16 @@ class QuerySmasher(ResidualMechanism):
         found = super().forecast(workload, limits)
         if self.centers != "tuned":
             return found
-        unions = choose_unions(workload, tuple(decompose(workload).spaces), limits.memory_limit)
+        unions: dict[Space, tuple[Space, ...]] = {}
+        if self.solver == "optimal" and self.goal(workload).linear:
+            unions = choose_unions(workload, tuple(decompose(workload).spaces), limits.memory_limit)
         more = max((union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0)
         # tuning solves every subworkload again some dozens of times, from a good start
         seconds = 40.0 * found.seconds + len(unions) * UNION_SECONDS
         return replace(found, seconds=seconds, memory=found.memory + min(more, limits.memory_limit))
 
     def choose_split(
-        self, workload: Workload, memory_limit: float, tell: Callable[[float, str], None], unions: bool = True
+        self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, unions: bool = True
     ) -> Solved:
         if self.centers != "tuned":
             return Solved(duals=())
@@ -76,22 +80,20 @@ class QuerySmasher(ResidualMechanism):
         if unions and self.solver == "optimal":
             tell(0.0, "Looking for spaces to measure together")
             spaces = tuple(decompose(workload).spaces)
-            together = choose_unions(workload, spaces, memory_limit)
+            together = choose_unions(workload, spaces, limits.memory_limit)
             if together and len(next(iter(together.values()))) == len(spaces):
                 return Solved(duals=(), unions=together)
-        if can_tune(workload):
-            centers, complements = tuned_complements(workload, tell)
-            found = Solved(duals=(), centers=centers, complements=complements, unions=together)
-            if not asks_products(workload):
-                return found
-            plain = Solved(duals=(), centers=tuned_centers(workload, tell), unions=together)
-            return min((found, plain), key=lambda split: self._error(workload, split, memory_limit))
-        return Solved(duals=(), centers=tuned_centers(workload, tell), unions=together)
+        memory = SplitMemory(workload, limits.solve_cache())
+        if not can_tune(workload):
+            return replace(memory.centers(tell), unions=together)
+        found = memory.complements(tell)
+        if asks_products(workload):
+            found = min((found, memory.centers(tell)), key=lambda split: self._error(workload, split, limits))
+        return replace(found, unions=together)
 
-    def _error(self, workload: Workload, split: Solved, memory_limit: float) -> float:
-        """Return the sum of sqrt(L_B) of a split without its unions."""
-        parts = self.split(workload, replace(split, unions={}))
-        limits = Limits(memory_limit=memory_limit)
+    def _error(self, workload: Workload, split: Solved, limits: Limits) -> float:
+        """Return the sum of sqrt(L_B) of a split without unions."""
+        parts = self.split(workload, split, self.axis_labels(workload))
         solver = self.space_solver(workload, parts, limits, math.inf)
         roots = [math.sqrt(solver.solve(sub).value) for sub in parts.subworkloads]
         return math.fsum(math.sqrt(scale) * roots[number] for number, scale in parts.spaces.values())
@@ -102,4 +104,5 @@ class QuerySmasher(ResidualMechanism):
             method=self.solver,
             options=Options(gap=self.gap, deadline=deadline),
             memory_limit=limits.memory_limit,
+            cache=limits.solve_cache(),
         )

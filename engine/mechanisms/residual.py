@@ -21,15 +21,17 @@ from engine.decomposition import Decomposition, Space, Subworkload, decompose
 from engine.errors import LimitExceeded, PlanError
 from engine.family import Array
 from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_request
+from engine.mechanisms.emphasised import EVALUATIONS, Search, Step, proven
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
+from engine.search import Cost
 from engine.solvers import Watch
 from engine.subworkload import SpaceSolution
 from engine.unions import unite
 from engine.workload import Workload
 
 MAX_ATTRIBUTES = 14  # of one group: 2^14 residual spaces take a few seconds
-FLOPS = 4e9  # floating point operations a second in small eigenvalue problems on one core, for forecasts only
+BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
 
 
 class SpaceSolver(Protocol):
@@ -39,9 +41,19 @@ class SpaceSolver(Protocol):
     duals: list[Array]
     endings: list[str]
     recorded: list[tuple[Array, str]] | None
+    warm: tuple[Array, ...]
 
-    def forecast(self, subs: Sequence[Subworkload]) -> list[tuple[float, float]]:
-        """Return (floating point operations, bytes) for each subworkload."""
+    def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
+        """Return what each subworkload will take."""
+
+    def ahead(
+        self,
+        subs: Sequence[Subworkload],
+        costs: Sequence[Cost],
+        workers: int | None,
+        tell: Callable[[float], object],
+    ) -> None:
+        """Search side by side what is worth it; see `SubworkloadSolver.ahead`."""
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the strategy of one subworkload."""
@@ -65,39 +77,48 @@ class ResidualMechanism(Mechanism):
         return {}
 
     def choose_split(
-        self, workload: Workload, memory_limit: float, tell: Callable[[float, str], None], unions: bool = True
+        self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, unions: bool = True
     ) -> Solved:
         """Return the centers, complements and unions that are not the published ones."""
         return Solved(duals=())
 
-    def split(self, workload: Workload, split: Solved) -> Decomposition:
+    def split(self, workload: Workload, split: Solved, labels: Mapping[str, Hashable]) -> Decomposition:
         """Return the decomposition of a workload with the centers, complements and unions chosen."""
-        parts = decompose(workload, split.centers, self.axis_labels(workload), split.complements)
+        parts = decompose(workload, split.centers, labels, split.complements)
         return unite(parts, workload, split.unions, split.centers, split.complements, split.memory_limit)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
         parts = decompose(workload, labels=self.axis_labels(workload))
         costs = self.space_solver(workload, parts, limits, math.inf).forecast(parts.subworkloads)
-        memory = 120e6 + min(max((m for _, m in costs), default=0.0), limits.memory_limit)
+        peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
+        memory = BASE_BYTES + math.fsum(c.kept for c in costs) + peak
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
-        return Forecast(seconds=0.05 + sum(w for w, _ in costs) / FLOPS, memory=memory, text=text)
+        seconds = math.fsum(c.seconds for c in costs)
+        if not self.goal(workload).linear:  # the spaces are solved again for the weights of every step
+            seconds = EVALUATIONS * (seconds + 2e-4 * len(parts.spaces))
+        return Forecast(seconds=0.05 + seconds, memory=memory, text=text)
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         deadline = limits.deadline()
         check_request(workload, budget)
         check_size(workload, limits.memory_limit)
         limits = replace(limits, progress=_rising(limits.progress))
+        goal = self.goal(workload)
         limits.tell(0.0, "Decomposing the workload")
-        split = self.choose_split(workload, limits.memory_limit, lambda done, text: limits.tell(0.8 * done, text))
-        plan, values = self._solved(workload, budget, limits, deadline, split)
-        if split.unions:
-            lost = not math.isfinite(plan.weighted_rmse)  # what light queries ask drowned beside heavy ones
-            kept = {} if lost else self._gaining(workload, split, limits, deadline, values)
-            if len(kept) < len(split.unions):
-                if len(values) == 1:  # the union of all was tried before any center was tuned
-                    split = self.choose_split(workload, limits.memory_limit, limits.tell, unions=False)
-                plan, _ = self._solved(workload, budget, limits, deadline, replace(split, unions=kept))
+        # one strategy for several spaces leaves no shares between them to trade, so unions are for the sum alone
+        split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text), limits, goal.linear)
+        if not goal.linear:
+            plan = self._emphasised(workload, budget, limits, deadline, split)
+        else:
+            plan, values = self._solved(workload, budget, limits, deadline, split)
+            if split.unions:
+                lost = not math.isfinite(plan.weighted_rmse)  # what light queries ask drowned beside heavy ones
+                kept = {} if lost else self._gaining(workload, split, limits, deadline, values)
+                if len(kept) < len(split.unions):
+                    if len(values) == 1:  # the union of all was tried before any center was tuned
+                        split = self.choose_split(workload, limits.tell, limits, unions=False)
+                    plan, _ = self._solved(workload, budget, limits, deadline, replace(split, unions=kept))
         limits.tell(1.0, "Planned")
         return plan
 
@@ -105,7 +126,7 @@ class ResidualMechanism(Mechanism):
         self, workload: Workload, split: Solved, limits: Limits, deadline: float, values: Mapping[Space, float]
     ) -> dict[Space, tuple[Space, ...]]:
         """Return the unions that are worth more than their spaces on their own; a search that stopped early may not."""
-        apart = decompose(workload, split.centers, self.axis_labels(workload), split.complements)
+        apart = self.split(workload, replace(split, unions={}), self.axis_labels(workload))
         solver = self.space_solver(workload, apart, limits, deadline)
         roots: dict[int, float] = {}
         kept = {}
@@ -124,11 +145,69 @@ class ResidualMechanism(Mechanism):
     ) -> tuple[Plan, dict[Space, float]]:
         """Return the plan for one split, and the weighted squared error of every block at privacy cost 1."""
         first = 0.8 if split.centers else 0.0
-        parts = self.split(workload, split)
+        labels = self.axis_labels(workload)
+        parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, first)
+        found = replace(
+            split, memory_limit=limits.memory_limit, duals=tuple(solver.duals), endings=tuple(solver.endings)
+        )
+        values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
+        return self._assemble(workload, budget, parts, solutions, found), values
+
+    def _emphasised(self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Solved) -> Plan:
+        """Return the plan for an objective that is no weighted sum."""
+        first = 0.8 if split.centers else 0.0
+        labels = self.axis_labels(workload)
+
+        def solve(asked: Workload, warm: tuple[Array, ...]) -> Step:
+            parts, solutions, solver = self._solve(asked, split, labels, quiet, deadline, 0.0, warm=warm)
+            return parts, solutions, tuple(solver.duals), tuple(solver.endings)
+
+        # within a step the search only asks whether to go on
+        quiet = replace(
+            limits,
+            progress=limits.progress and (lambda _, text: limits.tell(first, text)),
+            workers=1,
+            cache=False,  # steps on the way are asked for once
+        )
+        told = lambda done, text: limits.tell(first + (1.0 - first) * min(done, 1.0), text)  # noqa: E731
+        search = Search(workload, self.goal(workload), split, labels, solve, told, deadline)
+        best, witness = search.run(), search.witness
+        duals, endings = best.duals, best.endings
+        if witness is not None and witness is not best:
+            duals, endings = duals + witness.duals, endings + witness.endings
+        found = replace(
+            split, memory_limit=limits.memory_limit, duals=duals, endings=endings, tradeoff=search.tradeoff()
+        )
+        bound = best.bound if witness is None else witness.bound
+        return self._assemble(workload, budget, best.parts, best.solutions, found, bound)
+
+    def _solve(
+        self,
+        workload: Workload,
+        split: Solved,
+        labels: Mapping[str, Hashable],
+        limits: Limits,
+        deadline: float,
+        first: float,
+        recorded: list[tuple[Array, str]] | None = None,
+        warm: tuple[Array, ...] = (),
+    ) -> tuple[Decomposition, list[SpaceSolution], SpaceSolver]:
+        parts = self.split(workload, split, labels)
         if not parts.spaces:
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
-        work = np.cumsum([0.0] + [w + 1.0 for w, _ in solver.forecast(parts.subworkloads)])
+        solver.recorded, solver.warm = recorded, warm
+        costs = solver.forecast(parts.subworkloads)
+        work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
+        if recorded is None and not warm:
+            solver.ahead(
+                parts.subworkloads,
+                costs,
+                limits.workers,
+                lambda ended: limits.tell(
+                    first + (1.0 - first) * 0.9 * ended, f"Solving side by side, {ended:.0%} done"
+                ),
+            )
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
             done = first + (1.0 - first) * float(work[i] / work[-1])
@@ -136,20 +215,34 @@ class ResidualMechanism(Mechanism):
             solver.watch = lambda gap, done=done, where=where: limits.tell(done, f"Solving {where}, gap {gap:.1e}")
             limits.tell(done, f"Solving {where}")
             solutions.append(solver.solve(sub))
-        found = _recorded(replace(split, memory_limit=limits.memory_limit), solver)
-        values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
-        return self._assemble(workload, budget, parts, solutions, found), values
+        return parts, solutions, solver
 
     def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
         check_request(workload, budget)
         check_size(workload, 4e9)
-        parts = self.split(workload, solved)
-        solver = self.space_solver(workload, parts, Limits(memory_limit=solved.memory_limit), math.inf)
-        solver.recorded = list(zip(solved.duals, solved.endings, strict=True))
-        solutions = [solver.solve(s) for s in parts.subworkloads]
-        if solver.recorded:
+        goal, labels, tradeoff = self.goal(workload), self.axis_labels(workload), solved.tradeoff
+        limits = Limits(memory_limit=solved.memory_limit)
+        recorded = list(zip(solved.duals, solved.endings, strict=True))
+        if goal.linear != (tradeoff is None):
+            raise ValueError("an objective without its search, or a search without its objective")
+        if solved.unions and tradeoff is not None:
+            raise ValueError("unions under an objective that is no weighted sum")
+        if tradeoff is None:
+            parts, solutions, _ = self._solve(workload, solved, labels, limits, math.inf, 0.0, recorded)
+            bound = None
+        else:
+            asked = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
+            parts, solutions, _ = self._solve(asked, solved, labels, limits, math.inf, 0.0, recorded)
+            bound = proven(workload, goal, tradeoff.emphasis, parts, solutions)
+            if len(tradeoff.shares) != len(parts.spaces):
+                raise ValueError("recorded shares do not fit")
+            if tradeoff.witness is not None:
+                asked = tradeoff.witness.apply(tradeoff.witness.check(workload))
+                other, better, _ = self._solve(asked, solved, labels, limits, math.inf, 0.0, recorded)
+                bound = proven(workload, goal, tradeoff.witness, other, better)
+        if recorded:
             raise ValueError("more recorded weights than solves")
-        return self._assemble(workload, budget, parts, solutions, _recorded(solved, solver))
+        return self._assemble(workload, budget, parts, solutions, solved, bound)
 
     def _assemble(
         self,
@@ -158,11 +251,16 @@ class ResidualMechanism(Mechanism):
         parts: Decomposition,
         solutions: Sequence[SpaceSolution],
         solved: Solved,
+        bound: float | None = None,
     ) -> Plan:
-        values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
-        bounds = {s: scale * solutions[k].bound for s, (k, scale) in parts.spaces.items()}
-        total = math.fsum(math.sqrt(v) for v in values.values())
-        noises = {s: math.sqrt(total / (budget.pcost * math.sqrt(v))) for s, v in values.items()}
+        tradeoff = solved.tradeoff
+        if tradeoff is None or bound is None:
+            values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
+            total = math.fsum(math.sqrt(v) for v in values.values())
+            noises = {s: math.sqrt(total / (budget.pcost * math.sqrt(v))) for s, v in values.items()}
+            bound = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
+        else:
+            noises = {s: math.sqrt(v / budget.pcost) for s, v in zip(parts.spaces, tradeoff.shares, strict=True)}
         strategies = {s: tuple((a, f.strategy) for a, f in solutions[k].factors) for s, (k, _) in parts.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
         return Plan(
@@ -170,25 +268,34 @@ class ResidualMechanism(Mechanism):
             budget=budget,
             mechanism=self.name,
             options=self.options(),
-            blocks=calibrate(strategies, noises, budget.pcost, self.max_records, solved.unions),
-            bound=math.fsum(math.sqrt(b) for b in bounds.values()) ** 2,
-            statement=self._class(solved, len(strategies))
-            + (f" Searches ended: {'; '.join(stopped)}." if stopped else ""),
+            blocks=calibrate(strategies, noises, budget.pcost, self.max_records, unions=solved.unions),
+            bound=bound,
+            statement=self._statement(solved, len(strategies), stopped),
             duals=solved.duals,
             endings=solved.endings,
             memory_limit=solved.memory_limit,
             max_records=self.max_records,
             centers=solved.centers,
             complements=solved.complements,
+            tradeoff=tradeoff,
         )
 
-    def _class(self, solved: Solved, blocks: int) -> str:
-        """Return in words what the bound holds for."""
+    def _statement(self, solved: Solved, blocks: int, stopped: Sequence[str]) -> str:
+        """Return what the bound bounds, and for which plans."""
+        measure = {
+            "sum": "weighted RMSE",
+            "max": "largest standard error",
+            "lp": f"power mean of variances (power {self.power:g})",
+        }[self.objective]
+        if self.targets is not None:
+            measure = "largest ratio of standard error to target"
+        text = self.bound_text
         if solved.unions and blocks == 1:
-            return "No matrix mechanism whatsoever can have a smaller weighted RMSE than the bound."
-        if solved.centers or solved.unions:
-            return self.bound_text.replace("uniform centers", "these tuned splits")
-        return self.bound_text
+            text = "No matrix mechanism whatsoever can have a smaller weighted RMSE than the bound."
+        elif solved.centers or solved.unions:
+            text = text.replace("uniform centers", "these tuned splits")
+        text = text.replace("weighted RMSE", measure)
+        return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
 
 
 def check_size(workload: Workload, memory_limit: float) -> None:
@@ -222,7 +329,3 @@ def _rising(progress: Progress | None) -> Progress | None:
         return progress(highest, text)
 
     return heard
-
-
-def _recorded(solved: Solved, solver: SpaceSolver) -> Solved:
-    return replace(solved, duals=tuple(solver.duals), endings=tuple(solver.endings))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,9 +23,10 @@ from engine.family import Array, Family
 from engine.lifts import WholeDomain
 from engine.mechanisms.base import Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
+from engine.search import Cost, dense_bytes
 from engine.solvers import DualProblem, Options, Solution, Watch
 from engine.strategy import Strategy
-from engine.subworkload import SpaceSolution, dense_bytes
+from engine.subworkload import SpaceSolution
 from engine.threads import threads_for
 from engine.workload import Workload
 
@@ -41,14 +43,23 @@ class AxisSolver:
         self.duals: list[Array] = []
         self.endings: list[str] = []
         self.recorded: list[tuple[Array, str]] | None = None
+        self.warm: tuple[Array, ...] = ()
         self._strategies: dict[Any, Strategy] = {}
         self._spectra: dict[int, float] = {}
 
-    def forecast(self, subs: Sequence[Subworkload]) -> list[tuple[float, float]]:
-        """Return (floating point operations, bytes) for each subworkload."""
-        return [
-            (1e6, dense_bytes(max(s.sizes, default=1), max(s.sizes, default=1), max(s.sizes, default=1))) for s in subs
-        ]
+    def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
+        """Return what each subworkload will take; the strategies of its attributes are shared with the others."""
+        widest = [max(s.sizes, default=1) for s in subs]
+        return [Cost(seconds=2.5e-4, peak=dense_bytes(n, n, n), kept=0.0) for n in widest]
+
+    def ahead(
+        self,
+        subs: Sequence[Subworkload],
+        costs: Sequence[Cost],
+        workers: int | None,
+        tell: Callable[[float], object],
+    ) -> None:
+        """Do nothing: every strategy is a formula."""
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the product strategy with its value, and the singular value bound of every term."""
@@ -165,6 +176,7 @@ class ResidualPlannerPlus(ResidualMechanism):
         return AxisSolver(parts.factors, base_strategy)
 
 
+@lru_cache(maxsize=64)
 def base_strategy(base: Any, n: int) -> Array:
     """Return N^T V N, shape (n - 1,) * 2, V optimal with unit diagonal for the rows 1^T and W C of a base family."""
     N = basis(n)

@@ -19,7 +19,7 @@ from engine.workload import Workload
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedFourier(ResidualMechanism):
-    """Weighted Fourier Factorizations for the sum of variances; it has no options of its own."""
+    """Weighted Fourier Factorizations; it has no options of its own."""
 
     name: ClassVar[str] = "wff"
     title: ClassVar[str] = "Weighted Fourier Factorizations"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import combinations
+from functools import lru_cache, partial
+from itertools import chain, combinations
 from math import comb
 from typing import Any
 
@@ -14,6 +14,7 @@ from engine import Schema, Workload
 from engine.families import Family
 from engine.schema import Attribute
 from engine.workload import Group
+from pages.parts.family_form import default_name
 from pages.parts.state import Studio
 
 MAX_LINES = 40  # longer schemas and workloads are read from the file that the page offers for download
@@ -71,8 +72,10 @@ def workload_script(studio: Studio) -> Script:
         return head
     ways, rest = _leading_ways(studio.workload)
     start = f"Workload.all_ways(schema, ways={ways!r})" if ways else "Workload(schema)"
-    lines = [f"workload = workload.add({_group(g)})" for g in studio.workload.groups[rest:]]
-    if _long(lines):
+    groups = studio.workload.groups[rest:]
+    in_file = len(groups) > MAX_LINES or any(map(_bulky, groups))
+    lines = [] if in_file else [f"workload = workload.add({_group(g)})" for g in groups]
+    if in_file or _long(lines):
         read = (
             "# download workload.json on the Workload page\n"
             'workload = Workload.from_json(Path("workload.json").read_bytes())\nschema = workload.schema'
@@ -140,18 +143,29 @@ def _attribute(attribute: Attribute) -> str:
     return f"Attribute.of_size({attribute.name!r}, {attribute.size}, kind={attribute.kind!r})"
 
 
-@lru_cache(maxsize=16)
 def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], int]:
     """Ways k such that the workload begins with all k-way sets in order, and the number of groups they make."""
     schema = workload.schema
+    usual = {a.name: default_name(a.kind) for a in schema.attributes}
     for ways in sorted((c for k in (1, 2, 3) for c in combinations((1, 2, 3), k)), key=len, reverse=True):
         groups = sum(comb(len(schema), k) for k in ways) if max(ways) <= len(schema) else 0
-        if not 0 < groups <= len(workload.groups):
-            continue
-        made = Workload.all_ways(schema, ways)
-        if all(a.to_dict() == b.to_dict() for a, b in zip(made.groups, workload.groups, strict=False)):
+        sets = chain.from_iterable(combinations(schema.names, k) for k in ways)
+        if 0 < groups <= len(workload.groups) and all(map(partial(_is_usual, usual), workload.groups, sets)):
             return ways, groups
     return (), 0
+
+
+def _is_usual(usual: Mapping[str, str], group: Group, names: tuple[str, ...]) -> bool:
+    """Whether a group is what `Workload.all_ways` makes of these attributes."""
+    plainly = group.attributes == names and group.weight == 1.0 and group.query_weights is None
+    return plainly and isinstance(group.family, Mapping) and dict(group.family) == {name: usual[name] for name in names}
+
+
+def _bulky(group: Group) -> bool:
+    """Whether a group holds more numbers than belong into a line."""
+    families = group.family.values() if isinstance(group.family, Mapping) else [group.family]
+    sizes = [f.matrix.size for f in families if getattr(f, "predicates", None) is None and hasattr(f, "matrix")]
+    return group.query_weights is not None or sum(sizes) > MAX_TEXT // 4
 
 
 def _group(group: Group) -> str:
@@ -171,8 +185,10 @@ def _family(family: str | Family) -> str:
     name = found.pop("name")
     if name == "custom":
         predicates = getattr(family, "predicates", None)
-        rows = getattr(family, "matrix", None)
+        rows, labels = getattr(family, "matrix", None), getattr(family, "labels", None)
         found = {"predicates": list(predicates)} if predicates is not None else {"matrix": rows.tolist()}
+        if predicates is None and labels is not None:
+            found["labels"] = list(labels)
     if not found:
         return repr(name)
     return f"{type(family).__name__}({', '.join(f'{key}={value!r}' for key, value in found.items())})"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
@@ -13,9 +11,9 @@ from engine import FAMILIES
 from engine.errors import WorkloadError
 from engine.families import Custom, Family, Random
 from engine.intervals import Width
+from engine.matrix_file import MAX_FILE, read_matrix
 from pages.parts.schema_table import text_lines
 
-MAX_MATRIX = 50_000_000  # bytes of a matrix file
 BY_NAME = {family.name: family for family in FAMILIES}
 SINGLE = [family.name for family in FAMILIES if family.arity == 1]
 JOINT = [family.name for family in FAMILIES if family.arity != 1]
@@ -67,35 +65,15 @@ def _custom(key: str) -> Family:
         )
         return Custom(predicates=text_lines(text or ""))
     file = st.file_uploader(
-        "CSV of numbers: one row a query, one column a cell, the last attribute varying fastest, no header",
-        type=["csv"],
+        "CSV of numbers or NumPy file: one row a query, one column a cell, the last attribute varying fastest",
+        type=["csv", "npy"],
         key=f"{key}_file",
-        max_upload_size=MAX_MATRIX // 1_000_000,
+        help="A CSV has no header. A NumPy file holds one array, saved with numpy.save.",
+        max_upload_size=MAX_FILE // 1_000_000,
     )
     if file is None:
         raise WorkloadError("No matrix file was chosen yet. Upload one, or write conditions.")
-    return Custom(matrix=matrix_rows(file.getvalue(), PurePath(file.name).name))
+    return Custom(matrix=read_matrix(file.getvalue(), PurePath(file.name).name))
 
 
 FORMS: dict[str, Callable[[str], Family]] = {"width": _width, "random": _random, "custom": _custom}
-
-
-def matrix_rows(content: bytes, name: str = "the file") -> list[list[float]]:
-    """The numbers of a CSV file, row by row; raises WorkloadError with the line when one is no number.
-
-    >>> matrix_rows(b"1,0\\n0.5,1\\n")
-    [[1.0, 0.0], [0.5, 1.0]]
-    """
-    if len(content) > MAX_MATRIX:
-        raise WorkloadError(f"The matrix file has {len(content):,} bytes; at most {MAX_MATRIX:,} are read.")
-    rows: list[list[float]] = []
-    reader = csv.reader(io.StringIO(content.decode("utf-8-sig", errors="replace")))
-    try:
-        for cells in reader:
-            if cells:
-                rows.append([float(cell) for cell in cells])
-    except (ValueError, csv.Error):
-        raise WorkloadError(f"Line {reader.line_num} of {name} is no row of numbers. Correct it.") from None
-    if len({len(row) for row in rows}) != 1:
-        raise WorkloadError(f"The rows of {name} have different lengths, or there are none. Give a full table.")
-    return rows

@@ -28,7 +28,13 @@ PAGES = (
     PageInfo(file="pages/workload.py", title="Workload", icon="🧮"),
     PageInfo(file="pages/preview.py", title="Preview", icon="🔍"),
     PageInfo(file="pages/release.py", title="Release", icon="📤"),
+    PageInfo(file="pages/learn.py", title="Learn", icon="🎓"),
 )
+
+
+def page(title: str) -> PageInfo:
+    """The page of this title."""
+    return next(p for p in PAGES if p.title == title)
 
 
 _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import streamlit as st
 
-from engine import Schema, Workload, charts, figures
+from engine import Schema, Workload, charts, domain_figures, figures
 from engine.workload import Group
 from pages.parts import family_form, show, state
 from pages.parts.words import count, kept_for, plain, show_kept, shown_here
 
 MAX_DRAWN = 100_000  # cells of a family that is drawn
+MAX_SLIDER = 10_000
+PLANE = -1  # the choice to draw one query on both attributes of a group
 SAME, EACH, JOINT = "The same on each", "One per attribute", "Joint"
 
 
@@ -46,11 +48,11 @@ def all_ways(schema: Schema) -> None:
     with shown_here():
         families = {name: _own_family(schema, name) for name in special}
         made = Workload.all_ways(schema, sorted(ways), families or "auto")
+        weight = weight_form("ways_weight")
+        groups = made.groups if weight == 1.0 else tuple(replace(group, weight=weight) for group in made.groups)
         text = f"{count(len(made.groups), 'group')} with {count(made.queries, 'query', 'queries')}"
         label = f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
-        st.button(
-            label, type="primary", disabled=not made.groups, on_click=add_groups, args=(made.groups,), key="add_ways"
-        )
+        st.button(label, type="primary", disabled=not groups, on_click=add_groups, args=(groups,), key="add_ways")
         if not made.groups:
             st.caption("Choose at least one number of attributes.")
 
@@ -66,7 +68,9 @@ def one_set(schema: Schema) -> None:
             st.button("Add the number of all records", on_click=add_groups, args=(total,), key="add_total")
             return
         with shown_here():
-            request = GroupRequest(attributes=tuple(names), family=_family(schema, names), weight=_weight())
+            request = GroupRequest(
+                attributes=tuple(names), family=_family(schema, names), weight=weight_form("group_weight")
+            )
             made = Workload(schema).add(request.attributes, request.family, request.weight)
             (group,) = made.groups
             st.caption(
@@ -75,7 +79,7 @@ def one_set(schema: Schema) -> None:
             )
             st.button("Add this group", type="primary", on_click=add_groups, args=(made.groups,), key="add_group")
             with right:
-                _picture(schema, group)
+                picture(schema, group, key="family")
     show_kept("group")
 
 
@@ -89,7 +93,7 @@ def _own_family(schema: Schema, name: str) -> Any:
     key = f"own_{name}"
     if key not in st.session_state:
         st.session_state[key] = names[start]
-    return family_form.choose(f"Family of {name}", names, key)
+    return family_form.choose(f"Family of {plain(name)}", names, key)
 
 
 def _family(schema: Schema, names: list[str]) -> Any:
@@ -102,31 +106,44 @@ def _family(schema: Schema, names: list[str]) -> Any:
     return family_form.choose("Family on each attribute", family_form.SINGLE, "same")
 
 
-def _weight() -> float:
+def weight_form(key: str) -> float:
+    """Draw and return the weight of the queries that a form adds."""
     return st.number_input(
         "Weight of each query",
         min_value=0.0,
         value=1.0,
         step=0.5,
-        key="group_weight",
+        key=key,
         help="How much its squared error counts when noise is shared out; 0 asks for what comes out anyway.",
     )
 
 
-def _picture(schema: Schema, group: Group) -> None:
-    part = 0
-    if len(group.parts) > 1:
+def picture(schema: Schema, group: Group, *, key: str) -> None:
+    """Draw what a group asks: the rows of one of its families, or one query on the plane of two attributes."""
+    part, choices = 0, list(range(len(group.parts)))
+    if len(group.attributes) == 2:
+        choices.append(PLANE)
+    if not choices:
+        st.caption("The group asks one query: how many records there are.")
+        return
+    if len(choices) > 1:
         part = st.selectbox(
             "Picture of the queries on",
-            range(len(group.parts)),
-            format_func=lambda p: group.attributes[group.parts[p].axes[0]],
-            key="picture_part",
+            choices,
+            format_func=lambda p: " × ".join(group.attributes[a] for a in (range(2) if p < 0 else group.parts[p].axes)),
+            key=f"{key}_part",
         )
-    query = 0
-    shown = group.parts[part]
-    if len(shown.axes) == 2 and shown.count > 1:
-        query = st.slider("Query to draw", 0, shown.count - 1, shown.count // 2, key=f"picture_query_{shown.count}")
-    if prod(shown.sizes) > MAX_DRAWN:
-        st.info(f"The family has {charts.number(prod(shown.sizes))} cells, too many to draw.")
+    if part == PLANE or len(group.parts[part].axes) == 2:
+        query = _query(group.count, key) if group.count > 1 else 0
+        show.picture(domain_figures.plane_picture(schema, group, query), key=key)
         return
-    show.picture(figures.family_picture(schema, group, part, query), key="family")
+    if prod(group.parts[part].sizes) > MAX_DRAWN:
+        st.info(f"The family has {charts.number(prod(group.parts[part].sizes))} cells, too many to draw.")
+        return
+    show.picture(figures.family_picture(schema, group, part), key=key)
+
+
+def _query(count: int, key: str) -> int:
+    if count <= MAX_SLIDER:
+        return st.slider("Query to draw", 0, count - 1, count // 2, key=f"{key}_query_{count}")
+    return int(st.number_input("Query to draw", 0, count - 1, count // 2, key=f"{key}_query_{count}"))

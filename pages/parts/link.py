@@ -18,6 +18,7 @@ from pages.parts.state import Studio
 NAME = "plan"
 MAX_LENGTH = 12_000  # longer addresses are cut by some browsers and proxies
 MAX_TEXT = 5_000_000
+MAX_QUESTION = 1_000_000  # characters; a longer one would not fit into an address however well it is packed
 
 
 def packed(studio: Studio) -> str:
@@ -53,7 +54,7 @@ def restore() -> None:
 def keep() -> None:
     """Write the present request into the address, unless it is empty or too long."""
     studio = state.current()
-    text = "" if studio.workload is None else _packed_once(studio)
+    text = "" if studio.workload is None or len(studio.question) > MAX_QUESTION else _packed_once(studio)
     if not text or len(text) > MAX_LENGTH:
         if NAME in st.query_params:
             del st.query_params[NAME]

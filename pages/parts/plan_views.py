@@ -104,7 +104,7 @@ def one_query(plan: Plan) -> None:
         st.markdown(f"**{plain(query.text)}**")
         left, right = st.columns(2)
         left.metric("Standard error", f"{charts.amount(variance**0.5)} counts", help="Typical size of the noise")
-        half = ask.half_width(variance)
+        half = ask.half_width(plan, variance)
         right.metric(
             "95% interval", f"answer ± {charts.amount(half)} counts", help="Holds the true count 95% of the time"
         )
@@ -131,6 +131,6 @@ def _fixed(column: object, plan: Plan, group: Group, number: int, part: int) -> 
     name = " × ".join(a.name for a in attributes)
     key = f"fixed_{number}_{part}"
     if asked.count > MANY:
-        return int(column.number_input(f"Query on {name}", 0, asked.count - 1, 0, key=key))
+        return int(column.number_input(f"Query on {plain(name)}", 0, asked.count - 1, 0, key=key))
     words = lambda i: asked.family.text(attributes, i) or "all records"  # noqa: E731
-    return column.selectbox(f"Hold {name} at", range(asked.count), format_func=words, key=key)
+    return column.selectbox(f"Hold {plain(name)} at", range(asked.count), format_func=words, key=key)

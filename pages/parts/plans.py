@@ -67,6 +67,13 @@ def plan_of(studio: Studio) -> Plan | None:
     return None
 
 
+def begin(studio: Studio) -> None:
+    """Start a plan that `plan_of` would offer to start, because the person asked for it elsewhere."""
+    expected, key = _forecast(studio.question, studio), f"plan|{studio.to_json()}"
+    if expected.seconds > AT_ONCE and expected.memory <= MEMORY_LIMIT:
+        _start(key, studio)
+
+
 def _offer(key: str, studio: Studio, expected: Forecast) -> None:
     """Say what planning will take, before it starts."""
     st.warning(

@@ -7,6 +7,7 @@ import streamlit as st
 from engine import Schema, ask, charts
 from engine.ask import Query
 from engine.schema import Attribute
+from pages.parts.words import plain
 
 MAX_CELLS = 4_000_000  # cells of the table that a query is written on
 MAX_LABELS = 2_000
@@ -41,19 +42,20 @@ def choose(schema: Schema, *, key: str) -> Query | None:
 
 
 def _cells(attribute: Attribute, key: str) -> list[int]:
+    name = plain(attribute.name)
     if attribute.kind == "categorical" and attribute.size <= MAX_LABELS:
-        return st.multiselect(attribute.name, range(attribute.size), default=[0], format_func=attribute.label, key=key)
+        return st.multiselect(name, range(attribute.size), default=[0], format_func=attribute.label, key=key)
     if attribute.size == 1:
         return [0]
     if attribute.size <= MAX_LABELS:
         first, last = st.select_slider(
-            attribute.name,
+            name,
             range(attribute.size),
             value=(0, attribute.size - 1),
-            format_func=attribute.label,
+            format_func=lambda i: plain(attribute.label(i)),
             key=key,
         )
     else:
-        first = int(st.number_input(f"{attribute.name}: first cell", 0, attribute.size - 1, 0, key=f"{key}_first"))
-        last = int(st.number_input(f"last cell of {attribute.name}", first, attribute.size - 1, key=f"{key}_last"))
+        first = int(st.number_input(f"{name}: first cell", 0, attribute.size - 1, 0, key=f"{key}_first"))
+        last = int(st.number_input(f"last cell of {name}", first, attribute.size - 1, key=f"{key}_last"))
     return list(range(first, last + 1))

@@ -8,14 +8,17 @@ from typing import Any
 
 import streamlit as st
 
-from engine import Measurement, Schema, charts, figures
+from engine import Measurement, Plan, Schema, charts, figures
 from engine.ask import with_truth
+from engine.ledger import Ledger
+from engine.package import write_package
 from engine.report import write_answers
 from pages.parts import plan_views, query_form, show, tasks, watch, work
 from pages.parts.words import count, kept_for, plain, show_kept, shown_here
 
 PAGE = 100  # answers a page
 IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
+TOGETHER = {"minus": -1.0, "plus": 1.0}  # how a second query joins the first
 KINDS = {"CSV": "csv", "Parquet": "parquet"}
 
 
@@ -57,10 +60,19 @@ def ask(found: Measurement, *, key: str) -> None:
     """A question asked afterwards, at no further privacy cost."""
     with shown_here():
         query = query_form.choose(found.plan.schema, key=f"{key}_ask")
-        if query is None:
+        how = st.segmented_control("Together with another query", list(TOGETHER), key=f"{key}_together")
+        other = query_form.choose(found.plan.schema, key=f"{key}_other") if how else None
+        if query is None or (how and other is None):
             return
-        answer = found.answer(query.attributes, query.tensor)
-        st.markdown(f"**{plain(query.text)}**{' (rehearsal)' if found.rehearsal else ''}")
+        asked, signs, text = [(query.attributes, query.tensor)], [1.0], query.text
+        if how and other is not None:
+            asked.append((other.attributes, other.tensor))
+            signs.append(TOGETHER[how])
+            text = f"({query.text}) {how} ({other.text})"
+        answer = found.combination(asked, signs)
+        st.markdown(f"**{plain(text)}**{' (rehearsal)' if found.rehearsal else ''}")
+        if how:
+            st.caption("The error is exact: it counts in that both answers are made of the same noisy numbers.")
         one, two, three = st.columns(3)
         one.metric("Answer", f"{answer.answer:,.1f} counts", help="Unbiased; may be below zero")
         two.metric("Standard error", f"{charts.amount(answer.std)} counts", help="Typical size of the noise in it")
@@ -74,7 +86,7 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
         f"{count(queries, 'answer')}, each with its standard error and 95% interval: attributes, family, query in "
         "words, answer, std, low, high."
     )
-    columns = st.columns(3)
+    columns = st.columns(4)
     for column, (word, kind) in zip(columns, KINDS.items(), strict=False):
         column.download_button(
             f"All answers as {word}",
@@ -95,6 +107,17 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
         on_click="ignore",
         width="stretch",
     )
+    columns[3].download_button(
+        "Package (zip)",
+        data=lambda: _package(found, ledger),
+        file_name=f"{_mark(found)}release.zip",
+        mime="application/zip",
+        key=f"{key}_package",
+        on_click="ignore",
+        disabled=queries > IN_BROWSER,
+        help="Answers, plan, certificate, a readable report, and a script that checks them without the records",
+        width="stretch",
+    )
     if ledger:
         _to_file(found, key=key, ledger=ledger)
 
@@ -103,7 +126,10 @@ def _to_file(found: Measurement, *, key: str, ledger: str) -> None:
     """Write all answers to a file on this machine, in a worker."""
     left, right = st.columns([4, 1], vertical_alignment="bottom")
     path = left.text_input(
-        "Or write them to a file on this machine", "answers.parquet", key=f"{key}_path", persist_state="session"
+        "Or write them to a file on this machine (.parquet, .csv, or .zip for the whole package)",
+        "answers.parquet",
+        key=f"{key}_path",
+        persist_state="session",
     )
     job = f"export|{ledger}|{found.key}|{path}"
     right.button(
@@ -124,7 +150,7 @@ def _start_export(job: str, ledger: str, release: str, path: str) -> None:
     place = Path(path.strip()).expanduser().resolve()
     with kept_for("export"):
         work.forget(job)
-        kind = "csv" if place.suffix == ".csv" else "parquet"
+        kind = {".csv": "csv", ".zip": "zip"}.get(place.suffix, "parquet")
         work.start(job, tasks.export, ledger, release, str(place), kind, 0.95)
 
 
@@ -132,6 +158,34 @@ def _content(found: Measurement, kind: str) -> bytes:
     """All answers as the bytes of a file; called when the button is pressed."""
     with tempfile.TemporaryDirectory() as folder:
         return write_answers(found, Path(folder) / f"answers.{kind}", format=kind).read_bytes()
+
+
+def _package(found: Measurement, ledger: str) -> bytes:
+    """The release package as bytes; called when the button is pressed."""
+    receipt = Ledger(ledger).find(found.key) if ledger else None
+    with tempfile.TemporaryDirectory() as folder:
+        return write_package(found, Path(folder) / "release.zip", receipt=receipt).read_bytes()
+
+
+def coverage(plan: Plan, *, rows: int, seed: int) -> None:
+    """How often the intervals of many rehearsals hold the truth."""
+    st.caption(
+        "One rehearsal shows one draw of the noise. Many of them show whether the intervals hold what they promise: "
+        "the release path runs again and again on the same simulated records, for at most two minutes."
+    )
+    left, right = st.columns([1, 3], vertical_alignment="bottom")
+    rehearsals = int(left.number_input("Rehearsals", 2, 10_000, 1000, key="coverage_rehearsals"))
+    job = f"coverage|{plan.hash}|{rows}|{seed}|{rehearsals}"
+    right.button(
+        "Check the intervals",
+        key="coverage_start",
+        on_click=work.start,
+        args=(job, tasks.coverage, plan.to_json(), rows, seed, rehearsals),
+    )
+    done = watch.job(job, label="Coverage check")
+    if done is not None:
+        st.markdown(f"**{plain(done.result.sentence)}**")
+        show.picture(figures.coverage_picture(done.result), key="coverage")
 
 
 def _mark(found: Measurement) -> str:

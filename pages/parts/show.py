@@ -21,10 +21,12 @@ def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[
     return result
 
 
-def picture(found: Picture, *, key: str, config: dict | None = None) -> None:
-    """Draw a figure of the engine, its note, and its table with a download."""
+def picture(found: Picture, *, key: str, config: dict | None = None, on_box: Callable[[], None] | None = None) -> None:
+    """Draw a figure of the engine, its note, and its table with a download; `on_box` hears of a box drawn on it."""
     st.markdown(f"**{plain(found.title)}**")
-    st.plotly_chart(found.figure, key=f"chart_{key}", alt=found.alt, config={"displaylogo": False} | (config or {}))
+    listens = {} if on_box is None else {"on_select": on_box, "selection_mode": "box"}
+    options = {"displaylogo": False} | (config or {})
+    st.plotly_chart(found.figure, key=f"chart_{key}", alt=found.alt, config=options, **listens)
     if found.note:
         st.caption(plain(found.note))
     with st.expander("The same as a table", key=f"twin_{key}", on_change="rerun") as twin:
@@ -32,12 +34,14 @@ def picture(found: Picture, *, key: str, config: dict | None = None) -> None:
             table(found.table, name=key, alt=found.title)
 
 
-def table(frame: object, *, name: str, alt: str, height: int | str = "auto") -> None:
-    """Draw a table with its CSV download."""
+def table(
+    frame: object, *, name: str, alt: str, height: int | str = "auto", whole: Callable[[], Any] | None = None
+) -> None:
+    """Draw a table with its CSV download; `whole` makes the table to download when only a part is drawn."""
     st.dataframe(frame, hide_index=True, alt=alt, height=height, column_config=_columns(frame))
     st.download_button(
         "Download CSV",
-        data=lambda: csv_text(frame).encode(),
+        data=lambda: csv_text(frame if whole is None else whole()).encode(),
         file_name=f"{name}.csv",
         mime="text/csv",
         key=f"csv_{name}",

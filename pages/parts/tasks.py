@@ -8,8 +8,10 @@ from typing import Any
 
 from demo_data.make_synthetic import synthetic
 from engine import Budget, Workload, load_plan, measure, plan
+from engine.coverage import Coverage, coverage_check
 from engine.ledger import Ledger
 from engine.measure import Intake, load_measurement
+from engine.package import write_package
 from engine.report import write_answers
 
 Progress = Callable[[float, str], bool]
@@ -62,9 +64,19 @@ def release(
 
 
 def export(ledger: str, key: str, path: str, kind: str, confidence: float, *, progress: Progress) -> str:
-    """Write all answers of a stored release to a file and return its path."""
-    found = load_measurement(Ledger(ledger), key)
+    """Write all answers of a stored release, or its package, to a file and return its path."""
+    book = Ledger(ledger)
+    found = load_measurement(book, key)
+    if kind == "zip":
+        return str(write_package(found, path, receipt=book.find(key), confidence=confidence, progress=progress))
     return str(write_answers(found, path, format=kind, confidence=confidence, progress=progress))
+
+
+def coverage(made: str, rows: int, seed: int, rehearsals: int, *, progress: Progress) -> Coverage:
+    """Rehearse a plan many times on simulated records, for at most two minutes."""
+    loaded = load_plan(made)
+    records = synthetic(loaded.schema, rows, seed)
+    return coverage_check(loaded, records, rehearsals=rehearsals, seconds=120.0, progress=progress)
 
 
 def _rows(intake: Intake) -> dict[str, int]:

@@ -1,0 +1,112 @@
+"""Warm edits: what a plan takes after one edit of its workload or budget, beside the same plan from nothing.
+
+    python -m benchmarks.warm [--edits 30] [--write]
+
+Every edit changes one thing of a workload that was planned before: the weight of a group, a group more, a group less,
+the family of a group, or the budget.  Numeric attributes change their family in groups of their own only: two families
+on one pair of them make a subworkload without product structure, whose cold search takes minutes.  Seconds hold the
+whole `plan` call and the RMSE, on one core; "cold" neither uses nor keeps what searches found.  The RMSE of both must
+agree to the gap that is asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+TARGET = Path(__file__).with_suffix(".txt")
+CASES = [(name, centers) for name in ("CPS", "Adult") for centers in ("uniform", "tuned")]
+HEAD = (
+    f"{'workload':16} {'centers':8} | {'cold s':>7} {'p95':>7} | {'warm s':>7} {'p95':>7} | {'ratio':>6} {'p95':>6} | "
+    f"{'largest RMSE change':>19}"
+)
+
+
+def edits(workload: Any, budget: Any, count: int, seed: int = 1) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (what was done, workload, budget), each one edit away from the one before."""
+    from engine import Budget, Workload
+
+    rng = random.Random(seed)
+    families = {"numeric": ("prefix", "range", "marginal", "circular"), "categorical": ("marginal", "total")}
+    for _ in range(count):
+        what, groups = rng.choice(("weight", "add", "remove", "family", "budget")), list(workload.groups)
+        at = rng.randrange(len(groups))
+        group = groups[at]
+        chosen = {
+            name: rng.choice(families[kind]) if len(group.attributes) == 1 or kind == "categorical" else "prefix"
+            for name in group.attributes
+            for kind in (workload.schema[name].kind,)
+        }
+        if what == "weight":
+            changed = Workload(workload.schema).add(group.attributes, group.family, rng.choice((0.5, 2.0, 3.0, 10.0)))
+            groups[at] = changed.groups[0]
+        elif what == "remove":
+            del groups[at]
+        elif what == "budget":
+            budget = Budget(pcost=rng.choice((0.1, 0.5, 1.0, 2.0)))
+        else:
+            made = Workload(workload.schema).add(group.attributes, chosen).groups[0]
+            groups = [*groups, made] if what == "add" else [*groups[:at], made, *groups[at + 1 :]]
+        workload = Workload(workload.schema, tuple(groups))
+        yield what, workload, budget
+
+
+def measure(name: str, centers: str, count: int) -> str:
+    """Return one line of the table."""
+    from benchmarks.published import ROWS
+    from engine import Budget, plan
+
+    workload = next(row for row in ROWS if str(row) == f"{name} <=3-way").workload()
+    budget = Budget(pcost=1.0)
+
+    def timed(asked: Any, spent: Any, cache: bool) -> tuple[float, float]:
+        start = time.perf_counter()
+        rmse = plan(asked, spent, centers=centers, workers=1, cache=cache).rmse
+        return time.perf_counter() - start, rmse
+
+    timed(workload, budget, cache=True)
+    cold, warm, changes = [], [], []
+    for _, asked, spent in edits(workload, budget, count):
+        seconds, rmse = timed(asked, spent, cache=False)
+        again, other = timed(asked, spent, cache=True)
+        cold.append(seconds)
+        warm.append(again)
+        changes.append(other / rmse - 1.0)
+    ratios = [a / b for a, b in zip(cold, warm, strict=True)]
+    return (
+        f"{f'{name} <=3-way':16} {centers:8} | {statistics.median(cold):>7.3f} {_p95(cold):>7.3f} | "
+        f"{statistics.median(warm):>7.3f} {_p95(warm):>7.3f} | {statistics.median(ratios):>6.2f} "
+        f"{_p95(ratios):>6.2f} | {max(changes, key=abs):>19.1e}"
+    )
+
+
+def _p95(values: list[float]) -> float:
+    return sorted(values)[min(len(values) - 1, int(0.95 * len(values)))]
+
+
+def main() -> None:
+    """Print one row a workload and kind of center."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.warm", description=__doc__.splitlines()[0])
+    parser.add_argument("--edits", type=int, default=30, help="edits a row")
+    parser.add_argument("--write", action="store_true", help="also write benchmarks/warm.txt")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["DP_WORKBENCH_CACHE"] = folder  # no line profits from an earlier run
+        lines = [HEAD]
+        print(HEAD, flush=True)
+        for name, centers in CASES:
+            lines.append(measure(name, centers, given.edits))
+            print(lines[-1], flush=True)
+    if given.write:
+        TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

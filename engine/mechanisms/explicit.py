@@ -1,0 +1,155 @@
+"""Mechanisms that measure rows on the cells of marginal tables and answer by least squares.
+
+A subclass says which components it measures; budget, privacy cost, variances and release are the same for all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+
+from engine.bounds import global_bound
+from engine.decomposition import Axes, Space
+from engine.errors import NotApplicable, PlanError
+from engine.explicit_plan import (
+    Component,
+    ExplicitPlan,
+    answered_by,
+    component_blocks,
+    explicit_strategy,
+)
+from engine.family import Array
+from engine.marginals_plan import MarginalsPlan
+from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request
+from engine.mechanisms.residual import check_size
+from engine.plan import Plan, Solved
+from engine.privacy import Budget
+from engine.strategy import Strategy
+from engine.workload import Group, Workload
+
+MOST_DENSE = 4096  # cells of a strategy that is held as one matrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """What a mechanism decided to measure.
+
+    Attributes
+    ----------
+    components : what is measured.
+    whole_tables : the components are marginal tables, and least squares goes over all of them.
+    statement : words about the search, for the certificate.
+    bound : a bound for all matrix mechanisms in counts^2 at privacy cost 1, when the search has proved one.
+    matrices : what a file must keep to rebuild the components.
+    """
+
+    components: tuple[Component, ...]
+    whole_tables: bool = False
+    statement: str = ""
+    bound: float | None = None
+    matrices: tuple[Array, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplicitMechanism(Mechanism):
+    """Base of the mechanisms of this kind; see the module's text."""
+
+    laws: ClassVar[tuple[str, ...]] = ("gaussian", "laplace")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objective != "sum":
+            raise PlanError(
+                f"The mechanism '{self.name}' has no objective {self.objective!r}, only 'sum'. Use 'querysmasher', "
+                "'residualplanner+' or 'wff'."
+            )
+
+    def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
+        """Return what to measure; ``found`` holds the matrices of an earlier design, empty for a new search."""
+        raise NotImplementedError
+
+    def forecast(self, workload: Workload, limits: Limits) -> Forecast:
+        check_size(workload, limits.memory_limit)
+        return Forecast(seconds=0.1, memory=150e6, text="a fixed strategy")
+
+    def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
+        check_request(workload, budget, self.laws)
+        check_size(workload, limits.memory_limit)
+        if not any(g.weight > 0 and _asks(g) for g in workload.groups):
+            raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
+        limits.tell(0.0, "Choosing the strategy")
+        made = self._assemble(workload, budget, self.design(workload, budget.law, limits, ()))
+        limits.tell(1.0, "Planned")
+        return made
+
+    def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
+        check_request(workload, budget, self.laws)
+        return self._assemble(workload, budget, self.design(workload, budget.law, Limits(), solved.matrices))
+
+    def _assemble(self, workload: Workload, budget: Budget, design: Design) -> Plan:
+        common: dict[str, Any] = {
+            "workload": workload,
+            "budget": budget,
+            "mechanism": self.name,
+            "options": self.options(),
+            "blocks": component_blocks(design.components, budget, self.max_records),
+            "bound": global_bound(workload, budget.law) if design.bound is None else design.bound,
+            "statement": (
+                f"{design.statement} No matrix mechanism whatsoever with this noise can have a smaller weighted RMSE "
+                "than the bound."
+            ).strip(),
+            "duals": (),
+            "matrices": design.matrices,
+            "max_records": self.max_records,
+        }
+        if design.whole_tables:
+            return MarginalsPlan(**common)
+        return ExplicitPlan(**common, answered_by=answered_by(design.components, len(workload.groups)))
+
+
+def _asks(group: Group) -> bool:
+    """Return whether a query of the group that has a weight counts any cell at all."""
+    marks = np.ones(1, dtype=bool)
+    for part in group.parts:
+        own = np.concatenate([rows.any(axis=1) for _, rows in part.family.chunks(part.sizes)])
+        marks = np.logical_and.outer(marks, own).ravel() if group.query_weights is not None else marks & own.any()
+    return bool((marks & (True if group.query_weights is None else group.query_weights > 0)).any())
+
+
+def asked_attributes(workload: Workload) -> Space:
+    """Return the attributes that some group asks about, in schema order."""
+    asked = {name for g in workload.groups for name in g.attributes}
+    return tuple(name for name in workload.schema.names if name in asked)
+
+
+def one_component(workload: Workload, attributes: Space, factors: tuple[tuple[Axes, Strategy], ...]) -> Design:
+    """Return the design of one strategy that answers every group."""
+    everything = tuple(range(len(workload.groups)))
+    return Design(components=(Component(attributes=attributes, factors=factors, share=1.0, groups=everything),))
+
+
+@lru_cache(maxsize=256)
+def identity_strategy(n: int) -> Strategy:
+    """Return the strategy that measures every cell."""
+    return Strategy(sizes=(n,), rows=np.eye(n), pinv=np.eye(n), complete=True)
+
+
+@lru_cache(maxsize=256)
+def total_strategy(n: int) -> Strategy:
+    """Return the strategy that measures the total alone."""
+    return explicit_strategy(np.ones((1, n)), (n,))
+
+
+def check_dense(workload: Workload, attributes: Space, what: str) -> int:
+    """Return the number of cells of a table that is to be held whole; raise NotApplicable when there are too many."""
+    cells = math.prod(workload.schema.sizes(attributes))
+    if cells > MOST_DENSE:
+        raise NotApplicable(
+            f"{what} works on all {cells:,} cells of {' x '.join(attributes)} at once, at most {MOST_DENSE:,}. Use "
+            "'querysmasher', or ask about fewer or coarser attributes."
+        )
+    return cells

@@ -1,0 +1,98 @@
+"""The Learn page in a real browser: every lesson by mouse and by keyboard, in both themes, with axe."""
+
+from __future__ import annotations
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from pages.parts.lessons import LESSONS
+from tests.browser.conftest import Visit
+
+
+def barriers(visit: Visit, name: str) -> list[tuple]:
+    """Serious and critical findings of axe in both themes, with a screenshot of each."""
+    found = []
+    for scheme in ("light", "dark"):
+        visit.page.emulate_media(color_scheme=scheme)
+        visit.shot(f"learn_{name}_{scheme}")
+        for problem in Axe().run(visit.page).response["violations"]:
+            if problem["impact"] in ("serious", "critical"):
+                found.append((name, scheme, problem["id"], [node["html"][:200] for node in problem["nodes"]]))
+    visit.page.emulate_media(color_scheme="light")
+    return found
+
+
+def test_every_lesson_can_be_read_by_everybody(visit: Visit) -> None:
+    found = []
+    visit.open()
+    visit.page.get_by_role("link", name="Learn").click()
+    visit.sees("A query, smashed")
+    for number, lesson in enumerate(LESSONS, 1):
+        visit.choose(lesson.tab)
+        visit.sees(lesson.title)
+        expect(visit.page.locator(".js-plotly-plot").first).to_be_visible()
+        if lesson.name == "apart":
+            visit.choose("What each table adds")
+        found += barriers(visit, str(number))
+    assert found == []
+
+
+def test_answers_tables_and_the_way_to_the_studio(visit: Visit) -> None:
+    visit.open()
+    visit.page.get_by_role("link", name="Learn").click()
+    question = LESSONS[0].question
+    wrong = next(c for c in question.choices if not c.right)
+    visit.page.get_by_text(wrong.text, exact=True).click()
+    visit.press("Check my answer")
+    visit.sees("Not this one:")
+    assert barriers(visit, "wrong") == []
+    visit.page.get_by_text(question.answer.text, exact=True).click()
+    visit.press("Check my answer")
+    visit.sees("Answered 1 of 6, 1 of them right.")
+    visit.page.get_by_role("button", name="e", exact=True).first.wait_for(state="hidden")
+    visit.page.get_by_role("button", name="a", exact=True).first.click()
+    visit.settle()
+    visit.page.get_by_text("The same as a table").first.click()
+    with visit.page.expect_download() as waiting:
+        visit.page.get_by_role("button", name="Download CSV").first.click()
+    text = waiting.value.path().read_text(encoding="utf-8")
+    assert [line.split(",")[2] for line in text.splitlines()] == ["query", "1", "1", "1", "0", "0", "1"]
+    visit.page.get_by_text("Instructor view").click()
+    visit.settle()
+    visit.page.get_by_text("All lessons at a glance").click()
+    visit.sees("For instructors")
+    assert barriers(visit, "instructor") == []
+    visit.press("Next lesson: 2. Apart")
+    visit.sees(LESSONS[1].title)
+    visit.press("Open this plan in the studio")
+    visit.sees("Typical error")
+    visit.sees("4 groups, 12 queries")
+    visit.page.get_by_role("link", name="Learn").click()
+    visit.sees("Answered 1 of 6, 1 of them right.")
+
+
+def test_a_lesson_with_the_keyboard_alone(visit: Visit) -> None:
+    page = visit.page
+    visit.open()
+    page.get_by_role("link", name="Learn").click()
+    visit.sees(LESSONS[0].title)
+    page.get_by_role("tab", name=LESSONS[0].tab).focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    visit.sees(LESSONS[1].title)
+    visit.settle()
+    radio = page.get_by_role("radio", name="Tables as people ask for them")
+    radio.focus()
+    page.keyboard.press("ArrowRight")
+    visit.sees("What each table adds")
+    visit.settle()
+    expect(page.get_by_role("radio", name="What each table adds")).to_be_checked()
+    page.get_by_role("radio", name=LESSONS[1].question.choices[0].text).focus()
+    page.keyboard.press("Space")
+    visit.settle()
+    for _ in range(4):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent").startswith("Check my answer"):
+            break
+    page.keyboard.press("Enter")
+    visit.sees("Not this one:")

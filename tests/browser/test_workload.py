@@ -1,0 +1,135 @@
+"""The Workload page in a real browser: groups from SQL, a range dragged on the domain, and the same by keyboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from engine import Attribute, Schema
+from tests.browser.conftest import Visit
+
+SQL = "SELECT vote, COUNT(*) FROM survey WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM survey"
+
+
+@pytest.fixture
+def at_work(visit: Visit) -> Visit:
+    """A session on the Workload page of the survey."""
+    visit.open()
+    visit.pick("Start from a demo schema", "Election survey")
+    visit.press("Use this schema")
+    visit.press("Next: Workload")
+    visit.sees("No group yet")
+    return visit
+
+
+def drag(visit: Visit, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """Draw a box on the picture of the cells, from one point to another in shares of its width and height."""
+    plot = visit.page.get_by_test_id("stPlotlyChart").locator(".nsewdrag").first
+    plot.scroll_into_view_if_needed()
+    place = plot.bounding_box()
+    points = [(place["x"] + x * place["width"], place["y"] + y * place["height"]) for x, y in (start, end)]
+    visit.page.mouse.move(*points[0])
+    visit.page.mouse.down()
+    visit.page.mouse.move(*points[1], steps=8)
+    visit.page.mouse.up()
+    visit.page.wait_for_timeout(300)
+    visit.settle()
+
+
+def test_names_and_labels_are_shown_and_never_run(visit: Visit, tmp_path: Path) -> None:
+    bad = "![x](http://example.com/a.png) <img src=http://example.com/b.png onerror=alert(1)> :red[y] $z$"
+    labels = [bad, "[k](http://example.com)", "<b>c</b>", "=1+1"]
+    schema = Schema([Attribute.categorical(bad, labels), Attribute.of_size("<i>code</i>", 3)])
+    file = tmp_path / "schema.json"
+    file.write_text(schema.to_json(), encoding="utf-8")
+    visit.open()
+    visit.page.get_by_test_id("stFileUploader").locator("input").set_input_files(file)
+    visit.press("Next: Workload")
+    visit.choose("Drag a range")
+    visit.pick("Attributes of the range", "![x]")
+    drag(visit, (0.1, 0.1), (0.6, 0.9))
+    visit.press("Add this range")
+    visit.shot("21_hostile_range")
+    visit.choose("One set of attributes")
+    visit.pick("Attributes of the group", "![x]", "<i>")
+    visit.choose("One per attribute")
+    visit.choose("Write SQL")
+    visit.press("Use an example")
+    visit.sees("This adds 2 groups")
+    visit.press("Add 2 groups from SQL")
+    visit.fill("SQL, statements separated by ;", f"SELECT COUNT(*) FROM t WHERE x = '{bad}'")
+    visit.sees("There is no attribute")
+    visit.shot("22_hostile_sql")
+    visit.press("Next: Preview")
+    visit.choose("One query of your own")
+    visit.pick("Attributes", "![x]", "<i>")
+    visit.shot("23_hostile_query")
+    for tag in ("img[src*=example]", "a[href*=example]", "main b:text-is('c')", "main i:text-is('code')"):
+        assert visit.page.locator(tag).count() == 0, tag
+
+
+def serious(visit: Visit, name: str) -> list:
+    """Accessibility problems that matter, in both themes."""
+    found = []
+    for scheme in ("light", "dark"):
+        visit.page.emulate_media(color_scheme=scheme)
+        visit.page.wait_for_timeout(400)
+        visit.shot(f"20_{name}_{scheme}")
+        for problem in Axe().run(visit.page).response["violations"]:
+            if problem["impact"] in ("serious", "critical"):
+                found.append((name, scheme, problem["id"], [node["html"][:200] for node in problem["nodes"]]))
+    visit.page.emulate_media(color_scheme="light")
+    return found
+
+
+def test_groups_from_sql(at_work: Visit) -> None:
+    visit = at_work
+    visit.choose("Write SQL")
+    found = serious(visit, "sql_empty")
+    visit.fill("SQL, statements separated by ;", "SELECT AVG(age) FROM survey")
+    visit.sees("all queries are counts")
+    found += serious(visit, "sql_refused")
+    expect(visit.page.get_by_role("button", name="from SQL")).to_have_count(0)
+    visit.fill("SQL, statements separated by ;", SQL)
+    visit.sees("This adds 2 groups with 3 queries")
+    visit.sees("20 ≤ age < 40")
+    found += serious(visit, "sql")
+    visit.press("Add 2 groups from SQL")
+    visit.sees("Groups to change")
+    visit.press("Next: Preview")
+    visit.sees("Typical error")
+    assert found == []
+
+
+def test_a_range_is_dragged_and_moved_by_keyboard(at_work: Visit) -> None:
+    visit = at_work
+    visit.choose("Drag a range")
+    visit.sees("The range: ")
+    drag(visit, (0.2561, 0.5), (0.5, 0.6))  # 82 cells: the middles of the cells 21 to 40 lie inside
+    visit.sees("The range: 39 ≤ age < 59")
+    found = serious(visit, "range")
+    visit.press("Add this range")
+    visit.sees("Groups to change")
+
+    # the same with the arrow keys
+    last = visit.page.get_by_role("slider").nth(1)
+    last.focus()
+    visit.page.keyboard.press("ArrowRight")
+    visit.page.wait_for_timeout(500)
+    visit.settle()
+    visit.sees("The range: 39 ≤ age < 60")
+
+    # a second box moves the ends again, and a rectangle works on two attributes
+    drag(visit, (0.9, 0.2), (0.99, 0.6))
+    visit.sees("The range: 92 ≤ age < 99")
+    visit.pick("Attributes of the range", "party")
+    drag(visit, (0.05, 0.05), (0.5, 0.4))
+    visit.sees("party in [")
+    found += serious(visit, "rectangle")
+    visit.press("Add this range")
+    visit.page.get_by_text("As Python").click()
+    expect(visit.page.get_by_text("Custom(predicates=['39 <= age < 59'])")).to_be_visible()
+    assert found == []
