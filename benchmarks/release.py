@@ -44,9 +44,13 @@ def main() -> None:
     """Print one row a release."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--adult", type=Path, help="the Adult table as CSV, coded 0 .. size - 1")
+    parser.add_argument("--write", action="store_true", help="also write benchmarks/release.txt")
     given = parser.parse_args()
-    print(f"{'release':22} {'answers':>12} {'rmse':>8} {'plan s':>7} {'measure s':>9} {'write s':>8} {'total s':>8} "
-          f"{'file MB':>8} {'peak MB':>8}")  # fmt: skip
+    lines = [
+        f"{'release':22} {'answers':>12} {'rmse':>8} {'plan s':>7} {'measure s':>9} {'write s':>8} {'total s':>8} "
+        f"{'file MB':>8} {'peak MB':>8}"
+    ]
+    print(lines[0])
     with tempfile.TemporaryDirectory() as folder:
         cps = Path(folder) / "cps.csv"
         schema = Schema.from_json(demo_data.schemas()["cps"].read_bytes())
@@ -62,10 +66,13 @@ def main() -> None:
             queries, rmse, marks, size, peak = results.get()
             process.join()
             spans = [b - a for a, b in itertools.pairwise(marks)]
-            print(
+            lines.append(
                 f"{name:22} {queries:>12,} {rmse:>8.4f} {spans[0]:>7.2f} {spans[1]:>9.2f} {spans[2]:>8.2f} "
                 f"{sum(spans):>8.2f} {size:>8.1f} {peak:>8.0f}"
             )
+            print(lines[-1], flush=True)
+    if given.write:
+        Path(__file__).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

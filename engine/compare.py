@@ -20,9 +20,11 @@ from typing import Any
 
 import pandas as pd
 
+import engine.mechanisms as known
 from engine.bounds import exact_bound, global_bound, small_domain
 from engine.errors import Cancelled, EngineError, PlanError
-from engine.mechanisms import MECHANISMS, forecast, mechanism_class, plan
+from engine.mechanisms import forecast, mechanism_class, plan
+from engine.mechanisms.base import Forecast, check_request
 from engine.privacy import Budget
 from engine.workload import Workload
 
@@ -134,9 +136,9 @@ def comparison(
     results: dict[str, dict[str, Any]] = {}
     waiting = [_Job(label=BOUND, name=BOUND, options={})]
     for job in _jobs(mechanisms):
-        reason = _refusal(job, workload, memory_limit)
-        if reason:
-            results[job.label] = {"status": reason}
+        needed = _forecast(job, workload, budget, memory_limit)
+        if isinstance(needed, str):
+            results[job.label] = {"status": needed}
         else:
             waiting.append(job)
     known = {job.label: _CACHE[asked.key(job)] for job in waiting if asked.key(job) in _CACHE}
@@ -171,25 +173,57 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
 
 
 def _jobs(mechanisms: Sequence[Choice] | None) -> list[_Job]:
-    if mechanisms is None:
-        mechanisms = [(m.name, options) for m in MECHANISMS for options in m.variants]
     out = []
-    for choice in mechanisms:
+    for choice in variants().values() if mechanisms is None else mechanisms:
         name, options = (choice, {}) if isinstance(choice, str) else choice
-        words = ", ".join(f"{k}={v}" for k, v in options.items())
-        out.append(_Job(label=f"{name} ({words})" if words else name, name=name, options=dict(options)))
+        out.append(_Job(label=label_of(name, options), name=name, options=dict(options)))
     return out
 
 
-def _refusal(job: _Job, workload: Workload, memory_limit: float) -> str:
-    """Return why a job should not start, or nothing."""
+def label_of(name: str, options: Mapping[str, Any]) -> str:
+    """Return the word for a mechanism with options, as in the column ``mechanism``.
+
+    >>> label_of("querysmasher", {"centers": "tuned"})
+    'querysmasher (centers=tuned)'
+    """
+    words = ", ".join(f"{k}={v}" for k, v in options.items())
+    return f"{name} ({words})" if words else name
+
+
+def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Return every mechanism with each of its variants as (name, options), by label."""
+    return {label_of(m.name, options): (m.name, options) for m in known.MECHANISMS for options in m.variants}
+
+
+def expected(
+    workload: Workload, budget: Budget, mechanisms: Sequence[Choice] | None = None, *, memory_limit: float = 4e9
+) -> pd.DataFrame:
+    """Say what `compare` would take for every mechanism, without planning.
+
+    Returns
+    -------
+    DataFrame with columns mechanism, seconds, memory_mb (an upper bound) and status: "ok" or why it will not start.
+    """
+    rows: list[tuple[str, float, float, str]] = []
+    for job in _jobs(mechanisms):
+        found = _forecast(job, workload, budget, memory_limit)
+        if isinstance(found, str):
+            rows.append((job.label, math.nan, math.nan, found))
+        else:
+            rows.append((job.label, found.seconds, found.memory / 1e6, "ok"))
+    return pd.DataFrame(rows, columns=["mechanism", "seconds", "memory_mb", "status"])
+
+
+def _forecast(job: _Job, workload: Workload, budget: Budget, memory_limit: float) -> Forecast | str:
+    """Return what a job would take, or why it should not start."""
     try:
-        needed = forecast(workload, mechanism_class(job.name).name, **job.options)
+        check_request(workload, budget, mechanism_class(job.name).laws)
+        needed = forecast(workload, job.name, **job.options)
     except EngineError as error:
         return str(error)
     if needed.memory > memory_limit:
         return f"It would need about {needed.memory / 1e9:.1f} GB, more than the limit of {memory_limit / 1e9:.1f} GB."
-    return ""
+    return needed
 
 
 def _run(waiting: list[_Job], asked: _Request, jobs: int, progress: Progress | None) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from engine.errors import WorkloadError
 from engine.family import Array, Family, dense_limit, whole
-from engine.intervals import Circular, Marginal, Prefix, Range, Total, Width
+from engine.intervals import Circular, Marginal, Prefix, Range, Suffix, Total, Width
 from engine.schema import Attribute
 
 
@@ -259,7 +259,19 @@ class Custom(Family):
         return hash(self.predicates or self.key)
 
 
-FAMILIES: tuple[type[Family], ...] = (Marginal, Prefix, Range, Circular, Total, Width, Affine, Abs, Random, Custom)
+FAMILIES: tuple[type[Family], ...] = (
+    Marginal,
+    Prefix,
+    Suffix,
+    Range,
+    Circular,
+    Total,
+    Width,
+    Affine,
+    Abs,
+    Random,
+    Custom,
+)
 
 
 def family(value: str | Family) -> Family:

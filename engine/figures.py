@@ -6,13 +6,10 @@ and colour never tells anything alone.  At most 512 x 512 cells and 20,000 point
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -22,31 +19,22 @@ from engine.charts import (
     GREY,
     ORANGE,
     Picture,
-    amount,
     bars,
     cost,
     fitting,
     framed,
     heat_map,
-    line,
-    number,
     short,
     thinned,
 )
 from engine.coverage import Coverage
-from engine.family import Array
-from engine.intervals import Circular, Range
+from engine.error_grid import MAX_SIDE
 from engine.plan import Plan
 from engine.schema import Schema
 from engine.workload import Group
 
-MAX_SIDE = 512
-MAX_POINTS = 20_000
 MAX_ROWS = 128  # rows of a family picture
 MAX_BARS = 30
-EXACT_QUERIES = 2_000_000  # up to here every standard error is computed for a distribution
-SAMPLE = 200_000
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
 
 def domain_picture(schema: Schema) -> Picture:
@@ -115,97 +103,6 @@ def group_table(plan: Plan) -> pd.DataFrame:
 def worst_error(plan: Plan) -> float:
     """Return the largest standard error of a query, in counts; as `Plan.max_variance`, from the table that is shown."""
     return float(group_table(plan)["largest standard error"].max())
-
-
-def error_picture(
-    plan: Plan, group: int, across: Sequence[int] | None = None, fixed: Sequence[int] | None = None
-) -> Picture:
-    """Standard errors of a group's queries: a line, a triangle of ranges, or a slice of more dimensions.
-
-    Parameters
-    ----------
-    across : one or two parts of the group that are drawn; the first two when left out.
-    fixed : index of the query of every part that is not drawn, shape (parts,); zeros when left out.
-    """
-    asked = plan.workload.groups[group]
-    if not asked.parts:
-        return _single(plan, group)
-    drawn = tuple(across) if across is not None else tuple(range(min(2, len(asked.parts))))
-    held = list(fixed) if fixed is not None else [0] * len(asked.parts)
-    rest = [_part_text(plan, asked, p, held[p]) for p in range(len(asked.parts)) if p not in drawn]
-    where = f", with {' and '.join(rest)}" if rest else ""
-    family, n = asked.parts[drawn[0]].family, asked.parts[drawn[0]].sizes[0]
-    if len(drawn) == 1 and isinstance(family, (Range, Circular)):
-        return _runs(plan, group, drawn[0], held, where, n)
-    chosen = [thinned(asked.parts[p].count, MAX_POINTS if len(drawn) == 1 else MAX_SIDE) for p in drawn]
-    grid = np.meshgrid(*chosen, indexing="ij")
-    index = [np.full(grid[0].size, held[p]) for p in range(len(asked.parts))]
-    for p, positions in zip(drawn, grid, strict=True):
-        index[p] = positions.ravel()
-    errors = np.sqrt(_variances_at(plan, group, index)).reshape(grid[0].shape)
-    names = [_part_name(asked, p) for p in drawn]
-    labels = [
-        [short(_part_text(plan, asked, p, int(i)), name) for i in positions]
-        for p, positions, name in zip(drawn, chosen, names, strict=True)
-    ]
-    if len(drawn) == 1:
-        figure = line(errors, labels[0], names[0], connected=len(errors) > 1 and family.ordered)
-        table = pd.DataFrame({"query": labels[0], "standard error": errors})
-    else:
-        hover = f"{html.escape(names[0])} %{{y}}<br>{html.escape(names[1])} %{{x}}<br>standard error %{{z:.4g}} counts"
-        figure = heat_map(errors, labels, names, hover, "standard<br>error")
-        table = pd.DataFrame(
-            {
-                f"query on {names[0]}": np.repeat(labels[0], len(labels[1])),
-                f"query on {names[1]}": np.tile(labels[1], len(labels[0])),
-                "standard error": errors.ravel(),
-            }
-        )
-    complete = all(len(c) == asked.parts[p].count for p, c in zip(drawn, chosen, strict=True))
-    note = "" if complete else f"{errors.size:,} evenly spaced queries are drawn."
-    return Picture(
-        title=f"Standard error of every query on {' and '.join(names)}{where}",
-        figure=figure,
-        table=table,
-        alt=_extent(errors, f"queries on {' and '.join(names)}{where}"),
-        note=note,
-    )
-
-
-def spread_picture(plan: Plan, tolerance: float) -> Picture:
-    """Share of all queries with a standard error at or below each size, and a line at a tolerance (counts)."""
-    errors, shares, exact = _spread(plan)
-    within = float(shares[np.searchsorted(errors, tolerance, side="right") - 1]) if tolerance >= errors[0] else 0.0
-    finite = errors[np.isfinite(errors)]
-    drawn = thinned(len(finite), MAX_POINTS // 10)
-    figure = go.Figure(
-        go.Scatter(
-            x=finite[drawn],
-            y=shares[drawn],
-            mode="lines",
-            line={"shape": "hv", "color": BLUE, "width": 2.5},
-            hovertemplate="%{y:.1%} of the queries have a standard error<br>of %{x:.4g} counts or less<extra></extra>",
-            showlegend=False,
-        )
-    )
-    wide = len(finite) > 0 and finite[-1] > 20 * finite[0] > 0
-    place = math.log10(tolerance) if wide else tolerance  # annotations on a logarithmic axis take the exponent
-    figure.add_shape(
-        type="line", x0=tolerance, x1=tolerance, y0=0, y1=1, yref="paper", line={"color": ORANGE, "dash": "dash"}
-    )
-    figure.add_annotation(
-        x=place, y=1.02, yref="paper", yanchor="bottom", showarrow=False, text=f"tolerance {amount(tolerance)}"
-    )
-    figure.update_xaxes(title="standard error (counts)", type="log" if wide else "linear")
-    if not wide:
-        figure.update_xaxes(rangemode="tozero")
-    figure.update_yaxes(title="share of queries", tickformat=".0%", range=[0, 1.02])
-    found = [float(errors[min(int(np.searchsorted(shares, q - 1e-12)), len(errors) - 1)]) for q in QUANTILES]
-    table = pd.DataFrame({"share of queries": [f"{q:.0%}" for q in QUANTILES], "standard error at most": found})
-    all_queries = number(plan.workload.queries)
-    text = f"{within:.1%} of {all_queries} queries have a standard error of {amount(tolerance)} counts or less."
-    how = "Every query was computed." if exact else f"An evenly spread sample of {len(errors):,} queries was computed."
-    return Picture(title="How many queries are good enough", figure=framed(figure), table=table, alt=text, note=how)
 
 
 def budget_picture(plan: Plan) -> Picture:
@@ -324,99 +221,3 @@ def coverage_picture(found: Coverage) -> Picture:
     figure.update_yaxes(title="share that did", tickformat=".0%")
     figure.update_layout(legend={"orientation": "h", "y": 1.12})
     return Picture(title="Do the intervals hold?", figure=framed(figure), table=table, alt=found.sentence)
-
-
-def _variances_at(plan: Plan, group: int, index: Sequence[npt.NDArray[np.int64]]) -> Array:
-    """Variances of scattered queries of a group; one array of positions per part, all of one length."""
-    return plan.group_variance(group).at(tuple(index))
-
-
-@lru_cache(maxsize=8)
-def _spread(plan: Plan) -> tuple[Array, Array, bool]:
-    """Sorted standard errors, the share of queries up to each, and whether every query was computed."""
-    alike: dict[int, list[int]] = {}
-    for i in range(len(plan.workload.groups)):
-        alike.setdefault(id(plan.group_variance(i)), []).append(i)
-    exact, errors, weights = plan.workload.queries <= EXACT_QUERIES, [], []
-    for members in alike.values():
-        group = plan.workload.groups[members[0]]
-        total = group.count * len(members)
-        quota = group.count if exact else max(256, SAMPLE * total // plan.workload.queries)
-        if quota >= group.count:
-            variances = plan.variances(members[0])
-        else:
-            variances = _variances_at(plan, members[0], _even_points([p.count for p in group.parts], quota))
-        errors.append(np.sqrt(variances))
-        weights.append(np.full(len(variances), total / len(variances)))
-    values, shares = np.concatenate(errors), np.concatenate(weights)
-    order = np.argsort(values, kind="stable")
-    return values[order], np.cumsum(shares[order]) / shares.sum(), exact
-
-
-def _even_points(counts: Sequence[int], points: int) -> list[npt.NDArray[np.int64]]:
-    """Positions spread evenly over a box: the additive recurrence of Roberts, which needs no randomness."""
-    ratio = 2.0
-    for _ in range(40):  # the positive root of x^(d+1) = x + 1
-        ratio = (1.0 + ratio) ** (1.0 / (len(counts) + 1))
-    steps = np.arange(1, points + 1)
-    return [np.floor((0.5 + steps * ratio ** -(k + 1)) % 1.0 * n).astype(np.int64) for k, n in enumerate(counts)]
-
-
-def _runs(plan: Plan, group: int, part: int, held: Sequence[int], where: str, n: int) -> Picture:
-    """Standard errors of ranges by first and last cell, or of circular ranges by first cell and length."""
-    asked = plan.workload.groups[group]
-    name = asked.attributes[asked.parts[part].axes[0]]
-    circular = isinstance(asked.parts[part].family, Circular)
-    cells = thinned(n, MAX_SIDE)
-    first, second = (a.ravel() for a in np.meshgrid(cells, cells, indexing="ij"))
-    kept = np.full(len(first), True) if circular else first <= second
-    query = first * n + second if circular else first * n - first * (first - 1) // 2 + second - first
-    index = [np.full(int(kept.sum()), p) for p in held]
-    index[part] = query[kept]
-    errors = np.full(len(first), np.nan)
-    errors[kept] = np.sqrt(_variances_at(plan, group, index))
-    labels = [plan.schema[name].label(int(i)) for i in cells]
-    second_labels = [str(int(i) + 1) for i in cells] if circular else labels
-    axes = [f"first cell of {name}", "number of cells" if circular else f"last cell of {name}"]
-    hover = "from %{y}, %{x} cells" if circular else "%{y} to %{x}"
-    grid = errors.reshape(len(cells), len(cells))
-    figure = heat_map(
-        grid, [labels, second_labels], axes, hover + "<br>standard error %{z:.4g} counts", "standard<br>error"
-    )
-    table = pd.DataFrame(
-        {
-            axes[0]: np.repeat(labels, len(cells))[kept],
-            axes[1]: np.tile(second_labels, len(cells))[kept],
-            "standard error": errors[kept],
-        }
-    )
-    return Picture(
-        title=f"Standard error of every range of {name}{where}",
-        figure=figure,
-        table=table,
-        alt=_extent(errors[kept], f"ranges of {name}{where}"),
-        note="" if len(cells) == n else f"Ranges between {len(cells)} evenly spaced cells are drawn.",
-    )
-
-
-def _single(plan: Plan, group: int) -> Picture:
-    error = math.sqrt(float(plan.variances(group)[0]))
-    table = pd.DataFrame({"query": ["all records"], "standard error": [error]})
-    figure = bars([error], ["all records"], "standard error (counts)", "%{y}: %{x:.4g} counts")
-    return Picture(
-        title="Standard error of the total", figure=figure, table=table, alt=f"It is {amount(error)} counts."
-    )
-
-
-def _part_text(plan: Plan, group: Group, part: int, index: int) -> str:
-    asked = group.parts[part]
-    return asked.family.text([plan.schema[group.attributes[a]] for a in asked.axes], index) or "all records"
-
-
-def _part_name(group: Group, part: int) -> str:
-    return " × ".join(group.attributes[a] for a in group.parts[part].axes)
-
-
-def _extent(errors: Array, what: str) -> str:
-    least, most = amount(float(errors.min())), amount(float(errors.max()))
-    return f"{errors.size:,} {what}: standard errors from {least} to {most} counts."

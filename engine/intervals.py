@@ -122,6 +122,29 @@ class Prefix(Intervals):
 
 
 @dataclass(frozen=True)
+class Suffix(Intervals):
+    """One query per cell c: the records at c or above.
+
+    >>> Suffix().gram((3,))
+    array([[1., 1., 1.],
+           [1., 2., 2.],
+           [1., 2., 3.]])
+    """
+
+    name: ClassVar[str] = "suffix"
+    meaning: ClassVar[str] = "How many records are at or above each value?"
+
+    def bounds(self, n: int) -> tuple[Index, Index]:
+        first = np.arange(n)
+        return first, np.full_like(first, n)
+
+    def text(self, attributes: Sequence[Attribute], index: int) -> str:
+        (attribute,) = attributes
+        start = plain(attribute.edges[index]) if attribute.edges is not None else attribute.label(index)
+        return f"{attribute.name} >= {start}"
+
+
+@dataclass(frozen=True)
 class Range(Intervals):
     """Every run of consecutive cells, n(n+1)/2 of them.
 

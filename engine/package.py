@@ -23,7 +23,7 @@ from typing import Any
 
 import pandas as pd
 
-from engine import figures
+from engine import error_figures, figures
 from engine.ask import certificate_text
 from engine.balance import Receipt
 from engine.charts import Picture, amount
@@ -189,7 +189,7 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
     )
     parts += ["<h2>Privacy</h2>", f"<p>{html.escape(plan.budget.describe())}</p>", _facts(seal)]
     parts += ["<h2>How exact</h2>", f"<p>{html.escape(certificate_text(plan))}</p>"]
-    pictures = [figures.spread_picture(plan, plan.rmse), figures.budget_picture(plan)]
+    pictures = [error_figures.spread_picture(plan, plan.rmse), figures.budget_picture(plan)]
     for number in range(min(GROUPS, len(plan.workload.groups))):
         answers = measurement.answers(number, 0, SHOWN, confidence)
         found = figures.answers_picture(answers, rehearsal=measurement.rehearsal)

@@ -273,13 +273,27 @@ class FixedBasisProblem(DualProblem):
 class FourierProblem(DualProblem):
     """X diagonal in the Fourier basis, in closed form: every cell gets the same share.
 
-    Source: QuerySmasher, appendix C; Weighted Fourier Factorizations.  Needs uniform centers.
+    With the center (first cell + last cell) / 2 a prefix is half the total and a row of signs, plus up to its end and
+    minus after it.  Those rows are half circles on 2 (n - 1) places, the last cell opposite the first, and turning the
+    circle changes nothing: equal weights on its places are optimal, half a weight on either end.
+
+    Source: QuerySmasher, appendix C; Weighted Fourier Factorizations, section 4.2 for the circle (extended marginals),
+    here without the prefix of all cells, which the total answers.  Needs uniform centers, or those of the circle.
     """
 
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
-        return self.multiplicity / self.multiplicity.sum(), "closed form"
+        weights: Array = np.ones(1)
+        for n, L in zip(self.sizes, self.lift.matrices, strict=True):
+            own = np.ones(n)
+            if _circle(L):
+                own[[0, -1]] = 0.5
+            weights = np.asarray(np.kron(weights, own / own.sum()), dtype=float)
+        mass: Array = np.bincount(self.orbit, weights=weights, minlength=self.variables).astype(float)
+        return mass, "closed form"
 
     def solution(self, mass: Array, status: str) -> Solution:
+        if any(_circle(L) for L in self.lift.matrices):
+            return super().solution(mass, f"half circles, {status}")
         E = np.ones((1, 1), dtype=complex)
         for n in self.sizes:
             E = np.kron(E, basis(n).T @ (np.fft.fft(np.eye(n)) / math.sqrt(n))[:, 1:])
@@ -297,6 +311,11 @@ class FourierProblem(DualProblem):
         return Solution(
             strategy=strategy, value=value, bound=self.bound(mass), dual=mass, status=f"Fourier basis, {status}"
         )
+
+
+def _circle(L: Array) -> bool:
+    """Return whether a lift puts the last cell opposite the first."""
+    return L.shape[1] > 2 and np.allclose(L[:, 0], -L[:, -1], rtol=0, atol=1e-12)
 
 
 def _root(gram: Array, largest: float | None = None) -> Array:

@@ -60,6 +60,6 @@ with right:
     show_kept("plan_file")
 frame.footer(
     code=code.plan_code(studio),
-    target=frame.page("Release"),
+    target=frame.page("Compare"),
     reason="" if made is not None else "there is no plan yet; see above.",
 )

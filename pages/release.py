@@ -12,7 +12,7 @@ from pages.parts.words import plain, shown_here
 frame.require()
 
 TUTORIAL = (
-    "A **release** reads the records once, adds exact discrete Gaussian noise, and takes its cost from the dataset's "
+    "A **release** reads the records once, adds exact discrete noise, and takes its cost from the dataset's "
     "budget for good. **Rehearse first**: the same code on simulated records shows what the answers will look like, "
     "costs nothing, and tells nothing about anyone. Everything computed from a release afterwards is free."
 )

@@ -31,6 +31,8 @@ def conditions(asked, attributes):
             return [partial(lambda c, x: x == c, c) for c in range(n)]
         case "prefix":
             return [partial(lambda c, x: x <= c, c) for c in range(n)]
+        case "suffix":
+            return [partial(lambda c, x: x >= c, c) for c in range(n)]
         case "range":
             return [partial(lambda low, high, x: low <= x <= high, i, j) for i in range(n) for j in range(i, n)]
         case "circular":

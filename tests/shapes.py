@@ -178,6 +178,11 @@ def mapping_families():
     return w.add(("c", "b"), {"b": Random(count=4, seed=8), "c": Custom([[1, 2, 3]])})
 
 
+def suffixes():
+    w = Workload(numeric(5, 4, 2)).add("a", "suffix").add(("a", "b"), {"a": "suffix", "b": "prefix"})
+    return w.add(("b", "c"), {"b": "suffix", "c": "marginal"}).add("a", "prefix", weight=2.0)
+
+
 def weights_ratio():
     w = Workload(numeric(5, 4)).add("a", "prefix", weight=1e5).add("a", "range", weight=1e-5)
     return w.add(("a", "b"), "affine", weight=1e-4).add(("a", "b"), "prefix", weight=1e4)
@@ -254,6 +259,7 @@ SHAPES = {
         windows,
         windows_coupled,
         mapping_families,
+        suffixes,
         weights_ratio,
         reversed_pair,
         coupled,

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Plan, Schema, Workload, ask, figures, measure, plan
+from engine import Attribute, Budget, Plan, Schema, Workload, ask, error_figures, figures, measure, plan, spread
 from engine.figures import MAX_ROWS, MAX_SIDE, Picture
 from engine.intervals import Width
 
@@ -46,17 +46,17 @@ def test_errors_of_every_group_are_the_plans(made: Plan) -> None:
     for i, group in enumerate(made.workload.groups):
         stds = np.sqrt(made.variances(i))
         if len(group.parts) > 2:
-            picture = checked(figures.error_picture(made, i, (0, 2), [0, 1, 0]))
+            picture = checked(error_figures.error_picture(made, i, (0, 2), [0, 1, 0]))
             shape = [p.count for p in group.parts]
             expected = stds.reshape(shape)[:, 1, :].ravel()
         else:
-            picture, expected = checked(figures.error_picture(made, i)), stds
+            picture, expected = checked(error_figures.error_picture(made, i)), stds
         np.testing.assert_allclose(picture.table["standard error"], expected, rtol=1e-12)
 
 
 def test_one_part_of_a_group_with_ranges(made: Plan) -> None:
     number = next(i for i, g in enumerate(made.workload.groups) if g.weight == 3.0)
-    picture = checked(figures.error_picture(made, number, (0,), [0, 1]))
+    picture = checked(error_figures.error_picture(made, number, (0,), [0, 1]))
     np.testing.assert_allclose(picture.table["standard error"], np.sqrt(made.variances(number)).reshape(-1, 2)[:, 1])
     assert "sex = " in picture.title
 
@@ -65,8 +65,8 @@ def test_the_spread_counts_every_query(made: Plan) -> None:
     stds = np.concatenate([np.sqrt(made.variances(i)) for i in range(len(made.workload.groups))])
     for tolerance in (0.001, float(np.median(stds)), float(stds.max()), 1e6):
         share = (stds <= tolerance).mean()
-        assert checked(figures.spread_picture(made, tolerance)).alt.startswith(f"{share:.1%} of")
-    table = figures.spread_picture(made, 1.0).table
+        assert checked(error_figures.spread_picture(made, tolerance)).alt.startswith(f"{share:.1%} of")
+    table = error_figures.spread_picture(made, 1.0).table
     assert table["standard error at most"].iloc[-1] == stds.max()
     assert table["standard error at most"].iloc[2] == pytest.approx(np.quantile(stds, 0.5, method="inverted_cdf"))
 
@@ -75,13 +75,13 @@ def test_a_sampled_spread_is_close(made: Plan, monkeypatch: pytest.MonkeyPatch) 
     schema = Schema([Attribute.of_size(c, 30) for c in "abc"])
     large = plan(Workload.all_ways(schema, ways=(1, 2, 3)), Budget(pcost=1.0))
     stds = np.sort(np.concatenate([np.sqrt(large.variances(i)) for i in range(len(large.workload.groups))]))
-    monkeypatch.setattr(figures, "EXACT_QUERIES", 1000)
-    monkeypatch.setattr(figures, "SAMPLE", 4000)
-    figures._spread.cache_clear()
-    table = figures.spread_picture(large, 1.0).table
+    monkeypatch.setattr(spread, "EXACT_QUERIES", 1000)
+    monkeypatch.setattr(spread, "SAMPLE", 4000)
+    spread.spread.cache_clear()
+    table = error_figures.spread_picture(large, 1.0).table
     exact = np.quantile(stds, [0.05, 0.25, 0.5, 0.75, 0.95])
     np.testing.assert_allclose(table["standard error at most"][:5], exact, rtol=0.01)
-    figures._spread.cache_clear()
+    spread.spread.cache_clear()
 
 
 def test_tables_of_plan_and_workload(made: Plan) -> None:
@@ -112,7 +112,7 @@ def test_large_pictures_are_thinned_and_say_so() -> None:
     asked = Workload(schema).add(("x", "y"), "marginal").add(("x",), "marginal").add(("y",), "range")
     large = plan(asked, Budget(pcost=1.0), solver="fourier")
     for number, side in ((0, MAX_SIDE), (2, MAX_SIDE)):
-        picture = figures.error_picture(large, number)
+        picture = error_figures.error_picture(large, number)
         assert np.shape(picture.figure.data[0].z) == (side, side)
         assert "evenly spaced" in picture.note
     picture = figures.family_picture(schema, asked.groups[1])
@@ -122,7 +122,7 @@ def test_large_pictures_are_thinned_and_say_so() -> None:
 
 def test_labels_cannot_be_markup(made: Plan) -> None:
     number = next(i for i, g in enumerate(made.workload.groups) if g.attributes == ("sex",))
-    assert "<b>" not in figures.error_picture(made, number).figure.to_json().replace("\\u003c", "<")
+    assert "<b>" not in error_figures.error_picture(made, number).figure.to_json().replace("\\u003c", "<")
 
 
 def test_queries_of_ones_own(made: Plan) -> None:

@@ -350,7 +350,7 @@ def test_the_address_brings_the_request_back() -> None:
 
 
 def test_a_long_plan_waits_for_a_word_and_can_be_cancelled() -> None:
-    schema = Schema.from_json('{"x": 90, "y": 60}')
+    schema = Schema.from_json('{"x": 80, "y": 50}')
     asked = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")
     here = Studio(workload=asked)
     session = Session(plan=link.packed(here)).go("preview")

@@ -276,5 +276,5 @@ def test_a_worker_that_dies_is_told_without_its_message(capfd: pytest.CaptureFix
 
 def test_plans_made_by_a_worker_are_the_same() -> None:
     made = expected("cps")
-    job = work.start("same", tasks.make_plan, made.workload.to_json(), 1.0, "querysmasher", {})
+    job = work.start("same", tasks.make_plan, made.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
     assert load_plan(ended(job).result).hash == made.hash

@@ -15,7 +15,7 @@ FILE = ROOT / ".streamlit" / "config.toml"
 CONFIG = tomllib.loads(FILE.read_text(encoding="utf-8"))
 MODES = ("light", "dark")
 TEST_COMMAND = 'python3 -m venv .venv && .venv/bin/pip install -e ".[dev]" && .venv/bin/python -m tests'
-START_COMMAND = "python3 -m venv .venv && .venv/bin/pip install -e . && .venv/bin/streamlit run app.py"
+START_COMMAND = "python3 -m venv .venv && .venv/bin/pip install --no-compile -e . && .venv/bin/streamlit run app.py"
 
 SAFE = {
     "server.address": "127.0.0.1",

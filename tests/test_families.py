@@ -178,7 +178,7 @@ def holds(text, values):
     return bool(eval(re.sub(r"(?<![<>=])=(?!=)", "==", text), {"abs": abs}))
 
 
-TEXTS = ["marginal", "prefix", "range", "circular", "total", "width", "affine", "abs"]
+TEXTS = ["marginal", "prefix", "suffix", "range", "circular", "total", "width", "affine", "abs"]
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -95,6 +98,28 @@ def test_compare_ranks_every_mechanism_and_gives_reasons() -> None:
     odd = compare(workload, Budget(pcost=2.0), ["wff", "nonsense", ("wff", {"speed": 3})], memory_limit=1e3)
     assert odd["rmse"].isna().all()
     assert odd["status"].str.contains("GB|no mechanism|no option").all()
+
+
+@pytest.mark.parametrize(("n", "printed"), [(20, 62.947), (50, None)])
+def test_half_circles_are_the_optimum_of_their_split_and_beat_cells_on_large_attributes(n: int, printed: float) -> None:
+    workload = Workload.all_ways(cube(n), (1, 2), "prefix")
+    made = plan(workload, Budget(pcost=1.0), "wff", embedding="circle")
+    assert made.certificate.gap < 1e-5
+    assert made.rmse < 0.96 * (printed or plan(workload, Budget(pcost=1.0), "wff").rmse)
+    turned = plan(Workload.all_ways(cube(n), (1, 2), "suffix"), Budget(pcost=1.0), "wff", embedding="circle")
+    assert turned.rmse == pytest.approx(made.rmse, rel=1e-6)
+    assert load_plan(made.to_json()).rmse == made.rmse
+
+
+def test_half_circles_are_never_worse_than_the_circle_of_all_prefixes() -> None:
+    m = 7
+    windows = np.array([[(j - i) % (2 * m) < m for j in range(2 * m)] for i in range(2 * m)], dtype=float)
+    odd = windows - 0.5
+    spectrum = np.abs(np.fft.fft(odd[:, 0]))
+    circle = (spectrum.sum() / (2 * m)) ** 2  # variance of the odd part of any window at privacy cost 1
+    published = (0.5 + math.sqrt(circle)) ** 2  # with the best share for half the total
+    made = plan(Workload(cube(m, 1)).add("n0", "prefix"), Budget(pcost=1.0), "wff", embedding="circle")
+    assert made.rmse**2 <= published * (1 + 1e-5)
 
 
 def test_comparisons_keep_what_came_of_a_request_and_return_its_plans() -> None:

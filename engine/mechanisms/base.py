@@ -79,7 +79,9 @@ class Forecast:
 class Mechanism:
     """Base of all mechanisms; the fields of a subclass are its options, ``variants`` the choices worth comparing.
 
-    ``laws`` names the noise it can draw, which the kind of budget decides: "laplace" for pure epsilon.
+    ``choices`` lists the values of options that take one of a few, for forms; an option that is not in it is a number
+    or keeps its default.  ``laws`` names the noise it can draw, which the kind of budget decides: "laplace" for pure
+    epsilon.
 
     To add a mechanism, write one subclass in a file of its own and put it into ``MECHANISMS``.
 
@@ -97,6 +99,7 @@ class Mechanism:
     title: ClassVar[str]
     meaning: ClassVar[str]
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
 
     objective: str = "sum"

@@ -5,6 +5,7 @@ Source: HDMM, section 8 (the strategies it is compared with), and the papers nam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -63,6 +64,7 @@ class Hierarchical(PerAttribute):
     title: ClassVar[str] = "Hierarchical"
     meaning: ClassVar[str] = "Measures a tree of intervals; a range is then a sum of few noisy numbers."
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"branching": "best"})
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"branching": (2, 4, 8, 16, "best")}
 
     branching: int | str = 2
 

@@ -45,6 +45,7 @@ class QuerySmasher(ResidualMechanism):
     title: ClassVar[str] = "QuerySmasher"
     meaning: ClassVar[str] = "Optimal noise for every group of attributes, whatever the queries look like."
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({}, {"centers": "tuned"})
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"centers": CENTERS, "solver": tuple(PROBLEMS)}
 
     centers: str = "uniform"
     solver: str = "optimal"

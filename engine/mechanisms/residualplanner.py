@@ -141,6 +141,7 @@ class ResidualPlannerPlus(ResidualMechanism):
     name: ClassVar[str] = "residualplanner+"
     title: ClassVar[str] = "ResidualPlanner+"
     meaning: ClassVar[str] = "A good strategy for each attribute, combined by products; the user may choose it."
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"base": ("prefix", "range", "circular", "marginal")}
 
     base: Mapping[str, str] = field(default_factory=dict)
 

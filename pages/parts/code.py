@@ -10,7 +10,7 @@ from math import comb
 from typing import Any
 
 import demo_data
-from engine import Schema, Workload
+from engine import Budget, Schema, Workload
 from engine.families import Family
 from engine.schema import Attribute
 from engine.workload import Group
@@ -86,12 +86,23 @@ def workload_script(studio: Studio) -> Script:
     return head + Script(imports=frozenset(("engine.families", word) for word in words)) + families
 
 
+def budget_text(budget: Budget) -> str:
+    """The expression that makes a budget.
+
+    >>> budget_text(Budget.pure(2.0)), budget_text(Budget.zcdp(0.5))
+    ('Budget.pure(2.0)', 'Budget(pcost=1.0)')
+    """
+    if budget.pure_epsilon is not None:
+        return f"Budget.pure({budget.pure_epsilon!r})"
+    return f"Budget(pcost={budget.pcost!r})"
+
+
 def plan_script(studio: Studio) -> Script:
     """Make `made`, the plan."""
     options = "".join(f", {name}={value!r}" for name, value in studio.options.items())
     more = f', mechanism="{studio.mechanism}"{options}' if options or studio.mechanism != "querysmasher" else ""
     return workload_script(studio) + _script(
-        f"made = plan(workload, Budget(pcost={studio.budget.pcost!r}){more})", engine="Budget plan"
+        f"made = plan(workload, {budget_text(studio.budget)}{more})", engine="Budget plan"
     )
 
 

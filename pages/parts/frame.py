@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
+from engine import Budget
 from engine.charts import cost
 from pages.parts import state
 from pages.parts.words import plain, summary, trouble
@@ -27,6 +28,7 @@ PAGES = (
     PageInfo(file="pages/schema.py", title="Schema", icon="📋"),
     PageInfo(file="pages/workload.py", title="Workload", icon="🧮"),
     PageInfo(file="pages/preview.py", title="Preview", icon="🔍"),
+    PageInfo(file="pages/compare.py", title="Compare", icon="⚖️"),
     PageInfo(file="pages/release.py", title="Release", icon="📤"),
     PageInfo(file="pages/learn.py", title="Learn", icon="🎓"),
 )
@@ -68,25 +70,31 @@ def sidebar() -> None:
     studio, steps = state.current(), state.history()
     with st.sidebar:
         st.caption("Privacy budget of this plan")
-        st.metric(
-            "Privacy cost",
-            f"{cost(studio.budget.pcost)} pcost",
-            help="The largest effect one record can have on everything released, squared, in units of the noise. "
-            "Half of it is the rho of zero-concentrated differential privacy; its root is the mu of Gaussian "
-            "differential privacy.",
-            label_visibility="collapsed",
-        )
-        delta = 1e-6
-        st.caption(
-            f"rho {studio.budget.rho:.4g} · mu {studio.budget.mu:.4g} · "
-            f"epsilon {studio.budget.epsilon(delta):.3g} at delta {delta:g}"
-        )
+        budget_shown(studio.budget)
         gauge()
         st.caption(plain(summary(studio)))
         back, forth = st.columns(2)
         back.button("↩ Undo", key="undo", on_click=state.undo, disabled=not steps.past, width="stretch")
         forth.button("↪ Redo", key="redo", on_click=state.redo, disabled=not steps.future, width="stretch")
         st.toggle("Explain each step", value=True, key="tutorial", help="Switch the explanations on every page off.")
+
+
+def budget_shown(budget: Budget) -> None:
+    """The budget in its own terms, and what it implies in others."""
+    delta, pure = 1e-6, budget.pure_epsilon
+    st.metric(
+        "Privacy cost",
+        f"{cost(budget.pcost)} pcost" if pure is None else f"ε {cost(pure)}",
+        help="The largest effect one record can have on everything released, squared, in units of the noise. "
+        "Half of it is the rho of zero-concentrated differential privacy; its root is the mu of Gaussian "
+        "differential privacy."
+        if pure is None
+        else "Pure differential privacy: no output becomes more than e^epsilon times as likely through one record. "
+        "Only Laplace noise keeps it; what it implies in other terms stands below.",
+        label_visibility="collapsed",
+    )
+    others = f"rho {budget.rho:.4g} · mu {budget.mu:.4g} · epsilon {budget.epsilon(delta):.3g} at delta {delta:g}"
+    st.caption(others if pure is None else f"pure, Laplace noise · implies pcost {cost(budget.pcost)} · {others}")
 
 
 def gauge() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Plan, ask, charts, figures
+from engine import Plan, ask, charts, error_figures, figures
 from engine.intervals import Circular, Range
 from engine.workload import Group
 from pages.parts import query_form, show
@@ -49,6 +49,13 @@ def groups(plan: Plan) -> None:
 def every_query(plan: Plan) -> None:
     """Standard error of every query of a chosen group."""
     number = choose_group(plan, key="error_group")
+    drawn = choose_slice(plan, number)
+    if drawn is not None:
+        show.picture(error_figures.error_picture(plan, number, *drawn), key="errors")
+
+
+def choose_slice(plan: Plan, number: int, prefix: str = "") -> tuple[tuple[int, ...] | None, list[int]] | None:
+    """The parts of a group to draw along and where the others are held; None until something can be drawn."""
     group = plan.workload.groups[number]
     across, fixed = tuple(range(len(group.parts))), [0] * len(group.parts)
     if len(group.parts) > 1:
@@ -60,18 +67,16 @@ def every_query(plan: Plan) -> None:
             default=runs[:1] or list(names)[:2],
             format_func=names.get,
             max_selections=2,
-            key=f"across_{number}",
+            key=f"{prefix}across_{number}",
             help="One attribute gives a line, or a triangle of ranges; two give a heat map.",
         )
         rest = [p for p in names if p not in across]
         for column, part in zip(st.columns(max(len(rest), 1)), rest, strict=False):
-            fixed[part] = _fixed(column, plan, group, number, part)
+            fixed[part] = _fixed(column, plan, group, part, key=f"{prefix}fixed_{number}_{part}")
     if not across and group.parts:
         st.info("Choose one or two attributes to draw along.")
-        return
-    show.picture(
-        figures.error_picture(plan, number, tuple(sorted(across)) if group.parts else None, fixed), key="errors"
-    )
+        return None
+    return tuple(sorted(across)) if group.parts else None, fixed
 
 
 def spread(plan: Plan) -> None:
@@ -84,7 +89,7 @@ def spread(plan: Plan) -> None:
         key="tolerance",
         help="95% of the answers lie within twice their standard error.",
     )
-    found = figures.spread_picture(plan, tolerance)
+    found = error_figures.spread_picture(plan, tolerance)
     st.markdown(f"**{plain(found.alt)}**")
     show.picture(found, key="spread")
 
@@ -125,11 +130,10 @@ def _group_words(group: Group, number: int) -> str:
     return f"{number}: {names}, {group.family_text} ({count(group.count, 'query', 'queries')})"
 
 
-def _fixed(column: object, plan: Plan, group: Group, number: int, part: int) -> int:
+def _fixed(column: object, plan: Plan, group: Group, part: int, *, key: str) -> int:
     asked = group.parts[part]
     attributes = [plan.schema[group.attributes[a]] for a in asked.axes]
     name = " × ".join(a.name for a in attributes)
-    key = f"fixed_{number}_{part}"
     if asked.count > MANY:
         return int(column.number_input(f"Query on {plain(name)}", 0, asked.count - 1, 0, key=key))
     words = lambda i: asked.family.text(attributes, i) or "all records"  # noqa: E731

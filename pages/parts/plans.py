@@ -100,9 +100,8 @@ def _offer(key: str, studio: Studio, expected: Forecast) -> None:
 
 
 def _start(key: str, studio: Studio) -> None:
-    work.start(
-        key, tasks.make_plan, studio.workload.to_json(), studio.budget.pcost, studio.mechanism, dict(studio.options)
-    )
+    budget = studio.budget.to_dict()
+    work.start(key, tasks.make_plan, studio.workload.to_json(), budget, studio.mechanism, dict(studio.options))
 
 
 def _duration(seconds: float) -> str:

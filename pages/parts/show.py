@@ -10,6 +10,10 @@ import streamlit as st
 from engine.charts import Picture, csv_text
 from pages.parts.words import plain
 
+SHORT = 8  # rows that need no height of their own
+SHARES = ("share", "over the bound", "worse", "better")  # columns that are shares
+FINE = ("ratio", "worst ratio", "paper", "ours", "ours / paper")  # columns whose third and fourth digits matter
+
 
 def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[Any, ...] = ()) -> Any:
     """Draw tabs of which only the open one is computed; return what its function returns."""
@@ -38,7 +42,8 @@ def table(
     frame: object, *, name: str, alt: str, height: int | str = "auto", whole: Callable[[], Any] | None = None
 ) -> None:
     """Draw a table with its CSV download; `whole` makes the table to download when only a part is drawn."""
-    st.dataframe(frame, hide_index=True, alt=alt, height=height, column_config=_columns(frame))
+    tall = height if len(frame) > SHORT else "auto"
+    st.dataframe(frame, hide_index=True, alt=alt, height=tall, column_config=_columns(frame), placeholder="")
     st.download_button(
         "Download CSV",
         data=lambda: csv_text(frame if whole is None else whole()).encode(),
@@ -57,7 +62,7 @@ def _columns(frame: object) -> dict:
         if column == "group":
             formats[column] = st.column_config.NumberColumn(width="small")
         elif kind.kind == "f":
-            style = "percent" if column == "share" else "%,.2f"
+            style = "percent" if column in SHARES else "%.4f" if column in FINE else "%,.2f"
             formats[column] = st.column_config.NumberColumn(labels.get(column, column), format=style)
         elif kind.kind in "iu":
             formats[column] = st.column_config.NumberColumn(format="localized")

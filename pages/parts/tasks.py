@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from demo_data.make_synthetic import synthetic
 from engine import Budget, Workload, load_plan, measure, plan
+from engine.compare import Comparison, comparison, label_of
 from engine.coverage import Coverage, coverage_check
 from engine.ledger import Ledger
 from engine.measure import Intake, load_measurement
 from engine.package import write_package
+from engine.published import ROWS
 from engine.report import write_answers
 
 Progress = Callable[[float, str], bool]
 
 
-def make_plan(workload: str, pcost: float, mechanism: str, options: Mapping[str, Any], *, progress: Progress) -> str:
+def make_plan(
+    workload: str, budget: Mapping[str, float], mechanism: str, options: Mapping[str, Any], *, progress: Progress
+) -> str:
     """Plan, and return the plan as text."""
     asked = Workload.from_json(workload)
-    return plan(asked, Budget(pcost=pcost), mechanism, **options, progress=progress).to_json()
+    return plan(asked, Budget.from_dict(budget), mechanism, **options, progress=progress).to_json()
+
+
+def compare_all(
+    workload: str,
+    budget: Mapping[str, float],
+    choices: Sequence[tuple[str, Mapping[str, Any]]],
+    time_limit: float,
+    *,
+    progress: Progress,
+) -> tuple[Comparison, dict[str, tuple[str, Mapping[str, Any]]]]:
+    """Compare mechanisms; return what was found and the choices by their labels.
+
+    What came of each mechanism is kept, so that one more mechanism costs one more plan.
+    """
+    asked = Workload.from_json(workload)
+    found = comparison(asked, Budget.from_dict(budget), choices, time_limit=time_limit, progress=progress)
+    return found, {label_of(name, options): (name, options) for name, options in choices}
+
+
+def published(number: int, *, progress: Progress) -> float:
+    """Plan a row of the published tables and return its RMSE at privacy cost 1."""
+    return plan(ROWS[number].workload(), Budget(pcost=1.0), progress=progress).rmse
 
 
 def rehearse(made: str, rows: int, seed: int, *, progress: Progress) -> dict[str, Any]:

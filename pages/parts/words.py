@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import streamlit as st
 
+from engine import Budget
 from engine.charts import number
 from engine.errors import EngineError
 from pages.parts import state
@@ -83,6 +84,16 @@ def summary(studio: state.Studio) -> str:
     asked = f"{count(len(workload.groups), 'group')}, {count(workload.queries, 'query', 'queries')}"
     return (
         f"Schema: {count(len(schema), 'attribute')}, {number(schema.size)} cells · "
-        f"Workload: {asked if workload.groups else 'empty'} · Budget: pcost {studio.budget.pcost:.4g} "
-        f"(rho {studio.budget.rho:.4g})"
+        f"Workload: {asked if workload.groups else 'empty'} · Budget: {budget_words(studio.budget)}"
     )
+
+
+def budget_words(budget: Budget) -> str:
+    """A budget in its own terms.
+
+    >>> budget_words(Budget(pcost=2.0)), budget_words(Budget.pure(1.0))
+    ('pcost 2 (rho 1)', 'pure epsilon 1')
+    """
+    if budget.pure_epsilon is not None:
+        return f"pure epsilon {budget.pure_epsilon:.4g}"
+    return f"pcost {budget.pcost:.4g} (rho {budget.rho:.4g})"

@@ -30,26 +30,18 @@ _EVERY = 0.1  # seconds between two progress messages
 
 
 class Job:
-    """One piece of work in a process.
+    """One piece of work.
 
     `state` is "running", "done", "failed", "cancelled" or "died"; `result` is there when done, `error` in words
-    otherwise.  A job that spends budget is never killed: it is asked to stop, and stops only while nothing was spent.
+    otherwise.  To cancel is to ask: the work stops when it next tells its progress.
     """
 
-    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], *, spends: bool) -> None:
+    def __init__(self) -> None:
         self.state, self.fraction, self.text = "running", 0.0, "Starting"
         self.result: Any = None
         self.error = ""
-        self.spends = spends
         self.started = time.monotonic()
-        self._stop: Event = _CONTEXT.Event()
-        receiver, sender = _CONTEXT.Pipe(duplex=False)
-        self._process = _CONTEXT.Process(
-            target=_run, args=(sender, self._stop, function, arguments, spends), daemon=not spends
-        )
-        self._process.start()
-        sender.close()
-        threading.Thread(target=self._listen, args=(receiver,), daemon=True).start()
+        self._stop: Event | threading.Event = threading.Event()
 
     @property
     def running(self) -> bool:
@@ -62,27 +54,76 @@ class Job:
         return time.monotonic() - self.started
 
     def cancel(self) -> None:
-        """Stop the work: at once when it spends nothing, before the spend otherwise."""
+        """Ask the work to stop."""
         self._stop.set()
+
+    def _hear(self, kind: str, *content: Any) -> None:
+        """Take one message of the work."""
+        if kind == "progress":
+            self.fraction, self.text = content
+        elif kind == "done":
+            self.result, self.state = content[0], "done"
+        else:
+            self.error, self.state = content[0], "cancelled" if self._stop.is_set() else "failed"
+
+
+class ProcessJob(Job):
+    """Work in a process of its own.
+
+    One that spends budget is never killed: it is asked to stop, and stops only while nothing was spent.
+    """
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], *, spends: bool) -> None:
+        super().__init__()
+        self.spends = spends
+        self._stop = stop = _CONTEXT.Event()
+        receiver, sender = _CONTEXT.Pipe(duplex=False)
+        self._process = _CONTEXT.Process(
+            target=_run, args=(sender, stop, function, arguments, spends), daemon=not spends
+        )
+        self._process.start()
+        sender.close()
+        threading.Thread(target=self._listen, args=(receiver,), daemon=True).start()
+
+    def cancel(self) -> None:
+        """Stop the work: at once when it spends nothing, before the spend otherwise."""
+        super().cancel()
         if not self.spends and self._process.is_alive():
             self._process.terminate()
 
     def _listen(self, receiver: Connection) -> None:
         try:
             while True:
-                kind, *content = receiver.recv()
-                if kind == "progress":
-                    self.fraction, self.text = content
-                elif kind == "done":
-                    self.result, self.state = content[0], "done"
-                else:
-                    self.error, self.state = content[0], "cancelled" if self._stop.is_set() else "failed"
+                self._hear(*receiver.recv())
         except (EOFError, OSError):
             self._process.join()
         if self.running:
             stopped = self._stop.is_set()
             self.error = "It was stopped; nothing was changed." if stopped else _end(self._process.exitcode)
             self.state = "cancelled" if stopped else "died"
+
+
+class GentleJob(Job):
+    """Work that runs processes itself and only waits for them: in a thread, asked to stop and never killed.
+
+    A killed parent would leave its processes behind; asked, the work ends them.  When the server ends, they end as its
+    own daemonic children.
+    """
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        super().__init__()
+        threading.Thread(target=self._work, args=(function, arguments), daemon=True).start()
+
+    def _work(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        def progress(fraction: float, text: str) -> bool:
+            self._hear("progress", fraction, text)
+            return not self._stop.is_set()
+
+        try:
+            _finish(function, arguments, progress, self._hear)
+        finally:
+            if self.running:  # an error nobody foresaw: its text could hold anything, and is not shown
+                self.error, self.state = "The work ended without a result. Try again.", "died"
 
 
 @cache
@@ -92,11 +133,12 @@ def warm() -> None:
         threading.Thread(target=forkserver.ensure_running, daemon=True).start()
 
 
-def start(key: str, function: Callable[..., Any], *arguments: Any, spends: bool = False) -> Job:
+def start(key: str, function: Callable[..., Any], *arguments: Any, spends: bool = False, gentle: bool = False) -> Job:
     """Start the work of this key, or return it when it runs or is done already, in whatever session that was."""
     with _LOCK:
         if not is_there(key):
-            _JOBS[key] = Job(function, arguments, spends=spends)
+            made = GentleJob(function, arguments) if gentle else ProcessJob(function, arguments, spends=spends)
+            _JOBS[key] = made
         return _JOBS[key]
 
 
@@ -140,11 +182,21 @@ def _run(
             sender.send(("progress", fraction, text))
         return not stop.is_set()
 
+    _finish(function, arguments, progress, lambda *message: sender.send(message))
+
+
+def _finish(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    progress: Callable[[float, str], bool],
+    tell: Callable[..., None],
+) -> None:
+    """Call the function and tell what comes of it."""
     try:
         result = function(*arguments, progress=progress)
     except EngineError as error:
-        sender.send(("failed", str(error)))
+        tell("failed", str(error))
     except MemoryError:
-        sender.send(("failed", "It needs more memory than there is. Make the request smaller."))
+        tell("failed", "It needs more memory than there is. Make the request smaller.")
     else:
-        sender.send(("done", result))
+        tell("done", result)

@@ -57,6 +57,7 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
     visit.pick("Attributes", "age", "vote")
     visit.shot("8_preview_query")
 
+    visit.press("Next: Compare")
     visit.press("Next: Release")
     visit.press("Rehearse", exact=True)
     visit.sees("REHEARSAL on simulated records")
@@ -135,6 +136,7 @@ def test_names_are_shown_and_never_run(visit: Visit, tmp_path: Path) -> None:
     visit.press("Next: Preview")
     for view in ("Every query", "Where the budget goes", "One query of your own"):
         visit.choose(view)
+    visit.press("Next: Compare")
     visit.press("Next: Release")
     visit.press("Rehearse", exact=True)
     visit.sees("REHEARSAL on simulated records")
@@ -170,6 +172,7 @@ def test_everybody_can_read_it(visit: Visit) -> None:
     look("preview")
     visit.choose("Every query")
     look("preview_chart")
+    visit.press("Next: Compare")
     visit.press("Next: Release")
     visit.press("Rehearse", exact=True)
     visit.sees("REHEARSAL on simulated records")

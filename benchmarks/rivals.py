@@ -1,0 +1,93 @@
+"""The other mechanisms' columns of QuerySmasher's tables 2, 3 and 4 beside this engine's plans.
+
+    python -m benchmarks.rivals [--write]
+
+RMSE at privacy cost 1, in counts.  "asked" is the printed number, or what the formulas of the mechanism give where the
+paper prints none to more digits; a ratio of 1 is the same mechanism, one below 1 a better search.  Where pairs are
+asked for sums or differences, single attributes are asked for prefixes, and ResidualPlanner+ has prefixes as its base.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from engine import Attribute, Budget, Schema, Workload, plan
+from engine.errors import EngineError
+
+SCHEMAS = {  # sizes of the categorical attributes, sizes of the numeric ones
+    "Adult": ((42, 16, 15, 9, 7, 6, 5, 2, 2), (100, 100, 100, 99, 85)),
+    "CPS": ((7, 4, 2), (50, 100)),
+    "Loans": ((51, 36, 15, 8, 6, 5, 4, 3), (101, 101, 101, 101)),
+}
+WAYS = {"1-way": (1,), "2-way": (2,), "3-way": (3,), "<=3-way": (1, 2, 3)}
+PLUS, FOURIER = ("residualplanner+", {}), ("wff", {})
+ROWS = [
+    *(("Adult", w, PLUS, v) for w, v in zip(WAYS, (5.112, 17.621, 47.193, 47.103), strict=True)),
+    *(("CPS", w, PLUS, v) for w, v in zip(WAYS, (3.181, 6.357, 8.124, 8.386), strict=True)),
+    *(("Loans", w, PLUS, v) for w, v in zip(WAYS, (4.725, 14.906, 36.113, 36.046), strict=True)),
+    ("[10]^40", "marginal", ("residualplanner", {}), 23.48),
+    ("[10]^40", "prefix", PLUS, 36.229),
+    ("[20]^40", "prefix", PLUS, 52.628),
+    ("[10]^40", "range", PLUS, 41.833),
+    ("[20]^40", "range", PLUS, 63.882),
+    ("[10]^40", "affine", PLUS, 62.479),
+    ("[10]^40", "prefix", FOURIER, 39.701),
+    ("[20]^40", "prefix", FOURIER, 62.947),
+    ("[20]^40", "prefix", ("wff", {"embedding": "circle"}), 62.947),
+    ("[10]^40", "affine", FOURIER, 45.225),
+    ("[20]^40", "affine", FOURIER, 70.311),
+    ("[10]^40", "abs", FOURIER, 64.115),
+    ("Adult", "<=3-way", FOURIER, 66.794),
+    ("CPS", "<=3-way", FOURIER, 10.594),
+    ("Loans", "<=3-way", FOURIER, 49.721),
+]
+HEAD = f"{'workload':<18}{'mechanism':<42}{'asked':>9}{'ours':>9}{'ratio':>8}{'s':>7}"
+TARGET = Path(__file__).with_suffix(".txt")
+
+
+def workload(schema: str, asked: str) -> Workload:
+    """Return the workload of a row."""
+    if schema in SCHEMAS:
+        kinds = zip(("categorical", "numeric"), SCHEMAS[schema], strict=True)
+        sizes = [(kind, n) for kind, group in kinds for n in group]
+        public = Schema([Attribute.of_size(f"x{i}", n, kind) for i, (kind, n) in enumerate(sizes)])
+        return Workload.all_ways(public, WAYS[asked])
+    n = int(schema.removeprefix("[").removesuffix("]^40"))
+    public = Schema([Attribute.of_size(f"x{i}", n) for i in range(40)])
+    if asked not in ("affine", "abs"):
+        return Workload.all_ways(public, (1, 2), asked)
+    singles, pairs = Workload.all_ways(public, (1,), "prefix"), Workload.all_ways(public, (2,), asked)
+    return Workload(public, (*singles.groups, *pairs.groups))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print one row a number; return 1 when a plan is worse than asked by more than the rounding charge."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals", description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="also write the table to benchmarks/rivals.txt")
+    given = parser.parse_args(arguments)
+    lines, worse = [HEAD], False
+    print(HEAD)
+    for schema, asked, (mechanism, options), number in ROWS:
+        begun = time.perf_counter()
+        words = f"{mechanism} {' '.join(f'{k}={v}' for k, v in options.items())}".strip()
+        try:
+            found = plan(workload(schema, asked), Budget(pcost=1.0), mechanism, **options).rmse
+        except EngineError as error:
+            lines.append(f"{schema + ' ' + asked:<18}{words:<42}{error}")
+            print(lines[-1], flush=True)
+            worse = True
+            continue
+        worse = worse or found > number * 1.0003
+        seconds = time.perf_counter() - begun
+        lines.append(
+            f"{schema + ' ' + asked:<18}{words:<42}{number:>9.3f}{found:>9.3f}{found / number:>8.4f}{seconds:>7.2f}"
+        )
+        print(lines[-1], flush=True)
+    if given.write:
+        TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
