@@ -10,6 +10,7 @@ The pipeline, each stage a pure function between frozen values:
     schema, families, workload     what may be asked
     privacy                        budgets and their conversions, rounded towards privacy
     decomposition, solvers         one Gram matrix per residual space, its optimal strategy with a certified gap
+    centers, complements, unions   how queries split over residual spaces, and which spaces are measured together
     mechanisms, plan               how a workload is measured; variances of every query in closed form
     objectives, shares, targets    largest variance and norms between, best shares, fitness for use
     counts, noise, ledger          exact tables, exact discrete noise, the durable budget

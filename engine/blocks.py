@@ -1,4 +1,4 @@
-"""Blocks: the strategy of one residual space with its noise, and the privacy cost of what will really be released.
+"""Blocks: the strategy of one or more residual spaces with its noise, and the privacy cost of what is really released.
 
 A release measures z = rint(B x / grid) and adds exact discrete noise of scale noise / grid, an integer.  Two tables
 that differ in one record then have integer answers at most
@@ -37,15 +37,17 @@ DEVIATION = {"gaussian": 1.0, "laplace": math.sqrt(2.0)}  # standard deviation o
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
-    """What is measured about one residual space.
+    """What is measured about one residual space, or about several together.
 
     Attributes
     ----------
-    attributes : the attributes of the space, in schema order.
+    attributes : the attributes of the table that is measured, in schema order.
     factors : (axes, strategy) on disjoint sets of axes; the strategy of the block is their Kronecker product.
     weights : what each row of that product is multiplied by, one axis per factor; None for 1 everywhere.
     noise : standard deviation of the noise on every strategy answer, in counts.
     grid : spacing of the released strategy answers, in counts; a power of two.
+    union : the residual spaces that one strategy measures together, its class coordinates being theirs one space after
+        the other; empty for the one space on ``attributes``.
     law : "gaussian" or "laplace"; the scale of the noise is a whole multiple of ``grid``.
     """
 
@@ -55,6 +57,12 @@ class Block:
     grid: float
     law: str = "gaussian"
     weights: Array | None = None
+    union: tuple[Space, ...] = ()
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """The residual spaces that the block measures."""
+        return self.union or (self.attributes,)
 
     @property
     def measurements(self) -> int:
@@ -151,6 +159,7 @@ def calibrate(
     budget: float,
     max_records: int,
     law: str = "gaussian",
+    unions: Mapping[Space, tuple[Space, ...]] | None = None,
 ) -> dict[Space, Block]:
     """Return blocks whose noise is the given one, enlarged by one common factor so that the budget holds exactly.
 
@@ -159,6 +168,7 @@ def calibrate(
     noises : ideal standard deviations in counts, for strategies of column norm 1.
     budget : privacy cost that the release may have.
     max_records : public cap on the number of records.
+    unions : residual spaces measured together, by the attributes of their block.
 
     Raises
     ------
@@ -175,8 +185,14 @@ def calibrate(
         blocks = {}
         for space, grid in grids.items():
             steps = math.ceil(noises[space] * stretch / DEVIATION[law] / grid)
-            noise = steps * grid * DEVIATION[law]
-            blocks[space] = Block(attributes=space, factors=strategies[space], noise=noise, grid=grid, law=law)
+            blocks[space] = Block(
+                attributes=space,
+                factors=strategies[space],
+                noise=steps * grid * DEVIATION[law],
+                grid=grid,
+                law=law,
+                union=unions.get(space, ()) if unions else (),
+            )
         cost = total_pcost(blocks, max_records)
         if cost <= budget:
             return blocks

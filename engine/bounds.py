@@ -28,11 +28,12 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from engine.decomposition import Axes, Factor, Space, digest, whole_group
+from engine.decomposition import Axes, Factor, Space, digest
 from engine.family import Array
 from engine.lifts import WholeDomain, WholeTable
 from engine.solvers import DualProblem, Options
 from engine.threads import threads_for
+from engine.whole_group import whole_group
 from engine.workload import Part, Workload
 
 STRETCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 64.0)  # how much more the total counts than the rest when a test matrix is made

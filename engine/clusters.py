@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.decomposition import whole_group
+from engine.whole_group import whole_group
 from engine.workload import Group, Workload
 
 

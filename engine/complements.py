@@ -33,12 +33,13 @@ import scipy.optimize
 
 from engine.decomposition import Complement, Factor, basis
 from engine.family import Array
-from engine.lifts import Lift, PairLift
+from engine.lifts import Lift, SplitLift
 from engine.solvers import DualProblem, Options
 from engine.threads import threads_for
 from engine.workload import Group, Workload
 
-COARSE_STEPS, STEPS = 25, 150
+COARSE_STEPS, STEPS = 25, 200
+GAIN = 3e-5  # a new start that lowers S by less than this share shows that the search has arrived
 MAX_CELLS = 2_600  # pairs with more cells keep the product split
 COARSE, FINE = Options(gap=1e-3, evaluations=60), Options(gap=1e-5, evaluations=200)
 Pair = tuple[str, ...]
@@ -69,17 +70,26 @@ class SingleKind:
 
 
 def can_tune(workload: Workload) -> bool:
-    """Return whether complements can be tuned: groups on at most two attributes, every pair asked jointly somewhere."""
-    joint: set[frozenset[str]] = set()
-    asked: set[frozenset[str]] = set()
+    """Return whether complements can be tuned: groups on at most two attributes, some pair asked jointly, none large.
+
+    Groups on three attributes pass their pieces through several pairs at once; with them centers are tuned instead.
+    """
+    pairs = [g for g in workload.groups if g.weight > 0 and len(g.attributes) == 2]
+    if any(len(g.attributes) > 2 or g.query_weights is not None for g in workload.groups):
+        return False
+    if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in pairs):
+        return False
+    return any(len(g.parts) == 1 for g in pairs)
+
+
+def asks_products(workload: Workload) -> bool:
+    """Return whether some pair is asked by products only, where tuned centers may do better than complements."""
+    pairs: dict[frozenset[str], bool] = {}
     for group in workload.groups:
-        if len(group.attributes) > 2 or group.query_weights is not None:
-            return False
         if group.weight > 0 and len(group.attributes) == 2:
-            asked.add(frozenset(group.attributes))
-            if len(group.parts) == 1 and min(group.sizes) > 1 and math.prod(group.sizes) <= MAX_CELLS:
-                joint.add(frozenset(group.attributes))
-    return bool(joint) and asked == joint
+            pair = frozenset(group.attributes)
+            pairs[pair] = pairs.get(pair, False) or len(group.parts) == 1
+    return not all(pairs.values())
 
 
 class ComplementProblem:
@@ -194,7 +204,7 @@ class ComplementProblem:
         low = len(kind.C) < kind.C.shape[1]
         factor = Factor(sizes=kind.sizes, matrix=kind.C if low else kind.C.T @ kind.C, low_rank=low)
         with threads_for(factor.rank):
-            problem, mass = self._solve(("pair", p), factor, PairLift(kind.sizes, None, D))
+            problem, mass = self._solve(("pair", p), factor, SplitLift(kind.sizes, None, ((0, 1),), {(0, 1): D}))
             T, pulls = problem.pulls(mass)
         share = -2.0 * T * kind.count * 0.5 / T  # L = T^2 and the space counts sqrt(L)
         for E, rows in pulls:
@@ -270,18 +280,22 @@ def tuned_complements(
     published = problem.evaluate(np.zeros(problem.length))[0]
     x = start(problem.length)
     if x is None or problem.evaluate(x)[0] >= published:
-        x = _descend(problem, np.zeros(problem.length), COARSE, COARSE_STEPS)
-    x = _descend(problem, x, FINE, STEPS)
+        x, _ = _descend(problem, np.zeros(problem.length), COARSE, 0, COARSE_STEPS)
+    done, gain = 0, math.inf
+    while done < STEPS and gain > GAIN:
+        # L-BFGS may stop on a plateau; a new start forgets its curvature and either goes on or shows the end
+        before = problem.evaluate(x)[0]
+        x, done = _descend(problem, x, FINE, done, STEPS)
+        gain = before / problem.evaluate(x)[0] - 1.0
     published = problem.evaluate(np.zeros(problem.length))[0]
     if problem.evaluate(x)[0] < published:
         return *split_of(problem, x), x
     return {}, {}, np.zeros(problem.length)
 
 
-def _descend(problem: ComplementProblem, x: Array, options: Options, steps: int) -> Array:
-    """Return where L-BFGS on log S arrives from x, with inner solves as exact as the options say."""
+def _descend(problem: ComplementProblem, x: Array, options: Options, done: int, steps: int) -> tuple[Array, int]:
+    """Return where L-BFGS on log S arrives from x, with inner solves as exact as the options say, and the steps."""
     problem.options = options
-    done = 0
 
     def log_value(v: Array) -> tuple[float, Array]:
         nonlocal done
@@ -290,9 +304,10 @@ def _descend(problem: ComplementProblem, x: Array, options: Options, steps: int)
         problem.watch(min(1.0, done / steps), f"Tuning complements, step {done}")
         return math.log(S), gradient / S
 
-    limits: Any = {"maxiter": steps, "maxfun": steps, "ftol": 2e-7, "gtol": 0.0, "maxcor": 20}
+    left = max(1, steps - done)
+    limits: Any = {"maxiter": left, "maxfun": left, "ftol": 3e-8, "gtol": 0.0, "maxcor": 20}
     found: Array = scipy.optimize.minimize(log_value, x, jac=True, method="L-BFGS-B", options=limits).x
-    return found
+    return found, done
 
 
 def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], dict[Pair, Complement]]:

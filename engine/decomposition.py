@@ -22,19 +22,18 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from engine.errors import LimitExceeded
-from engine.family import Array, Family
+from engine.family import Array
+from engine.whole_group import whole_group
 from engine.workload import Group, Part, Workload
 
 ROUNDING = 1e-28  # the square of a sum this small against the squares of its terms is the rounding of zero
-MAX_ATTRIBUTES = 14  # of one group: 2^14 residual spaces take a few seconds
 NEGLIGIBLE = 1e-13  # a class Gram this small against its Gram is the rounding of zero
 Space = tuple[str, ...]
 Axes = tuple[int, ...]
@@ -121,14 +120,17 @@ class Term:
 class Subworkload:
     """The Gram of a residual space up to scale, the largest coefficient being 1.
 
-    ``centers`` holds the center of every attribute, ``labels`` what a mechanism tells attributes apart by.
+    ``centers`` holds the center of every attribute, ``labels`` what a mechanism tells attributes apart by.  For
+    spaces that are measured together ``spaces`` has the positions of their attributes; so do the keys of
+    ``complements``.
     """
 
     sizes: tuple[int, ...]
     terms: tuple[Term, ...]
     centers: tuple[Array | None, ...]
     labels: tuple[Hashable, ...]
-    complement: Complement | None = None
+    complements: Mapping[Axes, Complement] = field(default_factory=dict)
+    spaces: tuple[Axes, ...] = ()
 
     @property
     def dimension(self) -> int:
@@ -283,25 +285,6 @@ class _Pattern:
     pieces: list[tuple[Axes, float, tuple[tuple[Axes, int], ...]]] = field(default_factory=list)
 
 
-def check_size(workload: Workload, memory_limit: float) -> None:
-    """Raise LimitExceeded when the decomposition alone would pass the limits, before anything is built."""
-    for group in workload.groups:
-        if len(group.attributes) > MAX_ATTRIBUTES:
-            raise LimitExceeded(
-                f"A group on {len(group.attributes)} attributes has 2^{len(group.attributes)} residual spaces "
-                f"inside it; at most {MAX_ATTRIBUTES} attributes are allowed. Ask for smaller groups."
-            )
-        for part in group.parts:
-            cells, classes = math.prod(part.sizes), math.prod(n - 1 for n in part.sizes)
-            entries = 6 * cells**2 if len(part.sizes) == 1 else 8 * cells + 2 * min(part.count, classes) * classes
-            if 8 * entries > memory_limit:
-                raise LimitExceeded(
-                    f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells needs about "
-                    f"{8 * entries / 1e9:,.0f} GB of memory, more than the limit of {memory_limit / 1e9:g} GB. Merge "
-                    "cells into coarser ones, or raise memory_limit."
-                )
-
-
 def decompose(
     workload: Workload,
     centers: Mapping[str, Array] | None = None,
@@ -376,35 +359,6 @@ def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern
     return out
 
 
-def whole_group(group: Group) -> Part:
-    """Return a product group as one part, where weights of single queries or a complement do not factor."""
-    axes = tuple(a for p in group.parts for a in p.axes)
-    return Part(axes=axes, family=_Product(group.parts), sizes=tuple(n for p in group.parts for n in p.sizes))
-
-
-class _Product(Family):
-    """The rows of a product of parts, chunk by chunk; only used to weight single queries."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = parts
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return ("product", tuple(p.key for p in self.parts))
-
-    def count(self, sizes: Sequence[int]) -> int:
-        return math.prod(p.count for p in self.parts)
-
-    def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
-        dense = [p.family.rows(p.sizes) for p in self.parts]
-        tail = dense[-1]
-        for start, combination in enumerate(itertools.product(*(range(len(d)) for d in dense[:-1]))):
-            head: Array = np.ones(1)
-            for d, row in zip(dense[:-1], combination, strict=True):
-                head = np.asarray(np.kron(head, d[row]), dtype=float)
-            yield start * len(tail), np.asarray(np.kron(head[None, :], tail), dtype=float)
-
-
 def _distinct(
     workload: Workload,
     registry: Registry,
@@ -429,7 +383,13 @@ def _distinct(
         if key not in numbers:
             numbers[key] = len(subworkloads)
             subworkloads.append(
-                Subworkload(sizes=sizes, terms=terms, centers=centers, labels=told, complement=complement)
+                Subworkload(
+                    sizes=sizes,
+                    terms=terms,
+                    centers=centers,
+                    labels=told,
+                    complements={} if complement is None else {(0, 1): complement},
+                )
             )
         spaces[space] = (numbers[key], scale)
     return Decomposition(factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces)

@@ -20,8 +20,8 @@ import numpy as np
 from engine.blocks import Block
 from engine.decomposition import Axes
 from engine.family import Array
+from engine.group_variance import GroupVariance, Parts, Summand
 from engine.strategy import ROUNDING, Strategy
-from engine.variance import GroupVariance, Parts, Summand
 from engine.workload import Group, Part
 
 SLAB = 1 << 24  # entries of one intermediate array

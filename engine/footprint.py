@@ -23,7 +23,7 @@ from scipy.special import gammaln
 
 from engine.errors import LimitExceeded
 from engine.family import Array, Index
-from engine.variance import SLAB, GroupVariance, Parts, coupled_sets, pareto
+from engine.group_variance import SLAB, GroupVariance, Parts, coupled_sets, pareto
 
 MAX_ENTRIES = 200_000_000  # of one table
 MAX_TERMS = 20_000  # of an expanded power

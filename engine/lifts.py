@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.decomposition import Complement, basis
+from engine.decomposition import Axes, Complement, basis
 from engine.family import Array
+from engine.pieces import part_of, positions
 
 
 class Lift:
@@ -20,6 +21,8 @@ class Lift:
     >>> Lift((2, 3)).rows(np.eye(2)).shape
     (2, 6)
     """
+
+    one_space = True  # whether the class coordinates are one table, so that reversals and swaps permute them
 
     def __init__(self, sizes: tuple[int, ...], centers: Sequence[Array | None] | None = None) -> None:
         self.sizes, self.cells = sizes, math.prod(sizes)
@@ -64,25 +67,54 @@ class Lift:
         return out.reshape(len(rows), -1)
 
 
-class PairLift(Lift):
-    """The lift of a pair with a tuned complement: L_i (x) L_j less what is passed down; see `engine.complements`."""
+class SplitLift(Lift):
+    """The lift of residual spaces that are measured together, on the table of all their attributes.
 
-    def __init__(self, sizes: tuple[int, ...], centers: Sequence[Array | None] | None, complement: Complement) -> None:
+    ``spaces`` names the positions of the attributes of every space, ``complements`` the tuned complements by positions
+    of their pair.  One space that holds all attributes is the ordinary case with complements.
+
+    >>> SplitLift((2, 3), None, ((), (0,), (0, 1))).rows(np.eye(4)).shape
+    (4, 6)
+    """
+
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        centers: Sequence[Array | None] | None,
+        spaces: Sequence[Axes],
+        complements: Mapping[Axes, Complement] | None = None,
+    ) -> None:
         super().__init__(sizes, centers)
-        self.complement = complement
+        self.kept = positions(sizes, spaces)
+        self.dimension, self.complements = len(self.kept), complements or {}
+        self.one_space = len(spaces) == 1 and len(spaces[0]) == len(sizes)
+        # one more coordinate along every axis: the sum over its cells
+        self.matrices = [np.concatenate([np.ones((1, m.shape[1])), m]) for m in self.matrices]
+
+    @property
+    def coordinates(self) -> tuple[int, ...]:
+        return tuple(n - 1 for n in self.sizes)  # of the space on all attributes
 
     def rows(self, class_rows: Array) -> Array:
-        first, second = (class_rows @ D @ L for D, L in zip(self.complement.by_axis, self.matrices, strict=True))
-        out = super().rows(class_rows).reshape(len(class_rows), *self.sizes)
-        out = out - first[:, :, None] - second[:, None, :] - (class_rows @ self.complement.by_total)[:, None, None]
-        return out.reshape(len(class_rows), -1)
+        flat = np.zeros((len(class_rows), self.cells))
+        flat[:, self.kept] = class_rows
+        tensor = flat.reshape(len(flat), *self.sizes)
+        for pair, complement in self.complements.items():
+            passing = tensor[part_of(len(self.sizes), pair)].reshape(len(flat), -1)
+            for axis, D in zip(pair, complement.by_axis, strict=True):
+                tensor[part_of(len(self.sizes), (axis,))] -= passing @ D
+            tensor[part_of(len(self.sizes), ())] -= passing @ complement.by_total
+        return self._along(flat, self.sizes, self.matrices)
 
     def classes(self, cell_rows: Array) -> Array:
-        table = cell_rows.reshape(len(cell_rows), *self.sizes)
-        out = super().classes(cell_rows)
-        for axis, (D, L) in enumerate(zip(self.complement.by_axis, self.matrices, strict=True)):
-            out = out - table.sum(axis=2 - axis) @ L.T @ D.T
-        return out - np.outer(table.sum(axis=(1, 2)), self.complement.by_total)
+        tensor = self._along(cell_rows, self.sizes, [m.T for m in self.matrices]).reshape(-1, *self.sizes)
+        for pair, complement in self.complements.items():
+            at = part_of(len(self.sizes), pair)
+            passed = np.outer(tensor[part_of(len(self.sizes), ())], complement.by_total)
+            for axis, D in zip(pair, complement.by_axis, strict=True):
+                passed += tensor[part_of(len(self.sizes), (axis,))] @ D.T
+            tensor[at] -= passed.reshape(tensor[at].shape)
+        return tensor.reshape(len(tensor), -1)[:, self.kept]
 
 
 class WholeTable(Lift):
@@ -104,6 +136,8 @@ class WholeTable(Lift):
 
 class WholeDomain(Lift):
     """The lift of a problem on the cells themselves, where nothing is split off: the identity."""
+
+    one_space = False
 
     def __init__(self, cells: int) -> None:
         self.sizes, self.cells, self.dimension = (cells,), cells, cells

@@ -27,7 +27,7 @@ from engine.ledger import Ledger, Receipt, release_key
 from engine.mechanisms import load_plan
 from engine.noise import discrete_gaussian, discrete_laplace
 from engine.plan import Plan
-from engine.reconstruct import Measurement, estimate, strategy_answers
+from engine.reconstruct import Measurement, estimate, estimate_shape, strategy_answers
 from engine.schema import Schema
 from engine.threads import threads_for
 
@@ -159,10 +159,8 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
             plan = load_plan(archive.read("plan.json"))
             answers, estimates = {}, {}
             for i, (space, block) in enumerate(plan.blocks.items()):
-                shape = {a: n for axes, s in block.factors for a, n in zip(axes, s.coordinates, strict=True)}
-                coordinates = tuple(shape[a] for a in range(len(shape)))
                 answers[space] = _read(archive, f"answers/{i}.npy", np.int64, (block.measurements,))
-                estimates[space] = _read(archive, f"estimates/{i}.npy", np.float64, coordinates)
+                estimates[space] = _read(archive, f"estimates/{i}.npy", np.float64, estimate_shape(block))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, PlanError):
             raise

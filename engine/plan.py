@@ -7,6 +7,7 @@ uses; its privacy cost is recomputed from them when it is made and whenever it i
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -19,15 +20,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from engine.blocks import GUARD, Block, total_pcost
-from engine.decomposition import Complement, Space, basis, center
+from engine.decomposition import Complement, Space
 from engine.emphasis import Emphasis, pack
 from engine.errors import NotAnswerable, PlanError
 from engine.family import Array
 from engine.footprint import Footprint, footprint
+from engine.group_variance import GroupVariance
 from engine.objectives import Objective, deciding_weights, norm, objective
+from engine.pieces import inner, part_of, pieces
 from engine.privacy import Budget
 from engine.schema import Schema
-from engine.variance import GroupVariance, VarianceBuilder
+from engine.variance import VarianceBuilder
 from engine.workload import Workload
 
 FORMAT = "plan/1"
@@ -85,6 +88,7 @@ class Solved:
     complements: Mapping[Space, Complement] = field(default_factory=dict)
     matrices: tuple[Array, ...] = ()
     tradeoff: Tradeoff | None = None
+    unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,7 +99,7 @@ class Plan:
     ----------
     workload, budget : what was asked.
     mechanism, options : how it was made; with the two above they define `hash`.
-    blocks : residual space -> strategy, noise and grid.
+    blocks : attributes of a table -> strategy, noise and grid; one residual space each, or a union of several.
     bound : lower bound on the norm of the variances at privacy cost 1, in counts^2; the norm is their weighted sum,
         unless the options say otherwise.
     statement : words for the certificate.
@@ -156,7 +160,7 @@ class Plan:
         return VarianceBuilder(blocks=self.answering, centers=self.centers, complements=self.complements, order=order)
 
     def group_variance(self, group: int) -> GroupVariance:
-        """Return the variances of a group in factored form; see `engine.variance`."""
+        """Return the variances of a group in factored form; see `engine.group_variance`."""
         self._check_group(group)
         return self._variances.group(self.workload.groups[group])
 
@@ -258,7 +262,7 @@ class Plan:
         return pd.DataFrame(rows, columns=["attributes", "family", "queries", "rmse", "max_std"])
 
     def by_space(self) -> pd.DataFrame:
-        """Return one row a residual space: attributes, measurements, noise (std in counts) and share of the budget."""
+        """Return one row a block: attributes, measurements, noise (std in counts) and share of the budget."""
         total = self.pcost / GUARD
         rows = [
             (b.attributes, b.measurements, b.noise, b.pcost(self.max_records) / total) for b in self.blocks.values()
@@ -309,39 +313,73 @@ class Plan:
     def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
         """Return the pieces of a query by residual space, in class coordinates of the sorted attributes."""
         names = tuple(attributes)
-        tensor, sizes = self.query_table(names, query_tensor), self.schema.sizes(names)
+        tensor = self.query_table(names, query_tensor)
         order = sorted(range(len(names)), key=lambda a: self.schema.names.index(names[a]))
-        pieces: dict[Space, Array] = {(): tensor.transpose(order)}
-        for axis in order:
-            name, n = names[axis], sizes[axis]
-            pi, N, split = center(n, self.centers.get(name)), basis(n), {}
-            for space, piece in pieces.items():
-                at = len(space)  # the axes before are class coordinates already
-                split[space] = np.tensordot(piece, pi, axes=(at, 0))
-                split[(*space, name)] = np.moveaxis(np.tensordot(piece, N, axes=(at, 0)), -1, at)
-            pieces = split
-        for pair in [space for space in pieces if space in self.complements]:
-            complement, passing = self.complements[pair], pieces[pair].ravel()
-            for name, D in zip(pair, complement.by_axis, strict=True):
-                pieces[(name,)] = pieces[(name,)] + passing @ D
-            pieces[()] = pieces[()] + passing @ complement.by_total
-        return pieces
+        ranked = tuple(names[axis] for axis in order)
+        shape, centers = self.schema.sizes(ranked), [self.centers.get(name) for name in ranked]
+        row = np.ascontiguousarray(tensor.transpose(order)).reshape(1, -1)
+        table = pieces(row, shape, centers, inner(ranked, self.complements)).reshape(1, *shape)
+        return {
+            tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0]
+            for k in range(len(ranked) + 1)
+            for axes in itertools.combinations(range(len(ranked)), k)
+        }
+
+    @cached_property
+    def home(self) -> Mapping[Space, Space]:
+        """The key in `answering` of the block that stands for each residual space."""
+        return {space: key for key, block in self.answering.items() for space in block.spaces}
+
+    @property
+    def unions(self) -> Mapping[Space, tuple[Space, ...]]:
+        """Residual spaces that are measured together, by the attributes of their block."""
+        return {attributes: block.union for attributes, block in self.blocks.items() if block.union}
+
+    def measures(self, space: Space) -> bool:
+        """Return whether all class coordinates of a residual space follow from what is measured."""
+        if math.prod(n - 1 for n in self.schema.sizes(space)) == 0:
+            return True
+        if space not in self.home:
+            return False
+        block = self.answering[self.home[space]]
+        if all(s.complete for _, s in block.factors) or not block.union:
+            return all(s.complete for _, s in block.factors)
+        ((_, strategy),) = block.factors
+        own = self.joined(block, {space: np.eye(math.prod(n - 1 for n in self.schema.sizes(space)))})
+        return not strategy.leaves_span(own).any()
+
+    def joined(self, block: Block, given: Mapping[Space, Array]) -> Array:
+        """Return class rows of a union, shape (k, class coordinates), from rows on some of its spaces."""
+        count = len(next(iter(given.values())))
+        dimensions = {s: math.prod(n - 1 for n in self.schema.sizes(s)) for s in block.spaces}
+        return np.concatenate(
+            [given[s].reshape(count, -1) if s in given else np.zeros((count, n)) for s, n in dimensions.items()], axis=1
+        )
 
     def _reconstruction(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
-        out = {}
-        pieces = self.class_pieces(attributes, query_tensor)
+        asked = self.class_pieces(attributes, query_tensor)
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
-        for space, piece in pieces.items():
-            block = self.answering.get(space)
+        by_block: dict[Space, dict[Space, Array]] = {}
+        for space, piece in asked.items():
             if not piece.size or np.linalg.norm(piece) <= ROUNDING * size:
                 continue
-            if block is None or not _measured(block, piece):
-                raise NotAnswerable(
-                    f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
-                    "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
-                )
-            solved = apply_factors(block, piece, lambda s: s.pinv.T)
-            out[space] = block.noise * (solved if block.weights is None else solved / block.weights).ravel()
+            if space not in self.home:
+                raise _unmeasured(attributes, space)
+            by_block.setdefault(self.home[space], {})[space] = piece
+        out = {}
+        for home, own in by_block.items():
+            block = self.answering[home]
+            if block.union:
+                ((_, strategy),) = block.factors
+                row = self.joined(block, {space: piece[None] for space, piece in own.items()})
+                if not strategy.complete and strategy.leaves_span(row)[0]:
+                    raise _unmeasured(attributes, home)
+                out[home] = block.noise * (row @ strategy.pinv)[0]
+            else:
+                if not _measured(block, own[home]):
+                    raise _unmeasured(attributes, home)
+                solved = apply_factors(block, own[home], lambda s: s.pinv.T)
+                out[home] = block.noise * (solved if block.weights is None else solved / block.weights).ravel()
         return out
 
     def _request(self) -> dict[str, Any]:
@@ -378,6 +416,7 @@ class Plan:
             "memory_limit": self.memory_limit if math.isfinite(self.memory_limit) else None,
             "centers": {name: pack(pi) for name, pi in self.centers.items()},
             "complements": self._packed_complements(),
+            "unions": [[list(a), [list(s) for s in spaces]] for a, spaces in self.unions.items()],
             "pcost": self.pcost,
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,
@@ -388,6 +427,13 @@ class Plan:
             solved["tradeoff"] = packed | {"shares": pack(self.tradeoff.shares)}
             solved["achieved"] = self.achieved
         return _canonical(self._request() | {"solved": solved})
+
+
+def _unmeasured(attributes: Sequence[str], space: Space) -> NotAnswerable:
+    return NotAnswerable(
+        f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
+        "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
+    )
 
 
 def _measured(block: Block, piece: Array) -> bool:

@@ -37,6 +37,7 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
         duals = [unpack(d) for d in solved["duals"]]
         centers = {name: unpack(pi) for name, pi in solved["centers"].items()}
         complements = _unpacked_complements(solved["complements"])
+        unions = {tuple(map(str, a)): tuple(tuple(map(str, s)) for s in spaces) for a, spaces in solved["unions"]}
         matrices = tuple(unpack(m["values"]).reshape(m["shape"]) for m in solved["matrices"])
         tradeoff = _unpacked_tradeoff(solved.get("tradeoff"))
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
@@ -61,6 +62,7 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
         memory_limit=math.inf if limit is None else limit,
         centers=centers,
         complements=complements,
+        unions=unions,
         matrices=matrices,
         tradeoff=tradeoff,
     )

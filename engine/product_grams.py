@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.decomposition import whole_group
 from engine.errors import NotApplicable
 from engine.family import Array
+from engine.whole_group import whole_group
 from engine.workload import Group, Part, Workload
 
 MAX_CELLS = 2048  # of one unit: beyond, a dense solve takes minutes and more

@@ -5,7 +5,8 @@ Every residual space B gives an unbiased estimate y_B of its class coordinates. 
     sum over B inside A of (N y_B on the attributes in B) (x) (pi on the others),
 
 one linear map per attribute applied to one tensor that holds pi's coordinate first and the class coordinates after it.
-Tables of overlapping attribute sets agree, because they are made of the same estimates.
+Tables of overlapping attribute sets agree, because they are made of the same estimates: every space belongs to exactly
+one block, whether that measures the space alone or together with others, so no answer has two sources.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,9 @@ from engine.decomposition import Space, basis, center
 from engine.errors import NotAnswerable, PlanError
 from engine.explicit_plan import ExplicitPlan
 from engine.family import Array
+from engine.group_variance import SLAB
 from engine.plan import Plan, apply_factors
 from engine.threads import threads_for
-from engine.variance import SLAB
 from engine.workload import Group
 
 
@@ -54,9 +55,9 @@ class Measurement:
     plan : the plan that was measured.
     dataset, key, utc : the ledger's words for this release; empty for a rehearsal.
     rehearsal : True when nothing was spent, so that nothing of it may be published.
-    answers_on_grid : released strategy answers of every residual space, whole numbers of grid steps.
-    estimates : class coordinates of every residual space, in counts, axes in schema order; cells of the tables when
-        explicit strategies were measured.
+    answers_on_grid : released strategy answers of every block, whole numbers of grid steps.
+    estimates : class coordinates, in counts: one axis per attribute of a residual space in schema order; one axis for
+        a union of spaces, one space after the other; cells of the tables when explicit strategies were measured.
 
     Guarantee: answers are unbiased, with exactly the variances that the plan predicts; all tables are consistent.
     """
@@ -107,9 +108,7 @@ class Measurement:
             return self.plan.table(self.estimates, self.plan.component_of_table(names), names)
         for k in range(len(names) + 1):
             for space in itertools.combinations(sorted(names, key=self.plan.schema.names.index), k):
-                block = self.plan.answering.get(space)
-                whole = math.prod(n - 1 for n in self.plan.schema.sizes(space)) == 0
-                if not whole and (block is None or not all(s.complete for _, s in block.factors)):
+                if not self.plan.measures(space):
                     raise NotAnswerable(
                         f"The plan does not measure the whole table on {' x '.join(names) or 'nothing'}: "
                         f"{' x '.join(space) or 'the total'} is missing. Ask single queries with answer(), or plan "
@@ -151,9 +150,9 @@ class Measurement:
             names, query = self.plan.essential(attributes, query_tensor)
             return float(np.sum(query * self.plan.table(self.estimates, number, names)))
         return math.fsum(
-            float(np.sum(piece * self.estimates[space]))
+            float(np.sum(piece * self._by_space[space]))
             for space, piece in self.plan.class_pieces(attributes, query_tensor).items()
-            if space in self.estimates
+            if space in self._by_space
         )
 
     def _group(self, group: int) -> Group:
@@ -163,6 +162,18 @@ class Measurement:
             raise PlanError(f"There is no group {group}; there are groups 0 to {len(self.plan.workload.groups) - 1}.")
         return self.plan.workload.groups[group]
 
+    @cached_property
+    def _by_space(self) -> Mapping[Space, Array]:
+        """Class coordinates of every residual space, one axis per attribute."""
+        out = {}
+        for home, values in self.estimates.items():
+            at = 0
+            for space in self.plan.answering[home].spaces:
+                shape = tuple(n - 1 for n in self.plan.schema.sizes(space))
+                out[space] = values.ravel()[at : at + math.prod(shape)].reshape(shape)
+                at += math.prod(shape)
+        return out
+
     def _table(self, attributes: Sequence[str]) -> Array:
         """Return the table on ``attributes``; pieces that are not measured are left out."""
         schema = self.plan.schema
@@ -171,16 +182,16 @@ class Measurement:
         coordinates = np.zeros(sizes)
         for k in range(len(ranked) + 1):
             for inside in itertools.combinations(range(len(ranked)), k):
-                estimate = self.estimates.get(tuple(ranked[a] for a in inside))
+                estimate = self._by_space.get(tuple(ranked[a] for a in inside))
                 if estimate is not None:
                     coordinates[tuple(slice(1, None) if a in inside else 0 for a in range(len(ranked)))] = estimate
         for first, second in itertools.combinations(range(len(ranked)), 2):
             complement = self.plan.complements.get((ranked[first], ranked[second]))
             if complement is not None:
                 at = tuple(slice(1, None) if a in (first, second) else 0 for a in range(len(ranked)))
-                passed = complement.by_total * float(self.estimates.get((), np.zeros(())))
+                passed = complement.by_total * float(self._by_space.get((), np.zeros(())))
                 for axis, D in zip((first, second), complement.by_axis, strict=True):
-                    passed = passed + D @ self.estimates.get((ranked[axis],), np.zeros(D.shape[1]))
+                    passed = passed + D @ self._by_space.get((ranked[axis],), np.zeros(D.shape[1]))
                 coordinates[at] += passed.reshape(coordinates[at].shape)
         with threads_for(max(sizes, default=1)):
             for axis, (name, n) in enumerate(zip(ranked, sizes, strict=True)):
@@ -190,7 +201,7 @@ class Measurement:
 
 
 def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
-    """Return the coordinates that noisy strategy answers stand for, in counts, one axis per attribute.
+    """Return the coordinates that noisy strategy answers stand for, in counts, shaped as `estimate_shape`.
 
     They are class coordinates of a residual space, or cells of the table that an explicit strategy measures.
     """
@@ -204,8 +215,18 @@ def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
             remaining = np.tensordot(remaining, strategy.pinv, axes=(0, 1))
             order += axes
             shape += strategy.coordinates
+    if block.union:
+        return remaining.ravel()
     shaped = remaining.reshape(shape)
     return shaped.transpose([order.index(a) for a in range(len(order))])
+
+
+def estimate_shape(block: Block) -> tuple[int, ...]:
+    """Return the shape of a block's estimates: one axis per attribute of its table, one axis in all for a union."""
+    if block.union:
+        return (math.prod(s.dimension for _, s in block.factors),)
+    shape = {axis: n for axes, s in block.factors for axis, n in zip(axes, s.coordinates, strict=True)}
+    return tuple(shape[axis] for axis in range(len(shape)))
 
 
 def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from engine.decomposition import Complement, Factor, digest
+from engine.decomposition import Axes, Complement, Factor, digest
 from engine.family import Array
-from engine.lifts import Lift, PairLift
+from engine.lifts import Lift, SplitLift
 from engine.solvers import (
     SYMMETRY_FROM,
     DualProblem,
@@ -25,7 +25,7 @@ from engine.solvers import (
 )
 from engine.threads import threads_for
 
-FORMAT = "search/1"  # part of every key: raise it when equal searches may have other weights
+FORMAT = "search/2"  # part of every key: raise it when equal searches may have other weights
 PRODUCTS, EIGEN = 2e10, 8e9  # floating point operations a second of products and eigenvalue problems, one core
 MAX_CHECKED = 5_000  # class coordinates up to which a forecast looks for symmetries
 DEFAULT = Options()
@@ -46,14 +46,16 @@ class Search:
     ----------
     factor : the class Gram.
     centers : one center vector an attribute, None for uniform.
-    complement : how a pair passes its class coordinates down, None for the product split.
+    complements : how pairs pass their class coordinates down, by the positions of their attributes.
+    spaces : positions of the attributes of spaces that are measured together; empty for the one space on all of them.
     method : a name in ``PROBLEMS``.
     options : when to stop; the deadline is no part of the identity, because a search that it stopped is never kept.
     """
 
     factor: Factor
     centers: tuple[Array | None, ...]
-    complement: Complement | None = None
+    complements: Mapping[Axes, Complement] = field(default_factory=dict)
+    spaces: tuple[Axes, ...] = ()
     method: str = "optimal"
     options: Options = DEFAULT
 
@@ -66,7 +68,8 @@ class Search:
     def shape(self) -> str:
         """Identity of all but the numbers in the Gram: searches of one shape have weights of one length."""
         kind = (FORMAT, self.method, self.factor.sizes, self.factor.low_rank, self.factor.matrix.shape)
-        given = tuple(map(digest, self.centers)), self.complement and self.complement.key
+        passed = tuple((pair, self.complements[pair].key) for pair in sorted(self.complements))
+        given = tuple(map(digest, self.centers)), passed, self.spaces
         return hashlib.sha256(repr((kind, given)).encode()).hexdigest()
 
     @cached_property
@@ -90,10 +93,12 @@ class Search:
         factor = replace(self.factor, matrix=np.array(self.factor.matrix, order="C"))
         centers = [None if pi is None else np.array(pi) for pi in self.centers]
         lift = Lift(sizes, centers)
-        if self.complement is not None:
-            by_axis = (np.array(self.complement.by_axis[0], order="C"), np.array(self.complement.by_axis[1], order="C"))
-            total = np.array(self.complement.by_total)
-            lift = PairLift(sizes, centers, Complement(by_axis=by_axis, by_total=total))
+        if self.spaces or self.complements:
+            copies = {}
+            for pair in sorted(self.complements):
+                first, second = (np.array(D, order="C") for D in self.complements[pair].by_axis)
+                copies[pair] = Complement(by_axis=(first, second), by_total=np.array(self.complements[pair].by_total))
+            lift = SplitLift(sizes, centers, self.spaces or (tuple(range(len(sizes))),), copies)
         return PROBLEMS[self.method](lift=lift, factor=factor)
 
     def run(self, known: Array | None = None, near: Array | None = None, watch: Watch | None = None) -> Solution:
@@ -162,9 +167,14 @@ class Cost:
     kept: float
 
 
-def low_rank_cost(sizes: tuple[int, ...], rank: int, factor: Factor | None, gap: float) -> Cost:
-    """Return the cost of a search on few query rows; ``factor`` tells its symmetries when it is there already."""
-    dimension, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
+def low_rank_cost(
+    sizes: tuple[int, ...], rank: int, factor: Factor | None, gap: float, dimension: int | None = None
+) -> Cost:
+    """Return the cost of a search on few query rows; ``factor`` tells its symmetries when it is there already.
+
+    ``dimension`` is the number of class coordinates when they are those of several spaces.
+    """
+    dimension, cells = math.prod(n - 1 for n in sizes) if dimension is None else dimension, math.prod(sizes)
     reversals, swaps = symmetry(factor, Lift(sizes)) if factor is not None and dimension >= SYMMETRY_FROM else (0, 0)
     blocks, part, orbits = 2**reversals, math.ceil(rank / 2**reversals), cells / 2 ** (reversals + swaps)
     steps = 40.0 * max(0.5, -2.0 - math.log10(gap))
@@ -174,10 +184,15 @@ def low_rank_cost(sizes: tuple[int, ...], rank: int, factor: Factor | None, gap:
     return Cost(seconds=seconds, peak=dense_bytes(rank, dimension, cells), kept=kept)
 
 
-def full_rank_cost(sizes: tuple[int, ...], joint: Sequence[Factor], gap: float) -> Cost:
-    """Return the cost of a search on a Gram of full rank; ``joint`` holds its summands that are no products."""
-    dimension, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
-    found = [sum(symmetry(f, Lift(sizes))) for f in joint] if SYMMETRY_FROM <= dimension <= MAX_CHECKED else [0]
+def full_rank_cost(sizes: tuple[int, ...], joint: Sequence[Factor], gap: float, dimension: int | None = None) -> Cost:
+    """Return the cost of a search on a Gram of full rank; ``joint`` holds its summands that are no products.
+
+    ``dimension`` is the number of class coordinates when they are those of several spaces, which have no symmetries.
+    """
+    several, cells = dimension is not None, math.prod(sizes)
+    dimension = math.prod(n - 1 for n in sizes) if dimension is None else dimension
+    checked = not several and SYMMETRY_FROM <= dimension <= MAX_CHECKED
+    found = [sum(symmetry(f, Lift(sizes))) for f in joint] if checked else [0]
     halvings = min(found, default=len(sizes))  # products of the usual families may be reversed axis by axis
     steps = 2.0 + 2.0 * max(0.5, -2.0 - math.log10(gap))
     each = (4.0 * dimension**2 * cells / PRODUCTS + 12.0 * dimension**3 / EIGEN) / 4**halvings

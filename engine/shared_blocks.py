@@ -29,7 +29,7 @@ from engine.common import CommonMechanism
 from engine.decomposition import Axes, Complement, basis
 from engine.errors import LimitExceeded
 from engine.family import Array
-from engine.lifts import Lift, PairLift
+from engine.lifts import Lift, SplitLift
 from engine.linear import SHARE, LinearMechanism
 from engine.strategy import Strategy
 from engine.threads import threads_for
@@ -255,7 +255,9 @@ def _dense_common(
     if not both.common.rank:
         return None
     sizes, S = _sizes(blocks[0]), both.common.standard_rows
-    lift = Lift(sizes, centers) if complement is None else PairLift(sizes, centers, complement)
+    lift = Lift(sizes, centers)
+    if complement is not None:
+        lift = SplitLift(sizes, centers, ((0, 1),), {(0, 1): complement})
     rows, axes = lift.rows(S), tuple(range(len(sizes)))
     norm = math.sqrt(float((rows**2).sum(axis=0).max()))
     pinv = both.common.right_inverse * norm

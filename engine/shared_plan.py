@@ -5,7 +5,8 @@ release anyway and what is left of each.  Look and residual together say exactly
 and cost exactly the same, so the choice costs nothing.
 
 The same functionals must stand behind a residual space in every plan.  Plans with uniform centers always agree; tuned
-centers and complements do when the plans that measure the same attributes have the same ones.
+centers and complements do when the plans that measure the same attributes have the same ones.  Plans that measure
+several spaces with one strategy, as tuned plans on small domains do, are refused.
 
 Two steps round twice.  Their grid is finer than that of a plan, which makes the rounding of both together smaller than
 that of the plan alone; where that is not enough, all noise is raised by one factor, `stretch`.
@@ -192,7 +193,8 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
 
     Raises
     ------
-    PlanError : fewer than two plans, different schemas, splits that do not agree, or nothing in common.
+    PlanError : fewer than two plans, different schemas, spaces that are measured together, splits that do not agree, or
+        nothing in common.
     LimitExceeded : blocks that cannot be compared in memory.
 
     >>> from engine.mechanisms import plan
@@ -209,6 +211,12 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         raise PlanError(
             f"A plan by {whole[0]!r} measures whole tables, not residual spaces, so what it shares with others is not "
             "known block by block. Plan with 'querysmasher', 'residualplanner' or 'wff'."
+        )
+    united = [name for name, p in zip(names, options, strict=True) if p.unions]
+    if united:
+        raise PlanError(
+            f"'{united[0]}' measures several residual spaces with one strategy, so what it shares with others is not "
+            'known space by space. Plan all options with the option centers="uniform".'
         )
     centers, complements = _agreed(options)
     max_records = min(p.max_records for p in options)

@@ -31,7 +31,7 @@ import scipy.optimize
 
 from engine.decomposition import Factor, basis
 from engine.family import Array
-from engine.lifts import Lift, WholeDomain
+from engine.lifts import Lift
 from engine.strategy import Strategy
 from engine.threads import side_by_side
 
@@ -93,7 +93,7 @@ class DualProblem:
     def __init__(self, *, lift: Lift, factor: Factor) -> None:
         self.lift, self.sizes = lift, lift.sizes
         symmetries: list[tuple[Signed, Signed]] = []
-        if factor.dimension >= SYMMETRY_FROM and not isinstance(lift, WholeDomain):
+        if factor.dimension >= SYMMETRY_FROM and lift.one_space:
             symmetries = _symmetries(factor, lift)
         self.orbit, self.multiplicity, representatives = _orbits([cell for _, cell in symmetries], lift.cells)
         self.roots: list[Array] = []  # H_b, rows in class coordinates with sum of H_b^T H_b = G

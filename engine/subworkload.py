@@ -7,7 +7,7 @@ optimality conditions for the product of the G_i, and value and bound multiply.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,15 +179,16 @@ class SubworkloadSolver:
             pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
         for axes, numbers in pieces:
             sizes = tuple(sub.sizes[a] for a in axes)
+            several = self.factors[numbers[0]].dimension if sub.spaces else None
             if all(self.factors[k].low_rank for k in numbers):
-                rank = min(math.prod(n - 1 for n in sizes), sum(self.factors[k].rank for k in numbers))
-                alone = self.factors[numbers[0]] if len(numbers) == 1 and sub.complement is None else None
-                costs.append(low_rank_cost(sizes, rank, alone, self.options.gap))
+                dimension = math.prod(n - 1 for n in sizes) if several is None else several
+                rank = min(dimension, sum(self.factors[k].rank for k in numbers))
+                plain = len(numbers) == 1 and not sub.complements and not sub.spaces
+                alone = self.factors[numbers[0]] if plain else None
+                costs.append(low_rank_cost(sizes, rank, alone, self.options.gap, several))
             else:
-                joint = [
-                    self.factors[t[0][1]] for t in terms if len(t) == 1 and len(sizes) > 1 and sub.complement is None
-                ]
-                costs.append(full_rank_cost(sizes, joint, self.options.gap))
+                joint = [self.factors[t[0][1]] for t in terms if len(t) == 1 and len(sizes) > 1 and not sub.complements]
+                costs.append(full_rank_cost(sizes, joint, self.options.gap, several))
         return Cost(
             seconds=math.fsum(c.seconds for c in costs) + 1e-4,
             peak=max((c.peak for c in costs), default=0.0),
@@ -197,10 +198,11 @@ class SubworkloadSolver:
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the strategy of one subworkload, exact where it fits into memory."""
         terms = merge(sub, self.factors)
-        if sub.complement is not None:
-            solution = self._solution(assemble(terms, (0, 1), sub.sizes), sub.centers, sub.complement)
+        axes = tuple(range(len(sub.sizes)))
+        if sub.spaces or sub.complements:
+            solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)
             return SpaceSolution(
-                factors=(((0, 1), solution),), value=solution.value, bound=solution.bound, status=solution.status
+                factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
             )
         if len(terms) == 1:
             coefficient, factors = terms[0]
@@ -208,7 +210,6 @@ class SubworkloadSolver:
             value = coefficient * math.prod(s.value for _, s in solved)
             bound = coefficient * math.prod(s.bound for _, s in solved)
             return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=_joined(solved))
-        axes = tuple(range(len(sub.sizes)))
         cells = math.prod(sub.sizes)
         if dense_bytes(sub.dimension, sub.dimension, cells) <= self.memory_limit:
             solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers)
@@ -224,7 +225,11 @@ class SubworkloadSolver:
         return self._solved[key][1]
 
     def _solution(
-        self, factor: Factor, centers: Sequence[Array | None], complement: Complement | None = None
+        self,
+        factor: Factor,
+        centers: Sequence[Array | None],
+        complements: Mapping[Axes, Complement] | None = None,
+        spaces: tuple[Axes, ...] = (),
     ) -> Solution:
         needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
         if needed > self.memory_limit:
@@ -233,7 +238,7 @@ class SubworkloadSolver:
                 f"than the limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these "
                 "attributes."
             )
-        search = self._search(factor, centers, complement)
+        search = self._search(factor, centers, complements, spaces)
         if self.recorded is not None:
             solution = search.replay(*self.recorded.pop(0))
         else:
@@ -242,9 +247,20 @@ class SubworkloadSolver:
         self.endings.append(solution.ending)
         return solution
 
-    def _search(self, factor: Factor, centers: Sequence[Array | None], complement: Complement | None = None) -> Search:
+    def _search(
+        self,
+        factor: Factor,
+        centers: Sequence[Array | None],
+        complements: Mapping[Axes, Complement] | None = None,
+        spaces: tuple[Axes, ...] = (),
+    ) -> Search:
         return Search(
-            factor=factor, centers=tuple(centers), complement=complement, method=self.method, options=self.options
+            factor=factor,
+            centers=tuple(centers),
+            complements=complements or {},
+            spaces=spaces,
+            method=self.method,
+            options=self.options,
         )
 
     def _warm(self) -> Array | None:
@@ -305,12 +321,13 @@ class SubworkloadSolver:
     def _unknown(self, sub: Subworkload) -> list[Search]:
         """Return the searches of a subworkload that a worker may do and this process has not done before."""
         terms = merge(sub, self.factors)
-        if sub.complement is not None:
-            found = [self._search(assemble(terms, (0, 1), sub.sizes), sub.centers, sub.complement)]
+        axes = tuple(range(len(sub.sizes)))
+        if sub.spaces or sub.complements:
+            found = [self._search(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)]
         elif len(terms) == 1:
-            found = [self._search(factor, [sub.centers[a] for a in axes]) for axes, factor in terms[0][1]]
+            found = [self._search(factor, [sub.centers[a] for a in own]) for own, factor in terms[0][1]]
         elif dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes)) <= self.memory_limit:
-            found = [self._search(assemble(terms, tuple(range(len(sub.sizes))), sub.sizes), sub.centers)]
+            found = [self._search(assemble(terms, axes, sub.sizes), sub.centers)]
         else:
             return []
         fitting = [s for s in found if dense_bytes(s.factor.rank, s.factor.dimension, s.cells) <= self.memory_limit]

@@ -13,188 +13,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from engine.blocks import Block
-from engine.decomposition import Axes, Complement, Space, class_rows, digest, whole_group
+from engine.decomposition import Axes, Complement, Space, class_rows, digest
 from engine.family import Array
+from engine.group_variance import SLAB, GroupVariance, Parts, Summand, along, coupled_sets
+from engine.pieces import inner, pieces, positions
 from engine.strategy import Strategy
 from engine.threads import threads_for
+from engine.whole_group import whole_group
 from engine.workload import Group, Part
 
-SLAB = 1 << 22  # values computed at once
+ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
 LEAVING = 1e-6  # largest share of a piece that may leave the measured span through rounding
-Parts = tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Summand:
-    """``coefficient`` times a product of arrays, each over the queries of the parts that it names.
-
-    ``axes`` are the positions of the residual space's attributes in the group, in schema order.
-    """
-
-    coefficient: float
-    arrays: tuple[tuple[Parts, Array], ...]
-    axes: Axes = ()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GroupVariance:
-    """Variances of a group's queries, in counts^2; ``unmeasured`` marks queries that cannot be answered."""
-
-    counts: tuple[int, ...]
-    summands: tuple[Summand, ...]
-    unmeasured: tuple[Summand, ...] = ()
-
-    def total(self) -> float:
-        """Sum of the variances over all queries; infinite when one cannot be answered."""
-        if any(self._sum(s) > 0 for s in self.unmeasured):
-            return math.inf
-        return math.fsum(s.coefficient * self._sum(s) for s in self.summands)
-
-    def _sum(self, summand: Summand) -> float:
-        covered = {p for parts, _ in summand.arrays for p in parts}
-        free = math.prod(n for p, n in enumerate(self.counts) if p not in covered)
-        return free * math.prod(float(a.sum()) for _, a in summand.arrays)
-
-    def largest(self) -> float:
-        """Largest variance of a query."""
-        if any(self._sum(s) > 0 for s in self.unmeasured):
-            return math.inf
-        sets = coupled_sets(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
-        fronts = []
-        for together in sets:
-            shape = tuple(self.counts[p] for p in together)
-            features = {
-                (parts, id(a)): _spread(parts, a, together, shape)
-                for s in self.summands
-                for parts, a in s.arrays
-                if set(parts) <= set(together)
-            }
-            kept = pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
-            fronts.append({key: values[kept] for key, values in features.items()})
-        lengths = [len(next(iter(f.values()))) if f else 1 for f in fronts]
-        owner = {p: k for k, together in enumerate(sets) for p in together}
-        best, head = 0.0, lengths[0] if lengths else 1
-        step = max(1, SLAB // max(1, math.prod(lengths[1:])))
-        for start in range(0, head, step):
-            shape = (min(step, head - start), *lengths[1:])
-            values = np.zeros(shape if lengths else ())
-            for s in self.summands:
-                product: Any = s.coefficient
-                for parts, a in s.arrays:
-                    k = owner[parts[0]]
-                    own = fronts[k][parts, id(a)]
-                    product = product * _axis(own[start : start + step] if k == 0 else own, k, len(sets))
-                values += product
-            best = max(best, float(values.max()))
-        return best
-
-    def values(self, start: int, stop: int) -> Array:
-        """Variances of queries ``start:stop``, the last part varying fastest."""
-        if stop <= start:
-            return np.zeros(0)
-        out = np.empty(stop - start)
-        for low, high, index in slabs(self.counts, start, stop):
-            out[low - start : high - start] = self.at(index).ravel()[index_window(index, self.counts, low, high)]
-        return out
-
-    def at(self, index: tuple[Any, ...]) -> Array:
-        """Variances of chosen queries: one range a part for a slab, or one integer array a part for points."""
-        by_range = not index or isinstance(index[0], range)
-        shape = tuple(len(i) for i in index) if by_range else (len(index[0]),)
-        values, unanswerable = np.zeros(shape), np.zeros(shape, dtype=bool)
-        for summands, marks in ((self.summands, False), (self.unmeasured, True)):
-            for s in summands:
-                product: Any = s.coefficient
-                for parts, a in s.arrays:
-                    product = product * _pick(a, parts, index)
-                if marks:
-                    unanswerable |= np.broadcast_to(product, shape) > 0
-                else:
-                    values += product
-        values[unanswerable] = math.inf
-        return values
-
-
-def slabs(counts: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
-    """Yield (low, high, index) pieces of a stretch of row-major indices.
-
-    ``index`` is one range per part, whole in all but the leading parts, when the piece is a slab; or one integer array
-    per part when slabs would be too wide.
-    """
-    if not counts:
-        yield start, stop, ()
-        return
-    width = math.prod(counts[1:])
-    if width <= SLAB:
-        first, last = start // width, -(-stop // width)
-        step = max(1, SLAB // width)
-        for row in range(first, last, step):
-            end = min(last, row + step)
-            yield max(start, row * width), min(stop, end * width), (range(row, end), *(range(n) for n in counts[1:]))
-        return
-    for low in range(start, stop, SLAB // 4):
-        high = min(stop, low + SLAB // 4)
-        remaining, index = np.arange(low, high, dtype=object if math.prod(counts) >= 2**62 else np.int64), []
-        for n in reversed(counts):
-            remaining, position = np.divmod(remaining, n)
-            index.append(position.astype(np.int64))
-        yield low, high, tuple(reversed(index))
-
-
-def index_window(index: tuple[Any, ...], counts: Sequence[int], low: int, high: int) -> slice:
-    """Return the part of a raveled piece of `slabs` that holds the indices ``low:high``."""
-    if not index or not isinstance(index[0], range):
-        return slice(0, high - low)
-    offset = index[0].start * math.prod(counts[1:])
-    return slice(low - offset, high - offset)
-
-
-def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
-    if not isinstance(index[0], range):
-        return array[tuple(index[p] for p in parts)]
-    window = array[tuple(slice(index[p].start, index[p].stop) for p in parts)]
-    shape = [1] * len(index)
-    for p, n in zip(parts, window.shape, strict=True):
-        shape[p] = n
-    return window.reshape(shape)
-
-
-def _axis(values: Array, k: int, dimensions: int) -> Array:
-    shape = [1] * dimensions
-    shape[k] = len(values)
-    return values.reshape(shape)
-
-
-def _spread(parts: Parts, array: Array, together: Parts, shape: tuple[int, ...]) -> Array:
-    own = [array.shape[parts.index(p)] if p in parts else 1 for p in together]
-    return np.broadcast_to(array.reshape(own), shape).ravel()
-
-
-def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
-    """Return the finest partition of the parts 0..count-1 that no link crosses."""
-    label = list(range(count))
-    for parts in links:
-        joined = {label[p] for p in parts}
-        label = [min(joined) if x in joined else x for x in label]
-    return [tuple(p for p in range(count) if label[p] == k) for k in sorted(set(label))]
-
-
-def pareto(features: Array) -> Any:
-    """Return columns of ``features`` (features x points) such that every point is dominated by one of them."""
-    order = np.argsort(-features.sum(axis=0), kind="stable")
-    kept = []
-    while len(order):
-        head = order[0]
-        kept.append(head)
-        order = order[(features[:, order] > features[:, [head]]).any(axis=0)]
-    return np.array(kept)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -208,32 +45,52 @@ class VarianceBuilder:
     _arrays: dict[Any, Array] = field(default_factory=dict)
     _groups: dict[Any, GroupVariance] = field(default_factory=dict)
 
+    @cached_property
+    def _home(self) -> Mapping[Space, Block]:
+        return {space: block for block in self.blocks.values() for space in block.spaces}
+
     def group(self, group: Group) -> GroupVariance:
         """Return the variances of one group."""
-        subsets = []
+        subsets: list[tuple[Axes, Block | None]] = []
         for k in range(len(group.attributes) + 1):
             for axes in itertools.combinations(range(len(group.attributes)), k):
                 ranked = tuple(sorted(axes, key=lambda a: self.order[group.attributes[a]]))
-                subsets.append((ranked, self.blocks.get(tuple(group.attributes[a] for a in ranked))))
+                subsets.append((ranked, self._home.get(tuple(group.attributes[a] for a in ranked))))
         centers = tuple(digest(self.centers.get(name)) for name in group.attributes)
-        pair = tuple(sorted(group.attributes, key=self.order.__getitem__))
-        complement = self.complements.get(pair)
-        if complement is not None and pair != group.attributes:
-            complement = complement.turned()
-        made = tuple(
-            (axes, None if b is None else (b.noise, id(b.weights), *((a, id(s)) for a, s in b.factors)))
-            for axes, b in subsets
+        ranks = tuple(sorted(range(len(group.attributes)), key=lambda a: self.order[group.attributes[a]]))
+        names = tuple(group.attributes[a] for a in ranks)
+        tuned = inner(names, self.complements)
+        made = []
+        for axes, b in subsets:
+            space = tuple(group.attributes[a] for a in axes)
+            at = b.spaces.index(space) if b is not None else 0
+            strategies = () if b is None else tuple((a, id(s)) for a, s in b.factors)
+            made.append((axes, None if b is None else (at, b.noise, id(b.weights), *strategies)))
+        key = (
+            tuple((p.axes, p.key) for p in group.parts),
+            centers,
+            tuple(made),
+            tuple((p, c.key) for p, c in tuned.items()),
         )
-        key = (tuple((p.axes, p.key) for p in group.parts), centers, made, complement and complement.key)
         if key not in self._groups:
+            # pairs with a complement pass down what is no product, and unions couple several spaces
+            fed = {(), *((ranks[a],) for pair in tuned for a in pair)} if tuned else set()
+            whole = [(axes, b) for axes, b in subsets if axes in fed or (b is not None and b.union)]
+            alone = [(axes, b) for axes, b in subsets if (axes, b) not in whole]
             with threads_for(1):  # many small products: on a busy machine threads would wait for each other
-                if complement is None:
-                    self._groups[key] = self._build(group, subsets)
-                else:
-                    self._groups[key] = self._build_pair(group, subsets, complement)
+                summands, unmeasured = self._products(group, alone)
+            if whole:
+                more, lost = self._wholes(group, ranks, tuned, whole)
+                summands, unmeasured = summands + more, unmeasured + lost
+            self._groups[key] = GroupVariance(
+                counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
+            )
         return self._groups[key]
 
-    def _build(self, group: Group, subsets: Sequence[tuple[Axes, Block | None]]) -> GroupVariance:
+    def _products(
+        self, group: Group, subsets: Sequence[tuple[Axes, Block | None]]
+    ) -> tuple[list[Summand], list[Summand]]:
+        """Return the summands, and marks of what is not measured, for spaces whose pieces are products."""
         summands, unmeasured = [], []
         for axes, block in subsets:
             outside = tuple(p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes))
@@ -247,46 +104,68 @@ class VarianceBuilder:
                     for factors in self._components(group, axes, block)
                 ]
                 summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes))
-        unmeasured = [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
-        return GroupVariance(
-            counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
-        )
+        return summands, [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
 
-    def _build_pair(
-        self, group: Group, subsets: Sequence[tuple[Axes, Block | None]], complement: Complement
-    ) -> GroupVariance:
-        """Return the variances of a group on a pair with a tuned complement, whose pieces are no products."""
-        part = group.parts[0] if len(group.parts) == 1 else whole_group(group)
-        given = [self.centers.get(group.attributes[a]) for a in part.axes]
-        own = complement if part.axes == (0, 1) else complement.turned()
-        counts, everything = tuple(p.count for p in group.parts), tuple(range(len(group.parts)))
-        summands, unmeasured = [], []
+    def _wholes(
+        self,
+        group: Group,
+        ranks: Axes,
+        tuned: Mapping[Axes, Complement],
+        subsets: Sequence[tuple[Axes, Block | None]],
+    ) -> tuple[list[Summand], list[Summand]]:
+        """Return the same for spaces whose pieces need every query row of the group."""
+        part = whole_group(group)
+        sizes = tuple(group.sizes[a] for a in ranks)
+        centers = [self.centers.get(group.attributes[a]) for a in ranks]
+        targets: dict[int, tuple[Block | None, list[tuple[Axes, Any]]]] = {}
         for axes, block in subsets:
-            inside = tuple(sorted(part.axes.index(a) for a in axes))
-            rows = np.concatenate([class_rows(part, inside, given, c, own) for _, c in part.family.chunks(part.sizes)])
-            if not rows.shape[1]:
-                continue
-            present = np.linalg.norm(rows, axis=1) > 1e-9 * max(1.0, float(np.abs(rows).max(initial=0.0)))
-            if block is None:
-                unmeasured.append(
-                    Summand(coefficient=1.0, arrays=((everything, present.astype(float).reshape(counts)),))
-                )
-                continue
-            (strategy,) = (s for _, s in block.factors) if block.factors else (None,)
-            squares = np.sum(rows**2, axis=1)
-            if strategy is not None:
-                turned = rows.reshape(len(rows), *(part.sizes[i] - 1 for i in inside))
-                if [part.axes[i] for i in inside] != list(axes):
-                    turned = np.swapaxes(turned, 1, 2)
-                flat = turned.reshape(len(rows), -1)
-                squares = np.sum((flat @ strategy.pinv) ** 2, axis=1)
-                if not strategy.complete:
-                    lost = (present & strategy.leaves_span(flat)).astype(float).reshape(counts)
-                    unmeasured.append(Summand(coefficient=1.0, arrays=((everything, lost),)))
-            summands.append(
-                Summand(coefficient=block.noise**2, arrays=((everything, squares.reshape(counts)),), axes=axes)
-            )
-        return GroupVariance(counts=counts, summands=tuple(summands), unmeasured=tuple(unmeasured))
+            at = positions(sizes, [tuple(ranks.index(a) for a in axes)])
+            key = id(block) if block is not None else -1 - len(targets)
+            targets.setdefault(key, (block, []))[1].append((axes, at))
+        squares: list[list[Array]] = [[] for _ in targets]
+        missing: list[list[Array]] = [[] for _ in targets]
+        for _, chunk in part.family.chunks(part.sizes):
+            tensor = chunk.reshape(len(chunk), *part.sizes).transpose(0, *(1 + part.axes.index(a) for a in ranks))
+            made = pieces(tensor.reshape(len(chunk), -1), sizes, centers, tuned)
+            norms = np.linalg.norm(chunk, axis=1)
+            for k, (block, spaces) in enumerate(targets.values()):
+                rows, strategy = self._gathered(group, block, spaces, made)
+                present = np.linalg.norm(rows, axis=1) > ROUNDING * norms
+                if block is None:
+                    missing[k].append(present)
+                elif strategy is None:
+                    squares[k].append(np.sum(rows**2, axis=1))
+                else:
+                    solved, weights = rows @ strategy.pinv, block.weights
+                    squares[k].append(np.sum((solved if weights is None else solved / weights) ** 2, axis=1))
+                    if not strategy.complete:
+                        missing[k].append(present & strategy.leaves_span(rows))
+        summands, unmeasured = [], []
+        for (block, spaces), own, lost in zip(targets.values(), squares, missing, strict=True):
+            touched = {a for axes, _ in spaces for a in axes}
+            inside = tuple(a for a in ranks if a in touched)
+            if block is not None:
+                summands.append(_over_all(group, inside, block.noise**2, np.concatenate(own)))
+            if lost and (marks := np.concatenate(lost)).any():
+                unmeasured.append(_over_all(group, inside, 1.0, marks.astype(float)))
+        return summands, unmeasured
+
+    def _gathered(
+        self, group: Group, block: Block | None, spaces: Sequence[tuple[Axes, Any]], made: Array
+    ) -> tuple[Array, Strategy | None]:
+        """Return the class rows of a block out of all pieces, and its strategy; None for the total on its own."""
+        if block is None or not block.factors:
+            return made[:, spaces[0][1]], None
+        ((_, strategy),) = block.factors
+        if not block.union:
+            return made[:, spaces[0][1]], strategy
+        size = {name: n for n, name in zip(strategy.sizes, block.attributes, strict=True)}
+        ends = np.cumsum([0, *(math.prod(size[name] - 1 for name in space) for space in block.union)])
+        rows = np.zeros((len(made), strategy.dimension))
+        for axes, at in spaces:
+            k = block.union.index(tuple(group.attributes[a] for a in axes))
+            rows[:, ends[k] : ends[k + 1]] = made[:, at]
+        return rows, strategy
 
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
         """Return 1 for queries of a part with a piece on the positions ``inside`` of it, 0 where that is rounding."""
@@ -413,6 +292,15 @@ class VarianceBuilder:
             leaves = (whole - measured > LEAVING**2 * whole).astype(float)
             for (p,), mark in present:
                 if p in parts:
-                    leaves = leaves * _axis(mark, parts.index(p), len(parts))
+                    leaves = leaves * along(mark, parts.index(p), len(parts))
             out.append([(parts, leaves), *(asked for asked in present if asked[0][0] not in parts)])
         return out
+
+
+def _over_all(group: Group, axes: Axes, coefficient: float, values: Array) -> Summand:
+    """Return a summand with one value a query of the group."""
+    if not group.parts:
+        return Summand(coefficient=coefficient * float(values[0]), arrays=(), axes=axes)
+    counts = tuple(p.count for p in group.parts)
+    arrays = ((tuple(range(len(counts))), values.reshape(counts)),)
+    return Summand(coefficient=coefficient, arrays=arrays, axes=axes)

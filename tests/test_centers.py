@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from engine import Attribute, Budget, Schema, Workload, load_plan, plan
-from engine.centers import CenterProblem, tuned_centers
+from engine.center_problem import CenterProblem
+from engine.centers import tuned_centers
 from engine.complements import ComplementProblem, can_tune
 from engine.decomposition import Factor, basis
 from engine.errors import Cancelled
@@ -143,7 +144,8 @@ def test_figures_of_complements(family: str, uniform: float, tuned: float) -> No
     assert load_plan(made.to_json()).to_json() == made.to_json()
 
 
-def test_complements_predict_what_an_explicit_mechanism_gives() -> None:
+def test_complements_predict_what_an_explicit_mechanism_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.unions.WORK", 0)
     workload = joint_workload()
     made = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert made.complements
@@ -157,6 +159,7 @@ def test_complements_predict_what_an_explicit_mechanism_gives() -> None:
     assert full_domain_optimum(workload) * (1.0 - 1e-6) <= made.weighted_rmse < uniform
 
 
-def test_tuning_can_be_cancelled() -> None:
+def test_tuning_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.unions.WORK", 0)
     with pytest.raises(Cancelled):
         plan(mixed_workload(), Budget(pcost=1.0), centers="tuned", progress=lambda done, text: "centers" not in text)

@@ -216,7 +216,11 @@ def check_summary(made, explicit, rows):
 
 def class_of(made, shape):
     """The optimum of plans that measure the residual spaces of uniform centers on their own, where that is known."""
-    return optimum_of(shape) if made.mechanism in RESIDUAL and not made.centers and shape != "wide" else None
+    return (
+        optimum_of(shape)
+        if made.mechanism in RESIDUAL and not (made.centers or made.unions) and shape != "wide"
+        else None
+    )
 
 
 def check_certificate(made, best=None):

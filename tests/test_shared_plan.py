@@ -38,6 +38,13 @@ def made(workload, pcost=1.0, mechanism="querysmasher", **options):
     return plan(workload, Budget(pcost=pcost), mechanism, max_records=RECORDS, cache=False, **options)
 
 
+def tuned_apart(workload, **options):
+    """A plan with tuned centers whose spaces are measured one by one, as on larger domains."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.unions.WORK", 0)
+        return made(workload, centers="tuned", **options)
+
+
 def cuts(*edges):
     """Queries that count the cells between edges, shape (len(edges) - 1, cells)."""
     return np.repeat(np.eye(len(edges) - 1), np.diff(edges), axis=1)
@@ -69,11 +76,11 @@ def cases():
     yield (
         "tuned centers of one attribute",
         [
-            made(Workload(schema(6, 3)).add(("a",), "prefix"), centers="tuned"),
-            made(Workload(schema(6, 3)).add(("b",), "marginal"), centers="tuned"),
+            tuned_apart(Workload(schema(6, 3)).add(("a",), "prefix")),
+            tuned_apart(Workload(schema(6, 3)).add(("b",), "marginal")),
         ],
     )
-    yield "the same tuned centers", [made(one, pcost=p, centers="tuned") for p in (1.0, 0.5)]
+    yield "the same tuned centers", [tuned_apart(one, pcost=p) for p in (1.0, 0.5)]
 
 
 CASES = dict(cases())
@@ -320,13 +327,17 @@ def test_spends_are_shown_as_they_add_up(pcosts):
 def test_plans_that_do_not_fit_together_are_refused():
     one, two = CASES["marginals"]
     other = made(ways((3, 2), 1))
-    tuned = made(Workload(schema(3, 2, 4)).add(("c",), "prefix"), centers="tuned")
+    prefixes = Workload(schema(3, 2, 4)).add(("c",), "prefix")
+    tuned, united = tuned_apart(prefixes), made(prefixes, centers="tuned")
+    assert tuned.centers
+    assert united.unions
     apart = [made(Workload(schema(3, 3)).add((n,), Custom(matrix=[[1, -1, 0], [0, 1, -1]]))) for n in "ab"]
     for options, names, words in (
         ((one,), None, "1 arguments"),
         ((one, "two"), None, "at least two plans"),
         ((one, other), None, "different schemas"),
         ((one, tuned), None, "different centers"),
+        ((one, united), None, "several residual spaces with one strategy"),
         (apart, None, "share nothing"),
         ((one, two), ["a"], "1 names"),
         ((one, two), ["a", "a"], "different lines"),

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from engine.bounds import global_bound
-from engine.decomposition import Axes, Space, check_size
+from engine.decomposition import Axes, Space
 from engine.errors import NotApplicable, PlanError
 from engine.explicit_plan import (
     Component,
@@ -25,6 +25,7 @@ from engine.explicit_plan import (
 from engine.family import Array
 from engine.marginals_plan import MarginalsPlan
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request
+from engine.mechanisms.residual import check_size
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
 from engine.strategy import Strategy

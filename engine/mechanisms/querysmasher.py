@@ -5,23 +5,25 @@ Source: QuerySmasher, algorithm 1; the tuned centers are this project's own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from engine.complements import can_tune
-from engine.decomposition import Decomposition
+from engine.complements import asks_products, can_tune
+from engine.decomposition import Decomposition, Space, decompose
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
 from engine.plan import Solved
 from engine.search import PROBLEMS
-from engine.solve_cache import SolveCache
 from engine.solvers import Options
 from engine.splits import SplitMemory
 from engine.subworkload import SubworkloadSolver
+from engine.unions import choose_unions, union_bytes
 from engine.workload import Workload
 
+UNION_SECONDS = 2.0  # what the search for the strategy of a union takes, for forecasts only
 CENTERS = ("uniform", "tuned")
 
 
@@ -32,7 +34,9 @@ class QuerySmasher(ResidualMechanism):
     Options
     -------
     centers : "uniform", the decomposition of the paper; "tuned", at least as accurate up to ``gap``: see
-        `engine.centers`, and `engine.complements` for pairs asked by sums, differences or conditions of one's own.
+        `engine.centers`, `engine.complements` for pairs asked by sums, differences or conditions of one's own, and
+        `engine.unions` for spaces that one strategy measures together, up to the whole domain where that is small.
+        Other objectives than the sum measure every space on its own.
     solver : "optimal"; or the approximate "fourier" (closed form) and "eigenbasis" (a fixed basis).
     gap : relative RMSE gap at which a search stops.
     """
@@ -58,16 +62,42 @@ class QuerySmasher(ResidualMechanism):
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         found = super().forecast(workload, limits)
+        if self.centers != "tuned":
+            return found
+        unions: dict[Space, tuple[Space, ...]] = {}
+        if self.solver == "optimal" and self.goal(workload).linear:
+            unions = choose_unions(workload, tuple(decompose(workload).spaces), limits.memory_limit)
+        more = max((union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0)
         # tuning solves every subworkload again some dozens of times, from a good start
-        return replace(found, seconds=40.0 * found.seconds) if self.centers == "tuned" else found
+        seconds = 40.0 * found.seconds + len(unions) * UNION_SECONDS
+        return replace(found, seconds=seconds, memory=found.memory + min(more, limits.memory_limit))
 
     def choose_split(
-        self, workload: Workload, tell: Callable[[float, str], None], cache: SolveCache | None = None
+        self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, unions: bool = True
     ) -> Solved:
         if self.centers != "tuned":
             return Solved(duals=())
-        memory = SplitMemory(workload, cache)
-        return memory.complements(tell) if can_tune(workload) else memory.centers(tell)
+        together: dict[Space, tuple[Space, ...]] = {}
+        if unions and self.solver == "optimal":
+            tell(0.0, "Looking for spaces to measure together")
+            spaces = tuple(decompose(workload).spaces)
+            together = choose_unions(workload, spaces, limits.memory_limit)
+            if together and len(next(iter(together.values()))) == len(spaces):
+                return Solved(duals=(), unions=together)
+        memory = SplitMemory(workload, limits.solve_cache())
+        if not can_tune(workload):
+            return replace(memory.centers(tell), unions=together)
+        found = memory.complements(tell)
+        if asks_products(workload):
+            found = min((found, memory.centers(tell)), key=lambda split: self._error(workload, split, limits))
+        return replace(found, unions=together)
+
+    def _error(self, workload: Workload, split: Solved, limits: Limits) -> float:
+        """Return the sum of sqrt(L_B) of a split without unions."""
+        parts = self.split(workload, split, self.axis_labels(workload))
+        solver = self.space_solver(workload, parts, limits, math.inf)
+        roots = [math.sqrt(solver.solve(sub).value) for sub in parts.subworkloads]
+        return math.fsum(math.sqrt(scale) * roots[number] for number, scale in parts.spaces.values())
 
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
         return SubworkloadSolver(

@@ -17,19 +17,20 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from engine.blocks import calibrate
-from engine.decomposition import Decomposition, Subworkload, check_size, decompose
-from engine.errors import PlanError
+from engine.decomposition import Decomposition, Space, Subworkload, decompose
+from engine.errors import LimitExceeded, PlanError
 from engine.family import Array
-from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request
+from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_request
 from engine.mechanisms.emphasised import EVALUATIONS, Search, Step, proven
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
 from engine.search import Cost
-from engine.solve_cache import SolveCache
 from engine.solvers import Watch
 from engine.subworkload import SpaceSolution
+from engine.unions import unite
 from engine.workload import Workload
 
+MAX_ATTRIBUTES = 14  # of one group: 2^14 residual spaces take a few seconds
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
 
 
@@ -76,10 +77,15 @@ class ResidualMechanism(Mechanism):
         return {}
 
     def choose_split(
-        self, workload: Workload, tell: Callable[[float, str], None], cache: SolveCache | None = None
+        self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, unions: bool = True
     ) -> Solved:
-        """Return the centers and complements that are not the published ones."""
+        """Return the centers, complements and unions that are not the published ones."""
         return Solved(duals=())
+
+    def split(self, workload: Workload, split: Solved, labels: Mapping[str, Hashable]) -> Decomposition:
+        """Return the decomposition of a workload with the centers, complements and unions chosen."""
+        parts = decompose(workload, split.centers, labels, split.complements)
+        return unite(parts, workload, split.unions, split.centers, split.complements, split.memory_limit)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
@@ -97,39 +103,83 @@ class ResidualMechanism(Mechanism):
         deadline = limits.deadline()
         check_request(workload, budget)
         check_size(workload, limits.memory_limit)
+        limits = replace(limits, progress=_rising(limits.progress))
         goal = self.goal(workload)
         limits.tell(0.0, "Decomposing the workload")
-        split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text), limits.solve_cache())
-        first = 0.8 if split.centers else 0.0
-        labels = self.axis_labels(workload)
-        found = replace(split, memory_limit=limits.memory_limit)
-        if goal.linear:
-            parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, first)
-            plan = self._assemble(workload, budget, parts, solutions, _recorded(found, solver))
+        # one strategy for several spaces leaves no shares between them to trade, so unions are for the sum alone
+        split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text), limits, goal.linear)
+        if not goal.linear:
+            plan = self._emphasised(workload, budget, limits, deadline, split)
         else:
-
-            def solve(asked: Workload, warm: tuple[Array, ...]) -> Step:
-                parts, solutions, solver = self._solve(asked, split, labels, quiet, deadline, 0.0, warm=warm)
-                return parts, solutions, tuple(solver.duals), tuple(solver.endings)
-
-            # within a step the search only asks whether to go on
-            quiet = replace(
-                limits,
-                progress=limits.progress and (lambda _, text: limits.tell(first, text)),
-                workers=1,
-                cache=False,  # steps on the way are asked for once
-            )
-            told = lambda done, text: limits.tell(first + (1.0 - first) * min(done, 1.0), text)  # noqa: E731
-            search = Search(workload, goal, split, labels, solve, told, deadline)
-            best, witness = search.run(), search.witness
-            duals, endings = best.duals, best.endings
-            if witness is not None and witness is not best:
-                duals, endings = duals + witness.duals, endings + witness.endings
-            found = replace(found, duals=duals, endings=endings, tradeoff=search.tradeoff())
-            bound = best.bound if witness is None else witness.bound
-            plan = self._assemble(workload, budget, best.parts, best.solutions, found, bound)
+            plan, values = self._solved(workload, budget, limits, deadline, split)
+            if split.unions:
+                lost = not math.isfinite(plan.weighted_rmse)  # what light queries ask drowned beside heavy ones
+                kept = {} if lost else self._gaining(workload, split, limits, deadline, values)
+                if len(kept) < len(split.unions):
+                    if len(values) == 1:  # the union of all was tried before any center was tuned
+                        split = self.choose_split(workload, limits.tell, limits, unions=False)
+                    plan, _ = self._solved(workload, budget, limits, deadline, replace(split, unions=kept))
         limits.tell(1.0, "Planned")
         return plan
+
+    def _gaining(
+        self, workload: Workload, split: Solved, limits: Limits, deadline: float, values: Mapping[Space, float]
+    ) -> dict[Space, tuple[Space, ...]]:
+        """Return the unions that are worth more than their spaces on their own; a search that stopped early may not."""
+        apart = self.split(workload, replace(split, unions={}), self.axis_labels(workload))
+        solver = self.space_solver(workload, apart, limits, deadline)
+        roots: dict[int, float] = {}
+        kept = {}
+        for attributes, together in split.unions.items():
+            total = 0.0
+            for number, scale in (apart.spaces[space] for space in together):
+                if number not in roots:
+                    roots[number] = math.sqrt(solver.solve(apart.subworkloads[number]).value)
+                total += math.sqrt(scale) * roots[number]
+            if math.sqrt(values[attributes]) < total:
+                kept[attributes] = together
+        return kept
+
+    def _solved(
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Solved
+    ) -> tuple[Plan, dict[Space, float]]:
+        """Return the plan for one split, and the weighted squared error of every block at privacy cost 1."""
+        first = 0.8 if split.centers else 0.0
+        labels = self.axis_labels(workload)
+        parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, first)
+        found = replace(
+            split, memory_limit=limits.memory_limit, duals=tuple(solver.duals), endings=tuple(solver.endings)
+        )
+        values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
+        return self._assemble(workload, budget, parts, solutions, found), values
+
+    def _emphasised(self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Solved) -> Plan:
+        """Return the plan for an objective that is no weighted sum."""
+        first = 0.8 if split.centers else 0.0
+        labels = self.axis_labels(workload)
+
+        def solve(asked: Workload, warm: tuple[Array, ...]) -> Step:
+            parts, solutions, solver = self._solve(asked, split, labels, quiet, deadline, 0.0, warm=warm)
+            return parts, solutions, tuple(solver.duals), tuple(solver.endings)
+
+        # within a step the search only asks whether to go on
+        quiet = replace(
+            limits,
+            progress=limits.progress and (lambda _, text: limits.tell(first, text)),
+            workers=1,
+            cache=False,  # steps on the way are asked for once
+        )
+        told = lambda done, text: limits.tell(first + (1.0 - first) * min(done, 1.0), text)  # noqa: E731
+        search = Search(workload, self.goal(workload), split, labels, solve, told, deadline)
+        best, witness = search.run(), search.witness
+        duals, endings = best.duals, best.endings
+        if witness is not None and witness is not best:
+            duals, endings = duals + witness.duals, endings + witness.endings
+        found = replace(
+            split, memory_limit=limits.memory_limit, duals=duals, endings=endings, tradeoff=search.tradeoff()
+        )
+        bound = best.bound if witness is None else witness.bound
+        return self._assemble(workload, budget, best.parts, best.solutions, found, bound)
 
     def _solve(
         self,
@@ -142,7 +192,7 @@ class ResidualMechanism(Mechanism):
         recorded: list[tuple[Array, str]] | None = None,
         warm: tuple[Array, ...] = (),
     ) -> tuple[Decomposition, list[SpaceSolution], SpaceSolver]:
-        parts = decompose(workload, split.centers, labels, split.complements)
+        parts = self.split(workload, split, labels)
         if not parts.spaces:
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
@@ -175,6 +225,8 @@ class ResidualMechanism(Mechanism):
         recorded = list(zip(solved.duals, solved.endings, strict=True))
         if goal.linear != (tradeoff is None):
             raise ValueError("an objective without its search, or a search without its objective")
+        if solved.unions and tradeoff is not None:
+            raise ValueError("unions under an objective that is no weighted sum")
         if tradeoff is None:
             parts, solutions, _ = self._solve(workload, solved, labels, limits, math.inf, 0.0, recorded)
             bound = None
@@ -216,9 +268,9 @@ class ResidualMechanism(Mechanism):
             budget=budget,
             mechanism=self.name,
             options=self.options(),
-            blocks=calibrate(strategies, noises, budget.pcost, self.max_records),
+            blocks=calibrate(strategies, noises, budget.pcost, self.max_records, unions=solved.unions),
             bound=bound,
-            statement=self._statement(bool(solved.centers), stopped),
+            statement=self._statement(solved, len(strategies), stopped),
             duals=solved.duals,
             endings=solved.endings,
             memory_limit=solved.memory_limit,
@@ -228,7 +280,7 @@ class ResidualMechanism(Mechanism):
             tradeoff=tradeoff,
         )
 
-    def _statement(self, tuned: bool, stopped: Sequence[str]) -> str:
+    def _statement(self, solved: Solved, blocks: int, stopped: Sequence[str]) -> str:
         """Return what the bound bounds, and for which plans."""
         measure = {
             "sum": "weighted RMSE",
@@ -237,10 +289,43 @@ class ResidualMechanism(Mechanism):
         }[self.objective]
         if self.targets is not None:
             measure = "largest ratio of standard error to target"
-        text = self.bound_text.replace("weighted RMSE", measure)
-        text = text.replace("uniform centers", "these tuned splits") if tuned else text
+        text = self.bound_text
+        if solved.unions and blocks == 1:
+            text = "No matrix mechanism whatsoever can have a smaller weighted RMSE than the bound."
+        elif solved.centers or solved.unions:
+            text = text.replace("uniform centers", "these tuned splits")
+        text = text.replace("weighted RMSE", measure)
         return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
 
 
-def _recorded(solved: Solved, solver: SpaceSolver) -> Solved:
-    return replace(solved, duals=tuple(solver.duals), endings=tuple(solver.endings))
+def check_size(workload: Workload, memory_limit: float) -> None:
+    """Raise LimitExceeded when the decomposition alone would pass the limits, before anything is built."""
+    for group in workload.groups:
+        if len(group.attributes) > MAX_ATTRIBUTES:
+            raise LimitExceeded(
+                f"A group on {len(group.attributes)} attributes has 2^{len(group.attributes)} residual spaces "
+                f"inside it; at most {MAX_ATTRIBUTES} attributes are allowed. Ask for smaller groups."
+            )
+        for part in group.parts:
+            cells, classes = math.prod(part.sizes), math.prod(n - 1 for n in part.sizes)
+            entries = 6 * cells**2 if len(part.sizes) == 1 else 8 * cells + 2 * min(part.count, classes) * classes
+            if 8 * entries > memory_limit:
+                raise LimitExceeded(
+                    f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells needs about "
+                    f"{8 * entries / 1e9:,.0f} GB of memory, more than the limit of {memory_limit / 1e9:g} GB. Merge "
+                    "cells into coarser ones, or raise memory_limit."
+                )
+
+
+def _rising(progress: Progress | None) -> Progress | None:
+    """Return a listener that never hears a smaller fraction than before, whatever has to be done again."""
+    if progress is None:
+        return None
+    highest = 0.0
+
+    def heard(fraction: float, text: str) -> object:
+        nonlocal highest
+        highest = max(highest, fraction)
+        return progress(highest, text)
+
+    return heard
