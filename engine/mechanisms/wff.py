@@ -19,7 +19,6 @@ from engine.errors import PlanError
 from engine.mechanisms.base import Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
 from engine.plan import Solved
-from engine.solve_cache import SolveCache
 from engine.solvers import Options
 from engine.subworkload import SubworkloadSolver
 from engine.workload import Workload
@@ -51,7 +50,7 @@ class WeightedFourier(ResidualMechanism):
             raise PlanError(f"embedding was {self.embedding!r}. Choose one of {', '.join(EMBEDDINGS)}.")
 
     def choose_split(
-        self, workload: Workload, tell: Callable[[float, str], None], cache: SolveCache | None = None
+        self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, unions: bool = True
     ) -> Solved:
         if self.embedding == "cells":
             return Solved(duals=())
