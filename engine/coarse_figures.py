@@ -107,6 +107,19 @@ def spend_table(common: CommonPlan) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def least_total(common: CommonPlan) -> float:
+    """Return what the cheapest option takes in all, in pcost: a dataset needs that much before it is looked at."""
+    return min(price(p) for p in common.options)
+
+
+def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
+    """Return what all steps to an option spent together, to the last digit, beside what its plan costs alone."""
+    alone = Decimal(repr(price(common.options[common.position(option)])))
+    equal = sum((Decimal(repr(p)) for p in paid), Decimal(0)) == alone
+    words = "exactly what this analysis alone costs" if equal else f"while this analysis alone costs {alone:f}"
+    return f"Spent in {len(paid)} steps: {exact_sum(paid)} pcost, {words}."
+
+
 def rule_text(rule: NestedPlanRule) -> str:
     """Return what a rule means, in words."""
     common = rule.common
