@@ -4,15 +4,16 @@ import streamlit as st
 
 from engine import coarse_figures
 from pages.parts import coarse_code, coarse_form, coarse_rehearsal, coarse_steps, code, frame, show
+from pages.parts.code import Script
 from pages.parts.words import plain
 
 frame.require()
 
 TUTORIAL = (
-    "A **fine** analysis tells more, a **coarse** one is less noisy, and which of them is right depends on the records. "
-    "What both would release anyway is measured first: the **look**. It shows whether the counts are large enough. Then "
-    "a **rule** that you fixed before, or you yourself, choose, and only **the rest** of the chosen analysis is "
-    "measured. Look and rest together are that analysis, at exactly its cost: **the look is free**."
+    "A **fine** analysis tells more, a **coarse** one is less noisy, and which of them is right depends on the "
+    "records. What both would release anyway is measured first: the **look**. It shows whether the counts are large "
+    "enough. Then a **rule** that you fixed before, or you yourself, choose, and only **the rest** of the chosen "
+    "analysis is measured. Look and rest together are that analysis, at exactly its cost: **the look is free**."
 )
 
 
@@ -53,7 +54,7 @@ st.header("4. Look, decide, finish")
 tell("Rehearse first: the same steps on simulated records cost nothing and tell nothing about anyone.")
 
 
-def rehearse() -> None:
+def rehearse() -> Script | None:
     """Rehearsal, or what it needs first."""
     if common is None:
         st.info("A rehearsal needs the analyses above.", icon="🎭")
@@ -61,7 +62,7 @@ def rehearse() -> None:
     return coarse_rehearsal.draw(common, settings)
 
 
-def look() -> None:
+def look() -> Script | None:
     """The look for real, or what it needs first."""
     if common is None:
         st.info("A look needs the analyses above. What was looked at before is under Earlier looks.", icon="🔭")

@@ -31,7 +31,7 @@ def look(rule: NestedPlanRule, looked: Measurement, *, key: str) -> Decision:
         "How many stand out": lambda: show.picture(
             coarse_figures.shares_above_picture(rule, looked), key=f"{key}_shares"
         ),
-        "Answers of the look": lambda: results_view.browse(looked, key=f"{key}_look"),
+        "Answers of the look": lambda: results_view.browse(looked, key=f"{key}_look", name=f"{key}_look"),
     }
     show.tabs(views, key=f"{key}_view")
     return decision
@@ -57,7 +57,7 @@ def _cells(rule: NestedPlanRule, looked: Measurement, key: str) -> None:
 def answers(found: Measurement, *, key: str, records: Any = None) -> None:
     """The final answers, as on the Release page."""
     views = {
-        "Answers": lambda: results_view.browse(found, key=key, records=records),
+        "Answers": lambda: results_view.browse(found, key=key, records=records, name=f"{key}_answers"),
         "Ask something else": lambda: results_view.ask(found, key=key),
         "Download": lambda: results_view.downloads(found, key=key),
     }
