@@ -124,16 +124,20 @@ def rule_text(rule: NestedPlanRule) -> str:
     """Return what a rule means, in words."""
     common = rule.common
     coarse, finer = common.names[rule.common.position(rule.primary)], [common.names[i] for i in rule.finer]
-    which = finer[0] if len(finer) == 1 else f"the finest of {', '.join(finer)}"
+    which = f"'{finer[0]}'" if len(finer) == 1 else f"the finest of {', '.join(finer)}"
+    if common.following is not None:
+        which = f"the next analysis, '{common.following.names[0]}'"
+    take = "take that" if common.following is None else "look closer"
     doubt = (
-        f"Counts are taken {rule.sigmas:g} standard errors of the look lower than they look, to be on the safe side."
+        f"To be on the safe side, counts are taken {rule.sigmas:g} standard errors of the look lower than they look "
+        "when the finer option is judged, and as much higher when it comes to stopping."
         if rule.sigmas
         else "Counts are taken as they look."
     )
     return (
         f"A cell of '{coarse}' stands out when its count is at least {rule.snr:g} standard errors of the answer it "
         f"would get; 95% of such answers are off by {2 / rule.snr:.0%} at most. If at least {rule.share:.0%} of its "
-        f"{rule.queries:,} cells still stand out in the answers of {which}, take that. If not even '{coarse}' "
+        f"{rule.queries:,} cells still stand out in the answers of {which}, {take}. If not even '{coarse}' "
         f"can reach it, stop. Otherwise take '{coarse}'. {doubt}"
     )
 
@@ -229,10 +233,11 @@ def _reach(rule: NestedPlanRule, estimate: Array, options: Sequence[int]) -> lis
 
 
 def _steps(ratios: Array) -> tuple[list[float], list[float]]:
-    """Return sorted ratios and the share of cells at or above each."""
+    """Return sorted ratios and the share of cells at or above each, from all of them down to none."""
     ordered = np.sort(ratios)
     chosen = thinned(len(ordered), MAX_STEPS)
-    return ordered[chosen].tolist(), (1.0 - chosen / len(ordered)).tolist()
+    first, last = min(0.0, float(ordered[0])), float(np.nextafter(ordered[-1], np.inf))
+    return [first, *ordered[chosen].tolist(), last], [1.0, *(1.0 - chosen / len(ordered)).tolist(), 0.0]
 
 
 def _points(table: pd.DataFrame, wanted: float, name: str) -> tuple[go.Figure, str]:

@@ -147,18 +147,15 @@ def test_the_present_workload_against_a_coarser_one() -> None:
 
 def test_plan_files_are_options() -> None:
     session = opened().set(coarse_kind=coarse_form.FILES)
-    files = [
-        (f"{name}.json", plan(w, Budget(pcost=0.4)).to_json().encode(), "application/json")
-        for name, w in analyses.by_ways(SCHEMA, (2, 1)).items()
-    ]
-    session.run(session.app.file_uploader(key="coarse_files").upload(files[0]))
+    texts = {name: plan(w, Budget(pcost=0.4)).to_json() for name, w in analyses.by_ways(SCHEMA, (2, 1)).items()}
     assert "Open at least two plan files" in session.said()
-    session.app.file_uploader(key="coarse_files").set_value(files)
-    session.run(session.app)
+    box = session.app.file_uploader(key="coarse_files")
+    for name, text in texts.items():
+        box.upload(f"{name}.json", text.encode(), "application/json")
+    session.run(box)
     assert f"{common_of().saved:.2%} of the dearest" in session.said()
     assert "['1-way.json', '2-way.json']" in session.app.code[-1].value
-    session.app.file_uploader(key="coarse_files").set_value([("bad.json", b"{}", "application/json")])
-    session.run(session.app)
+    session.run(session.app.file_uploader(key="coarse_files").upload("bad.json", b"{}", "application/json"))
     assert session.errors()
 
 

@@ -141,6 +141,9 @@ def test_a_rule_in_words_has_its_numbers():
     assert "at least 50% of its 9 cells" in text
     assert "the finest of 2-way, 3-way" in text
     assert "3 standard errors of the look" in text
+    chain = common_of(analyses.by_ways(SCHEMA, (1, 2, 3)), split=nested_choices)
+    words = coarse_figures.rule_text(NestedPlanRule(common=chain, share=0.5, snr=5.0))
+    assert "the next analysis, '2-way', look closer. If not even '1-way'" in words
     assert "as they look." in coarse_figures.rule_text(NestedPlanRule(common=COMMON, share=0.5, snr=5.0, sigmas=0.0))
 
 

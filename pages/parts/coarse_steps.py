@@ -54,7 +54,7 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     attempt = len(keys) + 1 if again or not keys else len(keys)
     if not keys or again:
         job = look_job(book, stepwise.look_key(common, dataset=status.dataset, attempt=attempt))
-        watch.job(job, label="Look")
+        _watch(job, "Look")
         if not _running(job):
             _confirm_look(book, common, status, source, attempt, settings)
     else:
@@ -141,7 +141,7 @@ def steps(
     """Everything about one look: what it says, the decision, the rest, the answers; `before` are the keys before it."""
     job = look_job(book, key)
     if _running(job):
-        watch.job(job, label="Look")
+        _watch(job, "Look")
         return
     found = _stored(book, key)
     if found is None:
@@ -261,7 +261,7 @@ def _rest(book: Ledger, key: str, found: Steps, status: DatasetStatus, source: S
     attempt, option = len(found.lost) + 1, found.choice.option
     for number in range(1, attempt + 1):
         if _running(finish_job(book, key, number)):
-            watch.job(finish_job(book, key, number), label="The rest")
+            _watch(finish_job(book, key, number), "The rest")
             return
     left_over = found.common.residuals[found.common.position(option)]
     if found.lost:
@@ -271,7 +271,7 @@ def _rest(book: Ledger, key: str, found: Steps, status: DatasetStatus, source: S
         )
         if not st.checkbox("Draw the rest again with new noise (spends again)", key=f"coarse_redraw_{attempt}"):
             return
-    watch.job(finish_job(book, key, attempt), label="The rest")
+    _watch(finish_job(book, key, attempt), "The rest")
     st.subheader("The rest")
     show.picture(
         figures.spending_picture(status.total, status.spent, left_over.spend),
@@ -319,6 +319,13 @@ def _reason(status: DatasetStatus, source: Source, typed: str, *, needed: float)
 def _running(job: str) -> bool:
     found = work.find(job)
     return found is not None and found.running
+
+
+def _watch(job: str, label: str) -> None:
+    """Draw a job; when it ended after the ledger was read for this page, the page is drawn once more."""
+    if watch.job(job, label=label) is not None and st.session_state.get("coarse_ended") != job:
+        st.session_state["coarse_ended"] = job
+        st.rerun()
 
 
 def _attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -108,7 +109,8 @@ def test_look_decide_finish_and_come_back(visit: Visit, tmp_path: Path) -> None:
     other = Visit(page=tab, url=visit.url, shots=visit.shots)
     other.open("coarse")
     other.choose("Earlier looks")
-    other.sees("waits for a decision")
+    expect(tab.get_by_role("combobox", name="Look")).to_have_value(re.compile("waits for a decision"))
+    other.sees("The rule noted with the look")
     other.choose("Take 1-way")
     expect(tab.get_by_role("button", name="Record this decision")).to_be_disabled()
     other.fill("Who decides against the rule", "A. Reader")
