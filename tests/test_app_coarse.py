@@ -13,7 +13,7 @@ import demo_data
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, NestedPlanRule, Schema, Workload, analyses, coarse_or_fine, plan, stepwise
 from engine.ledger import Ledger
-from pages.parts import coarse_form, coarse_steps, link, work
+from pages.parts import coarse_form, coarse_stored, link, work
 from pages.parts.state import Studio
 from tests.test_app_pages import Session
 from tests.test_app_release import wait
@@ -393,4 +393,4 @@ def test_looking_closer_leads_to_the_next_choice(ledger: Ledger, tmp_path: Path)
 def test_work_that_spends_is_marked(ledger: Ledger, records: Path) -> None:
     looked(ledger, records)
     key = stepwise.look_key(common_of(), dataset="office")
-    assert work.find(coarse_steps.look_job(ledger, key)).spends
+    assert work.find(coarse_stored.look_job(ledger, key)).spends

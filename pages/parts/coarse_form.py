@@ -81,6 +81,10 @@ def _templates(kind: str, studio: Studio) -> tuple[Mapping[str, Workload], Scrip
         return analyses.by_ways(studio.schema, ways), coarse_code.by_ways(studio, sorted(ways))
     if kind == COARSER:
         return analyses.against_coarser(studio.workload), coarse_code.against_coarser(studio)
+    st.caption(
+        "Men and women of all ages together, or in 4, 9 or 23 bins of age, as for small groups of people in a census. "
+        "The paper behind it asks for half of the cells above a ratio of 20."
+    )
     return analyses.census_ages(_census()), coarse_code.census()
 
 
