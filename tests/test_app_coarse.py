@@ -179,6 +179,10 @@ def test_a_rehearsal_goes_all_the_way_and_spends_nothing() -> None:
     assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
     expected = plan(Workload.all_ways(SCHEMA, ways=2, family="marginal"), Budget(pcost=0.4))
     np.testing.assert_allclose(table["std"], np.sqrt(expected.variances(0)), rtol=1e-6)
+    # a new look has new noise, so that the rest of the old one does not belong to it
+    wait(session.press("coarse_rehearse"))
+    assert "2-way: at least" in session.said()
+    assert "Rehearsed answers of 2-way" not in session.said()
 
 
 def test_a_rehearsal_that_stops_says_so() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import streamlit as st
@@ -15,10 +15,16 @@ from pages.parts.words import plain
 
 
 def start_look(common: CommonPlan, key: str, rows: int, seed: int) -> None:
-    """Start the rehearsed look and drop the one before it."""
-    work.forget(st.session_state.get("coarse_rehearsal", ""))
-    st.session_state["coarse_rehearsal"] = key
-    work.start(key, tasks.rehearse_look, common.to_json(), rows, seed)
+    """Start the rehearsed look, and drop the one before it with all that followed from it."""
+    for old in st.session_state.pop("coarse_rehearsed", []):
+        work.forget(old)
+    begin(key, tasks.rehearse_look, common.to_json(), rows, seed)
+
+
+def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Start a part of the rehearsal."""
+    st.session_state.setdefault("coarse_rehearsed", []).append(key)
+    work.start(key, function, *arguments)
 
 
 def draw(common: CommonPlan, settings: Settings) -> Script | None:
@@ -38,7 +44,8 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
             st.info("Nothing rehearsed yet with these analyses. Press the button; it costs nothing.", icon="🎭")
         return script
     st.warning("REHEARSAL on simulated records: nothing here may be published, and nothing was spent.", icon="🎭")
-    _step(common, done.result, settings, key=key, rows=rows, seed=seed, depth=0)
+    # the look may be drawn anew under its key; what follows belongs to this draw
+    _step(common, done.result, settings, key=f"{key}|{done.started}", rows=rows, seed=seed, depth=0)
     return script
 
 
@@ -63,7 +70,7 @@ def _step(
     right.button(
         "Rehearse the rest",
         key=f"coarse_rest_{depth}",
-        on_click=work.start,
+        on_click=begin,
         args=(rest, tasks.rehearse_rest, common.to_json(), content, rows, seed, option),
         width="stretch",
     )
@@ -95,7 +102,7 @@ def _rivals(
         )
         arguments = settings.arguments(common)
         if work.find(job) is None:
-            work.start(job, tasks.rivals, common.to_json(), content, arguments, rows, seed)
+            begin(job, tasks.rivals, common.to_json(), content, arguments, rows, seed)
         done = watch.job(job, label="Rivals")
         if done is None:
             return
