@@ -249,7 +249,7 @@ def spread_of_plans(
     blocks = common.look.blocks
     rows = np.concatenate([domain_rows(common.look.schema, s, b) / b.noise for s, b in blocks.items()])
     answers = np.concatenate([looked.answers_on_grid[s].ravel() * (b.grid / b.noise) for s, b in blocks.items()])
-    queries = [np.concatenate([_group_rows(p.schema, g) for g in p.workload.groups]) for p in common.options]
+    queries = [np.concatenate([group_rows(p.schema, g) for g in p.workload.groups]) for p in common.options]
     noise = [p.rmse**2 * p.workload.queries for p in common.options]
     found = spread(
         look=LinearMechanism(rows),
@@ -276,7 +276,8 @@ def domain_rows(schema: Schema, space: Sequence[str], block: Block) -> Array:
     return rows if block.weights is None else rows * block.weights.reshape(-1, 1)
 
 
-def _group_rows(schema: Schema, group: Group) -> Array:
+def group_rows(schema: Schema, group: Group) -> Array:
+    """Return the query rows of a group on all cells of a small domain, shape (queries, cells)."""
     positions = [schema.names.index(name) for name in group.attributes]
     return _spread_out(
         schema, [(tuple(positions[a] for a in part.axes), part.family.rows(part.sizes)) for part in group.parts]

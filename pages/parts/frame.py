@@ -29,6 +29,7 @@ PAGES = (
     PageInfo(file="pages/workload.py", title="Workload", icon="🧮"),
     PageInfo(file="pages/preview.py", title="Preview", icon="🔍"),
     PageInfo(file="pages/compare.py", title="Compare", icon="⚖️"),
+    PageInfo(file="pages/coarse.py", title="Coarse or fine", icon="🪜"),
     PageInfo(file="pages/release.py", title="Release", icon="📤"),
     PageInfo(file="pages/learn.py", title="Learn", icon="🎓"),
 )

@@ -28,8 +28,11 @@ def simulated(schema: str, rows: int, seed: int) -> Any:
     return tasks.synthetic(Schema.from_json(schema), rows, seed)
 
 
-def browse(found: Measurement, *, key: str, records: Any = None) -> None:
-    """Answers of one group, page by page, with intervals; `records` are the simulated ones of a rehearsal."""
+def browse(found: Measurement, *, key: str, records: Any = None, name: str = "answers_page") -> None:
+    """Answers of one group, page by page, with intervals; `records` are the simulated ones of a rehearsal.
+
+    `name` is that of the file, different for every measurement on a page.
+    """
     left, right = st.columns([3, 1])
     with left:
         number = plan_views.choose_group(found.plan, key=f"{key}_group")
@@ -53,7 +56,7 @@ def browse(found: Measurement, *, key: str, records: Any = None) -> None:
     drawn = figures.answers_picture(answers, rehearsal=found.rehearsal)
     st.plotly_chart(drawn.figure, key=f"chart_{key}", alt=drawn.alt, config={"displaylogo": False})
     st.caption(plain(drawn.alt) + " Answers below zero are left as they are: cutting them off would bias every sum.")
-    show.table(drawn.table, name=f"{_mark(found)}answers_page", alt="Answers with standard errors and intervals")
+    show.table(drawn.table, name=f"{_mark(found)}{name}", alt="Answers with standard errors and intervals")
 
 
 def ask(found: Measurement, *, key: str) -> None:

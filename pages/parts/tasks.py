@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from demo_data.make_synthetic import synthetic
-from engine import Budget, Workload, load_plan, measure, plan
+from engine import Budget, CommonPlan, Measurement, NestedPlanRule, Workload, load_plan, measure, plan, stepwise
 from engine.compare import Comparison, comparison, label_of
+from engine.counts import count_marginals
 from engine.coverage import Coverage, coverage_check
 from engine.ledger import Ledger
 from engine.measure import Intake, load_measurement
 from engine.package import write_package
 from engine.published import ROWS
 from engine.report import write_answers
+from engine.rivals import Compared, compare_rivals
 
 Progress = Callable[[float, str], bool]
 
@@ -103,6 +106,94 @@ def coverage(made: str, rows: int, seed: int, rehearsals: int, *, progress: Prog
     loaded = load_plan(made)
     records = synthetic(loaded.schema, rows, seed)
     return coverage_check(loaded, records, rehearsals=rehearsals, seconds=120.0, progress=progress)
+
+
+def rehearse_look(common: str, rows: int, seed: int, *, progress: Progress) -> dict[str, Any]:
+    """Look at simulated records; return the two mappings of a Measurement."""
+    shared = CommonPlan.from_json(common)
+    found = stepwise.look(shared, synthetic(shared.look.schema, rows, seed), rehearsal=True, progress=progress)
+    return {"answers_on_grid": dict(found.answers_on_grid), "estimates": dict(found.estimates)}
+
+
+def rehearse_rest(
+    common: str, looked: Mapping[str, Any], rows: int, seed: int, option: str, *, progress: Progress
+) -> dict[str, Any]:
+    """Measure what is left of an option on simulated records; return the two mappings of a Measurement."""
+    shared = CommonPlan.from_json(common)
+    records = synthetic(shared.look.schema, rows, seed)
+    progress(0.2, "Measuring the rest")
+    found = stepwise.rehearse_finish(shared, rehearsed(shared.look, looked), records, option=option)
+    return {"answers_on_grid": dict(found.answers_on_grid), "estimates": dict(found.estimates)}
+
+
+def rehearsed(made: Any, content: Mapping[str, Any]) -> Measurement:
+    """The measurement of a rehearsal from its two mappings."""
+    return Measurement(plan=made, dataset="", key="", utc="", rehearsal=True, **content)
+
+
+def rivals(
+    common: str, looked: Mapping[str, Any], rule: Mapping[str, Any], rows: int, seed: int, *, progress: Progress
+) -> Compared:
+    """What other ways to choose would have cost and decided on the same simulated records."""
+    shared = CommonPlan.from_json(common)
+    asked = NestedPlanRule(common=shared, **rule)
+    records = synthetic(shared.look.schema, rows, seed)
+    counts = count_marginals(records, shared.look.schema, [g.attributes for g in asked.groups])
+    progress(0.3, "Comparing")
+    return compare_rivals(asked, rehearsed(shared.look, looked), counts)
+
+
+def look(
+    common: str,
+    data: str,
+    dataset: str,
+    ledger: str,
+    attempt: int,
+    on_refused: str,
+    delete: bool,
+    rule: Mapping[str, Any],
+    *,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Measure what options share: count, spend, draw, save in one call; return the key and what happened to the rows.
+
+    The rule that was fixed before is noted on the ledger before anyone sees the look.
+    """
+    seen: list[Intake] = []
+    shared, book = CommonPlan.from_json(common), Ledger(ledger)
+    known = book.find(stepwise.look_key(shared, dataset=dataset, attempt=attempt)) is not None
+    try:
+        found = stepwise.look(
+            shared,
+            data,
+            dataset=dataset,
+            ledger=book,
+            attempt=attempt,
+            on_refused=on_refused,
+            progress=progress,
+            intake=seen.append,
+        )
+    finally:
+        if delete:
+            Path(data).unlink(missing_ok=True)
+    if not known:
+        book.note(dataset=dataset, kind="rule", text=json.dumps(dict(rule), sort_keys=True), key=found.key)
+    return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
+
+
+def finish(
+    ledger: str, key: str, data: str, attempt: int, on_refused: str, delete: bool, *, progress: Progress
+) -> dict[str, Any]:
+    """Measure what is left of the option that was chosen for a look; return the key and what happened to the rows."""
+    seen: list[Intake] = []
+    try:
+        found = stepwise.finish(
+            ledger, key, data, attempt=attempt, on_refused=on_refused, progress=progress, intake=seen.append
+        )
+    finally:
+        if delete:
+            Path(data).unlink(missing_ok=True)
+    return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
 def _rows(intake: Intake) -> dict[str, int]:

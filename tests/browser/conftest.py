@@ -40,15 +40,8 @@ FLAGS = [
 ]
 WIDTH, HEIGHT = 1360, 2600  # tall, so that a picture of a page needs no scrolling
 # what a browser without a graphics card says, and Streamlit's own search for its server below the address of a page
-HARMLESS = (
-    "WebGL",
-    "GPU stall",
-    "/workload/_stcore/",
-    "/preview/_stcore/",
-    "/compare/_stcore/",
-    "/release/_stcore/",
-    "/learn/_stcore/",
-)
+PAGES = ("workload", "preview", "compare", "coarse", "release", "learn")
+HARMLESS = ("WebGL", "GPU stall", *(f"/{page}/_stcore/" for page in PAGES))
 
 
 @dataclass(kw_only=True)

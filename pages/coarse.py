@@ -1,0 +1,79 @@
+"""Coarse or fine: look first at what several analyses share, then choose, and pay for the chosen one alone."""
+
+import streamlit as st
+
+from engine import coarse_figures
+from pages.parts import coarse_code, coarse_form, coarse_rehearsal, coarse_steps, code, frame, show
+from pages.parts.code import Script
+from pages.parts.words import plain
+
+frame.require()
+
+TUTORIAL = (
+    "A **fine** analysis tells more, a **coarse** one is less noisy, and which of them is right depends on the "
+    "records. What both would release anyway is measured first: the **look**. It shows whether the counts are large "
+    "enough. Then a **rule** that you fixed before, or you yourself, choose, and only **the rest** of the chosen "
+    "analysis is measured. Look and rest together are that analysis, at exactly its cost: **the look is free**."
+)
+
+
+def tell(text: str) -> None:
+    """A sentence of tutorial text, unless it is switched off."""
+    if st.session_state.get("tutorial", True):
+        st.caption(text)
+
+
+studio = frame.header(
+    frame.page("Coarse or fine"),
+    "Look at what the analyses share, then choose; the look costs nothing extra.",
+    TUTORIAL,
+)
+common, script = None, None
+st.header("1. Analyses")
+tell("Choose two or more analyses of the same records, from coarse to fine. They are plans: no record is read here.")
+chosen = coarse_form.choose(studio)
+if chosen is not None:
+    made = coarse_form.split(chosen)
+    if made is not None:
+        common, script = made
+st.header("2. What they share")
+if common is None:
+    st.info("What is shared is shown here once there are two plans or more.", icon="🪜")
+else:
+    tell("Grey is what every option would measure anyway. It is measured first and is a part of what you choose.")
+    coarse_form.shared(common)
+st.header("3. The rule")
+tell("Fix the rule before the look: who chooses it afterwards may fit it to the noise.")
+settings = coarse_form.settings(common)
+if common is not None:
+    rule = coarse_form.rule(common, settings)
+    if rule is not None:
+        st.markdown(plain(coarse_figures.rule_text(rule)))
+        script += coarse_code.ruled(settings.arguments(common))
+st.header("4. Look, decide, finish")
+tell("Rehearse first: the same steps on simulated records cost nothing and tell nothing about anyone.")
+
+
+def rehearse() -> Script | None:
+    """Rehearsal, or what it needs first."""
+    if common is None:
+        st.info("A rehearsal needs the analyses above.", icon="🎭")
+        return None
+    return coarse_rehearsal.draw(common, settings)
+
+
+def look() -> Script | None:
+    """The look for real, or what it needs first."""
+    if common is None:
+        st.info("A look needs the analyses above. What was looked at before is under Earlier looks.", icon="🔭")
+        return None
+    return coarse_steps.draw(common, settings)
+
+
+more = show.tabs(
+    {"Rehearse": rehearse, "Look for real": look, "Earlier looks": lambda: coarse_steps.earlier(settings)},
+    key="coarse_step",
+)
+if script is not None and more is not None:
+    script += more
+frame.footer(code=script.text() if script is not None else code.plan_code(studio), target=frame.page("Release"))

@@ -1,0 +1,134 @@
+"""The page Coarse or fine in a real browser: rehearsal, look, decision, rest and resumption, in both themes."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from pathlib import Path
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from demo_data.make_synthetic import synthetic
+from engine import Attribute, Schema
+from engine.ledger import Ledger
+from tests.browser.conftest import Visit
+
+SCHEMA = Schema(
+    [
+        Attribute.numeric("age", [0, 18, 30, 45, 65, 110]),
+        Attribute.categorical("sex", ["F", "M"]),
+        Attribute.categorical("region", ["north", "east", "south", "west"]),
+    ]
+)
+
+
+class Themes:
+    """Serious and critical findings of axe in both themes, with a screenshot of each."""
+
+    def __init__(self, visit: Visit) -> None:
+        self.visit, self.axe, self.found = visit, Axe(), []
+
+    def look(self, name: str) -> None:
+        for scheme in ("light", "dark"):
+            self.visit.page.emulate_media(color_scheme=scheme)
+            self.visit.page.wait_for_timeout(400)
+            for problem in self.axe.run(self.visit.page).response["violations"]:
+                if problem["impact"] in ("serious", "critical"):
+                    nodes = [node["html"][:200] for node in problem["nodes"]]
+                    self.found.append((name, scheme, problem["id"], nodes))
+            self.visit.shot(f"30_coarse_{name}_{scheme}")
+        self.visit.page.emulate_media(color_scheme="light")
+
+
+def with_schema(visit: Visit, tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text(SCHEMA.to_json(), encoding="utf-8")
+    visit.open()
+    visit.page.get_by_test_id("stFileUploader").locator("input").set_input_files(file)
+    visit.sees("Columns that will be looked for in the records: age, sex, region")
+    visit.page.get_by_role("link", name="Coarse or fine").click()
+    visit.sees("What every option costs")
+    visit.settle()
+
+
+def test_the_empty_page_has_the_census_example(visit: Visit) -> None:
+    themes = Themes(visit)
+    visit.open("coarse")
+    visit.sees("There is no schema yet")
+    themes.look("empty")
+    visit.choose("Census example: bins of age")
+    visit.sees("Choice 3: Age9, or Age23?")
+    visit.press("Rehearse the look", exact=True)
+    visit.sees("REHEARSAL on simulated records")
+    visit.press("Rehearse the rest", exact=True)
+    visit.sees("A closer look, number 2")
+    visit.choose("How many stand out")
+    themes.look("census")
+    assert themes.found == []
+
+
+def test_the_rehearsal(visit: Visit, tmp_path: Path) -> None:
+    themes = Themes(visit)
+    with_schema(visit, tmp_path)
+    visit.press("Rehearse the look", exact=True)
+    visit.sees("REHEARSAL on simulated records")
+    visit.sees("Signal-to-noise ratios on age with 2-way")
+    themes.look("rehearsed_look")
+    visit.page.get_by_text("What would other ways to choose").click()
+    visit.sees("Right on these records")
+    visit.choose("How many stand out")
+    visit.sees("How many cells stand out")
+    visit.press("Rehearse the rest", exact=True)
+    visit.sees("look and rest together")
+    themes.look("rehearsed_rest")
+    assert themes.found == []
+
+
+def test_look_decide_finish_and_come_back(visit: Visit, tmp_path: Path) -> None:
+    page, themes = visit.page, Themes(visit)
+    place, records = tmp_path / "office.ledger", tmp_path / "records.csv"
+    synthetic(SCHEMA, 3000, seed=2).to_csv(records, index=False)
+    with_schema(visit, tmp_path)
+    visit.choose("Look for real")
+    visit.fill("Ledger file on this machine", str(place))
+    visit.press("Create a new ledger here")
+    visit.fill("Name of the dataset", "office 2026")
+    visit.press("Declare", exact=True)
+    visit.fill("Path of a CSV or parquet file", str(records))
+    expect(page.get_by_role("button", name="Look: spend")).to_be_disabled()
+    visit.fill("Type the name of the dataset", "office 2026")
+    themes.look("look_waits")
+    page.get_by_role("button", name="Look: spend").dblclick()
+    visit.sees("Looked at office 2026")
+    visit.sees("2-way: at least")
+    themes.look("looked")
+
+    # another tab, without any analyses chosen, finds the look and decides it
+    tab = page.context.new_page()
+    other = Visit(page=tab, url=visit.url, shots=visit.shots)
+    other.open("coarse")
+    other.choose("Earlier looks")
+    expect(tab.get_by_role("combobox", name="Look")).to_have_value(re.compile("waits for a decision"))
+    other.sees("The rule noted with the look")
+    other.choose("Take 1-way")
+    expect(tab.get_by_role("button", name="Record this decision")).to_be_disabled()
+    other.fill("Who decides against the rule", "A. Reader")
+    other.fill("Why", "totals matter most")
+    tab.get_by_role("button", name="Record this decision").dblclick()
+    other.sees("was decided by A. Reader, against the rule")
+    tab.close()
+
+    page.reload()
+    visit.settle()
+    visit.choose("Look for real")
+    visit.fill("Path of a CSV or parquet file", str(records))
+    visit.sees("was decided by A. Reader")
+    visit.fill("Type the name of the dataset", "office 2026")
+    page.get_by_role("button", name="Measure the rest: spend").dblclick()
+    visit.sees("exactly what this analysis alone costs")
+    themes.look("finished")
+    rows = Ledger(place).rows()
+    assert [r.kind for r in rows][2:] == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
+    assert sum(Decimal(r.pcost) for r in rows if r.kind == "spend") <= 1
+    assert themes.found == []
