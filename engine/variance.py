@@ -32,10 +32,14 @@ Parts = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Summand:
-    """``coefficient`` times a product of arrays, each over the queries of the parts that it names."""
+    """``coefficient`` times a product of arrays, each over the queries of the parts that it names.
+
+    ``axes`` are the attributes of the group, by position, whose residual space it belongs to; None where it has none.
+    """
 
     coefficient: float
     arrays: tuple[tuple[Parts, Array], ...]
+    axes: Axes | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -240,7 +244,7 @@ class VarianceBuilder:
                     self._inside(group, axes, factors, weights=block.weights)
                     for factors in self._components(group, axes, block)
                 ]
-                summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays)))
+                summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes))
         unmeasured = [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
         return GroupVariance(
             counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
@@ -277,7 +281,8 @@ class VarianceBuilder:
                 if not strategy.complete:
                     lost = (present & strategy.leaves_span(flat)).astype(float).reshape(counts)
                     unmeasured.append(Summand(coefficient=1.0, arrays=((everything, lost),)))
-            summands.append(Summand(coefficient=block.noise**2, arrays=((everything, squares.reshape(counts)),)))
+            arrays = ((everything, squares.reshape(counts)),)
+            summands.append(Summand(coefficient=block.noise**2, arrays=arrays, axes=axes))
         return GroupVariance(counts=counts, summands=tuple(summands), unmeasured=tuple(unmeasured))
 
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
