@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -67,11 +68,18 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
     return table.sort_values("share", ascending=False, kind="stable", ignore_index=True)
 
 
+@lru_cache(maxsize=8)
+def errors_by_group(plan: Plan) -> pd.DataFrame:
+    """Return `Plan.by_group`, kept for the plans that are looked at."""
+    return plan.by_group()
+
+
 def worst_group(plan: Plan) -> int:
     """Return the number of the group that holds the query with the largest variance."""
-    return int(np.argmax(plan.by_group()["max_std"].to_numpy()))
+    return int(np.argmax(errors_by_group(plan)["max_std"].to_numpy()))
 
 
+@lru_cache(maxsize=64)
 def worst_query(plan: Plan, group: int) -> int | None:
     """Return the number of the least exact query of a group; None when the group is too large to look at each."""
     if plan.workload.groups[group].count > MOST:

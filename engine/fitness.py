@@ -100,6 +100,17 @@ def error_for(plan: Plan, half: float, confidence: float = 0.95) -> float:
     return half / quantile(confidence, plan.budget.law)
 
 
+def two_digits(error: float, plan: Plan) -> float:
+    """Return an error to start a search from: of two digits, and that of a single count where it is not finite.
+
+    >>> from engine import Attribute, Budget, Schema, plan
+    >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age", "marginal"), Budget(pcost=0.25))
+    >>> two_digits(12.345, made), two_digits(math.inf, made)
+    (12.0, 2.0)
+    """
+    return max(0.001, float(f"{error if math.isfinite(error) else 1.0 / plan.budget.mu:.2g}"))
+
+
 def how_exact(plan: Plan) -> str:
     """Return in words whether shares of queries are exact or come from a sample."""
     errors, _, exact = _spread(plan)

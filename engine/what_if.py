@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from engine.breakdown import errors_by_group
 from engine.errors import NotApplicable, WorkloadError
 from engine.family import Family
 from engine.intervals import Intervals, Width
@@ -195,7 +196,7 @@ def _refitted(schema: Schema, number: int, group: Group, attribute: str, factor:
 
 def effect(before: Plan, after: Plan, group: int, group_after: int | None) -> pd.DataFrame:
     """Return the errors of two plans side by side, in counts, and the queries that they are about."""
-    old, new = before.by_group(), after.by_group()
+    old, new = errors_by_group(before), errors_by_group(after)
     own = [math.nan if group_after is None else float(new[c][group_after]) for c in ("rmse", "max_std")]
     rows = [
         ("typical error (RMSE)", before.rmse, after.rmse),

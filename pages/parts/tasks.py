@@ -9,6 +9,7 @@ from typing import Any
 from demo_data.make_synthetic import synthetic
 from engine import Budget, Workload, load_plan, measure, plan
 from engine.coverage import Coverage, coverage_check
+from engine.fitness import MechanismBound, mechanism_bound
 from engine.ledger import Ledger
 from engine.measure import Intake, load_measurement
 from engine.package import write_package
@@ -21,6 +22,12 @@ def make_plan(workload: str, pcost: float, mechanism: str, options: Mapping[str,
     """Plan, and return the plan as text."""
     asked = Workload.from_json(workload)
     return plan(asked, Budget(pcost=pcost), mechanism, **options, progress=progress).to_json()
+
+
+def find_bound(workload: str, law: str, *, progress: Progress) -> MechanismBound:
+    """Search what no matrix mechanism can go below on a workload."""
+    progress(0.1, "Searching a bound that holds for every matrix mechanism")
+    return mechanism_bound(Workload.from_json(workload), law)
 
 
 def rehearse(made: str, rows: int, seed: int, *, progress: Progress) -> dict[str, Any]:
