@@ -27,7 +27,7 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
     if len(names) > MAX_BARS:
         shares, labels = [*shares, 1.0 - sum(shares)], [*labels, f"{len(names) - MAX_BARS:,} smaller ones together"]
     figure = bars(shares, labels, "share of the variance", "%{y}: %{x:.2%} of the variance")
-    figure.update_xaxes(tickformat=".0%", range=[0, 1])
+    figure.update_xaxes(tickformat=".0%")
     what = "query" if query is not None else "group"
     table = found.assign(attributes=names).rename(
         columns={"variance": "variance (counts²)", "noise": "noise (standard deviation, counts)"}

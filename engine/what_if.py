@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from engine.breakdown import errors_by_group
+from engine.charts import number
 from engine.errors import NotApplicable, WorkloadError
 from engine.family import Family
 from engine.intervals import Intervals, Width
@@ -120,10 +121,10 @@ def _largest(request: Request) -> int:
 
 
 CHANGES: tuple[Change, ...] = (
-    Change(name="weight", label=lambda _: "Four times the weight", apply=raise_weight),
-    Change(name="coarser", label=lambda _: "Merge neighbouring bins", apply=merge_bins),
+    Change(name="weight", label=lambda _: "4 × the weight", apply=raise_weight),
+    Change(name="coarser", label=lambda _: "Merge bins", apply=merge_bins),
     Change(name="drop", label=lambda request: f"Drop the {_largest(request)}-way sets", apply=drop_largest),
-    Change(name="budget", label=lambda _: "Twice the budget", apply=twice_budget),
+    Change(name="budget", label=lambda _: "2 × the budget", apply=twice_budget),
     Change(name="tuned", label=lambda _: "Tuned centers", apply=tuned_centers),
 )
 
@@ -195,7 +196,7 @@ def _refitted(schema: Schema, number: int, group: Group, attribute: str, factor:
 
 
 def effect(before: Plan, after: Plan, group: int, group_after: int | None) -> pd.DataFrame:
-    """Return the errors of two plans side by side, in counts, and the queries that they are about."""
+    """Return the errors of two plans side by side, in counts; ``group_after`` is None when the group is gone."""
     old, new = errors_by_group(before), errors_by_group(after)
     own = [math.nan if group_after is None else float(new[c][group_after]) for c in ("rmse", "max_std")]
     rows = [
@@ -203,10 +204,15 @@ def effect(before: Plan, after: Plan, group: int, group_after: int | None) -> pd
         ("RMSE of this group", old["rmse"][group], own[0]),
         ("largest error of this group", old["max_std"][group], own[1]),
         ("largest error of all", old["max_std"].max(), new["max_std"].max()),
-        ("number of queries", float(before.workload.queries), float(after.workload.queries)),
     ]
     table = pd.DataFrame(rows, columns=["errors in counts", "before", "after"])
     return table.assign(change=[_change(a, b) for a, b in zip(table["before"], table["after"], strict=True)])
+
+
+def asked_text(before: Plan, after: Plan) -> str:
+    """Return how many queries two plans answer, in words."""
+    one, two = before.workload.queries, after.workload.queries
+    return f"Both answer {number(one)} queries." if one == two else f"{number(two)} queries instead of {number(one)}."
 
 
 def _change(before: float, after: float) -> str:

@@ -13,16 +13,16 @@ TUTORIAL = (
     "budget alone, so looking at it costs nothing. The **standard error** of a query is the typical size of its noise, "
     "in counts; the published answer lies within twice the standard error of the true count 95% of the time. Half the "
     "error costs four times the budget. If the numbers are too noisy for their purpose, ask fewer queries, use coarser "
-    "bins, or spend more: *Why is it bad?* tries each of these and shows what it would bring."
+    "bins, or spend more: *Why bad?* tries each of these and shows what it would bring."
 )
 VIEWS = {
     "Groups": plan_views.groups,
     "Every query": plan_views.every_query,
     "How many are good enough": target_views.spread,
     "Where the budget goes": plan_views.budget,
-    "Why is it bad?": why_view.why,
+    "Why bad?": why_view.why,
     "One query of your own": target_views.one_query,
-    "Distance to the best": target_views.distance,
+    "The limit": target_views.distance,
 }
 
 

@@ -65,13 +65,13 @@ def test_a_target_out_of_reach_is_told_in_words() -> None:
     session = opened(asked).set(view="How many are good enough")
     assert "can be answered at all" in session.errors()
     assert not any(b.key == "use_budget_share" for b in session.app.button)
-    session.set(view="Why is it bad?")
+    session.set(view="Why bad?")
     assert "cannot be answered" in session.errors()
 
 
 def test_why_a_group_is_bad(session: Session) -> None:
     made = expected()
-    session.set(view="Why is it bad?")
+    session.set(view="Why bad?")
     worst = worst_group(made)
     assert session.app.selectbox(key="why_group").value == worst
     session.set(why_group=3, why_what="Its least exact query")
@@ -86,7 +86,7 @@ def test_why_a_group_is_bad(session: Session) -> None:
 @pytest.mark.parametrize("name", ["weight", "coarser", "drop", "budget"])
 def test_a_change_is_tried_kept_and_undone(session: Session, name: str) -> None:
     before = session.studio.to_json()
-    session.set(view="Why is it bad?", why_group=3, why_attribute_3="age").press(f"what_if_{name}")
+    session.set(view="Why bad?", why_group=3, why_attribute_3="age").press(f"what_if_{name}")
     assert session.studio.to_json() == before
     assert "What if:" in session.said()
     frame = session.app.dataframe[-1].value.set_index("errors in counts")
@@ -108,7 +108,7 @@ def test_a_change_is_tried_kept_and_undone(session: Session, name: str) -> None:
 
 
 def test_a_change_that_does_not_apply_says_why_and_one_can_be_forgotten(session: Session) -> None:
-    session.set(view="Why is it bad?").press("what_if_drop").press("what_if_forget")
+    session.set(view="Why bad?").press("what_if_drop").press("what_if_forget")
     assert "What if:" not in session.said()
     session.press("what_if_drop").press("what_if_keep").press("what_if_drop")
     assert "would ask nothing" in session.errors()
@@ -120,7 +120,7 @@ def test_a_change_that_does_not_apply_says_why_and_one_can_be_forgotten(session:
 
 def test_a_slow_change_is_planned_in_a_worker() -> None:
     asked = Workload(Schema.from_json('{"x": 40, "y": 30}')).add(("x", "y"), "prefix").add("x", "range")
-    session = opened(asked).set(view="Why is it bad?").press("what_if_tuned")
+    session = opened(asked).set(view="Why bad?").press("what_if_tuned")
     for _ in range(300):
         if any(b.key == "what_if_keep" for b in session.app.button):
             break
@@ -131,7 +131,7 @@ def test_a_slow_change_is_planned_in_a_worker() -> None:
 
 
 def test_a_change_is_dropped_when_the_request_changes(session: Session) -> None:
-    session.set(view="Why is it bad?").press("what_if_budget")
+    session.set(view="Why bad?").press("what_if_budget")
     session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 3.0})
     assert "What if:" not in session.said()
 
@@ -159,7 +159,7 @@ def test_a_probe_that_counts_nothing_needs_no_budget(session: Session) -> None:
 
 def test_the_distance_to_the_best_is_found_once_and_told_beside_the_certificate() -> None:
     asked = Workload(demo("survey")).add("vote").add("education").add(("vote", "education"))
-    session = opened(asked).set(view="Distance to the best")
+    session = opened(asked).set(view="The limit")
     for _ in range(200):
         if "any matrix mechanism could reach" in session.said():
             break

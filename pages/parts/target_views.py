@@ -51,11 +51,8 @@ def spread(plan: Plan) -> None:
     )
     if budget is not None:
         reached = charts.amount(fitness.error_at(plan, share))
-        st.caption(
-            f"With the present budget the standard error is at most {reached} counts for {_share_words(share)}. "
-            f"{plain(fitness.how_exact(plan))}"
-        )
-    show.picture(replace(figures.spread_picture(plan, error), alt=text), key="spread")
+        st.caption(f"With the present budget the standard error is at most {reached} counts for {_share_words(share)}.")
+    show.picture(replace(figures.spread_picture(plan, error), alt=text, note=fitness.how_exact(plan)), key="spread")
 
 
 def needed(plan: Plan, goal: str, find: Callable[[], Budget], *, key: str) -> Budget | None:

@@ -97,12 +97,14 @@ def _tried(plan: Plan) -> None:
     with st.container(border=True), shown_here():
         st.markdown(f"**What if: {plain(changed.text)}**")
         after = plans.plan_of(_studio(studio, changed))
-        left, right = st.columns(2)
         if after is not None:
             table = what_if.effect(plan, after, group, changed.group)
             show.table(table, name="what_if", alt="Errors before and after the change")
-            left.button("Keep this change", type="primary", on_click=_keep, args=(changed,), key="what_if_keep")
-        right.button("Forget it", on_click=_forget, key="what_if_forget")
+            st.caption(what_if.asked_text(plan, after))
+        with st.container(horizontal=True):
+            if after is not None:
+                st.button("Keep this change", type="primary", on_click=_keep, args=(changed,), key="what_if_keep")
+            st.button("Forget it", on_click=_forget, key="what_if_forget")
 
 
 def _keep(changed: Changed) -> None:

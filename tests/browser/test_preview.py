@@ -64,12 +64,12 @@ def test_a_target_is_reached_and_taken_back(previewed: Visit) -> None:
 
 def test_a_bad_group_is_explained_and_mended(previewed: Visit) -> None:
     visit = previewed
-    visit.choose("Why is it bad?")
+    visit.choose("Why bad?")
     visit.sees("Where the error of this group comes from")
     found = serious(visit, "why")
     visit.choose("Its least exact query")
     visit.sees("Where the error of this query comes from")
-    for label in ("Four times the weight", "Drop the 2-way sets", "Twice the budget", "Merge neighbouring bins"):
+    for label in ("4 × the weight", "Drop the 2-way sets", "2 × the budget", "Merge bins"):
         visit.press(label)
         visit.sees("What if:")
         visit.sees("Keep this change")
@@ -89,13 +89,15 @@ def test_a_probe_is_drawn_and_the_best_is_bounded(previewed: Visit) -> None:
     visit = previewed
     visit.choose("One query of your own")
     visit.choose("Draw on the domain")
+    visit.sees("The interval at other budgets")
+    visit.page.wait_for_timeout(500)
     drag(visit, (0.2561, 0.5), (0.5, 0.6))  # 82 cells: the middles of the cells 21 to 40 lie inside
     visit.sees("39 ≤ age < 59" if visit.page.get_by_text("39 ≤ age < 59").count() else "age in [39, 59)")
     visit.sees("The interval at other budgets")
     found = serious(visit, "probe")
     number(visit, "Wanted 95% interval: ± counts", "5")
     visit.sees("To know it within ± 5.00:")
-    visit.choose("Distance to the best")
+    visit.choose("The limit")
     visit.page.get_by_text("what any matrix mechanism could reach").first.wait_for(timeout=120_000)
     found += serious(visit, "distance")
     visit.choose("Groups")
