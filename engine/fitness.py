@@ -181,8 +181,7 @@ def bound_text(plan: Plan, bound: MechanismBound) -> str:
     above = math.ceil(1000.0 * max(plan.weighted_rmse / least - 1.0, 0.0) - 1e-9) / 10.0
     return (
         f"This plan is at most {above:.1f}% above what any matrix mechanism could reach: none has a weighted RMSE "
-        f"below {least:.5g} counts on this workload at this budget. The bound was found by {bound.how}; how much of "
-        "the distance lies in the plan and how much in the bound is not known."
+        f"below {least:.5g} counts on this workload at this budget."
     )
 
 

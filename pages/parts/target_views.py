@@ -125,7 +125,6 @@ def distance(plan: Plan) -> None:
         bound = found.result
         st.markdown(f"**{plain(fitness.bound_text(plan, bound))}**")
         show.picture(fitness_figures.distance_picture(plan, bound), key="distance", config={"displayModeBar": False})
-        st.caption(plain(ask.certificate_text(plan)))
     elif not work.is_there(key):
         st.button("Search again", on_click=_search, args=(plan,), key="bound_again")
 
