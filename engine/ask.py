@@ -100,6 +100,16 @@ def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
     return Query(attributes=tuple(cells), tensor=tensor, text=" and ".join(texts) or "all records")
 
 
+def run_query(schema: Schema, runs: Mapping[str, tuple[int, int]]) -> Query:
+    """Return the count of the records in runs of cells: attribute -> first and last cell, both included.
+
+    >>> from engine.schema import Attribute
+    >>> run_query(Schema([Attribute.of_size("age", 4)]), {"age": (1, 2)}).text
+    'age in 1..2'
+    """
+    return box_query(schema, {name: range(first, last + 1) for name, (first, last) in runs.items()})
+
+
 def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> Query:
     """Return the count of the records that meet a condition in words; raises WorkloadError when it cannot be read.
 

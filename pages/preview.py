@@ -3,7 +3,7 @@
 import streamlit as st
 
 from engine import load_plan
-from pages.parts import budget_form, code, frame, plan_views, plans, show, state
+from pages.parts import budget_form, code, frame, plan_views, plans, show, state, target_views, why_view
 from pages.parts.words import kept_for, show_kept, shown_here
 
 frame.require()
@@ -13,14 +13,16 @@ TUTORIAL = (
     "budget alone, so looking at it costs nothing. The **standard error** of a query is the typical size of its noise, "
     "in counts; the published answer lies within twice the standard error of the true count 95% of the time. Half the "
     "error costs four times the budget. If the numbers are too noisy for their purpose, ask fewer queries, use coarser "
-    "bins, or spend more."
+    "bins, or spend more: *Why bad?* tries each of these and shows what it would bring."
 )
 VIEWS = {
     "Groups": plan_views.groups,
     "Every query": plan_views.every_query,
-    "How many are good enough": plan_views.spread,
+    "How many are good enough": target_views.spread,
     "Where the budget goes": plan_views.budget,
-    "One query of your own": plan_views.one_query,
+    "Why bad?": why_view.why,
+    "One query of your own": target_views.one_query,
+    "The limit": target_views.distance,
 }
 
 

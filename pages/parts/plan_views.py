@@ -1,14 +1,14 @@
-"""Views of a plan: groups, every query of a group, the spread of errors, the budget, and one query of one's own."""
+"""Views of a plan: what it promises, its groups, every query of a group, and where the budget goes."""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from engine import Plan, ask, charts, error_figures, figures
+from engine import Plan, ask, charts, error_figures, figures, fitness
 from engine.intervals import Circular, Range
 from engine.workload import Group
-from pages.parts import query_form, show
-from pages.parts.words import count, plain, shown_here
+from pages.parts import show, target_views
+from pages.parts.words import count, plain
 
 MANY = 2_000  # choices that a list may hold
 
@@ -38,6 +38,8 @@ def headline(plan: Plan) -> None:
         help="Numbers that will be published, each with its standard error and interval",
     )
     st.caption(plain(ask.certificate_text(plan)))
+    if (bound := target_views.known_bound(plan)) is not None:
+        st.caption(plain(fitness.bound_text(plan, bound)))
 
 
 def groups(plan: Plan) -> None:
@@ -79,50 +81,20 @@ def choose_slice(plan: Plan, number: int, prefix: str = "") -> tuple[tuple[int, 
     return tuple(sorted(across)) if group.parts else None, fixed
 
 
-def spread(plan: Plan) -> None:
-    """Share of the queries within a tolerance."""
-    tolerance = st.number_input(
-        "Tolerated standard error (counts)",
-        min_value=0.001,
-        value=float(f"{plan.rmse:.2g}"),
-        format="%.4g",
-        key="tolerance",
-        help="95% of the answers lie within twice their standard error.",
-    )
-    found = error_figures.spread_picture(plan, tolerance)
-    st.markdown(f"**{plain(found.alt)}**")
-    show.picture(found, key="spread")
-
-
 def budget(plan: Plan) -> None:
     """Where the budget goes."""
     show.picture(figures.budget_picture(plan), key="budget", config={"displayModeBar": False})
 
 
-def one_query(plan: Plan) -> None:
-    """Predicted error of a query that the reader makes up."""
-    with shown_here():
-        query = query_form.choose(plan.schema, key="probe")
-        if query is None:
-            return
-        variance = plan.variance_of(query.attributes, query.tensor)
-        st.markdown(f"**{plain(query.text)}**")
-        left, right = st.columns(2)
-        left.metric("Standard error", f"{charts.amount(variance**0.5)} counts", help="Typical size of the noise")
-        half = ask.half_width(plan, variance)
-        right.metric(
-            "95% interval", f"answer ± {charts.amount(half)} counts", help="Holds the true count 95% of the time"
-        )
-
-
-def choose_group(plan: Plan, *, key: str) -> int:
+def choose_group(plan: Plan, *, key: str, start: int = 0) -> int:
     """A group of the plan's workload, by name or, when there are too many for a list, by number."""
     asked = plan.workload.groups
     if len(asked) > MANY:
-        number = int(st.number_input("Group", 0, len(asked) - 1, 0, key=key))
+        number = int(st.number_input("Group", 0, len(asked) - 1, start, key=key))
         st.caption(plain(_group_words(asked[number], number)))
         return number
-    return st.selectbox("Group", range(len(asked)), format_func=lambda i: _group_words(asked[i], i), key=key)
+    words = lambda i: _group_words(asked[i], i)  # noqa: E731
+    return st.selectbox("Group", range(len(asked)), index=start, format_func=words, key=key)
 
 
 def _group_words(group: Group, number: int) -> str:

@@ -7,15 +7,24 @@ import streamlit as st
 from engine import Schema, ask, charts
 from engine.ask import Query
 from engine.schema import Attribute
+from pages.parts import range_form
 from pages.parts.words import plain
 
 MAX_CELLS = 4_000_000  # cells of the table that a query is written on
 MAX_LABELS = 2_000
+DRAW = "Draw on the domain"
 
 
-def choose(schema: Schema, *, key: str) -> Query | None:
-    """Draw the form and return the query; None while it is not complete."""
-    how = st.radio("How to say it", ["Choose cells", "Write a condition"], horizontal=True, key=f"{key}_how")
+def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
+    """Draw the form and return the query, None while it is not complete; `drawn` lets it be drawn on the domain."""
+    ways = ["Choose cells", *([DRAW] if drawn else []), "Write a condition"]
+    how = st.radio("How to say it", ways, horizontal=True, key=f"{key}_how")
+    if how == DRAW:
+        runs = range_form.choose(schema)
+        if schema.cells(runs) > MAX_CELLS:
+            st.info(f"These attributes have {charts.number(schema.cells(runs))} cells; choose one of them.")
+            return None
+        return ask.run_query(schema, runs) if runs else None
     names = st.multiselect(
         "Attributes", schema.names, key=f"{key}_names", help="None asks for the number of all records."
     )

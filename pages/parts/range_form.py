@@ -24,15 +24,15 @@ def take_box(schema: Schema, names: tuple[str, ...]) -> None:
         st.session_state[DRAWN] = (drawn | {_key(schema[name]): ends for name, ends in found.items()}, moves + 1)
 
 
-def drag_range(schema: Schema) -> None:
-    """Draw the cells of one or two attributes, the chosen range in words, and the button that adds it."""
+def choose(schema: Schema) -> dict[str, tuple[int, int]]:
+    """Draw the cells of one or two attributes and return the chosen run of each; nothing when none is named."""
     usual = [a.name for a in schema.attributes if a.kind == "numeric" and a.size > 1][:1] or [schema.names[0]]
     names = st.multiselect(
         "Attributes of the range", schema.names, default=usual, max_selections=2, key=f"range_names_{len(schema)}"
     )
     if not names:
         st.caption("Choose one attribute for a range, two for a rectangle.")
-        return
+        return {}
     chosen = {}
     for column, name in zip(st.columns(len(names)), names, strict=True):
         with column:
@@ -44,10 +44,18 @@ def drag_range(schema: Schema) -> None:
         config={"modeBarButtonsToRemove": ["lasso2d", "zoom2d", "pan2d", "autoScale2d"], "doubleClick": False},
         on_box=lambda: take_box(schema, tuple(names)),
     )
+    return chosen
+
+
+def drag_range(schema: Schema) -> None:
+    """Draw the cells of one or two attributes, the chosen range in words, and the button that adds it."""
+    chosen = choose(schema)
+    if not chosen:
+        return
     with shown_here():
         weight = group_form.weight_form("range_weight")
         made = box_workload(schema, chosen, weight)
-        cells = count(schema.cells(names), "cell")
+        cells = count(schema.cells(chosen), "cell")
         st.markdown(f"**The range: {plain(made.describe(0))}** (one query on a table of {cells})")
         st.button(
             "Add this range", type="primary", on_click=group_form.add_groups, args=(made.groups,), key="add_range"

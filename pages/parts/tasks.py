@@ -12,6 +12,7 @@ from engine import Budget, CommonPlan, Measurement, NestedPlanRule, Workload, lo
 from engine.compare import Comparison, comparison, label_of
 from engine.counts import count_marginals
 from engine.coverage import Coverage, coverage_check
+from engine.fitness import MechanismBound, mechanism_bound
 from engine.ledger import Ledger
 from engine.measure import Intake, load_measurement
 from engine.package import write_package
@@ -50,6 +51,12 @@ def compare_all(
 def published(number: int, *, progress: Progress) -> float:
     """Plan a row of the published tables and return its RMSE at privacy cost 1."""
     return plan(ROWS[number].workload(), Budget(pcost=1.0), progress=progress).rmse
+
+
+def find_bound(workload: str, law: str, *, progress: Progress) -> MechanismBound:
+    """Search what no matrix mechanism can go below on a workload."""
+    progress(0.1, "Searching a bound that holds for every matrix mechanism")
+    return mechanism_bound(Workload.from_json(workload), law)
 
 
 def rehearse(made: str, rows: int, seed: int, *, progress: Progress) -> dict[str, Any]:

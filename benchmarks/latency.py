@@ -1,0 +1,183 @@
+"""Time from an edit to the new headline numbers of the Preview page, in a real browser on the real app.
+
+    python -m benchmarks.latency           print
+    python -m benchmarks.latency --write   print and keep the result in benchmarks/latency.txt
+
+An edit is a click or a key in the page; it ends when the line under the headline shows the weighted RMSE of the new
+plan.  A weight or a family is changed on the Workload page, so those two times hold the way to the Preview page, too.
+No edit asks for a plan that was made before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+
+from playwright.sync_api import Page, sync_playwright
+
+from tests.browser.conftest import CHROMIUM, FLAGS, Visit
+
+ROOT = Path(__file__).resolve().parents[1]
+EDITS = 20
+LIMIT = 60_000  # milliseconds to wait for one edit
+CASES = {"CPS, all 1-way and 2-way": ("Current Population", ()), "Adult, all up to 3-way": ("Adult", ("3-way",))}
+# the number at the end of "..., this plan has 45.4653: ..." under the headline
+NUMBER = "(document.body.innerText.match(/this plan has ([0-9.e+-]+):/) || [])[1]"
+
+
+@contextmanager
+def app() -> Iterator[str]:
+    """Address of the app, started as a person would start it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port)]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("STREAMLIT_")}
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, **quiet)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            if process.poll() is not None:
+                raise SystemExit("The app ended before it answered; run streamlit run app.py to see why.")
+            try:
+                with urllib.request.urlopen(f"{url}/_stcore/health", timeout=1):
+                    break
+            except (URLError, OSError):
+                time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def seconds(page: Page, edit: Callable[[], None], old: str) -> float:
+    """Seconds from the start of an edit to a headline that shows another number."""
+    begun = time.perf_counter()
+    edit()
+    page.wait_for_function(f"old => {{ const now = {NUMBER}; return now && now !== old; }}", arg=old, timeout=LIMIT)
+    return time.perf_counter() - begun
+
+
+def budgets(visit: Visit, edits: int) -> list[float]:
+    """Another budget typed on the Preview page."""
+    out = []
+    for k in range(edits):
+        box = visit.page.get_by_role("spinbutton", name="pcost")
+        box.fill(f"{1.5 + 0.25 * k}")
+        out.append(seconds(visit.page, lambda box=box: box.press("Enter"), visit.page.evaluate(NUMBER)))
+        visit.settle()
+    return out
+
+
+def weights(visit: Visit, edits: int) -> list[float]:
+    """Another weight of one group, set on the Workload page."""
+    out = []
+    for k in range(edits):
+        old = visit.page.evaluate(NUMBER)
+        to_workload(visit)
+        visit.pick("Groups to change", "0: ")
+        field = visit.page.get_by_role("spinbutton", name="New weight")
+        field.fill(f"{1000 + 500 * k}")
+        field.press("Tab")
+        visit.page.wait_for_timeout(300)
+        visit.settle()
+        out.append(seconds(visit.page, lambda: edit_and_preview(visit, "Set this weight"), old))
+        visit.settle()
+    return out
+
+
+def families(visit: Visit, edits: int) -> list[float]:
+    """One more group, of ranges or circular ranges in turn, added on the Workload page."""
+    out = []
+    to_workload(visit)
+    visit.choose("One set of attributes")
+    names = ("range", "circular")  # large enough to show among millions of queries
+    for k in range(edits):
+        old = visit.page.evaluate(NUMBER) or ""
+        if k:
+            to_workload(visit)
+            visit.choose("One set of attributes")
+        visit.pick("Attributes of the group", "age")
+        visit.pick("Family on each attribute", names[k % len(names)])
+        number = visit.page.get_by_role("spinbutton", name="Weight of each query").first
+        number.fill(f"{1000 + 500 * k}")
+        number.press("Tab")
+        visit.page.wait_for_timeout(300)
+        visit.settle()
+        out.append(seconds(visit.page, lambda: edit_and_preview(visit, "Add this group"), old))
+        visit.settle()
+    return out
+
+
+def to_workload(visit: Visit) -> None:
+    """Go to the Workload page by its link, which keeps the session."""
+    visit.page.get_by_role("link", name="Workload").click()
+    visit.sees("Groups of the workload")
+    visit.settle()
+
+
+def edit_and_preview(visit: Visit, button: str) -> None:
+    """Press the button of an edit and go to the Preview page at once."""
+    visit.page.get_by_role("button", name=button, exact=True).first.click()
+    visit.page.get_by_role("link", name="Preview").click()
+
+
+def start(visit: Visit, demo: str, more: tuple[str, ...]) -> None:
+    """A fresh session on the Preview page."""
+    visit.open()
+    visit.pick("Start from a demo schema", demo)
+    visit.press("Use this schema")
+    visit.press("Next: Workload")
+    if more:
+        visit.pick("Sets of how many attributes", *more)
+    visit.press("Add all 1-way")
+    visit.press("Next: Preview")
+    visit.page.wait_for_function(NUMBER, timeout=LIMIT)
+    visit.settle()
+
+
+def report(edits: int) -> str:
+    """Run everything and return the table as text."""
+    kinds = {"budget": budgets, "weight, then Preview": weights, "family, then Preview": families}
+    load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start, Python {platform.python_version()}"
+    lines = [f"Edit to preview in headless Chromium, {edits} edits each, seconds ({load})", ""]
+    lines.append(f"{'workload':<26}{'queries':>12}  {'edit':<22}{'median':>8}{'p95':>8}{'largest':>9}")
+    with app() as url, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        for title, (demo, more) in CASES.items():
+            for edit, run in kinds.items():
+                page = browser.new_page(viewport={"width": 1360, "height": 2000})
+                visit = Visit(page=page, url=url, shots=ROOT / "screenshots")
+                start(visit, demo, more)
+                queries = page.get_by_test_id("stMetricValue").last.inner_text()
+                found = run(visit, edits)
+                high = statistics.quantiles(found, n=20, method="inclusive")[-1]
+                row = f"{title:<26}{queries:>12}  {edit:<22}{statistics.median(found):>8.2f}{high:>8.2f}"
+                lines.append(f"{row}{max(found):>9.2f}")
+                print(lines[-1], file=sys.stderr, flush=True)
+                page.close()
+        browser.close()
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/latency.txt")
+    parser.add_argument("--edits", type=int, default=EDITS, help=f"edits of every kind, {EDITS} when left out")
+    options = parser.parse_args()
+    found = report(options.edits)
+    print(found)
+    if options.write:
+        Path(__file__).with_suffix(".txt").write_text(found, encoding="utf-8")
