@@ -12,15 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from engine import Attribute, Budget, Schema, Workload, plan
+from engine import Budget, plan
 from engine.errors import EngineError
+from engine.published import WAYS, standard_workload
 
-SCHEMAS = {  # sizes of the categorical attributes, sizes of the numeric ones
-    "Adult": ((42, 16, 15, 9, 7, 6, 5, 2, 2), (100, 100, 100, 99, 85)),
-    "CPS": ((7, 4, 2), (50, 100)),
-    "Loans": ((51, 36, 15, 8, 6, 5, 4, 3), (101, 101, 101, 101)),
-}
-WAYS = {"1-way": (1,), "2-way": (2,), "3-way": (3,), "<=3-way": (1, 2, 3)}
 PLUS, FOURIER = ("residualplanner+", {}), ("wff", {})
 ROWS = [
     *(("Adult", w, PLUS, v) for w, v in zip(WAYS, (5.112, 17.621, 47.193, 47.103), strict=True)),
@@ -46,21 +41,6 @@ HEAD = f"{'workload':<18}{'mechanism':<42}{'asked':>9}{'ours':>9}{'ratio':>8}{'s
 TARGET = Path(__file__).with_suffix(".txt")
 
 
-def workload(schema: str, asked: str) -> Workload:
-    """Return the workload of a row."""
-    if schema in SCHEMAS:
-        kinds = zip(("categorical", "numeric"), SCHEMAS[schema], strict=True)
-        sizes = [(kind, n) for kind, group in kinds for n in group]
-        public = Schema([Attribute.of_size(f"x{i}", n, kind) for i, (kind, n) in enumerate(sizes)])
-        return Workload.all_ways(public, WAYS[asked])
-    n = int(schema.removeprefix("[").removesuffix("]^40"))
-    public = Schema([Attribute.of_size(f"x{i}", n) for i in range(40)])
-    if asked not in ("affine", "abs"):
-        return Workload.all_ways(public, (1, 2), asked)
-    singles, pairs = Workload.all_ways(public, (1,), "prefix"), Workload.all_ways(public, (2,), asked)
-    return Workload(public, (*singles.groups, *pairs.groups))
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Print one row a number; return 1 when a plan is worse than asked by more than the rounding charge."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals", description=__doc__.splitlines()[0])
@@ -72,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         begun = time.perf_counter()
         words = f"{mechanism} {' '.join(f'{k}={v}' for k, v in options.items())}".strip()
         try:
-            found = plan(workload(schema, asked), Budget(pcost=1.0), mechanism, **options).rmse
+            found = plan(standard_workload(schema, asked), Budget(pcost=1.0), mechanism, **options).rmse
         except EngineError as error:
             lines.append(f"{schema + ' ' + asked:<18}{words:<42}{error}")
             print(lines[-1], flush=True)

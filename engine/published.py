@@ -50,17 +50,28 @@ class Row:
 
     def workload(self) -> Workload:
         """Return the workload of this row."""
-        if self.schema in SCHEMAS:
-            kinds = zip(("categorical", "numeric"), SCHEMAS[self.schema], strict=True)
-            sizes = [(kind, n) for kind, group in kinds for n in group]
-            schema = Schema([Attribute.of_size(f"x{i}", n, kind) for i, (kind, n) in enumerate(sizes)])
-            return Workload.all_ways(schema, WAYS[self.asked])
-        n = int(self.schema.removeprefix("[").removesuffix("]^40"))
-        schema = Schema([Attribute.of_size(f"x{i}", n) for i in range(40)])
-        if self.asked not in ("affine", "abs"):
-            return Workload.all_ways(schema, (1, 2), self.asked)
-        groups = Workload.all_ways(schema, (1,), "prefix").groups + Workload.all_ways(schema, (2,), self.asked).groups
-        return Workload(schema, groups)
+        return standard_workload(self.schema, self.asked)
+
+
+def standard_workload(schema: str, asked: str) -> Workload:
+    """Return a workload of the papers: all k-way sets of a known schema, or 1- and 2-way queries on [n]^40.
+
+    Where pairs are asked for sums or differences, single attributes are asked for prefixes.
+
+    >>> standard_workload("[10]^40", "affine").queries
+    15220
+    """
+    if schema in SCHEMAS:
+        kinds = zip(("categorical", "numeric"), SCHEMAS[schema], strict=True)
+        sizes = [(kind, n) for kind, group in kinds for n in group]
+        public = Schema([Attribute.of_size(f"x{i}", n, kind) for i, (kind, n) in enumerate(sizes)])
+        return Workload.all_ways(public, WAYS[asked])
+    n = int(schema.removeprefix("[").removesuffix("]^40"))
+    public = Schema([Attribute.of_size(f"x{i}", n) for i in range(40)])
+    if asked not in ("affine", "abs"):
+        return Workload.all_ways(public, (1, 2), asked)
+    groups = Workload.all_ways(public, (1,), "prefix").groups + Workload.all_ways(public, (2,), asked).groups
+    return Workload(public, groups)
 
 
 def _table_2() -> list[Row]:
