@@ -15,7 +15,9 @@ from engine import Budget, Workload, forecast, load_plan, measure, plan
 from engine.decomposition import Complement, Factor, decompose
 from engine.errors import NotAnswerable, PlanError
 from engine.families import Custom
+from engine.ledger import Ledger
 from engine.lifts import SplitLift
+from engine.measure import load_measurement
 from engine.pieces import pieces, positions
 from engine.search import Search
 from engine.unions import choose_unions, unite, work_of
@@ -162,6 +164,18 @@ def test_release_of_a_union_answers_and_its_tables_agree():
     asked = found.answers(2)
     assert asked["answer"][2] == pytest.approx(answer.answer, abs=1e-7)
     assert asked["std"][2] == pytest.approx(answer.std, rel=1e-9)
+
+
+def test_a_stored_release_of_a_union_is_read_back(tmp_path):
+    made = tuned(Workload(numeric(4, 3, 3)).add(("a", "b"), "affine").add(("b", "c"), "prefix"))
+    assert made.unions
+    ledger = Ledger.create(tmp_path / "office.ledger")
+    ledger.add_dataset("people", total=Budget(pcost=2.0))
+    found = measure(made, records(), dataset="people", ledger=ledger)
+    again = load_measurement(ledger, found.key)
+    assert again.plan.unions == made.unions
+    for group in range(2):
+        pd.testing.assert_frame_equal(again.answers(group), found.answers(group))
 
 
 def test_queries_that_drown_in_a_union_are_measured_apart():
