@@ -49,7 +49,7 @@ def global_bound(workload: Workload, law: str = "gaussian") -> float:
 
     >>> from engine.schema import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "marginal")
-    >>> round(global_bound(workload), 9)  # noise on every cell is optimal
+    >>> round(global_bound(workload), 6)  # noise on every cell is optimal
     3.0
     """
     return _Search(workload).best() * (2.0 if law == "laplace" else 1.0)
