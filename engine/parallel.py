@@ -23,6 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import joblib
+from joblib._parallel_backends import LokyBackend
+from joblib.externals.loky import get_reusable_executor
 from joblib.parallel import get_active_backend
 
 from engine.errors import Cancelled
@@ -129,6 +131,9 @@ def side_by_side(
         finally:
             Path(name).unlink(missing_ok=True)
             listener.join(PATIENCE)
+            if multiprocessing.parent_process() is not None and isinstance(backend, LokyBackend):
+                # a process of somebody's pool joins its children when it ends, and idle workers would stay for minutes
+                get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
 def _listen(crew: joblib.Parallel, calls: Iterable[object], results: queue.SimpleQueue[object]) -> None:

@@ -1,5 +1,6 @@
 """Searches side by side: the same plan bit for bit everywhere, progress, and a cancel that leaves nothing."""
 
+import multiprocessing
 import os
 import threading
 import time
@@ -191,6 +192,21 @@ def _lives(process):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _plan_in_a_child(sender):
+    sender.send(plan(workload(), BUDGET, cache=False, workers=2).rmse)
+
+
+def test_a_process_that_planned_side_by_side_comes_to_its_end():
+    # a process joins its children when it ends, and idle loky workers stay for five minutes
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_plan_in_a_child, args=(sender,))
+    child.start()
+    assert receiver.recv() > 0
+    child.join(120)
+    assert child.exitcode == 0
 
 
 def test_a_deadline_reaches_the_workers():
