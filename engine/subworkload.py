@@ -297,6 +297,8 @@ class SubworkloadSolver:
             return
         open_ = [i for i in order if self._unknown(subs[i])]
         seconds, largest = sum(costs[i].seconds for i in open_), max((costs[i].peak for i in open_), default=0.0)
+        # the largest search uses all cores by itself; only what is left beside it can gain
+        seconds -= max((costs[i].seconds for i in open_), default=0.0)
         number = workers_for(seconds, len(open_), largest, self.memory_limit, workers)
         if number == 0:
             return
