@@ -12,6 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from engine.compare import comparison
 from engine.errors import BudgetError, EngineError, SchemaError, WorkloadError
 from engine.ledger import Ledger, verify_ledger
 from engine.measure import Intake, measure, read_plan
@@ -45,16 +46,19 @@ def _parser() -> argparse.ArgumentParser:
     for name, run, text in (
         ("plan", _plan, "fit a mechanism to a workload and write the plan"),
         ("forecast", _forecast, "say what planning would take"),
+        ("compare", _compare, "plan with every mechanism and rank them"),
     ):
         command = commands.add_parser(name, help=text)
         what = command.add_mutually_exclusive_group(required=True)
         what.add_argument("--workload", type=Path, help="workload JSON")
         what.add_argument("--schema", type=Path, help="schema JSON or CSV, with --ways")
         command.add_argument("--ways", type=int, nargs="+", default=[1, 2, 3], help="all k-way sets, family by kind")
-        command.add_argument("--mechanism", default="querysmasher", choices=[m.name for m in MECHANISMS])
         command.set_defaults(run=run)
-        if name == "plan":
+        if name != "compare":
+            command.add_argument("--mechanism", default="querysmasher", choices=[m.name for m in MECHANISMS])
+        if name != "forecast":
             _budget_options(command)
+        if name == "plan":
             command.add_argument("--out", type=Path, required=True, help="plan JSON to write")
 
     show = commands.add_parser("show", help="what a plan promises, group by group")
@@ -103,14 +107,19 @@ def _budget_options(command: argparse.ArgumentParser) -> None:
     which.add_argument("--rho", type=float, help="zCDP")
     which.add_argument("--mu", type=float, help="Gaussian DP")
     which.add_argument("--epsilon", type=float, help="with --delta")
+    which.add_argument("--pure-epsilon", type=float, help="delta 0, for mechanisms with Laplace noise")
     command.add_argument("--delta", type=float)
 
 
 def _budget(given: argparse.Namespace) -> Budget:
     if (given.epsilon is None) != (given.delta is None):
-        raise BudgetError("--epsilon and --delta go together. Give both, or one of --pcost, --rho, --mu.")
+        raise BudgetError(
+            "--epsilon and --delta go together. Give both, or one of --pcost, --rho, --mu, --pure-epsilon."
+        )
     if given.pcost is not None:
         return Budget(pcost=given.pcost)
+    if given.pure_epsilon is not None:
+        return Budget.pure(given.pure_epsilon)
     if given.rho is not None:
         return Budget.zcdp(given.rho)
     return Budget.gdp(given.mu) if given.mu is not None else Budget.approx(given.epsilon, given.delta)
@@ -141,6 +150,15 @@ def _plan(given: argparse.Namespace) -> None:
 def _forecast(given: argparse.Namespace) -> None:
     found = forecast(_workload(given), given.mechanism)
     print(f"{found.text}: about {found.seconds:.1f} s and at most {found.memory / 1e6:,.0f} MB")
+
+
+def _compare(given: argparse.Namespace) -> None:
+    found = comparison(_workload(given), _budget(given), progress=_bar)
+    served = found.frame["rmse"].notna()
+    print(found.frame[served].drop(columns="status").to_string(index=False, float_format=lambda v: f"{v:.4g}"))
+    for row in found.frame[~served].itertuples():
+        print(f"{row.mechanism}: {row.status}")
+    print(f"{found.statement} It is {found.bound:.6g} counts.")
 
 
 def _promise(made: Plan) -> None:
