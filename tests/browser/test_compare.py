@@ -66,6 +66,9 @@ def test_every_view_can_be_read_by_everybody(visit: Visit, tmp_path: pytest.Temp
             asked = census(pcost=2.0)
             other.write_text(plan(asked.workload, asked.budget, "wff").to_json(), encoding="utf-8")
             page.get_by_test_id("stFileUploader").locator("input").set_input_files(other)
+            # the choice of the file appears with the run after the upload, which settle() alone may be too early for
+            page.get_by_test_id("stFileUploader").get_by_text("plan.json").first.wait_for()
+            page.wait_for_timeout(1500)
             visit.settle()
             visit.pick("Second plan", "the uploaded file")
             visit.sees("The budget differs: pcost 1 and pcost 2.")
