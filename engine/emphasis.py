@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.attribute import Attribute
 from engine.family import Array, Family
 from engine.workload import Part, Workload
 
@@ -44,6 +45,9 @@ class WeightedRows(Family):
 
     def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
         return self.inner.rows(sizes, start, stop) * np.sqrt(self.weights[start:stop, None])
+
+    def text(self, attributes: Sequence[Attribute], index: int) -> str:
+        return self.inner.text(attributes, index)
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
         for start, rows in self.inner.chunks(sizes):

@@ -10,6 +10,7 @@ Every family is a frozen value: equal values ask the same queries, so work done 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ CHUNK_ENTRIES = 1 << 22  # rows are built in chunks of at most about this many m
 MAX_DENSE_ENTRIES = 200_000_000  # a family given row by row may hold at most 1.6 GB
 
 
-class Family:
+class Family(ABC):
     """A rule that lists query rows on the cells of its attributes.
 
     Attributes
@@ -57,17 +58,17 @@ class Family:
                 )
         return self
 
+    @abstractmethod
     def count(self, sizes: Sequence[int]) -> int:
         """Return the exact number of queries on cells of shape ``sizes``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
         """Return query rows ``start:stop``, shape (stop - start, prod(sizes))."""
-        raise NotImplementedError
 
+    @abstractmethod
     def text(self, attributes: Sequence[Attribute], index: int) -> str:
         """Return the condition of query ``index`` in words; empty when every record counts."""
-        raise NotImplementedError
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
         """Yield (start, rows) pieces that never hold more than a few million entries."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,9 +25,9 @@ class Intervals(Family):
 
     ordered: ClassVar[bool] = True
 
+    @abstractmethod
     def bounds(self, n: int) -> tuple[Index, Index]:
         """Return (first, end) of every run, each of shape (count,)."""
-        raise NotImplementedError
 
     def count(self, sizes: Sequence[int]) -> int:
         return len(self.bounds(sizes[0])[0])

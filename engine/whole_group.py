@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from engine.attribute import Attribute
 from engine.family import CHUNK_ENTRIES, Array, Family
-from engine.workload import Group, Part
+from engine.workload import Group, Part, parts_text
 
 
 def whole_group(group: Group) -> Part:
@@ -31,6 +32,12 @@ class _Product(Family):
 
     def count(self, sizes: Sequence[int]) -> int:
         return math.prod(p.count for p in self.parts)
+
+    def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
+        return np.concatenate([rows for _, rows in self.chunks(sizes)])[start:stop]
+
+    def text(self, attributes: Sequence[Attribute], index: int) -> str:
+        return parts_text(self.parts, attributes, index)
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
         dense = [p.family.rows(p.sizes) for p in self.parts]

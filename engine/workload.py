@@ -202,11 +202,7 @@ class Workload:
     def describe_in_group(self, group: int, index: int) -> str:
         """Return query ``index`` of group number ``group`` in words."""
         asked = self.groups[group]
-        texts = []
-        for part in reversed(asked.parts):
-            index, row = divmod(index, part.count)
-            texts.append(part.family.text([self.schema[asked.attributes[a]] for a in part.axes], row))
-        return " and ".join(t for t in reversed(texts) if t) or "all records"
+        return parts_text(asked.parts, [self.schema[name] for name in asked.attributes], index) or "all records"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the workload, with its schema, as JSON-ready data."""
@@ -241,6 +237,15 @@ class Workload:
 
     def __hash__(self) -> int:
         return hash((self.schema, len(self.groups)))
+
+
+def parts_text(parts: Sequence[Part], attributes: Sequence[Attribute], index: int) -> str:
+    """Return one query of a product of parts in words, the last part varying fastest; empty for all records."""
+    texts = []
+    for part in reversed(parts):
+        index, row = divmod(index, part.count)
+        texts.append(part.family.text([attributes[a] for a in part.axes], row))
+    return " and ".join(t for t in reversed(texts) if t)
 
 
 def make_group(

@@ -17,6 +17,7 @@ from engine.charts import amount
 from engine.compare import comparison, variants
 from engine.errors import NotApplicable
 from engine.mechanisms.base import Forecast, Limits, Mechanism
+from engine.plan import Solved
 from pages.parts import code, compare_run, work
 from tests.test_app_pages import Session, demo, with_plan
 
@@ -222,6 +223,9 @@ class Toy(Mechanism):
         return Forecast(seconds=0.5, memory=1e6, text="nothing")
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
+        raise NotApplicable("A toy plans nothing.")
+
+    def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
         raise NotApplicable("A toy plans nothing.")
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from engine.blocks import MAX_RECORDS
-from engine.errors import Cancelled, NotApplicable, PlanError
+from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
 from engine.objectives import LARGEST_POWER, OBJECTIVES, Objective, check_targets, objective
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
@@ -17,6 +18,7 @@ from engine.solve_cache import SolveCache, default_cache
 from engine.workload import Workload
 
 Progress = Callable[[float, str], object]
+MAX_ATTRIBUTES = 14  # of one group: 2^14 residual spaces take a few seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mechanism:
+class Mechanism(ABC):
     """Base of all mechanisms; the fields of a subclass are its options, ``variants`` the choices worth comparing.
 
     ``choices`` lists the values of options that take one of a few, for forms; an option that is not in it is a number
@@ -148,16 +150,17 @@ class Mechanism:
         return objective(self.objective, self.power, self.targets, workload)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        """Return what `plan` would take."""
-        raise NotImplementedError
+        """Return what `plan` would take; a fixed strategy takes next to nothing."""
+        check_size(workload, limits.memory_limit)
+        return Forecast(seconds=0.1, memory=150e6, text="a fixed strategy")
 
+    @abstractmethod
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         """Return a plan; raise NotApplicable with the reason when the mechanism cannot serve the workload."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
         """Return the plan that `plan` made before, from what its search had found."""
-        raise NotImplementedError
 
 
 def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("gaussian",)) -> None:
@@ -178,3 +181,22 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
 
 
 Options = Mapping[str, Any]
+
+
+def check_size(workload: Workload, memory_limit: float) -> None:
+    """Raise LimitExceeded when the decomposition alone would pass the limits, before anything is built."""
+    for group in workload.groups:
+        if len(group.attributes) > MAX_ATTRIBUTES:
+            raise LimitExceeded(
+                f"A group on {len(group.attributes)} attributes has 2^{len(group.attributes)} residual spaces "
+                f"inside it; at most {MAX_ATTRIBUTES} attributes are allowed. Ask for smaller groups."
+            )
+        for part in group.parts:
+            cells, classes = math.prod(part.sizes), math.prod(n - 1 for n in part.sizes)
+            entries = 6 * cells**2 if len(part.sizes) == 1 else 8 * cells + 2 * min(part.count, classes) * classes
+            if 8 * entries > memory_limit:
+                raise LimitExceeded(
+                    f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells needs about "
+                    f"{8 * entries / 1e9:,.0f} GB of memory, more than the limit of {memory_limit / 1e9:g} GB. Merge "
+                    "cells into coarser ones, or raise memory_limit."
+                )

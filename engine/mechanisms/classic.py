@@ -5,6 +5,7 @@ Source: HDMM, section 8 (the strategies it is compared with), and the papers nam
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,9 +38,9 @@ SMALL = 4  # attributes with fewer cells are measured cell by cell, as categoric
 class PerAttribute(ExplicitMechanism):
     """Base of the strategies that are a product of rows for each attribute."""
 
+    @abstractmethod
     def strategy(self, n: int, gram: Array, law: str) -> Strategy:
         """Return the strategy of a numeric attribute with n cells; ``gram`` is what is asked of it alone."""
-        raise NotImplementedError
 
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         attributes = asked_attributes(workload)

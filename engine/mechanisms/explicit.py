@@ -6,6 +6,7 @@ A subclass says which components it measures; budget, privacy cost, variances an
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -24,8 +25,7 @@ from engine.explicit_plan import (
 )
 from engine.family import Array
 from engine.marginals_plan import MarginalsPlan
-from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request
-from engine.mechanisms.residual import check_size
+from engine.mechanisms.base import Limits, Mechanism, check_request, check_size
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
 from engine.strategy import Strategy
@@ -68,13 +68,9 @@ class ExplicitMechanism(Mechanism):
                 "'residualplanner+' or 'wff'."
             )
 
+    @abstractmethod
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         """Return what to measure; ``found`` holds the matrices of an earlier design, empty for a new search."""
-        raise NotImplementedError
-
-    def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        check_size(workload, limits.memory_limit)
-        return Forecast(seconds=0.1, memory=150e6, text="a fixed strategy")
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         check_request(workload, budget, self.laws)

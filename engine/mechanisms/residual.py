@@ -10,6 +10,7 @@ A subclass says how one subworkload is solved.  Source: QuerySmasher, section 6.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
@@ -18,9 +19,9 @@ import numpy as np
 
 from engine.blocks import calibrate
 from engine.decomposition import Decomposition, Space, Subworkload, decompose
-from engine.errors import LimitExceeded, PlanError
+from engine.errors import PlanError
 from engine.family import Array
-from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_request
+from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_request, check_size
 from engine.mechanisms.emphasised import EVALUATIONS, Search, Step, proven
 from engine.plan import Plan, Solved
 from engine.privacy import Budget
@@ -30,7 +31,6 @@ from engine.subworkload import SpaceSolution
 from engine.unions import unite
 from engine.workload import Workload
 
-MAX_ATTRIBUTES = 14  # of one group: 2^14 residual spaces take a few seconds
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
 
 
@@ -68,9 +68,9 @@ class ResidualMechanism(Mechanism):
         "RMSE than the bound."
     )
 
+    @abstractmethod
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
         """Return what solves the subworkloads."""
-        raise NotImplementedError
 
     def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
         """Return what distinguishes attributes of equal size for this mechanism, beyond what is asked of them."""
@@ -296,25 +296,6 @@ class ResidualMechanism(Mechanism):
             text = text.replace("uniform centers", "these tuned splits")
         text = text.replace("weighted RMSE", measure)
         return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
-
-
-def check_size(workload: Workload, memory_limit: float) -> None:
-    """Raise LimitExceeded when the decomposition alone would pass the limits, before anything is built."""
-    for group in workload.groups:
-        if len(group.attributes) > MAX_ATTRIBUTES:
-            raise LimitExceeded(
-                f"A group on {len(group.attributes)} attributes has 2^{len(group.attributes)} residual spaces "
-                f"inside it; at most {MAX_ATTRIBUTES} attributes are allowed. Ask for smaller groups."
-            )
-        for part in group.parts:
-            cells, classes = math.prod(part.sizes), math.prod(n - 1 for n in part.sizes)
-            entries = 6 * cells**2 if len(part.sizes) == 1 else 8 * cells + 2 * min(part.count, classes) * classes
-            if 8 * entries > memory_limit:
-                raise LimitExceeded(
-                    f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells needs about "
-                    f"{8 * entries / 1e9:,.0f} GB of memory, more than the limit of {memory_limit / 1e9:g} GB. Merge "
-                    "cells into coarser ones, or raise memory_limit."
-                )
 
 
 def _rising(progress: Progress | None) -> Progress | None:
