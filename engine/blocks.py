@@ -26,7 +26,7 @@ import numpy as np
 from engine.decomposition import Axes, Space
 from engine.errors import PlanError
 from engine.family import Array
-from engine.strategy import Strategy
+from engine.strategy import LEAVING, Strategy
 
 GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31
 UNIT = 2.0**-53
@@ -118,6 +118,31 @@ class Block:
     def pcost(self, max_records: int) -> float:
         """Privacy cost of the block alone."""
         return (self.sensitivity(max_records) * DEVIATION[self.law] / self.noise) ** 2
+
+
+def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
+    """Apply ``matrix(strategy)``, shape (out, in), of every factor of a block along the axes of a tensor.
+
+    The axes of the result are one per factor, in the order of the factors; a tensor on the class coordinates has one
+    axis per attribute of the block.
+    """
+    remaining = list(range(len(block.attributes)))
+    out = tensor
+    for axes, strategy in block.factors:
+        m = matrix(strategy)
+        positions = [remaining.index(a) for a in axes]
+        shaped = m.reshape(len(m), *(out.shape[p] for p in positions))
+        out = np.tensordot(out, shaped, axes=(positions, list(range(1, len(axes) + 1))))
+        remaining = [a for a in remaining if a not in axes]
+    return out
+
+
+def measures_piece(block: Block, piece: Array) -> bool:
+    """Return whether a piece, in class coordinates, lies in the span of the block's strategy."""
+    if all(s.complete for _, s in block.factors):
+        return True
+    inside = apply_factors(block, piece, lambda s: s.span.T)
+    return float(np.sum(inside**2)) >= (1.0 - LEAVING**2) * float(np.sum(piece**2))
 
 
 def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:

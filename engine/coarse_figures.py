@@ -17,8 +17,9 @@ from engine.charts import BLUE, GREEN, GREY, ORANGE, Picture, cost, fitting, fra
 from engine.decide import ROUNDING
 from engine.decide_plan import NestedPlanRule
 from engine.family import Array
+from engine.look_plan import price
 from engine.reconstruct import Measurement
-from engine.shared_plan import CommonPlan, price
+from engine.shared_plan import CommonPlan
 from engine.workload import Group
 
 PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"

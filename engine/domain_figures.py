@@ -16,11 +16,11 @@ import plotly.graph_objects as go
 
 from engine.charts import BLUE, GREY, Picture, fitting, framed, heat_map, number, thinned
 from engine.conditions import box_workload
+from engine.error_grid import MAX_SIDE
 from engine.family import Array
 from engine.schema import Schema
 from engine.workload import Group, Workload
 
-MAX_SIDE = 512
 TICKS = 14
 Run = tuple[int, int]
 

@@ -25,9 +25,9 @@ from engine.errors import NotAnswerable, PlanError
 from engine.explicit_variance import bilinear, explicit_group_variance, matrix_of, presence, summed
 from engine.family import Array
 from engine.group_variance import GroupVariance, Summand
-from engine.plan import LEAVING, Plan, Query
+from engine.plan import Plan, Query
 from engine.privacy import Budget
-from engine.strategy import Strategy
+from engine.strategy import LEAVING, Strategy
 from engine.workload import Group
 
 SAME = 1e-6  # variances closer than this are equal but for the rounding of noise to the grid

@@ -21,7 +21,7 @@ from engine.blocks import Block
 from engine.decomposition import Axes
 from engine.family import Array
 from engine.group_variance import GroupVariance, Parts, Summand
-from engine.strategy import ROUNDING, Strategy
+from engine.strategy import LEAVING, Strategy
 from engine.workload import Group, Part
 
 SLAB = 1 << 24  # entries of one intermediate array
@@ -45,7 +45,7 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
         if not all(s.complete for _, s in factors):
             inside = _forms(group, own, parts, factors, "projector")
             whole = _forms(group, own, parts, factors, "identity")
-            lost.append((parts, (whole - inside > ROUNDING**2 * whole).astype(float)))
+            lost.append((parts, (whole - inside > LEAVING**2 * whole).astype(float)))
     marks = presence(group) if lost else []  # a query that counts no cell is answered whatever is measured
     unmeasured = [
         Summand(

@@ -13,7 +13,7 @@ from engine.fitness import MechanismBound
 from engine.plan import Plan
 from engine.reconstruct import quantile
 
-MAX_BARS = 16
+MAX_SHARES = 16
 FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)  # of the present budget
 
 
@@ -21,9 +21,9 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
     """Share of every residual space in the variance of a query, or in the mean variance of a group."""
     found = breakdown(plan, group, query)
     names = [" × ".join(a) or "(total)" for a in found["attributes"]]
-    shares, labels = found["share"].tolist()[:MAX_BARS], names[:MAX_BARS]
-    if len(names) > MAX_BARS:
-        shares, labels = [*shares, 1.0 - sum(shares)], [*labels, f"{len(names) - MAX_BARS:,} smaller ones together"]
+    shares, labels = found["share"].tolist()[:MAX_SHARES], names[:MAX_SHARES]
+    if len(names) > MAX_SHARES:
+        shares, labels = [*shares, 1.0 - sum(shares)], [*labels, f"{len(names) - MAX_SHARES:,} smaller ones together"]
     figure = bars(shares, labels, "share of the variance", "%{y}: %{x:.2%} of the variance")
     figure.update_xaxes(tickformat=".0%")
     what = "query" if query is not None else "group"

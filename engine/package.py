@@ -23,11 +23,12 @@ from typing import Any
 
 import pandas as pd
 
-from engine import error_figures, figures
 from engine.ask import certificate_text
 from engine.balance import Receipt
 from engine.charts import Picture, amount
+from engine.error_figures import spread_picture
 from engine.errors import Cancelled
+from engine.figures import answers_picture, budget_picture, group_table
 from engine.reconstruct import Measurement
 from engine.report import write_answers
 
@@ -189,16 +190,16 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
     )
     parts += ["<h2>Privacy</h2>", f"<p>{html.escape(plan.budget.describe())}</p>", _facts(seal)]
     parts += ["<h2>How exact</h2>", f"<p>{html.escape(certificate_text(plan))}</p>"]
-    pictures = [error_figures.spread_picture(plan, plan.rmse), figures.budget_picture(plan)]
+    pictures = [spread_picture(plan, plan.rmse), budget_picture(plan)]
     for number in range(min(GROUPS, len(plan.workload.groups))):
         answers = measurement.answers(number, 0, SHOWN, confidence)
-        found = figures.answers_picture(answers, rehearsal=measurement.rehearsal)
+        found = answers_picture(answers, rehearsal=measurement.rehearsal)
         names = " x ".join(plan.workload.groups[number].attributes) or "the total"
         pictures.append(
             Picture(title=f"Answers on {names}", figure=found.figure, table=found.table, alt=found.alt, note=found.note)
         )
     parts += [_picture(p, first=i == 0, number=i) for i, p in enumerate(pictures[:2])]
-    parts += ["<h2>Errors of every group</h2>", _table(figures.group_table(plan).head(500))]
+    parts += ["<h2>Errors of every group</h2>", _table(group_table(plan).head(500))]
     parts.append(f"<h2>Answers</h2><p>The first {SHOWN} of a group are shown; answers.parquet has all of them.</p>")
     parts += [_picture(p, first=False, number=i + 2) for i, p in enumerate(pictures[2:])]
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'

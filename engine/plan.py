@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from engine.blocks import GUARD, Block, total_pcost
+from engine.blocks import GUARD, Block, apply_factors, measures_piece, total_pcost
 from engine.decomposition import Complement, Space
-from engine.emphasis import Emphasis, pack
+from engine.emphasis import pack
 from engine.errors import NotAnswerable, PlanError
 from engine.family import Array
 from engine.footprint import Footprint, footprint
@@ -30,12 +30,12 @@ from engine.objectives import Objective, deciding_weights, norm, objective
 from engine.pieces import inner, part_of, pieces
 from engine.privacy import Budget
 from engine.schema import Schema
+from engine.solved import Tradeoff, pack_complements
 from engine.variance import VarianceBuilder
 from engine.workload import Workload
 
 FORMAT = "plan/1"
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
-LEAVING = 1e-6  # largest share of a piece that may leave the measured span through rounding
 Query = tuple[Sequence[str], npt.ArrayLike]
 
 
@@ -55,40 +55,6 @@ class Certificate:
     lower_bound: float
     gap: float
     statement: str
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Tradeoff:
-    """What the search for an objective other than the sum had found.
-
-    Attributes
-    ----------
-    shares : squared noise of every residual space at privacy cost 1, in the order of the decomposition, in counts^2.
-    emphasis : weights of the queries that the strategies are best for.
-    witness : weights that prove the bound; None when they are the same.
-    """
-
-    shares: Array
-    emphasis: Emphasis
-    witness: Emphasis | None = None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Solved:
-    """What a search found, enough to rebuild a plan without searching.
-
-    ``duals`` and ``endings`` hold the weights and the last words of every search in order, ``memory_limit`` the bytes
-    that chose between dense and alternating searches.
-    """
-
-    duals: tuple[Array, ...]
-    endings: tuple[str, ...] = ()
-    memory_limit: float = math.inf
-    centers: Mapping[str, Array] = field(default_factory=dict)
-    complements: Mapping[Space, Complement] = field(default_factory=dict)
-    matrices: tuple[Array, ...] = ()
-    tradeoff: Tradeoff | None = None
-    unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -376,7 +342,7 @@ class Plan:
                     raise _unmeasured(attributes, home)
                 out[home] = block.noise * (row @ strategy.pinv)[0]
             else:
-                if not _measured(block, own[home]):
+                if not measures_piece(block, own[home]):
                     raise _unmeasured(attributes, home)
                 solved = apply_factors(block, own[home], lambda s: s.pinv.T)
                 out[home] = block.noise * (solved if block.weights is None else solved / block.weights).ravel()
@@ -392,16 +358,6 @@ class Plan:
             "workload": self.workload.to_dict(),
         }
 
-    def _packed_complements(self) -> list[dict[str, Any]]:
-        """Return every distinct complement once, with its pairs."""
-        distinct: dict[bytes, dict[str, Any]] = {}
-        for pair, c in self.complements.items():
-            packed = distinct.setdefault(
-                c.key, {"by_axis": [pack(D) for D in c.by_axis], "by_total": pack(c.by_total), "pairs": []}
-            )
-            packed["pairs"].append(list(pair))
-        return list(distinct.values())
-
     def to_json(self) -> str:
         """Return the plan as JSON text: the request, the solver's weights and what they lead to."""
         if not math.isfinite(self.weighted_rmse):
@@ -415,16 +371,14 @@ class Plan:
             "endings": list(self.endings),
             "memory_limit": self.memory_limit if math.isfinite(self.memory_limit) else None,
             "centers": {name: pack(pi) for name, pi in self.centers.items()},
-            "complements": self._packed_complements(),
+            "complements": pack_complements(self.complements),
             "unions": [[list(a), [list(s) for s in spaces]] for a, spaces in self.unions.items()],
             "pcost": self.pcost,
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,
         }
         if self.tradeoff is not None:
-            found = {"emphasis": self.tradeoff.emphasis, "witness": self.tradeoff.witness}
-            packed = {name: None if e is None else e.to_dict() for name, e in found.items()}
-            solved["tradeoff"] = packed | {"shares": pack(self.tradeoff.shares)}
+            solved["tradeoff"] = self.tradeoff.to_dict()
             solved["achieved"] = self.achieved
         return _canonical(self._request() | {"solved": solved})
 
@@ -434,31 +388,6 @@ def _unmeasured(attributes: Sequence[str], space: Space) -> NotAnswerable:
         f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
         "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
     )
-
-
-def _measured(block: Block, piece: Array) -> bool:
-    """Return whether a piece, in class coordinates, lies in the span of the block's strategy."""
-    if all(s.complete for _, s in block.factors):
-        return True
-    inside = apply_factors(block, piece, lambda s: s.span.T)
-    return float(np.sum(inside**2)) >= (1.0 - LEAVING**2) * float(np.sum(piece**2))
-
-
-def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
-    """Apply ``matrix(strategy)``, shape (out, in), of every factor of a block along the axes of a tensor.
-
-    The axes of the result are one per factor, in the order of the factors; a tensor on the class coordinates has one
-    axis per attribute of the block.
-    """
-    remaining = list(range(len(block.attributes)))
-    out = tensor
-    for axes, strategy in block.factors:
-        m = matrix(strategy)
-        positions = [remaining.index(a) for a in axes]
-        shaped = m.reshape(len(m), *(out.shape[p] for p in positions))
-        out = np.tensordot(out, shaped, axes=(positions, list(range(1, len(axes) + 1))))
-        remaining = [a for a in remaining if a not in axes]
-    return out
 
 
 def _canonical(data: Any) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 from engine.decomposition import Complement, Space
 from engine.emphasis import Emphasis, unpack
 from engine.errors import PlanError
-from engine.plan import FORMAT, Plan, Solved, Tradeoff
+from engine.plan import FORMAT, Plan
+from engine.solved import Solved, Tradeoff
 
 
 def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:

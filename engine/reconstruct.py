@@ -25,13 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.special import ndtri
 
-from engine.blocks import Block
+from engine.blocks import Block, apply_factors
 from engine.decomposition import Space, basis, center
 from engine.errors import NotAnswerable, PlanError
 from engine.explicit_plan import ExplicitPlan
 from engine.family import Array
 from engine.group_variance import SLAB
-from engine.plan import Plan, apply_factors
+from engine.plan import Plan
 from engine.threads import threads_for
 from engine.workload import Group
 

@@ -21,8 +21,8 @@ from engine.solvers import (
     Options,
     Solution,
     Watch,
-    symmetry,
 )
+from engine.symmetries import symmetry
 from engine.threads import threads_for
 
 FORMAT = "search/2"  # part of every key: raise it when equal searches may have other weights

@@ -27,19 +27,18 @@ from typing import Any
 import pandas as pd
 
 from engine.blocks import Block, joint_pcost, total_pcost
-from engine.decomposition import Complement, Space, digest
+from engine.decomposition import Space
 from engine.errors import PlanError
 from engine.family import Array
+from engine.look_plan import agreed_split, look_plan, price
 from engine.mechanisms import load_plan
 from engine.plan import Plan
-from engine.privacy import Budget
 from engine.schema import Schema
 from engine.shared_blocks import GRID_BITS, Rest, class_estimate, common_block, on_grid, rest
 from engine.spends import exact_split
-from engine.workload import Workload
 
 FORMAT = "coarse-or-fine/1"
-MECHANISM, FINER = "common part", "look closer"
+FINER = "look closer"
 STRETCHES = 20
 
 
@@ -198,7 +197,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     LimitExceeded : blocks that cannot be compared in memory.
 
     >>> from engine.mechanisms import plan
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute, Budget, Workload
     >>> schema = Schema([Attribute.of_size(name, 2) for name in "abcdefg"])
     >>> ways = [plan(Workload.all_ways(schema, ways=k, family="marginal"), Budget(pcost=1.0)) for k in (1, 2)]
     >>> both = coarse_or_fine(*ways, names=["one-way", "two-way"])
@@ -206,19 +205,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     (0.509, True, [0.491, 0.491])
     """
     names = _checked_names(options, names)
-    whole = [p.mechanism for p in options if type(p) is not Plan]
-    if whole:
-        raise PlanError(
-            f"A plan by {whole[0]!r} measures whole tables, not residual spaces, so what it shares with others is not "
-            "known block by block. Plan with 'querysmasher', 'residualplanner' or 'wff'."
-        )
-    united = [name for name, p in zip(names, options, strict=True) if p.unions]
-    if united:
-        raise PlanError(
-            f"'{united[0]}' measures several residual spaces with one strategy, so what it shares with others is not "
-            'known space by space. Plan all options with the option centers="uniform".'
-        )
-    centers, complements = _agreed(options)
+    centers, complements = agreed_split(options, names)
     max_records = min(p.max_records for p in options)
     spaces = [s for s in options[0].blocks if all(s in p.blocks for p in options)]
     ideal, found = dict[Space, Block](), dict[Space, str]()
@@ -259,7 +246,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     return CommonPlan(
         options=options,
         names=names,
-        look=_look_plan(options, look, spends[0][0], max_records, centers, complements),
+        look=look_plan(options, look, spends[0][0], max_records, centers, complements),
         residuals=residuals,
         found=found,
         stretch=stretch,
@@ -277,7 +264,7 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
     that is what all remaining analyses share.
 
     >>> from engine.mechanisms import plan
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute, Budget, Workload
     >>> schema = Schema([Attribute.of_size(name, 2) for name in "abcd"])
     >>> ways = [plan(Workload.all_ways(schema, ways=k, family="marginal"), Budget(pcost=1.0)) for k in (1, 2, 3)]
     >>> first = nested_choices(*ways)
@@ -316,11 +303,6 @@ def _check_ways(chain: CommonPlan) -> None:
         choice = choice.following
 
 
-def price(option: Plan) -> float:
-    """Return what an option takes from the budget: a plan its pcost, a look that is gone on to what it spends."""
-    return option.budget.pcost if option.mechanism == MECHANISM else option.pcost
-
-
 def _left(option: Plan, rests: Mapping[Space, Rest], max_records: int, stretch: float) -> dict[Space, Block]:
     """Return what an option still measures; spaces without a look are measured as in the plan itself."""
     left = {}
@@ -330,69 +312,6 @@ def _left(option: Plan, rests: Mapping[Space, Rest], max_records: int, stretch: 
         elif (own := rests[space].block) is not None:
             left[space] = own
     return left
-
-
-def _look_plan(
-    options: Sequence[Plan],
-    blocks: Mapping[Space, Block],
-    spend: float,
-    max_records: int,
-    centers: Mapping[str, Array],
-    complements: Mapping[Space, Complement],
-) -> Plan:
-    """Return the look as a plan, for the groups of the options that it answers in full."""
-    groups = {(g.attributes, g.key): g for p in options for g in p.workload.groups}
-    used = {name for space in blocks for name in space}
-    made = Plan(
-        workload=Workload(options[0].schema, tuple(groups.values())),
-        budget=Budget(spend),
-        mechanism=MECHANISM,
-        options={"of": [p.hash for p in options]},
-        blocks=blocks,
-        bound=0.0,
-        statement="The common part of several plans; it is as good as they are.",
-        duals=(),
-        max_records=max_records,
-        centers={name: pi for name, pi in centers.items() if name in used},
-        complements={pair: c for pair, c in complements.items() if pair in blocks},
-    )
-    inside = [i for i, g in enumerate(made.workload.groups) if set(g.attributes) <= used and _answers(made, i)]
-    answered = tuple(made.workload.groups[i] for i in inside)
-    workload = Workload(made.schema, answered)
-    if not answered and () in blocks:
-        workload = workload.add((), "total")
-    return replace(made, workload=workload)
-
-
-def _answers(plan: Plan, group: int) -> bool:
-    return math.isfinite(plan.group_variance(group).total())
-
-
-def _agreed(options: Sequence[Plan]) -> tuple[dict[str, Array], dict[Space, Complement]]:
-    """Return the centers and complements of all plans together, or refuse when they stand for different functionals."""
-    centers, complements = dict[str, Array](), dict[Space, Complement]()
-    for plan in options:
-        for name in {name for space in plan.blocks for name in space}:
-            pi = plan.centers.get(name)
-            others = [p for p in options if any(name in space for space in p.blocks)]
-            if any(digest(pi) != digest(p.centers.get(name)) for p in others):
-                raise PlanError(
-                    f"The plans split '{name}' at different centers, so that its residual spaces are not the same. "
-                    'Plan all options with the option centers="uniform".'
-                )
-            if pi is not None:
-                centers[name] = pi
-        for pair in (space for space in plan.blocks if len(space) == 2):
-            mine = plan.complements.get(pair)
-            keys = {c.key if (c := p.complements.get(pair)) else None for p in options if pair in p.blocks}
-            if len(keys) > 1:
-                raise PlanError(
-                    f"The plans split {' x '.join(pair)} in different ways, so that its residual spaces are not the "
-                    'same. Plan all options with the option centers="uniform".'
-                )
-            if mine is not None:
-                complements[pair] = mine
-    return centers, complements
 
 
 def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple[str, ...]:

@@ -7,19 +7,36 @@ is remembered, is compared with the published split, and is never worse than tha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from engine.centers import tuned_centers
 from engine.complements import ComplementProblem, split_of, tuned_complements
+from engine.decomposition import Complement, Space
 from engine.family import Array
-from engine.plan import Solved
 from engine.solve_cache import SolveCache
 from engine.workload import Workload
 
 FORMAT = "split/1"  # part of every key
 Watch = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split:
+    """How queries split over residual spaces; without entries, the split of the paper.
+
+    Attributes
+    ----------
+    centers : vector with sum 1 for every attribute that is not split at its mean.
+    complements : how queries on a pair split, for pairs that are not split as products.
+    unions : the attributes of one table -> the residual spaces that one strategy measures together.
+    """
+
+    centers: Mapping[str, Array] = field(default_factory=dict)
+    complements: Mapping[Space, Complement] = field(default_factory=dict)
+    unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
 
 
 class SplitMemory:
@@ -38,7 +55,7 @@ class SplitMemory:
         asked = [(g.attributes, g.key, g.weight) for g in workload.groups]
         self.exact, self.similar = _key("exact", schema, asked), _key("similar", schema)
 
-    def centers(self, watch: Watch) -> Solved:
+    def centers(self, watch: Watch) -> Split:
         """Return tuned centers; see `engine.centers`."""
         cuts = np.cumsum(self.sizes)
         known, own = self._recall(int(cuts[-1]) if len(cuts) else 0, "centers")
@@ -49,20 +66,20 @@ class SplitMemory:
                 if np.isfinite(pi).all() and abs(float(pi.sum()) - 1.0) < 1e-9:
                     start[name] = pi
         if own:
-            return Solved(duals=(), centers=start)
+            return Split(centers=start)
         found = tuned_centers(self.workload, watch, start)
         vectors = [found.get(a.name, np.full(a.size, np.nan)) for a in self.workload.schema.attributes]
         self._keep(np.concatenate(vectors), "centers")
-        return Solved(duals=(), centers=found)
+        return Split(centers=found)
 
-    def complements(self, watch: Watch) -> Solved:
+    def complements(self, watch: Watch) -> Split:
         """Return tuned complements and centers; see `engine.complements`."""
         known, own = self._recall(None, "complements")
         if own and known is not None:
             if not known.any():
-                return Solved(duals=())
+                return Split()
             centers, complements = split_of(ComplementProblem(self.workload, watch), known)
-            return Solved(duals=(), centers=centers, complements=complements)
+            return Split(centers=centers, complements=complements)
 
         def start(length: int) -> Array | None:
             fits = known is not None and len(known) == length and np.isfinite(known).all()
@@ -70,7 +87,7 @@ class SplitMemory:
 
         centers, complements, x = tuned_complements(self.workload, watch, start)
         self._keep(x, "complements")
-        return Solved(duals=(), centers=centers, complements=complements)
+        return Split(centers=centers, complements=complements)
 
     def _recall(self, length: int | None, kind: str) -> tuple[Array | None, bool]:
         """Return numbers of this request or of a similar one, and whether this process found them for this request."""

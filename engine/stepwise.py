@@ -29,9 +29,10 @@ from engine.counts import MEMORY_LIMIT, Counts
 from engine.decide import Decision
 from engine.errors import BudgetExceeded, LedgerError, PlanError, ResultLost
 from engine.ledger import Ledger, release_key
+from engine.look_plan import price
 from engine.measure import Intake, Progress, count, draw, spend_draw_save, teller
 from engine.reconstruct import Measurement
-from engine.shared_plan import CommonPlan, price
+from engine.shared_plan import CommonPlan
 from engine.step_files import (
     LOOK,
     REST,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from engine.decomposition import basis
 from engine.family import Array
 
-ROUNDING = 1e-6  # a class row that leaves the measured span by more than this share cannot be answered
+LEAVING = 1e-6  # a class row that leaves the measured span by more than this share cannot be answered
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,4 +80,4 @@ class Strategy:
     def leaves_span(self, class_rows: Array) -> npt.NDArray[np.bool_]:
         """Return for every class row whether it asks for something that is not measured, shape (k,)."""
         left = class_rows - (class_rows @ self.span) @ self.span.T
-        return np.linalg.norm(left, axis=1) > ROUNDING * np.maximum(np.linalg.norm(class_rows, axis=1), 1e-300)
+        return np.linalg.norm(left, axis=1) > LEAVING * np.maximum(np.linalg.norm(class_rows, axis=1), 1e-300)

@@ -25,13 +25,12 @@ from engine.decomposition import Axes, Complement, Space, class_rows, digest
 from engine.family import Array
 from engine.group_variance import SLAB, GroupVariance, Parts, Summand, along, coupled_sets
 from engine.pieces import inner, pieces, positions
-from engine.strategy import Strategy
+from engine.strategy import LEAVING, Strategy
 from engine.threads import threads_for
 from engine.whole_group import whole_group
 from engine.workload import Group, Part
 
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
-LEAVING = 1e-6  # largest share of a piece that may leave the measured span through rounding
 
 
 @dataclass(kw_only=True, eq=False)

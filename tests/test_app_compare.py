@@ -17,7 +17,7 @@ from engine.charts import amount
 from engine.compare import comparison, variants
 from engine.errors import NotApplicable
 from engine.mechanisms.base import Forecast, Limits, Mechanism
-from engine.plan import Solved
+from engine.solved import Solved
 from pages.parts import code, compare_run, work
 from tests.test_app_pages import Session, demo, with_plan
 

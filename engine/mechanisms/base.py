@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 from engine.blocks import MAX_RECORDS
 from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
 from engine.objectives import LARGEST_POWER, OBJECTIVES, Objective, check_targets, objective
-from engine.plan import Plan, Solved
+from engine.plan import Plan
 from engine.privacy import Budget
 from engine.solve_cache import SolveCache, default_cache
+from engine.solved import Solved
 from engine.workload import Workload
 
 Progress = Callable[[float, str], object]

@@ -30,8 +30,8 @@ from engine.errors import PlanError
 from engine.family import Array
 from engine.footprint import Footprint, footprint
 from engine.objectives import Asked, Objective, Symmetry, footprints, symmetry
-from engine.plan import Solved, Tradeoff
 from engine.shares import best_shares
+from engine.solved import Solved, Tradeoff
 from engine.subworkload import SpaceSolution
 from engine.variance import VarianceBuilder
 from engine.workload import Workload

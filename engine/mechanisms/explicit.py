@@ -26,8 +26,9 @@ from engine.explicit_plan import (
 from engine.family import Array
 from engine.marginals_plan import MarginalsPlan
 from engine.mechanisms.base import Limits, Mechanism, check_request, check_size
-from engine.plan import Plan, Solved
+from engine.plan import Plan
 from engine.privacy import Budget
+from engine.solved import Solved
 from engine.strategy import Strategy
 from engine.workload import Group, Workload
 

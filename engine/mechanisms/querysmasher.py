@@ -15,8 +15,8 @@ from engine.decomposition import Decomposition, Space, decompose
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
-from engine.plan import Solved
 from engine.search import PROBLEMS
+from engine.solved import Solved
 from engine.solvers import Options
 from engine.splits import SplitMemory
 from engine.subworkload import SubworkloadSolver
@@ -86,11 +86,15 @@ class QuerySmasher(ResidualMechanism):
                 return Solved(duals=(), unions=together)
         memory = SplitMemory(workload, limits.solve_cache())
         if not can_tune(workload):
-            return replace(memory.centers(tell), unions=together)
-        found = memory.complements(tell)
+            found = memory.centers(tell)
+            return Solved(duals=(), centers=found.centers, unions=together)
+        tried = [memory.complements(tell)]
         if asks_products(workload):
-            found = min((found, memory.centers(tell)), key=lambda split: self._error(workload, split, limits))
-        return replace(found, unions=together)
+            tried.append(memory.centers(tell))
+        made = [Solved(duals=(), centers=s.centers, complements=s.complements, unions=together) for s in tried]
+        if len(made) == 1:
+            return made[0]
+        return min(made, key=lambda split: self._error(workload, replace(split, unions={}), limits))
 
     def _error(self, workload: Workload, split: Solved, limits: Limits) -> float:
         """Return the sum of sqrt(L_B) of a split without unions."""

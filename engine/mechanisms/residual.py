@@ -23,9 +23,10 @@ from engine.errors import PlanError
 from engine.family import Array
 from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_request, check_size
 from engine.mechanisms.emphasised import EVALUATIONS, Search, Step, proven
-from engine.plan import Plan, Solved
+from engine.plan import Plan
 from engine.privacy import Budget
 from engine.search import Cost
+from engine.solved import Solved
 from engine.solvers import Watch
 from engine.subworkload import SpaceSolution
 from engine.unions import unite

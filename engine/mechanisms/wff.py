@@ -18,7 +18,7 @@ from engine.decomposition import Decomposition
 from engine.errors import PlanError
 from engine.mechanisms.base import Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
-from engine.plan import Solved
+from engine.solved import Solved
 from engine.solvers import Options
 from engine.subworkload import SubworkloadSolver
 from engine.workload import Workload
