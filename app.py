@@ -9,7 +9,8 @@ def main() -> None:
     """Draw the sidebar and the chosen page."""
     import streamlit as st
 
-    from pages.parts import frame, link, work
+    from pages.parts.jobs import work
+    from pages.parts.shell import frame, link
 
     st.set_page_config(page_title="DP query workbench", page_icon="🔐", layout="wide")
     pages = [st.Page(p.file, title=p.title, icon=p.icon, default=p is frame.PAGES[0]) for p in frame.PAGES]

@@ -24,21 +24,12 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.families import Width, family
-from engine.hierarchies import (
-    data_cube,
-    error,
-    greedy_hierarchy,
-    hb,
-    hierarchy,
-    identity,
-    marginals_error,
-    quadtree,
-    wavelet,
-)
-from engine.level_selection import level_selection, svd_bound
-from engine.levels import PUBLISHED
+from engine.mechanisms.marginal_tables import data_cube, marginals_error
+from engine.mechanisms.trees.hierarchies import error, greedy_hierarchy, hb, hierarchy, identity, quadtree, wavelet
+from engine.mechanisms.trees.level_selection import level_selection, svd_bound
+from engine.mechanisms.trees.levels import PUBLISHED
 from engine.privacy import Budget
+from engine.workload import Width, family
 
 Line = tuple[str, str, float, float]  # workload, strategy, paper, ours
 TARGET = Path(__file__).with_suffix(".txt")

@@ -22,17 +22,17 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.published import SCHEMAS, WAYS
-from benchmarks.published import Row as Published
 from engine import Attribute, Budget, Schema, Workload
-from engine.clusters import weighted_groups
-from engine.hdmm import best_of
-from engine.intervals import Prefix, Range, Width
-from engine.kronecker import gaussian_strategy, svd_bound
-from engine.marginal_strategies import Lattice, lattice_of, marginal_svd_bound, residual_traces
-from engine.p_identity import p_identity_strategy
-from engine.product_grams import GramBuilder
-from engine.solvers import Options
+from engine.insight.published import SCHEMAS, WAYS
+from engine.insight.published import PublishedRow as Published
+from engine.mechanisms.hdmm.kronecker import gaussian_strategy
+from engine.mechanisms.hdmm.marginals import Lattice, lattice_of, marginal_svd_bound, residual_traces
+from engine.mechanisms.hdmm.operators import best_of
+from engine.mechanisms.hdmm.p_identity import p_identity_strategy
+from engine.mechanisms.hdmm.product_grams import GramBuilder, weighted_groups
+from engine.mechanisms.trees.level_selection import svd_bound
+from engine.spaces import Options
+from engine.workload import Prefix, Range, Width
 
 TARGET = Path(__file__).with_suffix(".txt")
 HEAD = f"{'table':<6}{'workload':<30}{'column':<26}{'paper':>16}{'ours':>16}{'ratio':>9}{'s':>8}"

@@ -23,7 +23,7 @@ import numpy as np
 
 import demo_data
 from engine import Attribute, Budget, Schema, Workload, plan
-from engine.families import Random
+from engine.workload import Random
 
 SEED = 8
 GOALS: tuple[dict[str, object], ...] = ({}, {"objective": "lp", "power": 4.0}, {"objective": "max"})

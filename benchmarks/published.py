@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 
 from engine import Budget, plan
-from engine.published import ROWS, SCHEMAS, Row
+from engine.insight import ROWS
+from engine.insight.published import SCHEMAS, PublishedRow
 
 __all__ = ["ROWS", "SCHEMAS", "line", "measure"]
 
@@ -24,7 +25,7 @@ TARGET = Path(__file__).with_suffix(".txt")
 HEAD = f"{'workload':<22}{'queries':>15}{'paper':>9}{'bound':>10}{'ours':>10}{'ratio':>8}{'gap':>10}{'s':>7}{'MB':>7}"
 
 
-def measure(row: Row) -> dict[str, float]:
+def measure(row: PublishedRow) -> dict[str, float]:
     """Plan one row here and now; seconds include building the workload, peak memory the whole process."""
     import resource
 
@@ -43,7 +44,7 @@ def measure(row: Row) -> dict[str, float]:
     }
 
 
-def line(row: Row, found: dict[str, float]) -> str:
+def line(row: PublishedRow, found: dict[str, float]) -> str:
     """Return one row of the table."""
     return (
         f"{row!s:<22}{found['queries']:>15,}{row.printed:>9.3f}{found['bound']:>10.4f}{found['ours']:>10.4f}"

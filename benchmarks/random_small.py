@@ -19,11 +19,9 @@ from unittest import mock
 import numpy as np
 
 from engine import Attribute, Budget, Schema, Workload, plan
-from engine.decomposition import Factor
-from engine.families import Custom
-from engine.lifts import WholeDomain
-from engine.solvers import DualProblem, Options
-from engine.unions import part_rows
+from engine.spaces import DualProblem, Factor, Options, WholeDomain
+from engine.spaces.splits.unions import part_rows
+from engine.workload import Custom
 
 ROWS = 36
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -97,7 +95,7 @@ def table(title: str, draw: Callable[[np.random.Generator], Workload], seed: int
         start = time.perf_counter()
         tuned = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
         seconds.append(time.perf_counter() - start)
-        with mock.patch("engine.unions.WORK", 0):
+        with mock.patch("engine.spaces.splits.unions.WORK", 0):
             apart = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
         bound = global_bound(workload)
         excess.append(tuned / bound - 1.0)

@@ -19,8 +19,8 @@ from pathlib import Path
 import demo_data
 from demo_data.make_synthetic import synthetic
 from engine import Budget, Schema, Workload, measure, plan
-from engine.ledger import Ledger
-from engine.report import write_answers
+from engine.publish import write_answers
+from engine.release import Ledger
 
 
 def _release(schema_path: Path, data: Path, results: multiprocessing.Queue) -> None:

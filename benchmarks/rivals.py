@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine import Budget, plan
 from engine.errors import EngineError
-from engine.published import WAYS, standard_workload
+from engine.insight.published import WAYS, standard_workload
 
 PLUS, FOURIER = ("residualplanner+", {}), ("wff", {})
 ROWS = [

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import demo_data
 from engine import Attribute, Budget, Schema, Workload, plan
-from engine.published import SIZES, WAYS, printed
+from engine.insight.published import SIZES, WAYS, printed
 
 DEMOS = {"cps": "CPS", "adult": "Adult", "loans": "Loans"}
 JOINT = [(family, n) for n in (10, 20, 30) for family in ("affine", "abs")]

@@ -5,7 +5,7 @@ names of the CPS and Loans attributes are chosen to be readable.  Their values a
 """
 
 from demo_data import schemas
-from engine.schema import Attribute, Schema
+from engine.workload import Attribute, Schema
 
 
 def papers_schemas() -> dict[str, Schema]:

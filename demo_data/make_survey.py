@@ -7,7 +7,7 @@ nothing else needs statsmodels.  README.md in this folder tells where the record
 import pandas as pd
 
 from demo_data import schemas, tables
-from engine.schema import Attribute, Schema
+from engine.workload import Attribute, Schema
 
 PLACEMENT = (
     "Extremely liberal",

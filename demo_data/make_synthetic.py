@@ -16,7 +16,7 @@ import pandas as pd
 
 from demo_data import schemas
 from engine.errors import SchemaError
-from engine.schema import Attribute, Schema
+from engine.workload import Attribute, Schema
 
 CLASSES = 6
 

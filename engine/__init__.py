@@ -7,17 +7,22 @@ The pipeline, each stage a pure function between frozen values:
     domains    weights      noise               step that     answers, saved  errors and
                                                 reads records                 intervals
 
-    schema, families, workload     what may be asked
-    privacy                        budgets and their conversions, rounded towards privacy
-    decomposition, solvers         one Gram matrix per residual space, its optimal strategy with a certified gap
-    centers, complements, unions   how queries split over residual spaces, and which spaces are measured together
-    mechanisms, plan               how a workload is measured; variances of every query in closed form
-    objectives, shares, targets    largest variance and norms between, best shares, fitness for use
-    counts, noise, ledger          exact tables, exact discrete noise, the durable budget
-    linear, common, decide         what analyses share, and the choice between coarse and fine, on small domains
-    shared_plan, decide_plan       the same for plans, residual space by residual space
-    measure, reconstruct, report   spend, draw, save; then everything that follows from the noisy answers for free
-    stepwise                       look at what plans share, decide, finish: three steps on the ledger
+Rooms, from the top; imports go down only, and a room is entered through its own page like this one:
+
+    __main__     command line
+    lessons      worked examples with small numbers, for the Learn page
+    publish      what is handed out: answers as files, package, certificate, report
+    figures      pictures: charts in one look; on queries, plans, errors, comparison, choice, release
+    choice       coarse or fine: what analyses share, rules, look - decide - finish on the ledger
+    insight      plans read before release: fitness (error to budget and back), spread, differences, what if, compare
+    release      private values: records (sources, encoding, counts), ledger (chain, what verify checks), noise drawn,
+                 measure, reconstruct (estimates, covariances, intervals)
+    mechanisms   one file a mechanism and one name in ``known.MECHANISMS``; searches of hdmm and trees
+    plans        blocks with noise and privacy cost, variances of all queries, objectives, shares of the budget, files
+    spaces       residual spaces: coordinates, Gram matrices, solvers with their precision, splits, lower bounds, cache
+    workload     schema, families (one class, one name in ``FAMILIES``), runs of cells and their words, groups, SQL
+    privacy      budgets, their conversions rounded towards privacy, and what neighbours are
+    checks, texts, arrays, threads, errors   the ground: small validators, numbers as texts, names of arrays
 
 Notation
 --------
@@ -31,21 +36,21 @@ dual weights            mu         one per cell; they prove the lower bound
 variance                Var        in counts^2; its root, the standard error, in counts
 """
 
-from engine import stepwise
-from engine.common import CommonMechanism
-from engine.compare import compare
-from engine.decide_plan import NestedPlanRule
-from engine.families import FAMILIES
-from engine.linear import LinearMechanism
-from engine.measure import measure
+from engine.choice import (
+    CommonMechanism,
+    CommonPlan,
+    LinearMechanism,
+    NestedPlanRule,
+    coarse_or_fine,
+    nested_choices,
+    stepwise,
+)
+from engine.insight import budget_for, compare, share_within, tolerance_for, written_query
 from engine.mechanisms import MECHANISMS, forecast, load_plan, plan
-from engine.plan import Plan
+from engine.plans import Plan
 from engine.privacy import Budget
-from engine.reconstruct import Measurement
-from engine.schema import Attribute, Schema
-from engine.shared_plan import CommonPlan, coarse_or_fine, nested_choices
-from engine.targets import budget_for, share_within, tolerance_for
-from engine.workload import Workload
+from engine.release import Counts, Ledger, Measurement, count_marginals, load_measurement, measure
+from engine.workload import FAMILIES, Attribute, Custom, Random, Schema, Suffix, Width, Workload
 
 __all__ = [
     "FAMILIES",
@@ -54,16 +59,24 @@ __all__ = [
     "Budget",
     "CommonMechanism",
     "CommonPlan",
+    "Counts",
+    "Custom",
+    "Ledger",
     "LinearMechanism",
     "Measurement",
     "NestedPlanRule",
     "Plan",
+    "Random",
     "Schema",
+    "Suffix",
+    "Width",
     "Workload",
     "budget_for",
     "coarse_or_fine",
     "compare",
+    "count_marginals",
     "forecast",
+    "load_measurement",
     "load_plan",
     "measure",
     "nested_choices",
@@ -71,4 +84,5 @@ __all__ = [
     "share_within",
     "stepwise",
     "tolerance_for",
+    "written_query",
 ]

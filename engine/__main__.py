@@ -12,17 +12,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from engine.compare import comparison
 from engine.errors import BudgetError, EngineError, SchemaError, WorkloadError
-from engine.ledger import Ledger, verify_ledger
-from engine.measure import Intake, measure, read_plan
+from engine.insight import comparison
 from engine.mechanisms import MECHANISMS, forecast, plan
-from engine.package import write_package
-from engine.plan import Plan
+from engine.plans import Plan
 from engine.privacy import Budget
-from engine.report import FORMATS, write_answers
-from engine.schema import Schema
-from engine.workload import Workload
+from engine.publish import FORMATS, write_answers, write_package
+from engine.release import Intake, Ledger, measure, read_plan, verify_ledger
+from engine.workload import Schema, Workload
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,6 +18,8 @@ from records: column names, public labels and counts of refused rows are the mos
         `-- ResultLost     budget was spent, but the result was never saved
 """
 
+from __future__ import annotations
+
 
 class EngineError(Exception):
     """Base of every deliberate error."""

@@ -12,6 +12,8 @@ Releases draw from the *discrete* Gaussian.  For it zCDP is the exact statement;
 are the continuous approximation.  The epsilon a release can prove is `Budget.epsilon_zcdp`.
 """
 
+from __future__ import annotations
+
 import math
 import struct
 from collections.abc import Callable, Mapping
@@ -66,17 +68,17 @@ class Budget:
                 )
 
     @classmethod
-    def zcdp(cls, rho: float) -> "Budget":
+    def zcdp(cls, rho: float) -> Budget:
         """The budget of rho-zCDP: pcost = 2 rho, exactly; raises BudgetError unless rho is finite and above 0."""
         return cls(_at_most(2 * Fraction(_positive("rho", rho)), "rho"))
 
     @classmethod
-    def gdp(cls, mu: float) -> "Budget":
+    def gdp(cls, mu: float) -> Budget:
         """The budget of mu-Gaussian DP: pcost = mu^2, rounded down; raises BudgetError unless mu is finite, above 0."""
         return cls(_at_most(Fraction(_positive("mu", mu)) ** 2, "mu"))
 
     @classmethod
-    def approx(cls, epsilon: float, delta: float) -> "Budget":
+    def approx(cls, epsilon: float, delta: float) -> Budget:
         """The largest budget of a continuous Gaussian release that is (epsilon, delta)-DP.
 
         Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result, to the last bit.
@@ -97,7 +99,7 @@ class Budget:
         )
 
     @classmethod
-    def pure(cls, epsilon: float) -> "Budget":
+    def pure(cls, epsilon: float) -> Budget:
         """The budget of epsilon-DP with delta 0, which Laplace noise keeps and Gaussian noise cannot.
 
         Guarantee: epsilon-DP implies epsilon^2 / 2-zCDP, so its pcost is epsilon^2, rounded up.
@@ -212,7 +214,7 @@ class Budget:
         return {"pcost": self.pcost} if self.pure_epsilon is None else {"pure_epsilon": self.pure_epsilon}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Budget":
+    def from_dict(cls, data: Mapping[str, Any]) -> Budget:
         """The budget that `to_dict` wrote; raises BudgetError for anything but one key `pcost` or `pure_epsilon`."""
         if not isinstance(data, Mapping) or set(data) not in ({"pcost"}, {"pure_epsilon"}):
             raise BudgetError(

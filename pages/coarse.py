@@ -2,10 +2,12 @@
 
 import streamlit as st
 
-from engine import coarse_figures
-from pages.parts import coarse_code, coarse_form, coarse_rehearsal, coarse_steps, code, frame, show
-from pages.parts.code import Script
-from pages.parts.words import plain
+from engine import figures
+from pages.parts.coarse import choose, rehearsal, steps
+from pages.parts.coarse import script as coarse_code
+from pages.parts.shell import code, frame, show
+from pages.parts.shell.code import Script
+from pages.parts.shell.words import plain
 
 frame.require()
 
@@ -31,9 +33,9 @@ studio = frame.header(
 common, script = None, None
 st.header("1. Analyses")
 tell("Choose two or more analyses of the same records, from coarse to fine. They are plans: no record is read here.")
-chosen = coarse_form.choose(studio)
+chosen = choose.choose(studio)
 if chosen is not None:
-    made = coarse_form.split(chosen)
+    made = choose.split(chosen)
     if made is not None:
         common, script = made
 st.header("2. What they share")
@@ -41,14 +43,14 @@ if common is None:
     st.info("What is shared is shown here once there are two plans or more.", icon="🪜")
 else:
     tell("Grey is what every option would measure anyway. It is measured first and is a part of what you choose.")
-    coarse_form.shared(common)
+    choose.shared(common)
 st.header("3. The rule")
 tell("Fix the rule before the look: who chooses it afterwards may fit it to the noise.")
-settings = coarse_form.settings(common)
+settings = choose.settings(common)
 if common is not None:
-    rule = coarse_form.rule(common, settings)
+    rule = choose.rule(common, settings)
     if rule is not None:
-        st.markdown(plain(coarse_figures.rule_text(rule)))
+        st.markdown(plain(figures.rule_text(rule)))
         script += coarse_code.ruled(settings.arguments(common))
 st.header("4. Look, decide, finish")
 tell("Rehearse first: the same steps on simulated records cost nothing and tell nothing about anyone.")
@@ -59,7 +61,7 @@ def rehearse() -> Script | None:
     if common is None:
         st.info("A rehearsal needs the analyses above.", icon="🎭")
         return None
-    return coarse_rehearsal.draw(common, settings)
+    return rehearsal.draw(common, settings)
 
 
 def look() -> Script | None:
@@ -67,11 +69,11 @@ def look() -> Script | None:
     if common is None:
         st.info("A look needs the analyses above. What was looked at before is under Earlier looks.", icon="🔭")
         return None
-    return coarse_steps.draw(common, settings)
+    return steps.draw(common, settings)
 
 
 more = show.tabs(
-    {"Rehearse": rehearse, "Look for real": look, "Earlier looks": lambda: coarse_steps.earlier(settings)},
+    {"Rehearse": rehearse, "Look for real": look, "Earlier looks": lambda: steps.earlier(settings)},
     key="coarse_step",
 )
 if script is not None and more is not None:

@@ -1,7 +1,9 @@
 """Compare page: all mechanisms on the present workload and budget, before any record is read."""
 
-from pages.parts import compare_code, compare_plans, compare_run, compare_views, frame, show
-from pages.parts.words import shown_here
+from pages.parts.compare import run, two_plans, views
+from pages.parts.compare import script as compare_code
+from pages.parts.shell import frame, show
+from pages.parts.shell.words import shown_here
 
 frame.require()
 
@@ -12,12 +14,12 @@ TUTORIAL = (
     "nothing and tells nothing about anyone. Take the winner into the studio with its *Use* button."
 )
 VIEWS = {
-    "Ranking": compare_views.ranking,
-    "How errors spread": compare_views.spreads,
-    "A against B": compare_views.against,
-    "Strategies": compare_views.strategies,
-    "Two plans": compare_plans.difference,
-    "Published numbers": compare_plans.book,
+    "Ranking": views.ranking,
+    "How errors spread": views.spreads,
+    "A against B": views.against,
+    "Strategies": views.strategies,
+    "Two plans": two_plans.difference,
+    "Published numbers": two_plans.book,
 }
 
 studio = frame.header(
@@ -25,7 +27,7 @@ studio = frame.header(
     "See which mechanism answers your queries best, and how far it is from the best possible.",
     TUTORIAL,
 )
-found = compare_run.run(studio)
+found = run.run(studio)
 with shown_here():
     script = show.tabs(VIEWS, key="compare_view", arguments=(studio, found))
 frame.footer(

@@ -2,9 +2,9 @@
 
 import streamlit as st
 
-from pages.parts import code, frame, show
 from pages.parts.lessons import LESSONS
 from pages.parts.lessons.lesson import INSTRUCTOR, draw, overview, progress
+from pages.parts.shell import code, frame, show
 
 frame.require()
 

@@ -3,8 +3,10 @@
 import streamlit as st
 
 from engine import load_plan
-from pages.parts import budget_form, code, frame, plan_views, plans, show, state, target_views, why_view
-from pages.parts.words import kept_for, show_kept, shown_here
+from pages.parts.jobs import plans
+from pages.parts.preview import budget_form, plan_views, target_views, why_view
+from pages.parts.shell import code, frame, show, state
+from pages.parts.shell.words import kept_for, show_kept, shown_here
 
 frame.require()
 

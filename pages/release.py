@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping
 import streamlit as st
 
 from engine import Measurement, Plan
-from engine.ledger import Ledger
-from pages.parts import code, dataset_form, frame, plans, release_form, results_view, show, state, tasks, watch, work
-from pages.parts.words import plain, shown_here
+from engine.release import Ledger
+from pages.parts.jobs import plans, tasks, watch, work
+from pages.parts.release import dataset_form, release_form, results_view
+from pages.parts.shell import code, frame, show, state
+from pages.parts.shell.words import plain, shown_here
 
 frame.require()
 

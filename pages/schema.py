@@ -3,10 +3,10 @@
 import streamlit as st
 
 import demo_data
-from engine import Attribute, Schema, charts, figures
-from pages.parts import code, frame, show, state
-from pages.parts.schema_table import appended, edge_numbers, edited, read_schema, rows, text_lines
-from pages.parts.words import kept_for, plain, show_kept
+from engine import Attribute, Schema, figures, texts
+from pages.parts.shell import code, frame, show, state
+from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.workload.schema_table import appended, edge_numbers, edited, read_schema, rows, text_lines
 
 frame.require()
 
@@ -144,7 +144,7 @@ def at_a_glance(schema: Schema) -> None:
     found = figures.domain_picture(schema)
     one, two, three = st.columns(3)
     one.metric("Attributes", f"{len(schema):,}", help="Columns of the records that may be counted")
-    two.metric("Cells of the full table", charts.number(schema.size), help="Product of the numbers of cells")
+    two.metric("Cells of the full table", texts.number(schema.size), help="Product of the numbers of cells")
     largest = max(schema.attributes, key=lambda a: a.size)
     three.metric("Largest attribute", f"{largest.size:,} cells", help=largest.name)
     show.picture(found, key="domain", config={"displayModeBar": False})

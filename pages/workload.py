@@ -2,9 +2,10 @@
 
 import streamlit as st
 
-from engine import Workload, ask, charts
-from pages.parts import code, frame, group_form, group_table, range_form, show, sql_form, state
-from pages.parts.words import kept_for, show_kept
+from engine import Workload, insight, texts
+from pages.parts.shell import code, frame, show, state
+from pages.parts.shell.words import kept_for, show_kept
+from pages.parts.workload import group_form, group_table, range_form, sql_form
 
 frame.require()
 
@@ -40,9 +41,9 @@ def sizes(workload: Workload) -> None:
     """Live counts."""
     one, two, three = st.columns(3)
     one.metric("Groups", f"{len(workload.groups):,}", help="Sets of attributes with a family of queries")
-    two.metric("Queries", charts.number(workload.queries), help="Numbers that will be published")
-    cells = ask.counted_cells(workload)
-    three.metric("Cells to count", charts.number(cells), help="Cells of the tables that the records are counted in")
+    two.metric("Queries", texts.number(workload.queries), help="Numbers that will be published")
+    cells = insight.counted_cells(workload)
+    three.metric("Cells to count", texts.number(cells), help="Cells of the tables that the records are counted in")
 
 
 def files(workload: Workload) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from engine.families import family
+from engine.workload import family
 
 RANK = 1e-9  # singular values below this share of the largest belong to directions that are not measured
 

@@ -7,7 +7,7 @@ shows.
 import numpy as np
 
 from engine import Attribute, Schema, Workload
-from engine.families import Circular, Custom, Random, Total, Width
+from engine.workload import Circular, Custom, Random, Total, Width
 
 
 def numeric(*sizes):

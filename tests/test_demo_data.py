@@ -13,8 +13,8 @@ import pytest
 import demo_data
 from demo_data import make_schemas, make_survey, make_synthetic
 from demo_data.make_synthetic import synthetic
-from engine.counts import count_marginals
-from engine.schema import Attribute, Schema
+from engine.release import count_marginals
+from engine.workload import Attribute, Schema
 
 PAPERS = {
     "adult": ([42, 16, 15, 9, 7, 6, 5, 2, 2], [100, 100, 100, 99, 85]),

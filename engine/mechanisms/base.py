@@ -9,13 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from engine.blocks import MAX_RECORDS
 from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
-from engine.objectives import LARGEST_POWER, OBJECTIVES, Objective, check_targets, objective
-from engine.plan import Plan
+from engine.plans import LARGEST_POWER, MAX_RECORDS, OBJECTIVES, Objective, Plan, Solved, check_targets, objective
 from engine.privacy import Budget
-from engine.solve_cache import SolveCache, default_cache
-from engine.solved import Solved
+from engine.spaces import SolveCache, default_cache
 from engine.workload import Workload
 
 Progress = Callable[[float, str], object]
@@ -91,7 +88,7 @@ class Mechanism(ABC):
     Options of all
     --------------
     objective : "sum", the weighted sum of variances; "max", the largest variance of a query of positive weight; "lp",
-        (sum of weight times variance^power)^(1/power), between the two.  See `engine.objectives`.
+        (sum of weight times variance^power)^(1/power), between the two.  See `engine.plans.objectives`.
     power : p of "lp", from 1 to 100.
     targets : for "max", standard errors that are fine, in counts: one number, or one a group.  The largest ratio of
         standard error to target is minimised.

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
+from engine.arrays import Array
 from engine.errors import NotApplicable
-from engine.explicit_plan import Component, explicit_strategy
-from engine.family import Array
 from engine.mechanisms.base import Limits
 from engine.mechanisms.explicit import Design, ExplicitMechanism, asked_attributes, identity_strategy, one_component
-from engine.strategy import Strategy
+from engine.plans import Component, explicit_strategy
+from engine.spaces import Strategy
 from engine.workload import Part, Workload
 
 MOST_ENTRIES = 4_000_000  # of the rows of one part

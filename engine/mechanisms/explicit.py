@@ -13,23 +13,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from engine.bounds import global_bound
-from engine.decomposition import Axes, Space
+from engine.arrays import Array
 from engine.errors import NotApplicable, PlanError
-from engine.explicit_plan import (
+from engine.mechanisms.base import Limits, Mechanism, check_request, check_size
+from engine.plans import (
     Component,
     ExplicitPlan,
+    MarginalsPlan,
+    Plan,
+    Solved,
     answered_by,
     component_blocks,
     explicit_strategy,
 )
-from engine.family import Array
-from engine.marginals_plan import MarginalsPlan
-from engine.mechanisms.base import Limits, Mechanism, check_request, check_size
-from engine.plan import Plan
 from engine.privacy import Budget
-from engine.solved import Solved
-from engine.strategy import Strategy
+from engine.spaces import Axes, Space, Strategy, global_bound
 from engine.workload import Group, Workload
 
 MOST_DENSE = 4096  # cells of a strategy that is held as one matrix

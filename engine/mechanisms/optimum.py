@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from engine.bounds import whole_problem
+from engine.arrays import Array
 from engine.errors import PlanError
-from engine.explicit_plan import explicit_strategy
-from engine.family import Array
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.explicit import Design, ExplicitMechanism, asked_attributes, check_dense, one_component
-from engine.solvers import Options
+from engine.plans import explicit_strategy
+from engine.spaces import Options, whole_problem
 from engine.threads import threads_for
 from engine.workload import Workload
 

@@ -10,17 +10,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from engine.complements import asks_products, can_tune
-from engine.decomposition import Decomposition, Space, decompose
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
-from engine.search import PROBLEMS
-from engine.solved import Solved
-from engine.solvers import Options
-from engine.splits import SplitMemory
-from engine.subworkload import SubworkloadSolver
-from engine.unions import choose_unions, union_bytes
+from engine.plans import Solved
+from engine.spaces import (
+    PROBLEMS,
+    Decomposition,
+    Options,
+    Space,
+    SplitMemory,
+    SubworkloadSolver,
+    asks_products,
+    can_tune,
+    choose_unions,
+    decompose,
+    union_bytes,
+)
 from engine.workload import Workload
 
 UNION_SECONDS = 2.0  # what the search for the strategy of a union takes, for forecasts only
@@ -34,8 +40,8 @@ class QuerySmasher(ResidualMechanism):
     Options
     -------
     centers : "uniform", the decomposition of the paper; "tuned", at least as accurate up to ``gap``: see
-        `engine.centers`, `engine.complements` for pairs asked by sums, differences or conditions of one's own, and
-        `engine.unions` for spaces that one strategy measures together, up to the whole domain where that is small.
+        `centers`, `complements` for pairs asked by sums, differences or conditions of one's own, and
+        `unions` for spaces that one strategy measures together, up to the whole domain where that is small.
         Other objectives than the sum measure every space on its own.
     solver : "optimal"; or the approximate "fourier" (closed form) and "eigenbasis" (a fixed basis).
     gap : relative RMSE gap at which a search stops.

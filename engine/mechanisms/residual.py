@@ -17,19 +17,13 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from engine.blocks import calibrate
-from engine.decomposition import Decomposition, Space, Subworkload, decompose
+from engine.arrays import Array
 from engine.errors import PlanError
-from engine.family import Array
 from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_request, check_size
-from engine.mechanisms.emphasised import EVALUATIONS, Search, Step, proven
-from engine.plan import Plan
+from engine.mechanisms.reweighted import EVALUATIONS, Step, TradeoffSearch, proven
+from engine.plans import Plan, Solved, calibrate
 from engine.privacy import Budget
-from engine.search import Cost
-from engine.solved import Solved
-from engine.solvers import Watch
-from engine.subworkload import SpaceSolution
-from engine.unions import unite
+from engine.spaces import Cost, Decomposition, Space, SpaceSolution, Subworkload, Watch, decompose, unite
 from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
@@ -171,7 +165,7 @@ class ResidualMechanism(Mechanism):
             cache=False,  # steps on the way are asked for once
         )
         told = lambda done, text: limits.tell(first + (1.0 - first) * min(done, 1.0), text)  # noqa: E731
-        search = Search(workload, self.goal(workload), split, labels, solve, told, deadline)
+        search = TradeoffSearch(workload, self.goal(workload), split, labels, solve, told, deadline)
         best, witness = search.run(), search.witness
         duals, endings = best.duals, best.endings
         if witness is not None and witness is not best:

@@ -16,19 +16,27 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.linalg
 
-from engine.decomposition import Decomposition, Factor, Subworkload, basis
+from engine.arrays import Array
 from engine.errors import PlanError
-from engine.families import family
-from engine.family import Array, Family
-from engine.lifts import WholeDomain
 from engine.mechanisms.base import Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
-from engine.search import Cost, dense_bytes
-from engine.solvers import DualProblem, Options, Solution, Watch
-from engine.strategy import Strategy
-from engine.subworkload import SpaceSolution
+from engine.spaces import (
+    Cost,
+    Decomposition,
+    DualProblem,
+    Factor,
+    Options,
+    Solution,
+    SpaceSolution,
+    Strategy,
+    Subworkload,
+    Watch,
+    WholeDomain,
+    basis,
+    dense_bytes,
+)
 from engine.threads import threads_for
-from engine.workload import Workload
+from engine.workload import Family, Workload, family
 
 
 class AxisSolver:

@@ -14,13 +14,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from engine.decomposition import Decomposition
 from engine.errors import PlanError
 from engine.mechanisms.base import Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
-from engine.solved import Solved
-from engine.solvers import Options
-from engine.subworkload import SubworkloadSolver
+from engine.plans import Solved
+from engine.spaces import Decomposition, Options, SubworkloadSolver
 from engine.workload import Workload
 
 EMBEDDINGS = ("cells", "circle")

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Schema
-from engine.ledger import Ledger
+from engine.release import Ledger
 from tests.browser.conftest import Visit
 
 SCHEMA = Schema(

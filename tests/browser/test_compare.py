@@ -7,8 +7,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from engine import Budget, Schema, Workload, plan
-from pages.parts import link
-from pages.parts.state import Studio
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
 from tests.browser.conftest import ROOT, Visit
 
 

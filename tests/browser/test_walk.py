@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from engine import Attribute, Schema
-from engine.ledger import Ledger
+from engine.release import Ledger
 from tests.browser.conftest import ROOT, Visit
 
 

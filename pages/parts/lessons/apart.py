@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Schema, Workload, lesson_figures, plan
+from engine import Attribute, Schema, Workload, lessons, plan
 from engine.figures import budget_picture
-from engine.lessons import overlaps, smash, subsets
-from pages.parts import show
+from engine.lessons import attribute_sets, overlaps, smash
 from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
 from pages.parts.lessons.smashed import CITIES, REPLIES
-from pages.parts.state import Studio
+from pages.parts.shell import show
+from pages.parts.shell.state import Studio
 
 HOW = {"Tables as people ask for them": False, "What each table adds": True}
 
@@ -23,10 +23,10 @@ def picture() -> Shown:
     how = right.radio("Compare", list(HOW), horizontal=True, key="apart_how", persist_state="session")
     schema = Schema([Attribute.categorical("reply", REPLIES[:down]), Attribute.categorical("city", CITIES[:across])])
     workload = Workload(schema)
-    for space in subsets(schema.names):
+    for space in attribute_sets(schema.names):
         workload = workload.add(space, "marginal")
     studio = Studio(workload=workload)
-    show.picture(lesson_figures.overlap_picture(overlaps(schema, split=HOW[how])), key="overlaps")
+    show.picture(lessons.overlap_picture(overlaps(schema, split=HOW[how])), key="overlaps")
     costs = st.radio(
         "What it costs",
         ["The pieces of one query", "All cells of all tables"],
@@ -36,7 +36,7 @@ def picture() -> Shown:
     )
     if costs == "The pieces of one query":
         query = [[int(c >= 1 and (r == 0 or c == across - 1)) for c in range(across)] for r in range(down)]
-        show.picture(lesson_figures.cost_picture(smash(schema, query)), key="costs", config={"displayModeBar": False})
+        show.picture(lessons.cost_picture(smash(schema, query)), key="costs", config={"displayModeBar": False})
     else:
         found = budget_picture(plan(workload, studio.budget))
         show.picture(found, key="shares", config={"displayModeBar": False})

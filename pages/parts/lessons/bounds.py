@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Schema, Workload, strategy_figures
-from engine.lesson_strategies import FAMILIES, SIZES, contest
-from pages.parts import show
+from engine import Attribute, Schema, Workload, lessons
+from engine.lessons import FAMILIES, SIZES, contest
 from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
-from pages.parts.state import Studio
+from pages.parts.shell import show
+from pages.parts.shell.state import Studio
 
 SHARES = tuple(range(0, 101, 10))
 MEANINGS = {
@@ -36,8 +36,8 @@ def picture() -> Shown:
     bounds = {"singular value bound": found.bound(0.0)}
     if share:
         bounds[f"bound with the weights at {share}%"] = found.bound(share / 100)
-    show.picture(strategy_figures.contest_picture(found, bounds), key="bounds", config={"displayModeBar": False})
-    st.markdown(strategy_figures.proof_text(found, share / 100))
+    show.picture(lessons.contest_picture(found, bounds), key="bounds", config={"displayModeBar": False})
+    st.markdown(lessons.proof_text(found, share / 100))
     schema = Schema([Attribute.of_size("age", cells)])
     studio = Studio(workload=Workload(schema).add(["age"], name), options={"centers": "tuned"})
     script = lines(
@@ -45,7 +45,7 @@ def picture() -> Shown:
 found = contest({name!r}, {cells})
 print(found.bound(0.0), found.bound({share / 100!r}), found.bound())
 print(found.tried[-1].rmse, made.rmse)""",
-        engine__lesson_strategies="contest",
+        engine__lessons="contest",
     )
     return Shown(studio=studio, script=script)
 

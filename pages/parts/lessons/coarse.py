@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Budget, Workload, lesson_figures
+from engine import Budget, Workload, lessons
 from engine.lessons import two_analyses, yes_or_no
-from pages.parts import show
 from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
-from pages.parts.state import Studio
+from pages.parts.shell import show
+from pages.parts.shell.state import Studio
 
 FINE = ("all pairs", "the whole table")
 
@@ -23,7 +23,7 @@ def picture() -> Shown:
     ways = 2 if fine == FINE[0] else questions
     budget = Budget(pcost=1.0)
     found = two_analyses(questions, fine_ways=ways, budget=budget)
-    show.picture(lesson_figures.spends_picture(found), key="spends", config={"displayModeBar": False})
+    show.picture(lessons.spends_picture(found), key="spends", config={"displayModeBar": False})
     one, two = st.columns(2)
     one.metric(
         "Budget saved",

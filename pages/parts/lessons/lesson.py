@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import streamlit as st
 
 from engine.errors import EngineError
-from pages.parts import code, frame, plans, state
-from pages.parts.code import Script
-from pages.parts.state import Studio
-from pages.parts.words import trouble, words_of
+from pages.parts.jobs import plans
+from pages.parts.shell import code, frame, state
+from pages.parts.shell.code import Script
+from pages.parts.shell.state import Studio
+from pages.parts.shell.words import trouble, words_of
 
 ANSWERS, INSTRUCTOR = "learn_answers", "instructor"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Budget, Schema, Workload, lesson_figures
-from engine.charts import amount
+from engine import Attribute, Budget, Schema, Workload, lessons
 from engine.lessons import INVENTED, meanings, neighbours, outcomes
-from pages.parts import show
+from engine.texts import amount
 from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
-from pages.parts.state import Studio
+from pages.parts.shell import show
+from pages.parts.shell.state import Studio
 
 COSTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 DRAWS = 20
@@ -38,9 +38,9 @@ def picture() -> Shown:
     budget = Budget(pcost=pcost)
     right.button("Draw again", key="draw_again", on_click=draw_again, width="stretch")
     st.markdown(f"Every count gets noise with a standard error of **{amount(1 / budget.mu)} counts**.")
-    found = lesson_figures.outcomes_picture(list(INVENTED), list(INVENTED.values()), drawn(budget))
+    found = lessons.outcomes_picture(list(INVENTED), list(INVENTED.values()), drawn(budget))
     show.picture(found, key="outcomes")
-    show.picture(lesson_figures.neighbours_picture(neighbours(budget)), key="neighbours")
+    show.picture(lessons.neighbours_picture(neighbours(budget)), key="neighbours")
     st.markdown("**The same budget in every unit**")
     st.table(meanings(budget), hide_index=True, alt="The budget in every unit, in words")
     schema = Schema([Attribute.categorical("age", list(INVENTED))])

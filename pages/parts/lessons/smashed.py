@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Schema, Workload, lesson_figures
-from engine.families import Custom
+from engine import Attribute, Schema, Workload, lessons
 from engine.lessons import smash
-from pages.parts import show
+from engine.workload import Custom
 from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
-from pages.parts.state import Studio
+from pages.parts.shell import show
+from pages.parts.shell.state import Studio
 
 REPLIES = ("yes", "no", "unsure", "silent")
 CITIES = ("a", "b", "c", "d", "e")
@@ -46,7 +46,7 @@ def picture() -> Shown:
     step = st.select_slider(
         "Step", list(words), value=len(STEPS) - 1, format_func=words.get, key="smash_step", persist_state="session"
     )
-    show.picture(lesson_figures.smashed_picture(found, step), key="smashed", config={"displayModeBar": False})
+    show.picture(lessons.smashed_picture(found, step), key="smashed", config={"displayModeBar": False})
     if step == len(found.pieces) and found.misfit < 1e-9:
         st.markdown("All four pieces added up give the query again, cell by cell.")
     workload = Workload(schema).add(schema.names, Custom([[cell for row in query for cell in row]]))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Schema, Workload, strategy_figures
-from engine.lesson_strategies import SIZES, contest
-from pages.parts import show
+from engine import Attribute, Schema, Workload, lessons
+from engine.lessons import SIZES, contest
 from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
-from pages.parts.state import Studio
+from pages.parts.shell import show
+from pages.parts.shell.state import Studio
 
 
 def picture() -> Shown:
@@ -21,13 +21,11 @@ def picture() -> Shown:
     number = names.index(name)
     measured, errors = st.columns(2)
     with measured:
-        show.picture(strategy_figures.strategy_picture(found.tried[number]), key="strategy_rows")
+        show.picture(lessons.strategy_picture(found.tried[number]), key="strategy_rows")
     with errors:
-        show.picture(strategy_figures.range_errors_picture(found, number), key="strategy_errors")
+        show.picture(lessons.range_errors_picture(found, number), key="strategy_errors")
     bounds = {"no strategy can be below": found.bound()}
-    show.picture(
-        strategy_figures.contest_picture(found, bounds, name), key="strategies", config={"displayModeBar": False}
-    )
+    show.picture(lessons.contest_picture(found, bounds, name), key="strategies", config={"displayModeBar": False})
     schema = Schema([Attribute.of_size("age", cells)])
     studio = Studio(workload=Workload(schema).add(["age"], "range"), options={"centers": "tuned"})
     script = lines(
@@ -36,7 +34,7 @@ found = contest("range", {cells})
 for tried in found.tried:
     print(tried.name, tried.rmse)
 print(found.bound(), made.rmse)""",
-        engine__lesson_strategies="contest",
+        engine__lessons="contest",
     )
     return Shown(studio=studio, script=script)
 

@@ -1,0 +1,299 @@
+"""What several linear Gaussian mechanisms share: look first at what all of them would release anyway, then choose.
+
+The common mechanism M* of M_1, ..., M_n is a largest mechanism that is answerable from each of them; the residual M'_i
+is what is left to run when the choice falls on M_i.  M* and M'_i together have exactly the law and the cost of M_i.
+
+M* asks a basis of the queries that every M_i can answer.  If M_i answers them with covariance C_i, a Sigma of least
+trace with Sigma >= C_i for all i makes M* maximal (theorem 5.3), in any basis (theorem 5.2).  Ours is the one in which
+the C_i add up to the identity.  So the result depends neither on units nor on splitting a cell into cells that no
+mechanism tells apart; and two covariances commute, C_2 = I - C_1, where Stott's formula (theorem 5.4) takes the larger
+of two eigenvalues and keeps its relative accuracy however ill-conditioned the pair is.
+
+Three or more that do not commute have no formula.  The dual of  min tr Sigma, Sigma >= C_i  is  max sum_i tr(Y_i C_i)
+over Y_i >= 0, sum_i Y_i = I.  With Y_i = S^-1/2 A_i A_i^T S^-1/2, S = sum_i A_i A_i^T, it has no constraints, L-BFGS
+needs some hundred steps, and Sigma = sum_i C_i Y_i, raised until it is feasible, has a proven gap.
+
+Source: Xiao, Wang, Zhang and Kifer 2022, algorithms 1 and 3, section 7.5; the choice of basis and the dual are our own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+import scipy.optimize
+
+from engine.arrays import Array
+from engine.choice.linear import LinearMechanism, Recreation, recreation, remainder
+from engine.errors import PlanError
+
+EVALUATIONS = 400
+CENSUS_AGES = {
+    "Total": (0, 103),
+    "Age4": (0, 18, 45, 65, 103),
+    "Age9": (0, 5, 18, 25, 35, 45, 55, 65, 75, 103),
+    "Age23": (0, 5, 10, 15, 18, 20, 21, 22, 25, 30, 35, 40, 45, 50, 55, 60, 62, 65, 67, 70, 75, 80, 85, 103),
+}
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class CommonMechanism:
+    """The common mechanism of two or more linear mechanisms, with the residual of each.
+
+    Attributes
+    ----------
+    mechanisms : the originals.
+    common : M*, in standard form.
+    gap : no common mechanism that answers `common` has a trace smaller by more than this share; 0 but for rounding.
+
+    Guarantee: common <= M_i and common + residual_i = M_i, for privacy cost matrices, to 1e-9 of the cost of M_i.
+    Raises: PlanError unless there are two mechanisms or more, on the same cells.  Source: definitions 3.9 and 3.10.
+
+    >>> rows, columns = np.kron(np.eye(3), np.ones(3)), np.kron(np.ones(3), np.eye(3))
+    >>> both = CommonMechanism(LinearMechanism(rows), LinearMechanism(columns))
+    >>> both.common.covariance(np.ones((1, 9))).round(9), both.residuals[0].rank
+    (array([[3.]]), 2)
+    """
+
+    mechanisms: tuple[LinearMechanism, ...]
+    common: LinearMechanism
+    gap: float
+
+    def __init__(self, *mechanisms: LinearMechanism) -> None:
+        if len(mechanisms) < 2 or not all(isinstance(M, LinearMechanism) for M in mechanisms):
+            raise PlanError(f"{len(mechanisms)} arguments were given; give at least two LinearMechanism.")
+        cells = sorted({M.cells for M in mechanisms})
+        if len(cells) > 1:
+            raise PlanError(f"The mechanisms have {cells} cells; write them all on one domain.")
+        rows, gap = _common_rows(mechanisms)
+        for name, value in (("mechanisms", mechanisms), ("common", LinearMechanism(rows)), ("gap", gap)):
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def residuals(self) -> tuple[LinearMechanism, ...]:
+        """M'_i for every i, in standard form; run only the one that is chosen."""
+        return tuple(remainder(M, self.common) for M in self.mechanisms)
+
+    @property
+    def saved(self) -> float:
+        """Share of the budget, that of the dearest mechanism, that a separate look would take away.
+
+        The cost of M* itself, as the paper's "%PLB Saved" (section 7.2); `rules.reserved_look` is the cheapest
+        look of equal variances, which costs a little less.
+        """
+        return self.common.pcost / max(M.pcost for M in self.mechanisms)
+
+    @cached_property
+    def spends(self) -> tuple[tuple[float, float], ...]:
+        """(look, residual) of every choice; as decimals they add up to its pcost exactly.  A residual may cost 0."""
+        return tuple((p[0], p[1]) for p in _exact_spends([self.common.pcost], [M.pcost for M in self.mechanisms]))
+
+    def recreation(self, i: int) -> Recreation:
+        """Matrices that rebuild the output of mechanism i from those of `common` and `residuals[i]`."""
+        return recreation(self.mechanisms[i], self.common, self.residuals[i])
+
+    def recreate(self, i: int, common_answers: npt.ArrayLike, residual_answers: npt.ArrayLike) -> Array:
+        """The answers of mechanism i, shape (rows,) or (rows, draws), from those of `common` and `residuals[i]`.
+
+        Guarantee: the law is N(B_i x, Sigma_i - recreation(i).extra); extra is 0 if the rows are independent.
+        """
+        A, A_residual = self.recreation(i).maps
+        return np.asarray(A @ np.asarray(common_answers, float) + A_residual @ np.asarray(residual_answers, float))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Step:
+    """One run on the way to an analysis: the mechanism and what it spends, in pcost."""
+
+    mechanism: LinearMechanism
+    pcost: float
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class NestedChain:
+    """Looks that are refined one by one, to choose between analyses from coarse to fine.
+
+    looks[k] is common to analyses k, ..., n-1 and answerable from looks[k+1].  Analysis i ends path(i): the first look,
+    increments between looks, and the residual of analysis i.
+
+    Guarantee: the cost matrices of path(i) add up to that of analysis i, and the spends, as decimals, to its pcost.
+    Raises: PlanError if a look does not follow from the next one, so that no such order exists.  Source: section 7.5.3.
+
+    >>> chain = census_cascade(pcost=1.0)
+    >>> [len(chain.path(i)) for i in range(4)], [step.pcost for step in chain.path(1)]
+    ([2, 3, 4, 4], [0.0434782608696, 0.2065217391304, 0.75])
+    """
+
+    analyses: tuple[LinearMechanism, ...]
+    names: tuple[str, ...]
+    looks: tuple[LinearMechanism, ...]
+
+    def __init__(self, *analyses: LinearMechanism, names: Sequence[str] | None = None) -> None:
+        names = tuple(names or (f"analysis {i + 1}" for i in range(len(analyses))))
+        if len(analyses) < 2 or len(names) != len(analyses):
+            raise PlanError(f"{len(analyses)} analyses and {len(names)} names were given; give two or more of each.")
+        looks = tuple(CommonMechanism(*analyses[k:]).common for k in range(len(analyses) - 1))
+        for k, (look, finer) in enumerate(itertools.pairwise(looks)):
+            if not finer.answers(look):
+                raise PlanError(
+                    f"What {names[k]} shares with the later analyses does not follow from what {names[k + 1]} shares "
+                    "with those after it; order the analyses from coarse to fine, or compare them two at a time."
+                )
+        for name, value in (("analyses", analyses), ("names", names), ("looks", looks)):
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def increments(self) -> tuple[LinearMechanism, ...]:
+        """The first look, then what each later look adds to the one before."""
+        return self.looks[:1] + tuple(remainder(b, a) for a, b in itertools.pairwise(self.looks))
+
+    @cached_property
+    def residuals(self) -> tuple[LinearMechanism, ...]:
+        """What is left of each analysis after the last look on its path."""
+        last = len(self.looks) - 1
+        return tuple(remainder(M, self.looks[min(i, last)]) for i, M in enumerate(self.analyses))
+
+    @cached_property
+    def spends(self) -> tuple[tuple[float, ...], ...]:
+        """The spends of each path in pcost."""
+        return _exact_spends([look.pcost for look in self.looks], [M.pcost for M in self.analyses])
+
+    def path(self, i: int) -> tuple[Step, ...]:
+        """The steps that end with analysis i."""
+        mechanisms = (*self.increments[: i + 1], self.residuals[i])
+        return tuple(Step(mechanism=M, pcost=p) for M, p in zip(mechanisms, self.spends[i], strict=True))
+
+    def recreation(self, i: int) -> Recreation:
+        """Matrices that rebuild the output of analysis i from the outputs of path(i)."""
+        return recreation(self.analyses[i], *(step.mechanism for step in self.path(i)))
+
+
+def census_cascade(*, pcost: float) -> NestedChain:
+    """Total, Age4, Age9 and Age23 by sex on 103 ages x 2 sexes, each at the same cost.  Source: section 7.5.1."""
+    bins = [np.repeat(np.eye(len(edges) - 1), np.diff(edges), axis=1) for edges in CENSUS_AGES.values()]
+    analyses = [LinearMechanism(np.kron(b, np.eye(2)).astype(np.float64), np.eye(2 * len(b)) / pcost) for b in bins]
+    return NestedChain(*analyses, names=tuple(CENSUS_AGES))
+
+
+def _exact_spends(looks: Sequence[float], totals: Sequence[float]) -> tuple[tuple[float, ...], ...]:
+    """Spends of every path, decimal numbers of at most 15 digits: a float shows them as they are, so sums are exact."""
+    goals, levels = [Decimal(repr(total)) for total in totals], [Decimal(0)]
+    grid = Decimal(1).scaleb(max(goals).adjusted() - 14)
+    for k, look in enumerate(looks):
+        # no path may pass its total, even by the rounding of the look
+        levels.append(min((Decimal(repr(look)) / grid).quantize(Decimal(1), ROUND_CEILING) * grid, *goals[k:]))
+    steps = [b - a for a, b in itertools.pairwise(levels)]
+    paths = [(*steps[: i + 1], goal - levels[min(i + 1, len(looks))]) for i, goal in enumerate(goals)]
+    if any(Decimal(repr(float(step))) != step for path in paths for step in path):
+        raise PlanError(f"The costs {list(totals)} differ too much to be split exactly; bring them closer together.")
+    return tuple(tuple(map(float, path)) for path in paths)
+
+
+def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:
+    """Standard rows of the common mechanism, and its gap."""
+    V = _intersection(mechanisms)
+    if not len(V):
+        return V, 0.0
+    H = [V @ M.right_inverse for M in mechanisms]
+    while True:
+        # sum H_i H_i^T is never formed: the QR of its root keeps small variances accurate
+        Q, T = np.linalg.qr(np.hstack(H).T)
+        blocks = np.split(Q, np.cumsum([h.shape[1] for h in H])[:-1])
+        C = [block.T @ block for block in blocks]
+        kept = _undominated(C) if len(C) > 2 else list(range(len(C)))
+        if len(kept) == len(C):
+            break
+        H = [H[i] for i in kept]
+    sizes, P, gap = upper_bound(C)
+    basis = scipy.linalg.solve_triangular(T, V, trans="T")
+    return (P.T @ basis) / np.sqrt(sizes)[:, None], gap
+
+
+def _intersection(mechanisms: Sequence[LinearMechanism]) -> Array:
+    """Orthonormal basis of the queries that every mechanism can answer, shape (queries, cells)."""
+    first, *others = sorted(mechanisms, key=lambda M: M.rank)
+    V = first.row_space
+    for M in others:
+        # sines of principal angles; near 0 cosines lose half the digits, as do squared sines unless large ones go first
+        for limit in (1e-6, first.blur(M)):
+            outside = V - (V @ M.row_space.T) @ M.row_space
+            if np.linalg.norm(outside) > limit:
+                squares, U = np.linalg.eigh(outside @ outside.T)
+                V = U[:, squares <= limit**2].T @ V
+    return V
+
+
+def _undominated(C: Sequence[Array]) -> list[int]:
+    """Constraints that no other one implies; of equal ones the first."""
+    kept = list(range(len(C)))
+    for i in reversed(range(len(C))):
+        if any(np.linalg.eigvalsh(C[j] - C[i])[0] >= -1e-13 for j in kept if j != i):
+            kept.remove(i)
+    return kept
+
+
+def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
+    """A least-trace Sigma >= C_i, all shape (k, k): its eigenvalues, eigenvectors (columns) and proven relative gap.
+
+    >>> sizes, _, gap = upper_bound([np.diag([1.0, 3.0]), np.diag([2.0, 1.0])])
+    >>> sizes.tolist(), gap < 1e-12
+    ([2.0, 3.0], True)
+    """
+    # a mix that does not repeat eigenvalues shows the common eigenvectors, if there are any
+    _, P = np.linalg.eigh(np.sum([np.sqrt(i + 2.0) * c for i, c in enumerate(C)], axis=0))
+    turned = [P.T @ c @ P for c in C]
+    if max(np.abs(c - np.diag(np.diag(c))).max() for c in turned) <= 1e-12:
+        return np.max([np.diag(c) for c in turned], axis=0), P, 0.0
+    if len(C) == 2:
+        Sigma, bound = C[0] + _positive(C[1] - C[0]), 0.0  # theorem 5.4, (|D| + D) / 2 being the positive part of D
+    else:
+        product = np.sum([c @ y for c, y in zip(C, _dual(C), strict=True)], axis=0)
+        Sigma, bound = (product + product.T) / 2, float(np.trace(product))
+        for c in C:
+            Sigma = Sigma + _positive(c - Sigma)
+    sizes, P = np.linalg.eigh(Sigma)
+    return sizes, P, max(0.0, 1 - bound / float(np.trace(Sigma))) if bound else 0.0
+
+
+def _dual(C: Sequence[Array]) -> list[Array]:
+    n, k = len(C), len(C[0])
+
+    def split(point: Array) -> tuple[Array, Array, Array, Array, Array]:
+        A = point.reshape(n, k, k)
+        squares = A @ A.transpose(0, 2, 1)
+        sizes, V = np.linalg.eigh(squares.sum(axis=0))
+        r = 1 / np.sqrt(np.maximum(sizes, sizes[-1] * 1e-30))
+        return A, squares, (V * r) @ V.T, V, r
+
+    def value(point: Array) -> tuple[float, Array]:
+        A, squares, root, V, r = split(point)
+        pulled = [root @ c @ root for c in C]
+        mixed = sum(s @ root @ c for s, c in zip(squares, C, strict=True))
+        # the derivative of S^-1/2 is a divided difference in the eigenbasis of S
+        turned = V.T @ (mixed + mixed.T) @ V * (-np.outer(r, r) / np.add.outer(1 / r, 1 / r))
+        through = V @ turned @ V.T
+        slope = np.array([2 * (p + through) @ a for p, a in zip(pulled, A, strict=True)])
+        return -float(sum(np.sum(p * s) for p, s in zip(pulled, squares, strict=True))), -slope.ravel()
+
+    start = np.array([_positive(c, power=0.5) for c in C]).ravel()
+    found = scipy.optimize.minimize(
+        value,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxfun": EVALUATIONS, "maxcor": 20, "ftol": 0, "gtol": 1e-12},
+    )
+    _, squares, root, _, _ = split(found.x)
+    return [root @ s @ root for s in squares]
+
+
+def _positive(matrix: Array, power: float = 1.0) -> Array:
+    """The positive part of a symmetric matrix, to a power."""
+    sizes, V = np.linalg.eigh(matrix)
+    return np.asarray((V * np.maximum(sizes, 0.0) ** power) @ V.T)

@@ -1,0 +1,300 @@
+"""Linear Gaussian mechanisms M(x) = B x + N(0, Sigma), and which of them says more than another.
+
+The privacy cost matrix B^T Sigma^-1 B tells everything about M: its cost, and what can be answered from it.  Every
+mechanism is taken to its standard form S x + N(0, I) with independent rows S, S^T S being the cost matrix, and a right
+inverse R, S R = I.  In these coordinates the singular values of another mechanism's rows compare the two: 1 means
+"knows exactly as much".  So no decision about rank or order changes with units or noise levels.
+
+Source: Xiao, Wang, Zhang and Kifer, "Answering Private Linear Queries Adaptively using the Common Mechanism", 2022.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+
+from engine.arrays import Array
+from engine.errors import NotAnswerable, PlanError
+
+RANK = 1e-10  # singular values of the unit rows below this share of the largest are linear dependence
+ORDER = 1e-9  # relative excess of information that counts as rounding
+SHARE = 1e-10  # what is left of a direction, as a share of what the mechanism knows of it, that counts as nothing
+EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearMechanism:
+    """The mechanism M(x) = B x + N(0, Sigma) on tables x of counts.
+
+    Attributes
+    ----------
+    B : query rows, shape (rows, cells).  No rows at all is the mechanism that says nothing.
+    Sigma : positive definite noise covariance, shape (rows, rows), in counts^2; None becomes the identity.
+
+    Raises: PlanError if B is no finite matrix, or Sigma does not fit it or is no covariance.  Source: definition 2.3.
+
+    >>> LinearMechanism([[1, 1, 1]], [[2]]).pcost
+    0.5
+    """
+
+    B: Array
+    Sigma: Array = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        B = _matrix("B", self.B)
+        Sigma = np.eye(len(B)) if self.Sigma is None else _matrix("Sigma", self.Sigma)
+        if Sigma.shape != (len(B), len(B)):
+            raise PlanError(f"Sigma has shape {Sigma.shape}; for the {len(B)} rows of B it must be {(len(B),) * 2}.")
+        scale = np.sqrt(np.maximum(np.diag(Sigma), 0.0))
+        if not (scale > 0).all() or (np.abs(Sigma - Sigma.T) > 1e-9 * np.outer(scale, scale)).any():
+            raise PlanError("Sigma has a variance that is not above 0, or is not symmetric; give a covariance matrix.")
+        Sigma = (Sigma + Sigma.T) / 2
+        if _is_full(Sigma) and not _is_positive(_correlation(Sigma) - 8 * EPS * len(B) * np.eye(len(B))):
+            raise PlanError("Sigma is singular or indefinite; drop answers that others determine, or add noise.")
+        for name, array in (("B", B), ("Sigma", Sigma)):
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+    @property
+    def cells(self) -> int:
+        """Number of cells of the domain."""
+        return self.B.shape[1]
+
+    @property
+    def rank(self) -> int:
+        """Number of linearly independent query rows."""
+        return len(self.row_space)
+
+    @cached_property
+    def pcost(self) -> float:
+        """Largest diagonal entry of B^T Sigma^-1 B, rounded up at the 12th digit; rho = pcost / 2.
+
+        Digits past 1e-13 are rounding errors of the sum and no cost, so they do not push it up.  Source: lemma 2.4.
+
+        >>> LinearMechanism([[0.1]] * 10, np.eye(10) * 0.1).pcost
+        1.0
+        """
+        return round_up(float((self.whiten(self.B) ** 2).sum(axis=0).max()))
+
+    def privacy_cost_matrix(self) -> Array:
+        """B^T Sigma^-1 B, shape (cells, cells); a record of cell i costs its i-th diagonal entry."""
+        rows = self.whiten(self.B)
+        return np.asarray(rows.T @ rows)
+
+    def standardise(self) -> LinearMechanism:
+        """The equivalent mechanism with independent rows and identity covariance.  Source: algorithm 2, lemma 5.1."""
+        return LinearMechanism(self.standard_rows)
+
+    def answers(self, other: LinearMechanism) -> bool:
+        """Whether `other` follows from this mechanism's output without the data: its cost matrix is smaller.
+
+        Guarantee: the test is relative in every direction, so no noise level hides another.  Source: theorem 3.5.
+
+        >>> identity, total = LinearMechanism(np.eye(3)), LinearMechanism(np.ones((1, 3)), [[3]])
+        >>> identity.answers(total), total.answers(identity)
+        (True, False)
+        """
+        _same_cells(self, other)
+        if self._outside(other.row_space).max(initial=0.0) > self.blur(other):
+            return False
+        G = other.standard_rows @ self.right_inverse
+        slack = ORDER + 8 * EPS * float(np.linalg.norm(other.standard_rows) * np.linalg.norm(self.right_inverse))
+        gram = G @ G.T if len(G) < self.rank else G.T @ G
+        return _is_positive((1 + slack) ** 2 * np.eye(len(gram)) - gram)
+
+    def equivalent(self, other: LinearMechanism) -> bool:
+        """Whether both say the same at the same cost: each is answerable from the other.  Source: definition 3.6."""
+        return self.answers(other) and other.answers(self)
+
+    def estimates(self, queries: npt.ArrayLike) -> Array:
+        """The map from this mechanism's output to the best unbiased answers, shape (queries, rows).
+
+        Raises: NotAnswerable if a query is no combination of the rows of B.
+        """
+        return self.whiten(self._factors[0] @ self._coordinates(queries).T, transpose=True).T
+
+    def covariance(self, queries: npt.ArrayLike) -> Array:
+        """Covariance of the best unbiased answers to some query rows, shape (queries, queries), in counts^2.
+
+        Raises: NotAnswerable if a query is no combination of the rows of B.
+
+        >>> LinearMechanism(np.eye(3)).covariance([[1, 1, 1]])
+        array([[3.]])
+        """
+        H = self._coordinates(queries)
+        return np.asarray(H @ H.T)
+
+    @cached_property
+    def _directions(self) -> tuple[Array, float]:
+        lengths = np.linalg.norm(self.B, axis=1)
+        unit = self.B[lengths > 0] / lengths[lengths > 0, None]
+        if np.count_nonzero(unit, axis=0).max() <= 1:  # one histogram: orthogonal as it is
+            return unit, 1.0
+        Q, T, _ = scipy.linalg.qr(unit.T, mode="economic", pivoting=True, check_finite=False)
+        sizes = np.abs(np.diag(T))
+        rank = int(np.count_nonzero(sizes > RANK * sizes[0]))
+        return Q[:, :rank].T, float(sizes[rank - 1])
+
+    @property
+    def row_space(self) -> Array:
+        """Orthonormal basis of the span of the query rows, shape (rank, cells)."""
+        return self._directions[0]
+
+    @cached_property
+    def _factors(self) -> tuple[Array, Array]:
+        F = self.whiten(self.B) @ self.row_space.T
+        U, T = np.linalg.qr(F) if len(F) > self.rank or _is_full(F) else (np.eye(self.rank), F)
+        return U, T
+
+    @cached_property
+    def standard_rows(self) -> Array:
+        """S, shape (rank, cells)."""
+        return np.asarray(self._factors[1] @ self.row_space)
+
+    @cached_property
+    def right_inverse(self) -> Array:
+        """R, shape (cells, rank)."""
+        return np.asarray(scipy.linalg.solve_triangular(self._factors[1], self.row_space, trans="T").T)
+
+    @cached_property
+    def _lower(self) -> Array:
+        scale = np.sqrt(np.diag(self.Sigma))
+        return scale[:, None] * np.linalg.cholesky(_correlation(self.Sigma)) if _is_full(self.Sigma) else scale
+
+    def whiten(self, answers: Array, *, transpose: bool = False) -> Array:
+        """L^-1 times a matrix with one row per answer, Sigma = L L^T; or L^-T times it."""
+        if self._lower.ndim == 1:
+            return answers / self._lower[:, None]
+        factor = self._lower.T if transpose else self._lower
+        return np.asarray(scipy.linalg.solve_triangular(factor, answers, lower=not transpose))
+
+    def blur(self, other: LinearMechanism) -> float:
+        """The sine of an angle between the two row spaces that rounding alone can make."""
+        return ORDER / 8 + 8 * EPS * self.cells * (1 / self._directions[1] + 1 / other._directions[1])
+
+    def _outside(self, rows: Array) -> Array:
+        """How far every row is from the row space, shape (k,)."""
+        return np.asarray(np.linalg.norm(rows - (rows @ self.row_space.T) @ self.row_space, axis=1))
+
+    def _coordinates(self, queries: npt.ArrayLike) -> Array:
+        rows = _matrix("queries", queries)
+        if rows.shape[1] != self.cells:
+            raise PlanError(f"The queries have {rows.shape[1]} columns, but the domain has {self.cells} cells.")
+        outside = self._outside(rows) > self.blur(self) * np.linalg.norm(rows, axis=1)
+        if outside.any():
+            raise NotAnswerable(
+                f"Query row {int(np.argmax(outside))} is no combination of the {len(self.B)} rows of the mechanism; "
+                "ask for queries within its row space."
+            )
+        return np.asarray(rows @ self.right_inverse)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Recreation:
+    """How the outputs of several mechanisms together give the output of one.
+
+    maps : one matrix per part, shape (rows of the whole, rows of the part).
+    extra : covariance of data-free noise, shape (rows, rows), in counts^2, that makes the law that of the whole to the
+        letter.  It is zero unless rows of the whole are linearly dependent, and then leaving it out is only better.
+    """
+
+    maps: tuple[Array, ...]
+    extra: Array
+
+
+def residual(whole: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
+    """What must still be run after `part` to know all that `whole` says.  Source: algorithm 3, lemma 3.11.
+
+    Guarantee: the cost matrices of part and residual add up to that of the whole, to 1e-9 of its cost.
+    Raises: PlanError if `part` is not answerable from `whole`.
+
+    >>> total, cells = LinearMechanism(np.ones((1, 3)), [[3]]), LinearMechanism(np.eye(3))
+    >>> residual(cells, total).rank
+    2
+    """
+    if not whole.answers(part):
+        raise PlanError("The part is not answerable from the whole, so there is no residual; choose a noisier part.")
+    return remainder(whole, part)
+
+
+def remainder(whole: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
+    """`residual` for a part that is known to be answerable from the whole."""
+    G = part.whiten(part.B) @ whole.right_inverse
+    # what the part knows in standard coordinates, G^T G, has its spectrum in [0, 1]; off the rows of G it is 0
+    Q, T = np.linalg.qr(G.T, mode="complete") if len(G) < whole.rank else (np.eye(whole.rank), G.T)
+    T = T[: len(G)]
+    left, P = np.linalg.eigh(np.eye(len(T)) - T @ T.T)
+    rows = Q.T @ whole.standard_rows
+    known = np.sqrt(left[left > SHARE])[:, None] * (P[:, left > SHARE].T @ rows[: len(T)])
+    return LinearMechanism(np.vstack([known, rows[len(T) :]]))
+
+
+def recreation(whole: LinearMechanism, *parts: LinearMechanism) -> Recreation:
+    """The matrices that rebuild the output of `whole` from the outputs of `parts`.  Source: algorithm 4, theorem 5.5.
+
+    Guarantee: the sum of maps[p] times output p is unbiased, and with noise N(0, extra) has the law of the whole.
+    Raises: PlanError if the parts do not add up to the whole.
+
+    >>> total, cells = LinearMechanism(np.ones((1, 3)), [[3]]), LinearMechanism(np.eye(3))
+    >>> recreation(cells, total, residual(cells, total)).maps[0].round(9).T
+    array([[0.33333333, 0.33333333, 0.33333333]])
+    """
+    for part in parts:
+        _same_cells(whole, part)
+    whitened = [part.whiten(part.B) for part in parts]
+    shared = np.vstack([np.zeros((0, whole.cells)), *whitened]) @ whole.right_inverse
+    together = shared.T @ shared
+    outside = [whole._outside(rows).max(initial=0.0) / np.linalg.norm(rows) for rows in whitened if len(rows)]
+    if np.abs(together - np.eye(whole.rank)).max(initial=0.0) > 1e-7 or max(outside, default=0.0) > 1e-7:
+        raise PlanError("The parts do not add up to the whole; run every part, and each of them once.")
+    back = whole._factors[0] * whole._lower[:, None] if whole._lower.ndim == 1 else whole._lower @ whole._factors[0]
+    weights = np.split(back @ np.linalg.solve(together, shared.T), np.cumsum([len(r) for r in whitened])[:-1], axis=1)
+    maps = tuple(part.whiten(w.T, transpose=True).T for part, w in zip(parts, weights, strict=True))
+    return Recreation(maps=maps, extra=whole.Sigma - back @ back.T)
+
+
+def round_up(cost: float) -> float:
+    """A cost as a decimal number of 12 digits, rounded up once rounding errors below 1e-13 are forgiven.
+
+    >>> round_up(0.1 + 0.2), round_up(1 / 3)
+    (0.3, 0.333333333334)
+    """
+    value = Decimal(cost * (1 - 1e-13))
+    return float(value.quantize(Decimal(1).scaleb(value.adjusted() - 11), ROUND_CEILING)) if value else 0.0
+
+
+def _matrix(name: str, values: npt.ArrayLike) -> Array:
+    try:
+        matrix = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise PlanError(f"{name} is no matrix of numbers; give rows of equal length.") from None
+    if matrix.ndim != 2 or matrix.shape[1] == 0 or not np.isfinite(matrix).all():
+        raise PlanError(f"{name} has shape {matrix.shape}; it must be a matrix of finite numbers, a column or more.")
+    return matrix
+
+
+def _is_positive(matrix: Array) -> bool:
+    try:
+        np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def _is_full(Sigma: Array) -> bool:
+    return bool(np.count_nonzero(Sigma) > np.count_nonzero(np.diag(Sigma)))
+
+
+def _correlation(Sigma: Array) -> Array:
+    scale = np.sqrt(np.diag(Sigma))
+    return Sigma / scale[:, None] / scale[None, :]
+
+
+def _same_cells(one: LinearMechanism, other: LinearMechanism) -> None:
+    if one.cells != other.cells:
+        raise PlanError(f"The mechanisms have {one.cells} and {other.cells} cells; write them on one domain.")

@@ -1,0 +1,96 @@
+"""The look that several plans share, as a plan of its own, and whether plans can share one at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from engine.arrays import Array
+from engine.errors import PlanError
+from engine.plans import Block, Plan
+from engine.privacy import Budget
+from engine.spaces import Complement, Space, digest
+from engine.workload import Workload
+
+MECHANISM = "common part"
+
+
+def price(option: Plan) -> float:
+    """Return what an option takes from the budget: a plan its pcost, a look that is gone on to what it spends."""
+    return option.budget.pcost if option.mechanism == MECHANISM else option.pcost
+
+
+def look_plan(
+    options: Sequence[Plan],
+    blocks: Mapping[Space, Block],
+    spend: float,
+    max_records: int,
+    centers: Mapping[str, Array],
+    complements: Mapping[Space, Complement],
+) -> Plan:
+    """Return the look as a plan, for the groups of the options that it answers in full."""
+    groups = {(g.attributes, g.key): g for p in options for g in p.workload.groups}
+    used = {name for space in blocks for name in space}
+    made = Plan(
+        workload=Workload(options[0].schema, tuple(groups.values())),
+        budget=Budget(spend),
+        mechanism=MECHANISM,
+        options={"of": [p.hash for p in options]},
+        blocks=blocks,
+        bound=0.0,
+        statement="The common part of several plans; it is as good as they are.",
+        duals=(),
+        max_records=max_records,
+        centers={name: pi for name, pi in centers.items() if name in used},
+        complements={pair: c for pair, c in complements.items() if pair in blocks},
+    )
+    inside = [i for i, g in enumerate(made.workload.groups) if set(g.attributes) <= used and _answers(made, i)]
+    answered = tuple(made.workload.groups[i] for i in inside)
+    workload = Workload(made.schema, answered)
+    if not answered and () in blocks:
+        workload = workload.add((), "total")
+    return replace(made, workload=workload)
+
+
+def _answers(plan: Plan, group: int) -> bool:
+    return math.isfinite(plan.group_variance(group).total())
+
+
+def agreed_split(options: Sequence[Plan], names: Sequence[str]) -> tuple[dict[str, Array], dict[Space, Complement]]:
+    """Return the centers and complements of all plans together, or refuse when they stand for different functionals."""
+    whole = [p.mechanism for p in options if type(p) is not Plan]
+    if whole:
+        raise PlanError(
+            f"A plan by {whole[0]!r} measures whole tables, not residual spaces, so what it shares with others is not "
+            "known block by block. Plan with 'querysmasher', 'residualplanner' or 'wff'."
+        )
+    united = [name for name, p in zip(names, options, strict=True) if p.unions]
+    if united:
+        raise PlanError(
+            f"'{united[0]}' measures several residual spaces with one strategy, so what it shares with others is not "
+            'known space by space. Plan all options with the option centers="uniform".'
+        )
+    centers, complements = dict[str, Array](), dict[Space, Complement]()
+    for plan in options:
+        for name in {name for space in plan.blocks for name in space}:
+            pi = plan.centers.get(name)
+            others = [p for p in options if any(name in space for space in p.blocks)]
+            if any(digest(pi) != digest(p.centers.get(name)) for p in others):
+                raise PlanError(
+                    f"The plans split '{name}' at different centers, so that its residual spaces are not the same. "
+                    'Plan all options with the option centers="uniform".'
+                )
+            if pi is not None:
+                centers[name] = pi
+        for pair in (space for space in plan.blocks if len(space) == 2):
+            mine = plan.complements.get(pair)
+            keys = {c.key if (c := p.complements.get(pair)) else None for p in options if pair in p.blocks}
+            if len(keys) > 1:
+                raise PlanError(
+                    f"The plans split {' x '.join(pair)} in different ways, so that its residual spaces are not the "
+                    'same. Plan all options with the option centers="uniform".'
+                )
+            if mine is not None:
+                complements[pair] = mine
+    return centers, complements

@@ -1,0 +1,295 @@
+"""The rules of `engine.choice.rules` on plans: the choice between coarse and fine from a measured look.
+
+The nested rule needs no table of the whole domain: a plan knows the variance of every query of the primary analysis,
+whatever it was made for.  The general rule looks for tables of the whole domain that agree with the look, so that it
+serves small domains only, and says so.
+
+Source: Xiao, Wang, Zhang and Kifer 2022, section 6.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from engine.arrays import Array
+from engine.choice.common_plan import CommonPlan
+from engine.choice.linear import LinearMechanism
+from engine.choice.rules import ROUNDING, Decision, check_nested_options, spread_of_mechanisms
+from engine.errors import NotApplicable, PlanError
+from engine.plans import Block, Plan
+from engine.release import Counts, Measurement, apply_group, query_texts
+from engine.workload import Group, Schema
+
+MOST_QUERIES = 20_000_000  # of the primary analysis
+MOST_CELLS = 2_000  # of the whole domain, for the general rule
+MOST_ENTRIES = 20_000_000  # queries times cells, for the general rule
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NestedPlanRule:
+    """Take the finest plan that still serves the primary analysis: a share of its cells must stand out of the noise.
+
+    A cell stands out when its count is at least `snr` standard errors of the answer that a plan gives for it.
+
+    Attributes
+    ----------
+    common : the options; those after `primary`, in their order, are taken for finer and finer ones.
+    primary : number or name of the option whose queries must be served.
+    share, snr : x and y of the paper: the share of cells, in (0, 1], and the least signal-to-noise ratio, above 0.
+    sigmas : width of the confidence bounds in standard errors of the look; 0 decides by the estimate alone.
+
+    In a chain of choices, to look closer is judged by the analysis that comes next.
+
+    Raises
+    ------
+    PlanError : an option out of range.
+    NotApplicable : the look, or a finer plan, does not answer the primary analysis; the message says which group.
+
+    Source: section 6.2.
+    """
+
+    common: CommonPlan
+    primary: int | str = 0
+    share: float
+    snr: float
+    sigmas: float = 3.0
+
+    def __post_init__(self) -> None:
+        check_nested_options(share=self.share, snr=self.snr, sigmas=self.sigmas)
+        if not self.finer:
+            raise NotApplicable(
+                f"'{self.common.names[self._primary]}' is the last option, so there is none finer. Put the options in "
+                "order from coarse to fine, or take an earlier one as the primary analysis."
+            )
+        if self.queries > MOST_QUERIES:
+            raise NotApplicable(
+                f"The primary analysis has {self.queries:,} queries; the rule takes at most {MOST_QUERIES:,}. Choose a "
+                "coarser primary analysis."
+            )
+        _ = self._errors
+
+    @property
+    def _primary(self) -> int:
+        return self.common.position(self.primary)
+
+    @property
+    def finer(self) -> tuple[int, ...]:
+        """Numbers of the options that may be taken instead, from coarse to fine."""
+        return tuple(range(self._primary + 1, len(self.common.options)))
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Query groups of the primary analysis; those of weight zero ask for nothing and are left out."""
+        return tuple(g for g in self.common.options[self._primary].workload.groups if g.weight > 0)
+
+    @property
+    def queries(self) -> int:
+        """Number of cells that the rule counts."""
+        return sum(g.count for g in self.groups)
+
+    @property
+    def rule(self) -> Mapping[str, float | str]:
+        """The rule in words and numbers, for the ledger."""
+        name = self.common.names[self._primary]
+        return {"rule": "nested", "primary": name, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
+
+    @cached_property
+    def _errors(self) -> Mapping[int, Array]:
+        """Standard errors of all primary queries, in counts, shape (queries,), by plan."""
+        named = {id(p): f"option '{name}'" for name, p in self.common.analyses}
+        found = {}
+        for plan in (self.common.look, *map(self._judged, (self._primary, *self.finer))):
+            asked = replace(plan, workload=replace(plan.workload, groups=self.groups))
+            parts = []
+            for i, group in enumerate(self.groups):
+                variances = asked.variances(i)
+                if not np.isfinite(variances).all():
+                    where = named.get(id(plan), "the look")
+                    raise NotApplicable(
+                        f"The analyses are not nested: {where} does not answer the {group.family_text} queries on "
+                        f"{' x '.join(group.attributes) or 'the total'} of the primary analysis. Use the general rule, "
+                        "or choose plans that do."
+                    )
+                parts.append(np.sqrt(variances))
+            found[id(plan)] = np.concatenate(parts)
+        return found
+
+    def _judged(self, option: int) -> Plan:
+        """The plan that stands for an option: what a closer look would lead to next."""
+        later = self.common.following
+        return self.common.options[option] if later is None or option != 1 else later.options[0]
+
+    def errors(self, option: int | str | None = None) -> Array:
+        """Standard errors of the primary queries by an option, or by the look, in counts, shape (queries,)."""
+        plan = self.common.look if option is None else self._judged(self.common.position(option))
+        return self._errors[id(plan)]
+
+    def estimates(self, looked: Measurement) -> Array:
+        """The primary queries as the look answers them, in counts, shape (queries,)."""
+        if looked.plan.hash != self.common.look.hash:
+            raise PlanError("This measurement is of another look. Give the measurement that look() returned.")
+        asked = replace(looked, plan=self._look_plan)
+        return np.concatenate([asked.values(i) for i in range(len(self.groups))])
+
+    def decide(self, looked: Measurement) -> Decision:
+        """The verdict on a look; `choice` is the number of an option, or None to stop.
+
+        `shares` holds, for every finer option, the shares of cells that stand out by the lower and the upper bound.
+        """
+        low, high = self._bounds(self.estimates(looked))
+        shares = {f"{self.common.names[self._primary]}, upper": self._share(high, self._primary)}
+        for i in self.finer:
+            name = self.common.names[i]
+            shares |= {f"{name}, lower": self._share(low, i), f"{name}, upper": self._share(high, i)}
+        asked = f"the rule asks for {self.share:.1%} of {self.queries:,} cells above {self.snr:g} standard errors"
+        surely = [i for i in self.finer if self._share(low, i) >= self.share]
+        maybe = [i for i in self.finer if self._share(high, i) >= self.share]
+        coarse = self.common.names[self._primary]
+        if surely:
+            best, name = surely[-1], self.common.names[surely[-1]]
+            found = shares[f"{name}, lower"]
+            certain = maybe[-1] == best
+            doubt = "" if certain else f" {self.common.names[maybe[-1]]} may do as well, too close to tell;"
+            return _decision(
+                best, certain, shares, f"{name}: at least {found:.1%} stand out even there;{doubt} {asked}."
+            )
+        most = shares[f"{coarse}, upper"]
+        if most < self.share:
+            return _decision(None, True, shares, f"Stop: at most {most:.1%} stand out even in {coarse}; {asked}.")
+        first = self.common.names[self.finer[0]]
+        if not maybe:
+            best_share = max(shares[f"{self.common.names[i]}, upper"] for i in self.finer)
+            text = f"{coarse}: at most {best_share:.1%} would stand out in a finer one; {asked}."
+            return _decision(self._primary, True, shares, text)
+        low_share, high_share = shares[f"{first}, lower"], shares[f"{first}, upper"]
+        text = f"{coarse}, to be safe: {low_share:.1%} to {high_share:.1%} may stand out in {first}; {asked}."
+        return _decision(self._primary, False, shares, text)
+
+    def right(self, counts: Counts) -> int:
+        """The option that exact counts ask for; private, for rehearsals on simulated data only.
+
+        ``counts`` must hold the tables of all primary groups.
+        """
+        exact = [apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in self.groups]
+        fine = [i for i in self.finer if self._share(np.concatenate(exact), i) >= self.share]
+        return fine[-1] if fine else self._primary
+
+    def signal_to_noise(self, looked: Measurement, group: int, option: int | str) -> pd.DataFrame:
+        """Return one row a query of a primary group: what the look says of its signal-to-noise ratio in an option.
+
+        Columns: query (words), answer, low, high (counts), snr, snr_low, snr_high, stands_out (by the lower bound).
+        """
+        if not 0 <= group < len(self.groups):
+            raise PlanError(
+                f"There is no group {group!r}; the primary analysis has groups 0 to {len(self.groups) - 1}."
+            )
+        start = sum(g.count for g in self.groups[:group])
+        here = slice(start, start + self.groups[group].count)
+        answer = self.estimates(looked)[here]
+        width, errors = self.sigmas * self.errors()[here], self.errors(option)[here]
+        low, high = answer - width, answer + width
+        texts = query_texts(self._look_plan, group, 0, self.groups[group].count).to_numpy(zero_copy_only=False)
+        columns = {"query": texts, "answer": answer, "low": low, "high": high}
+        columns |= {"snr": answer / errors, "snr_low": low / errors, "snr_high": high / errors}
+        return pd.DataFrame(columns | {"stands_out": self._stand_out(low, errors)})
+
+    @cached_property
+    def _look_plan(self) -> Plan:
+        look = self.common.look
+        return replace(look, workload=replace(look.workload, groups=self.groups))
+
+    def _bounds(self, estimates: Array) -> tuple[Array, Array]:
+        width = self.sigmas * self.errors()
+        return estimates - width, estimates + width
+
+    def _stand_out(self, counts: Array, errors: Array) -> Array:
+        return np.asarray(counts / errors >= self.snr * (1 - ROUNDING))
+
+    def _share(self, counts: Array, option: int) -> float:
+        return float(self._stand_out(counts, self.errors(option)).mean())
+
+
+def spread_of_plans(
+    common: CommonPlan,
+    looked: Measurement,
+    *,
+    draws: int = 20,
+    seed: int = 0,
+    radius: float = 2.0,
+    max_records: float | None = None,
+) -> Decision:
+    """Choose by how far the answers of each option can still vary after a look, against its noise; see `spread_rule`.
+
+    Signal and noise of an option are the total variances of its workload's queries.
+
+    Raises
+    ------
+    NotApplicable : the domain, or what is asked on it, is too large to look for tables; the message says by how much.
+
+    Source: section 6.1, equation 2.
+    """
+    cells = common.look.schema.size
+    if common.following is not None:
+        raise NotApplicable("The general rule compares analyses; in a chain of choices use the nested rule.")
+    asked = max(p.workload.queries for p in common.options)
+    if cells > MOST_CELLS or asked * cells > MOST_ENTRIES:
+        raise NotApplicable(
+            f"The general rule looks for tables on the whole domain of {cells:,} cells with {asked:,} queries; it can "
+            f"do {MOST_CELLS:,} cells, and {MOST_ENTRIES:,} cells times queries. Use the nested rule."
+        )
+    blocks = common.look.blocks
+    rows = np.concatenate([domain_rows(common.look.schema, s, b) / b.noise for s, b in blocks.items()])
+    answers = np.concatenate([looked.answers_on_grid[s].ravel() * (b.grid / b.noise) for s, b in blocks.items()])
+    queries = [np.concatenate([rows_of_group(p.schema, g) for g in p.workload.groups]) for p in common.options]
+    noise = [p.rmse**2 * p.workload.queries for p in common.options]
+    found = spread_of_mechanisms(
+        look=LinearMechanism(rows),
+        queries=queries,
+        noise=noise,
+        answers=answers,
+        draws=draws,
+        seed=seed,
+        radius=radius,
+        max_records=max_records,
+    )
+    shares = {common.names[i]: found.shares[f"analysis {i + 1}"] for i in range(len(common.names))}
+    sentence = found.sentence
+    for i in reversed(range(len(common.names))):
+        sentence = sentence.replace(f"analysis {i + 1}", common.names[i])
+    return replace(found, shares=shares | {"radius": found.shares["radius"]}, sentence=sentence)
+
+
+def domain_rows(schema: Schema, space: Sequence[str], block: Block) -> Array:
+    """Return the strategy rows of a block on all cells of a small domain, shape (measurements, cells)."""
+    positions = [schema.names.index(name) for name in space]
+    factors = [(tuple(positions[a] for a in axes), s.rows) for axes, s in block.factors]
+    rows = _spread_out(schema, factors)
+    return rows if block.weights is None else rows * block.weights.reshape(-1, 1)
+
+
+def rows_of_group(schema: Schema, group: Group) -> Array:
+    """Return the query rows of a group on all cells of a small domain, shape (queries, cells)."""
+    positions = [schema.names.index(name) for name in group.attributes]
+    return _spread_out(
+        schema, [(tuple(positions[a] for a in part.axes), part.family.rows(part.sizes)) for part in group.parts]
+    )
+
+
+def _spread_out(schema: Schema, factors: Sequence[tuple[tuple[int, ...], Array]]) -> Array:
+    """Return rows of a product on some attributes as rows on all cells; the other attributes do not matter."""
+    sizes = schema.sizes(schema.names)
+    cell, out = np.indices(sizes).reshape(len(sizes), -1), np.ones((1, math.prod(sizes)))
+    for axes, rows in factors:
+        own = np.ravel_multi_index(tuple(cell[a] for a in axes), tuple(sizes[a] for a in axes))
+        out = (out[:, None, :] * rows[None, :, own]).reshape(-1, out.shape[1])
+    return out
+
+
+def _decision(choice: int | None, certain: bool, shares: dict[str, float], sentence: str) -> Decision:
+    return Decision(choice=choice, certain=certain, shares=shares, sentence=sentence)

@@ -1,0 +1,143 @@
+"""Other ways to choose between coarse and fine, beside the look that costs nothing: what they cost and would decide.
+
+For rehearsals on simulated or public counts alone: what is right is judged by exact counts.
+
+    separate look    the rule of section 6.2 on a look of its own that is as exact as the shared one
+    noisy total      a tenth of the budget for the number of records, and thresholds on it; section 7.5.2
+    exponential      a tenth of the budget for an exponential mechanism on the margins of the rule; section 1
+
+Thresholds are set where evenly spread records would just meet the rule.
+
+Source: Xiao, Wang, Zhang and Kifer 2022, sections 1, 7.2 and 7.5.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtr
+
+from engine.arrays import Array
+from engine.choice.plan_rule import NestedPlanRule, rows_of_group
+from engine.choice.rules import ROUNDING, exponential_probabilities, reserved_look
+from engine.errors import NotApplicable
+from engine.release import Counts, Measurement, apply_group
+from engine.workload import Group
+
+SHARE = 0.1  # of the budget, for rivals that must be paid
+MOST_CELLS = 512  # of the domain, to look for the cheapest separate look
+MOST_QUERIES = 200_000
+COLUMNS = ("way to choose", "costs extra (pcost)", "share of the budget", "takes", "right with probability")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Rivals of a look.
+
+    Attributes
+    ----------
+    table : one row a way to choose, with the columns of `COLUMNS`; what is not known is None.
+    right : name of the option that the exact counts ask for.
+    note : what could not be computed, in words; may be empty.
+    """
+
+    table: pd.DataFrame
+    right: str
+    note: str
+
+
+def compare_rivals(rule: NestedPlanRule, looked: Measurement, counts: Counts) -> Compared:
+    """Return what other ways to choose would have cost and decided.
+
+    ``counts`` are exact and hold the tables of all primary groups; they must be simulated or public.
+
+    Raises
+    ------
+    NotApplicable : a look that was released, or a primary analysis of too many queries.
+    """
+    if not looked.rehearsal:
+        raise NotApplicable("Rivals are judged by exact counts, so they are for rehearsals only.")
+    if rule.queries > MOST_QUERIES:
+        raise NotApplicable(f"Rivals are compared for at most {MOST_QUERIES:,} cells; there are {rule.queries:,}.")
+    names, primary = rule.common.names, rule.common.position(rule.primary)
+    options = (primary, *rule.finer)
+    budget = rule.common.options[primary].budget.pcost
+    exact = np.concatenate([apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in rule.groups])
+    right, decision = rule.right(counts), rule.decide(looked)
+    said = "stop" if decision.choice is None else names[decision.choice]
+    sure = 1.0 if decision.choice == right else 0.0
+    rows = [("the shared look", 0.0, 0.0, said, sure)]
+    separate, note = _separate(rule)
+    rows.append(("a separate look, as exact", separate, separate / budget, "as the shared look does", sure))
+    paid = SHARE * budget
+    for name, law in (
+        ("thresholds on a noisy total", _threshold_law(rule, counts.records, paid)),
+        ("exponential mechanism", _exponential_law(rule, exact, paid)),
+    ):
+        best = int(np.argmax(law))
+        takes = f"{names[options[best]]} ({law[best]:.0%})"
+        rows.append((name, paid, SHARE, takes, float(law[options.index(right)])))
+    return Compared(table=pd.DataFrame(rows, columns=list(COLUMNS)), right=names[right], note=note)
+
+
+def even_totals(rule: NestedPlanRule) -> list[float]:
+    """Return for every finer option the number of records, spread evenly over all cells, that just meets the rule."""
+    schema = rule.common.look.schema
+    even = []
+    for group in rule.groups:
+        sizes = schema.sizes(group.attributes)
+        table = np.full(sizes, 1.0 / math.prod(sizes))
+        even.append(apply_group(group, table, 0, group.count))
+    each = np.concatenate(even)
+    found = []
+    for option in rule.finer:
+        with np.errstate(divide="ignore"):
+            needed = np.where(each > 0, rule.snr * rule.errors(option) / each, math.inf)
+        found.append(float(np.quantile(needed, rule.share, method="inverted_cdf")))
+    return list(np.maximum.accumulate(found))
+
+
+def touched(group: Group) -> int:
+    """Return the largest number of queries of a group that one record can change."""
+    most = []
+    for part in group.parts:
+        touching = sum((rows != 0).sum(axis=0) for _, rows in part.family.chunks(part.sizes))
+        most.append(int(np.max(touching)))
+    return math.prod(most)
+
+
+def _separate(rule: NestedPlanRule) -> tuple[float, str]:
+    """Return the cost of a separate look in pcost, the cheapest where it can be found, and a note."""
+    look = rule.common.look
+    if look.schema.size > MOST_CELLS or rule.queries > MOST_CELLS:
+        return look.budget.pcost, (
+            f"The cheapest separate look is found for at most {MOST_CELLS:,} cells and queries; the cost shown is that "
+            "of the shared look run on its own."
+        )
+    rows = np.concatenate([rows_of_group(look.schema, g) for g in rule.groups])
+    found = reserved_look(rows, rule.errors() ** 2)
+    return min(float(found.mechanism.pcost), look.budget.pcost), ""
+
+
+def _threshold_law(rule: NestedPlanRule, records: int, pcost: float) -> Array:
+    """Return how likely each option is taken by thresholds on a Gaussian total, shape (options,)."""
+    passed = ndtr((records - np.array(even_totals(rule))) * math.sqrt(pcost))
+    return np.asarray(np.r_[1.0, passed] - np.r_[passed, 0.0])
+
+
+def _exponential_law(rule: NestedPlanRule, exact: Array, pcost: float) -> Array:
+    """Return how likely each option is taken by an exponential mechanism, shape (options,).
+
+    An option scores by how clearly it serves and the next one does not, in cells; every margin, and so the smaller of
+    two, changes by at most the queries that one record can change.
+    """
+    margins = [
+        float((exact / rule.errors(i) >= rule.snr * (1 - ROUNDING)).sum()) - rule.share * rule.queries
+        for i in rule.finer
+    ]
+    scores = np.minimum([math.inf, *margins], [*(-m for m in margins), math.inf])
+    sensitivity = sum(touched(g) for g in rule.groups)
+    return exponential_probabilities(scores, sensitivity=sensitivity, pcost=pcost)

@@ -1,0 +1,392 @@
+"""Look, decide, finish: a choice between analyses in steps on the ledger, each of which survives a crash.
+
+    look      spend -> draw -> save the common part, under the key of the look
+    decide    one note on the ledger: the rule, its verdict, what was chosen, and by whom if it was not the rule
+    finish    spend -> draw -> save what is left of the chosen plan; answers are then those of that plan alone
+
+Everything is found again from the ledger and its saved results: the file of a look holds the options as well.  A killed
+step is done again by calling it again; like any release, one that was killed between its spend and its save is lost,
+and only a new attempt, which spends again, repeats it.
+
+To stop is a decision too: the look's own answers are all there is.  It is the only one that may be followed by another,
+which then spends the rest of the option it takes.
+
+Privacy: a look and one residual cost each record its own cells in both, in all at most what the chosen plan costs; the
+choice between them is made from released numbers.  That is why each look is finished with one option only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from engine.choice.common_plan import CommonPlan
+from engine.choice.look_plan import price
+from engine.choice.rules import Decision
+from engine.choice.step_files import (
+    LOOK,
+    REST,
+    chosen_measurement,
+    look_measurement,
+    stored_look,
+    stored_rest,
+    write_look,
+    write_rest,
+)
+from engine.errors import BudgetExceeded, LedgerError, PlanError, ResultLost
+from engine.release import (
+    MEMORY_LIMIT,
+    Counts,
+    Intake,
+    Ledger,
+    Measurement,
+    Progress,
+    count,
+    draw,
+    release_key,
+    spend_draw_save,
+    teller,
+)
+
+STOP = "stop"
+Book = Ledger | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A decision as it stands on the ledger.
+
+    Attributes
+    ----------
+    option : name of the option taken, or "stop".
+    verdict : what the rule said, or None where there was no rule.
+    rule : name and numbers of the rule.
+    by, reason : who chose, and why, where it was not the rule; empty otherwise.
+    seq, utc : the row of the ledger.
+    """
+
+    option: str
+    verdict: str | None
+    rule: Mapping[str, Any]
+    by: str
+    reason: str
+    seq: int
+    utc: str
+
+    @property
+    def overridden(self) -> bool:
+        """Whether a person chose something else than the rule."""
+        return self.verdict is not None and self.verdict != self.option
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Steps:
+    """What was done so far with one look: what a page shows when it is opened again.
+
+    Attributes
+    ----------
+    common : the options.
+    look : the measured common part.
+    choices : the decisions so far, oldest first; only a "stop" can be followed by another.
+    finished : the measurement of the chosen plan, once it is there.
+    spent : what was spent for this look and all before it, in pcost as a decimal number.
+    lost : attempts at the last step whose result was spent for and never saved, and which may still be at work.
+    """
+
+    common: CommonPlan
+    look: Measurement
+    choices: tuple[Choice, ...]
+    finished: Measurement | None
+    spent: str
+    lost: tuple[int, ...] = ()
+
+    @property
+    def choice(self) -> Choice | None:
+        """The decision that holds."""
+        return self.choices[-1] if self.choices else None
+
+
+def look(
+    common: CommonPlan,
+    data: Any,
+    *,
+    dataset: str = "",
+    ledger: Book | None = None,
+    attempt: int = 1,
+    rehearsal: bool = False,
+    on_refused: str = "error",
+    progress: Progress | None = None,
+    intake: Callable[[Intake], object] | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Measurement:
+    """Measure what all options share; arguments and errors are those of `engine.release.measure.measure`.
+
+    The measurement's plan is `common.look`; its `key` names the look in `decide`, `finish` and `resume`.
+
+    Guarantee: spends `common.look.budget.pcost` exactly once; the same attempt returns the stored result.
+    """
+    tell = teller(progress)
+    if rehearsal:
+        _no_ledger(dataset, ledger)
+        counts = count(common.look, data, on_refused, tell, intake, memory_limit)
+        return look_measurement(common, draw(common.look, counts, tell), key="", dataset="", utc="", rehearsal=True)
+    book, key = _opened(dataset, ledger), look_key(common, dataset=dataset, attempt=attempt)
+    if book.find(key) is not None:
+        return resume(book, key).look
+    if CommonPlan.from_json(common.to_json()).spends != common.spends:
+        raise PlanError("These options do not come back from their file as they are. Nothing was spent; please report.")
+    hash_, cost = _hash(common, LOOK), common.look.budget.pcost
+    _check_left(book, dataset, min(price(p) for p in common.options))
+    counts = count(common.look, data, on_refused, tell, intake, memory_limit)
+    done = spend_draw_save(
+        common.look,
+        counts,
+        ledger=book,
+        spend=lambda: book.spend(dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK),
+        write=lambda file, receipt, answers: write_look(file, common, receipt, answers),
+    )
+    if done is None:
+        return resume(book, key).look
+    tell(1.0, "Looked")
+    return look_measurement(common, done[1], key=key, dataset=dataset, utc=done[0].utc, rehearsal=False)
+
+
+def decide(
+    ledger: Book,
+    key: str,
+    *,
+    option: int | str | None = None,
+    verdict: Decision | None = None,
+    rule: Mapping[str, Any] | None = None,
+    by: str = "",
+    reason: str = "",
+) -> Choice:
+    """Keep a decision about the look under a key on the ledger; it costs nothing.
+
+    Parameters
+    ----------
+    option : number or name of the option taken, or "stop"; None takes what the verdict says.
+    verdict, rule : what a rule said, and its name and numbers, such as {"rule": "nested", "share": 0.5, "snr": 5}.
+    by, reason : who decides, and why; needed when there is no verdict or the option is another one.
+
+    Guarantee: of two decisions at the same time one is refused; only "stop" can be followed by another decision.
+
+    Raises
+    ------
+    LedgerError : nothing was looked at under this key, or a decision is there already.
+    PlanError : no such option, or nobody is named who overrides the rule.
+    """
+    book = _book(ledger)
+    steps = resume(book, key)
+    if steps.choice is not None and steps.choice.option != STOP:
+        raise LedgerError(
+            f"'{steps.choice.option}' was chosen for this look in row {steps.choice.seq}; a choice cannot be taken "
+            "back. Finish it, or start a new look, which spends again."
+        )
+    said = None if verdict is None else STOP if verdict.choice is None else steps.common.names[verdict.choice]
+    if option is None and said is None:
+        raise PlanError("Nothing was chosen. Give an option, 'stop', or the verdict of a rule.")
+    taken = said if option is None else STOP if option == STOP else steps.common.names[steps.common.position(option)]
+    if steps.choice is not None and taken == STOP:
+        raise LedgerError("To stop was decided already; only an option can follow.")
+    if taken != said and not by.strip():
+        raise PlanError(f"The rule says {said!r}, {taken!r} was given. Say who decides against, or without, a rule.")
+    text = json.dumps(
+        {
+            "option": taken,
+            "verdict": said,
+            "certain": verdict.certain if verdict else None,
+            "shares": {name: round(value, 6) for name, value in verdict.shares.items()} if verdict else {},
+            "rule": dict(rule or {}),
+            "by": by.strip(),
+            "reason": reason.strip(),
+        },
+        ensure_ascii=False,
+        sort_keys=True,
+    )
+    book.note(dataset=steps.look.dataset, kind="decision", text=text, key=key, earlier=len(steps.choices))
+    return _choices(book, key)[-1]
+
+
+def finish(
+    ledger: Book,
+    key: str,
+    data: Any,
+    *,
+    attempt: int = 1,
+    on_refused: str = "error",
+    progress: Progress | None = None,
+    intake: Callable[[Intake], object] | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Measurement:
+    """Measure what is left of the option that was chosen for a look, and return the measurement of its plan.
+
+    Its `answers_on_grid` are those of this step; its estimates combine both steps, weighted by precision.  Where the
+    option was to look closer, it is the look of the next choice: decide and finish again under its `key`.
+
+    Parameters
+    ----------
+    attempt : a new number repeats a step whose result was lost; it spends the full cost of what is left again.
+
+    Guarantee: answers have the law of the chosen plan measured alone; look and this step together spend its pcost to
+    the last digit; the same attempt returns the stored result and never draws twice.
+
+    Raises
+    ------
+    LedgerError, BudgetExceeded, ResultLost, DataError : as for `measure`; also when there is no look or no choice.
+    """
+    book, tell = _book(ledger), teller(progress)
+    steps = resume(book, key)
+    choice = steps.choice
+    if choice is None or choice.option == STOP:
+        what = "Nothing was decided" if choice is None else "To stop was decided"
+        raise LedgerError(f"{what} about this look. Decide for one of {', '.join(steps.common.names)} first.")
+    common, i = steps.common, steps.common.names.index(choice.option)
+    left, rest_key = common.residuals[i], _rest_key(common, i, key, attempt)
+    cost = _left_to_spend(common, i, steps.spent, attempt)
+    if not left.blocks and cost == 0:
+        if not book.notes(kind="finish", key=key):
+            book.note(dataset=steps.look.dataset, kind="finish", text="Nothing was left to measure or spend.", key=key)
+        return chosen_measurement(common, i, steps.look, {}, key=key, utc=steps.look.utc)
+    if steps.finished is not None:
+        return steps.finished
+    hash_, dataset = _hash(common, f"{REST}{i}"), steps.look.dataset
+    if book.find(rest_key) is not None:
+        return stored_rest(book, common, i, rest_key)
+    _check_left(book, dataset, cost)
+    counts = _counted(common, i, data, on_refused, tell, intake, memory_limit)
+    done = spend_draw_save(
+        left,
+        counts,
+        ledger=book,
+        spend=lambda: book.spend(dataset=dataset, key=rest_key, pcost=cost, plan_hash=hash_, note=f"{REST} of {key}"),
+        write=lambda file, receipt, answers: write_rest(file, common, i, steps.look, receipt, answers),
+    )
+    if done is None:
+        return stored_rest(book, common, i, rest_key)
+    tell(1.0, "Released")
+    return chosen_measurement(common, i, steps.look, done[1], key=rest_key, utc=done[0].utc)
+
+
+def rehearse_finish(common: CommonPlan, looked: Measurement, data: Any, *, option: int | str) -> Measurement:
+    """Run the last step on simulated or public data, after a rehearsed look; nothing is spent or may be published."""
+    if not looked.rehearsal:
+        raise PlanError("This look was released, so its next step is a release too. Use decide and finish.")
+    i = common.position(option)
+    tell = teller(None)
+    counts = _counted(common, i, data, "error", tell, None, MEMORY_LIMIT)
+    answers = draw(common.residuals[i], counts, tell)
+    return chosen_measurement(common, i, looked, answers, key="", utc="")
+
+
+def resume(ledger: Book, key: str) -> Steps:
+    """Return everything that was done so far with the look under a key; reads no record and spends nothing.
+
+    Raises
+    ------
+    ResultLost : the look was spent but never saved.
+    LedgerError : nothing was ever spent under this key, it is no look, or a stored file is damaged.
+    """
+    book = _book(ledger)
+    common, found, spent = stored_look(book, key)
+    choices, finished, lost = _choices(book, key), None, list[int]()
+    if choices and choices[-1].option != STOP:
+        i, attempt = common.names.index(choices[-1].option), 1
+        if not common.residuals[i].blocks and _left_to_spend(common, i, spent, attempt) == 0:
+            finished = chosen_measurement(common, i, found, {}, key=key, utc=found.utc)
+        while finished is None and book.find(_rest_key(common, i, key, attempt)) is not None:
+            try:
+                finished = stored_rest(book, common, i, _rest_key(common, i, key, attempt))
+            except ResultLost:
+                lost.append(attempt)
+            attempt += 1
+    return Steps(common=common, look=found, choices=choices, finished=finished, spent=spent, lost=tuple(lost))
+
+
+def looks(ledger: Book, dataset: str) -> list[str]:
+    """Return the keys of all looks at a dataset, oldest first."""
+    rows = _book(ledger).rows()
+    return [r.key for r in rows if r.kind == "spend" and r.dataset == dataset and r.plan_hash.startswith(f"{LOOK}:")]
+
+
+def look_key(common: CommonPlan, *, dataset: str, attempt: int = 1) -> str:
+    """Return the key of a look: the same options on the same dataset are looked at once per attempt."""
+    return release_key(dataset=dataset, plan_hash=_hash(common, LOOK), attempt=attempt)
+
+
+def _hash(common: CommonPlan, step: str) -> str:
+    return f"{step}:{common.hash}"
+
+
+def _rest_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
+    dataset, *_ = key.rsplit("|", 2)
+    # the key of the look is part of it: two looks never share a residual
+    looked = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return release_key(dataset=dataset, plan_hash=f"{REST}{i}:{looked}:{common.hash}", attempt=attempt)
+
+
+def _left_to_spend(common: CommonPlan, i: int, spent: str, attempt: int) -> float:
+    """Return what the last step costs: the rest of the plan's pcost; all of its own when it is drawn once more."""
+    exact = Decimal(repr(price(common.options[i]))) - Decimal(spent)
+    if exact < 0 or Decimal(repr(float(exact))) != exact:
+        raise LedgerError("What the look spent does not fit these options; the file of the look was changed.")
+    return float(exact) if attempt == 1 else max(float(exact), common.residuals[i].pcost)
+
+
+def _check_left(book: Ledger, dataset: str, cost: float) -> None:
+    """Refuse before any record is read; the ledger would refuse as well, but later."""
+    left = book.status(dataset).left
+    if cost > left:
+        raise BudgetExceeded(
+            f"Dataset {dataset!r} has pcost {left!r} left; to finish takes {cost!r} at least. Nothing was spent. Plan "
+            "the options with a budget of at most what is left."
+        )
+
+
+def _opened(dataset: str, ledger: Book | None) -> Ledger:
+    if not dataset or ledger is None:
+        raise PlanError("A look is a release: it needs the dataset's name and a ledger. Or set rehearsal=True.")
+    return _book(ledger)
+
+
+def _book(ledger: Book) -> Ledger:
+    return ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+
+
+def _no_ledger(dataset: str, ledger: Book | None) -> None:
+    if dataset or ledger is not None:
+        raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or set rehearsal=False.")
+
+
+def _choices(book: Ledger, key: str) -> tuple[Choice, ...]:
+    found = []
+    for row in book.notes(kind="decision", key=key):
+        try:
+            data = json.loads(row.note)
+            given = {name: data[name] for name in ("option", "verdict", "rule", "by", "reason")}
+        except (ValueError, KeyError, TypeError):
+            raise LedgerError(
+                f"The decision in row {row.seq} cannot be read; it was not written by decide()."
+            ) from None
+        found.append(Choice(**given, seq=row.seq, utc=row.utc))
+    return tuple(found)
+
+
+def _counted(
+    common: CommonPlan,
+    i: int,
+    data: Any,
+    on_refused: str,
+    tell: Callable[[float, str], None],
+    intake: Callable[[Intake], object] | None,
+    memory_limit: int,
+) -> Counts:
+    left = common.residuals[i]
+    if not left.blocks:  # nothing is measured, so no record is read
+        return Counts(schema=left.schema, tables={}, records=0)
+    return count(left, data, on_refused, tell, intake, memory_limit)

@@ -1,0 +1,107 @@
+"""Charts: one picture with its table and alt text, in one look, and numbers as texts."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import plotly.graph_objects as go
+
+from engine.arrays import Array
+
+BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#7f7f7f"
+MAX_LABEL = 40  # characters of a text on an axis
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Picture:
+    """A figure and what must go with it.
+
+    Attributes
+    ----------
+    title : what is shown, in a few words.
+    figure : the plotly figure, without a title.
+    table : the same numbers.
+    alt : the takeaway in one sentence, for those who do not see the figure.
+    note : what the picture leaves out or how to read it; may be empty.
+    """
+
+    title: str
+    figure: go.Figure
+    table: pd.DataFrame
+    alt: str
+    note: str = ""
+
+
+def thinned(count: int, most: int) -> npt.NDArray[np.int64]:
+    return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
+
+
+def short(text: str, name: str) -> str:
+    """Text of a query without the name that the axis says already."""
+    return text.removeprefix(name).strip().removeprefix("= ") or text
+
+
+def fitting(texts: Sequence[str]) -> list[str]:
+    """Texts for an axis: cut to what fits while they stay different, and with no markup left in them."""
+    cut = [text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…" for text in texts]
+    return [html.escape(text) for text in (cut if len(set(cut)) == len(set(texts)) else texts)]
+
+
+def framed(figure: go.Figure) -> go.Figure:
+    return figure.update_layout(margin={"l": 10, "r": 10, "t": 30 if figure.layout.annotations else 10, "b": 10})
+
+
+def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str) -> go.Figure:
+    texts = fitting(labels)
+    bar = go.Bar(x=list(sizes), y=texts, orientation="h", marker_color=BLUE, hovertemplate=f"{hover}<extra></extra>")
+    figure = go.Figure(bar)
+    figure.update_layout(height=90 + 22 * len(texts), bargap=0.3)
+    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    figure.update_xaxes(title=axis)
+    return framed(figure)
+
+
+def line(errors: Array, labels: Sequence[str], name: str, *, connected: bool) -> go.Figure:
+    texts = fitting(labels)
+    figure = go.Figure(
+        go.Scatter(
+            x=texts,
+            y=errors,
+            mode="lines+markers" if connected and len(texts) <= 60 else "lines" if connected else "markers",
+            marker={"color": BLUE, "size": 8},
+            line={"color": BLUE},
+            hovertemplate=f"{html.escape(name)} %{{x}}<br>standard error %{{y:.4g}} counts<extra></extra>",
+        )
+    )
+    figure.update_xaxes(type="category", title=fitting([f"query on {name}"])[0], nticks=20)
+    figure.update_yaxes(title="standard error (counts)", rangemode="tozero")
+    return framed(figure)
+
+
+def heat_map(grid: Any, labels: Sequence[Sequence[str]], axes: Sequence[str], hover: str, unit: str) -> go.Figure:
+    rows, columns = (fitting(side) for side in labels)
+    bar = {"title": {"text": unit}, "thickness": 14}
+    heat = go.Heatmap(
+        z=grid,
+        x=columns,
+        y=rows,
+        colorscale="Cividis",
+        colorbar=bar,
+        hoverongaps=False,
+        hovertemplate=f"{hover}<extra></extra>",
+    )
+    figure = go.Figure(heat)
+    figure.update_layout(height=min(620, max(380, 140 + 18 * len(rows))))
+    across, down = (fitting([name])[0] for name in (axes[1], axes[0]))
+    figure.update_xaxes(type="category", title=across, nticks=16, automargin=True)
+    figure.update_yaxes(type="category", title=down, nticks=20, autorange="reversed", automargin=True)
+    return framed(figure)
+
+
+MAX_SIDE = 512

@@ -1,0 +1,123 @@
+"""Pictures of how good a plan is: where a variance comes from, what more budget brings, how far the best is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from engine.figures.charts import (
+    BLUE,
+    ORANGE,
+    Picture,
+    bars,
+    framed,
+)
+from engine.insight import MechanismBound, breakdown, breakdown_text, half_width
+from engine.plans import Plan
+from engine.release import quantile
+from engine.texts import amount, cost
+
+MAX_BARS = 30
+
+
+def budget_picture(plan: Plan) -> Picture:
+    """Share of the privacy budget that every residual space takes."""
+    found = plan.by_space().sort_values("share", ascending=False, kind="stable")
+    names = [" × ".join(a) or "(total)" for a in found["attributes"]]
+    table = found.assign(attributes=names).rename(columns={"noise": "noise (standard deviation, counts)"})
+    shares, labels = table["share"].tolist()[:MAX_BARS], names[:MAX_BARS]
+    rest = 1.0 - sum(shares)
+    if len(names) > MAX_BARS:
+        shares, labels = [*shares, rest], [*labels, f"{len(names) - MAX_BARS:,} smaller ones together"]
+    figure = bars(shares, labels, "share of the budget", "%{y}: %{x:.2%} of the budget")
+    figure.update_xaxes(tickformat=".0%")
+    return Picture(
+        title="Where the budget goes",
+        figure=figure,
+        table=table,
+        alt=f"The largest of {len(names):,} shares, {shares[0]:.1%}, goes to {names[0]}.",
+        note="A bar is one set of attributes: what its table says beyond all smaller tables.",
+    )
+
+
+MAX_SHARES = 16
+FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)  # of the present budget
+
+
+def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Picture:
+    """Share of every residual space in the variance of a query, or in the mean variance of a group."""
+    found = breakdown(plan, group, query)
+    names = [" × ".join(a) or "(total)" for a in found["attributes"]]
+    shares, labels = found["share"].tolist()[:MAX_SHARES], names[:MAX_SHARES]
+    if len(names) > MAX_SHARES:
+        shares, labels = [*shares, 1.0 - sum(shares)], [*labels, f"{len(names) - MAX_SHARES:,} smaller ones together"]
+    figure = bars(shares, labels, "share of the variance", "%{y}: %{x:.2%} of the variance")
+    figure.update_xaxes(tickformat=".0%")
+    what = "query" if query is not None else "group"
+    table = found.assign(attributes=names).rename(
+        columns={"variance": "variance (counts²)", "noise": "noise (standard deviation, counts)"}
+    )
+    return Picture(
+        title=f"Where the error of this {what} comes from",
+        figure=figure,
+        table=table,
+        alt=f"Shares of the variance: {breakdown_text(plan, group, query)}",
+        note="A bar is one set of attributes: what its table says beyond all smaller tables. The shares add up to all.",
+    )
+
+
+def interval_picture(plan: Plan, variance: float) -> Picture:
+    """How far the 95% interval of one query reaches at other budgets; ``variance`` is the present one, in counts^2."""
+    pcosts = plan.budget.pcost * np.array(FACTORS)
+    halves = half_width(plan, variance) / np.sqrt(np.array(FACTORS))
+    now = FACTORS.index(1.0)
+    figure = go.Figure()
+    figure.add_scatter(
+        x=pcosts,
+        y=halves,
+        mode="lines+markers",
+        line={"color": BLUE},
+        marker={"color": BLUE, "size": 7},
+        name="other budgets",
+        hovertemplate="pcost %{x:.4g}<br>answer ± %{y:.4g} counts<extra></extra>",
+    )
+    figure.add_scatter(
+        x=[pcosts[now]],
+        y=[halves[now]],
+        mode="markers",
+        marker={"color": ORANGE, "size": 14, "symbol": "diamond"},
+        name="this plan",
+        hovertemplate="pcost %{x:.4g}<br>answer ± %{y:.4g} counts<extra></extra>",
+    )
+    figure.update_xaxes(title="privacy cost (pcost)", type="log", tickvals=pcosts, ticktext=[cost(p) for p in pcosts])
+    figure.update_yaxes(title="interval ± (counts)", rangemode="tozero")
+    figure.update_layout(height=300, legend={"orientation": "h", "y": 1.15})
+    errors = halves / quantile(0.95, plan.budget.law)
+    table = pd.DataFrame({"pcost": pcosts, "standard error": errors, "95% interval ± (counts)": halves})
+    return Picture(
+        title="The interval at other budgets",
+        figure=framed(figure),
+        table=table,
+        alt=f"At a budget of {cost(plan.budget.pcost)} pcost the interval is ± {amount(halves[now])} counts; at four "
+        f"times that budget it is half as wide, ± {amount(halves[now] / 2.0)}.",
+        note="Half the error costs four times the budget.",
+    )
+
+
+def distance_picture(plan: Plan, bound: MechanismBound) -> Picture:
+    """Weighted RMSE of a plan beside what its class, and what any matrix mechanism, cannot go below."""
+    least, own = bound.rmse(plan), plan.certificate.lower_bound
+    sizes = [plan.weighted_rmse, own, least]
+    labels = ["this plan", "best of its class, at least", "any matrix mechanism, at least"]
+    figure = bars(sizes, labels, "weighted RMSE (counts)", "%{y}: %{x:.6g} counts")
+    table = pd.DataFrame({"what": labels, "weighted RMSE (counts)": sizes})
+    return Picture(
+        title="Distance to the best",
+        figure=figure,
+        table=table,
+        alt=f"This plan has a weighted RMSE of {amount(sizes[0])} counts; plans of its class have at least "
+        f"{amount(own)}, matrix mechanisms of any kind at least {amount(least)}.",
+        note=f"The bound for all matrix mechanisms was found by {bound.how}. How much of the distance lies in the "
+        "plan, and how much in the bound, is not known.",
+    )

@@ -1,0 +1,121 @@
+"""Figures of engine results as pure functions: each returns a picture with its table, its caption and its alt text.
+
+Standard errors are in counts, the unit of the answers.  Heat maps use Cividis, everything else the Okabe-Ito colours,
+and colour never tells anything alone.  At most 512 x 512 cells and 20,000 points are drawn; a thinned picture says so.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from engine.figures.charts import (
+    BLUE,
+    GREEN,
+    GREY,
+    MAX_SIDE,
+    ORANGE,
+    Picture,
+    fitting,
+    framed,
+)
+from engine.insight import Coverage
+from engine.texts import cost
+
+
+def spending_picture(total: float, spent: float, asked: float) -> Picture:
+    """Budget of a dataset in pcost: what was spent, what this release would spend, what would be left."""
+    left = total - spent
+    after = left - asked
+    pieces = [
+        (f"was spent: {cost(spent)}", spent, GREY, "/"),
+        (f"this release: {cost(asked)}{' (too much)' if after < 0 else ''}", min(asked, left), ORANGE, "x"),
+        (f"will be left: {cost(max(after, 0.0))}", max(after, 0.0), GREEN, ""),
+    ]
+    figure = go.Figure(
+        [
+            go.Bar(
+                x=[size],
+                y=["budget"],
+                name=text,
+                orientation="h",
+                marker={"color": color, "pattern": {"shape": shape}},
+                hovertemplate=f"{text} pcost<extra></extra>",
+            )
+            for text, size, color, shape in pieces
+        ]
+    )
+    figure.update_layout(barmode="stack", height=150, legend={"orientation": "h", "traceorder": "normal", "y": 1.6})
+    figure.update_xaxes(title="privacy cost (pcost)", range=[0, total])
+    figure.update_yaxes(showticklabels=False)
+    words = f"Of a budget of {cost(total)} pcost, {cost(spent)} was spent and this release takes {cost(asked)}; "
+    words += f"{cost(after)} will be left." if after >= 0 else "that is more than what is left."
+    table = pd.DataFrame({"part": ["was spent", "this release", "will be left"], "pcost": [spent, asked, after]})
+    return Picture(title="What this spends", figure=framed(figure), table=table, alt=words)
+
+
+def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
+    """Answers with their intervals, in counts; a column `truth`, which only a rehearsal may have, is drawn as well."""
+    shown = answers.head(MAX_SIDE)
+    half = (shown["high"] - shown["low"]) / 2
+    texts = fitting(shown["query"].tolist())
+    figure = go.Figure()
+    if "truth" in shown:
+        figure.add_scatter(
+            x=texts,
+            y=shown["truth"],
+            mode="markers",
+            name="truth",
+            marker={"color": ORANGE, "symbol": "line-ew-open", "size": 12, "line": {"width": 3}},
+        )
+    figure.add_scatter(
+        x=texts,
+        y=shown["answer"],
+        mode="markers",
+        name="noisy answer with interval",
+        marker={"color": BLUE, "size": 6},
+        error_y={"type": "data", "array": half, "color": BLUE, "thickness": 1.2, "width": 0},
+        hovertemplate="%{x}<br>%{y:,.1f} counts<extra></extra>",
+    )
+    figure.update_xaxes(type="category", nticks=16, automargin=True)
+    figure.update_yaxes(title="records (counts)")
+    figure.update_layout(legend={"orientation": "h", "y": 1.12})
+    if rehearsal:
+        mark = {"size": 64, "color": "rgba(127,127,127,0.35)"}
+        place = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "textangle": -20}
+        figure.add_annotation(text="REHEARSAL", showarrow=False, font=mark, **place)
+    covered = ""
+    if "truth" in shown:
+        inside = int(((shown["low"] <= shown["truth"]) & (shown["truth"] <= shown["high"])).sum())
+        covered = f" {inside:,} of the {len(shown):,} intervals drawn hold the truth."
+    kind = "Rehearsal on simulated records: noisy" if rehearsal else "Noisy"
+    alt = f"{kind} answers to {len(shown):,} queries.{covered}"
+    note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
+    return Picture(title="Answers", figure=framed(figure), table=answers, alt=alt, note=note)
+
+
+def coverage_picture(found: Coverage) -> Picture:
+    """Share of the intervals of many rehearsals that hold the truth, beside the share that was promised."""
+    table = found.table
+    figure = go.Figure()
+    figure.add_scatter(
+        x=table["promised"],
+        y=table["promised"],
+        mode="lines",
+        name="promised",
+        line={"color": GREY, "dash": "dash"},
+        hoverinfo="skip",
+    )
+    figure.add_scatter(
+        x=table["promised"],
+        y=table["found"],
+        mode="markers",
+        name="found, with what chance allows",
+        marker={"color": BLUE, "size": 10},
+        error_y={"type": "data", "array": table["by chance"], "color": BLUE},
+        hovertemplate="promised %{x:.0%}<br>found %{y:.2%}<extra></extra>",
+    )
+    figure.update_xaxes(title="promised share of intervals that hold the truth", tickformat=".0%")
+    figure.update_yaxes(title="share that did", tickformat=".0%")
+    figure.update_layout(legend={"orientation": "h", "y": 1.12})
+    return Picture(title="Do the intervals hold?", figure=framed(figure), table=table, alt=found.sentence)

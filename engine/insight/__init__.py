@@ -1,0 +1,96 @@
+"""Reading plans before a release: fitness for use, errors, two plans, what would help, mechanisms compared.
+
+To touch: a question about plans is one module of pure functions that return tables, numbers or sentences.
+"""
+
+from engine.insight.ask import (
+    Query,
+    box_query,
+    certificate_text,
+    counted_cells,
+    find_groups,
+    gap_text,
+    half_width,
+    page_of,
+    run_query,
+    with_truth,
+    workload_table,
+    written_query,
+)
+from engine.insight.breakdown import breakdown, breakdown_text, group_table, worst_error, worst_group, worst_query
+from engine.insight.compare import Comparison, compare, comparison, expected, label_of, variants
+from engine.insight.coverage import Coverage, coverage_check
+from engine.insight.fitness import (
+    MechanismBound,
+    bound_text,
+    budget_for_error,
+    error_at,
+    error_for,
+    how_exact,
+    mechanism_bound,
+    two_digits,
+    within_text,
+)
+from engine.insight.pair import SAMPLED, check_same_queries, losses, ratios
+from engine.insight.plan_diff import plan_diff, summary
+from engine.insight.published import ROWS, beside
+from engine.insight.spread import spread
+from engine.insight.targets import budget_for, share_within, tolerance_for
+from engine.insight.what_if import CHANGES, Change, Changed, Request, asked_text, can_be_coarser, effect
+
+__all__ = [
+    "CHANGES",
+    "ROWS",
+    "SAMPLED",
+    "Change",
+    "Changed",
+    "Comparison",
+    "Coverage",
+    "MechanismBound",
+    "Query",
+    "Request",
+    "asked_text",
+    "beside",
+    "bound_text",
+    "box_query",
+    "breakdown",
+    "breakdown_text",
+    "budget_for",
+    "budget_for_error",
+    "can_be_coarser",
+    "certificate_text",
+    "check_same_queries",
+    "compare",
+    "comparison",
+    "counted_cells",
+    "coverage_check",
+    "effect",
+    "error_at",
+    "error_for",
+    "expected",
+    "find_groups",
+    "gap_text",
+    "group_table",
+    "half_width",
+    "how_exact",
+    "label_of",
+    "losses",
+    "mechanism_bound",
+    "page_of",
+    "plan_diff",
+    "ratios",
+    "run_query",
+    "share_within",
+    "spread",
+    "summary",
+    "tolerance_for",
+    "two_digits",
+    "variants",
+    "with_truth",
+    "within_text",
+    "workload_table",
+    "worst_error",
+    "worst_group",
+    "worst_query",
+    "written_query",
+]

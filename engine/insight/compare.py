@@ -1,0 +1,310 @@
+"""Compare mechanisms on one workload, each in a process of its own with limits on time and memory.
+
+Plans hold no data, so what came of a request may be kept and shared: a comparison that asks the same again is instant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import resource
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import pandas as pd
+
+from engine.errors import Cancelled, EngineError, PlanError
+from engine.mechanisms import Forecast, check_request, forecast, known, mechanism_class, plan
+from engine.privacy import Budget
+from engine.spaces import exact_bound, global_bound, small_domain
+from engine.workload import Workload
+
+COLUMNS = ("mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status")
+KEPT = 256  # results that are kept
+BOUND = "bound"
+Choice = str | tuple[str, Mapping[str, Any]]
+Progress = Callable[[float, str], object]
+_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+_CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What a comparison found.
+
+    Attributes
+    ----------
+    frame : one row a mechanism, best first; see `compare`.
+    plans : the plan of every mechanism that has one, as JSON text, by the word in the column ``mechanism``.
+    bound : weighted RMSE, in counts, that no matrix mechanism whatsoever can go below.
+    statement : how the bound was found.
+    """
+
+    frame: pd.DataFrame
+    plans: Mapping[str, str]
+    bound: float
+    statement: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    label: str
+    name: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    workload: str
+    budget: Mapping[str, float]
+    time_limit: float
+    memory_limit: float
+
+    def key(self, job: _Job) -> str:
+        """Return the identity of one result; a longer time may give a better one, so the limits belong to it."""
+        content = [self.workload, self.budget, self.time_limit, self.memory_limit, job.name, dict(job.options)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def compare(
+    workload: Workload,
+    budget: Budget,
+    mechanisms: Sequence[Choice] | None = None,
+    *,
+    time_limit: float = 120.0,
+    memory_limit: float = 4e9,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Plan a workload with several mechanisms and say how each does; no data is touched.
+
+    Parameters
+    ----------
+    mechanisms : names, or (name, options) pairs; by default every mechanism with each of its variants.
+    time_limit, memory_limit : what one mechanism may take, in seconds and bytes; one that would take more says so.
+    jobs : processes at once; by default one a core.
+    progress : called with (fraction, text); returning False stops everything.
+
+    Returns
+    -------
+    DataFrame with one row a mechanism, best first: mechanism; rmse and max_std in counts; gap, the relative distance of
+    its weighted RMSE to the best known bound, which holds for all matrix mechanisms; seconds; peak_mb; status, "ok" or
+    the reason why there is no result.  A mechanism that fails never raises.
+
+    >>> from engine.schema import Attribute, Schema
+    >>> schema = Schema([Attribute.of_size("age", 4)])
+    >>> found = compare(Workload.all_ways(schema, ways=(1,)), Budget(pcost=1.0), ["wff", "nonsense"])
+    >>> found["status"].str[:13].tolist()
+    ['ok', 'There is no m']
+    """
+    return comparison(
+        workload,
+        budget,
+        mechanisms,
+        time_limit=time_limit,
+        memory_limit=memory_limit,
+        jobs=jobs,
+        progress=progress,
+    ).frame
+
+
+def comparison(
+    workload: Workload,
+    budget: Budget,
+    mechanisms: Sequence[Choice] | None = None,
+    *,
+    time_limit: float = 120.0,
+    memory_limit: float = 4e9,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Return the same as `compare` together with the plans and the bound."""
+    if not isinstance(workload, Workload) or not isinstance(budget, Budget):
+        raise PlanError("A comparison needs a Workload and a Budget, such as Budget(pcost=1.0).")
+    asked = _Request(
+        workload=workload.to_json(), budget=budget.to_dict(), time_limit=time_limit, memory_limit=memory_limit
+    )
+    results: dict[str, dict[str, Any]] = {}
+    waiting = [_Job(label=BOUND, name=BOUND, options={})]
+    for job in _jobs(mechanisms):
+        needed = _forecast(job, workload, budget, memory_limit)
+        if isinstance(needed, str):
+            results[job.label] = {"status": needed}
+        else:
+            waiting.append(job)
+    known = {job.label: _CACHE[asked.key(job)] for job in waiting if asked.key(job) in _CACHE}
+    left = [job for job in waiting if job.label not in known]
+    found = _run(list(left), asked, jobs or os.cpu_count() or 1, progress)
+    _CACHE.update((asked.key(job), found[job.label]) for job in left if found[job.label]["status"] == "ok")
+    while len(_CACHE) > KEPT:
+        _CACHE.popitem(last=False)
+    return _table(workload, results | known | found)
+
+
+def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comparison:
+    """Put the results side by side, each against the best bound."""
+    found = results[BOUND]
+    bound = math.sqrt(found.get("square", 0.0) / workload.queries)
+    rows, plans = [], {}
+    for label, result in results.items():
+        if label == BOUND:
+            continue
+        row = {"mechanism": label} | {k: v for k, v in result.items() if k in COLUMNS}
+        if "weighted_rmse" in result:
+            row["gap"] = result["weighted_rmse"] / bound - 1.0 if bound > 0 else math.nan
+            plans[label] = result["plan"]
+        rows.append(row)
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    return Comparison(
+        frame=frame.sort_values("rmse", kind="stable", na_position="last", ignore_index=True),
+        plans=plans,
+        bound=bound,
+        statement=found.get("statement", "No bound was found within the limits."),
+    )
+
+
+def _jobs(mechanisms: Sequence[Choice] | None) -> list[_Job]:
+    out = []
+    for choice in variants().values() if mechanisms is None else mechanisms:
+        name, options = (choice, {}) if isinstance(choice, str) else choice
+        out.append(_Job(label=label_of(name, options), name=name, options=dict(options)))
+    return out
+
+
+def label_of(name: str, options: Mapping[str, Any]) -> str:
+    """Return the word for a mechanism with options, as in the column ``mechanism``.
+
+    >>> label_of("querysmasher", {"centers": "tuned"})
+    'querysmasher (centers=tuned)'
+    """
+    words = ", ".join(f"{k}={v}" for k, v in options.items())
+    return f"{name} ({words})" if words else name
+
+
+def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Return every mechanism with each of its variants as (name, options), by label."""
+    return {label_of(m.name, options): (m.name, options) for m in known.MECHANISMS for options in m.variants}
+
+
+def expected(
+    workload: Workload, budget: Budget, mechanisms: Sequence[Choice] | None = None, *, memory_limit: float = 4e9
+) -> pd.DataFrame:
+    """Say what `compare` would take for every mechanism, without planning.
+
+    Returns
+    -------
+    DataFrame with columns mechanism, seconds, memory_mb (an upper bound) and status: "ok" or why it will not start.
+    """
+    rows: list[tuple[str, float, float, str]] = []
+    for job in _jobs(mechanisms):
+        found = _forecast(job, workload, budget, memory_limit)
+        if isinstance(found, str):
+            rows.append((job.label, math.nan, math.nan, found))
+        else:
+            rows.append((job.label, found.seconds, found.memory / 1e6, "ok"))
+    return pd.DataFrame(rows, columns=["mechanism", "seconds", "memory_mb", "status"])
+
+
+def _forecast(job: _Job, workload: Workload, budget: Budget, memory_limit: float) -> Forecast | str:
+    """Return what a job would take, or why it should not start."""
+    try:
+        check_request(workload, budget, mechanism_class(job.name).laws)
+        needed = forecast(workload, job.name, **job.options)
+    except EngineError as error:
+        return str(error)
+    if needed.memory > memory_limit:
+        return f"It would need about {needed.memory / 1e9:.1f} GB, more than the limit of {memory_limit / 1e9:.1f} GB."
+    return needed
+
+
+def _run(waiting: list[_Job], asked: _Request, jobs: int, progress: Progress | None) -> dict[str, dict[str, Any]]:
+    # a fork server has the engine imported once, so that a job starts in milliseconds
+    context: Any = multiprocessing.get_context(_METHOD)
+    if _METHOD == "forkserver":
+        context.set_forkserver_preload(["engine.insight.compare"])
+    running: dict[Connection, tuple[_Job, Any, float]] = {}
+    results: dict[str, dict[str, Any]] = {}
+    total = max(len(waiting), 1)
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                job = waiting.pop(0)
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_child, args=(sender, asked, job.name, dict(job.options)), daemon=True)
+                process.start()
+                sender.close()
+                running[receiver] = (job, process, time.monotonic())
+            text = ", ".join(job.label for job, _, _ in running.values())
+            fraction = 1.0 - (len(waiting) + len(running)) / total
+            if progress is not None and progress(fraction, f"Comparing: {text}") is False:
+                raise Cancelled("The comparison was cancelled.")
+            for ready in wait(list(running), timeout=0.2):
+                assert isinstance(ready, Connection)
+                job, process, _ = running.pop(ready)
+                results[job.label] = _result(ready)
+                process.join()
+            for receiver, (job, process, started) in list(running.items()):
+                # planning stops itself at the limit; a process that does not is ended
+                if time.monotonic() - started > asked.time_limit + 15.0:
+                    process.kill()
+                    del running[receiver]
+                    results[job.label] = {"status": f"It took more than {asked.time_limit:.0f} s and was ended."}
+    finally:
+        for _, process, _ in running.values():
+            process.kill()
+    return results
+
+
+def _result(receiver: Connection) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = receiver.recv()
+    except (EOFError, OSError):
+        return {"status": "Its process ended without a result, most likely for want of memory."}
+    return found
+
+
+def _child(sender: Connection, asked: _Request, name: str, options: dict[str, Any]) -> None:
+    """Do one job and send what came of it; runs in a process of its own."""
+    started = time.perf_counter()
+    try:
+        workload, budget = Workload.from_json(asked.workload), Budget.from_dict(asked.budget)
+        found = _bound(workload, budget) if name == BOUND else _planned(workload, budget, asked, name, options)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        sender.send(found | {"seconds": time.perf_counter() - started, "peak_mb": peak, "status": "ok"})
+    except EngineError as error:
+        sender.send({"status": str(error)})
+    except MemoryError:
+        sender.send({"status": f"It ran out of the memory limit of {asked.memory_limit / 1e9:.1f} GB."})
+    finally:
+        sender.close()
+
+
+def _planned(
+    workload: Workload, budget: Budget, asked: _Request, name: str, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    limits = {"time_limit": asked.time_limit, "memory_limit": asked.memory_limit}
+    made = plan(workload, budget, name, **limits, **options)
+    return {
+        "rmse": made.rmse,
+        "max_std": math.sqrt(made.max_variance),
+        "weighted_rmse": made.weighted_rmse,
+        "plan": made.to_json(),
+    }
+
+
+def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
+    if small_domain(workload):
+        square, how = exact_bound(workload, law=budget.law), "the dual of the problem on all cells at once"
+    else:
+        square, how = global_bound(workload, budget.law), "a product of test matrices, attribute by attribute"
+    return {
+        "square": square / budget.pcost,
+        "statement": f"No matrix mechanism whatsoever can go below the bound. It was found by {how}.",
+    }

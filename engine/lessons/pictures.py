@@ -1,0 +1,286 @@
+"""Pictures of the lessons as pure functions: each returns a figure with its table, its caption and its alt text."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from engine.arrays import Array
+from engine.figures import BLUE, GREEN, GREY, ORANGE, Picture, fitting, framed, heat_map
+from engine.lessons.numbers import Neighbours, Overlaps, Smashed, TwoAnalyses
+from engine.texts import amount, cost
+from engine.workload import Schema
+
+PANELS = 3  # pictures side by side
+DARK = -0.1  # Cividis from -1 to 1 is dark up to here
+
+
+def fraction(value: float, parts: int) -> str:
+    """Text of a number that is a whole number of parts.
+
+    >>> fraction(-1 / 6, 6), fraction(1e-17, 6), fraction(2.0, 6)
+    ('−1/6', '0', '2')
+    """
+    return str(Fraction(value).limit_denominator(max(parts, 1))).replace("-", "−")
+
+
+def smashed_picture(found: Smashed, pieces: int) -> Picture:
+    """Show a query on two attributes, its first pieces, and what they add up to, all as small tables."""
+    shown, added = found.pieces[:pieces], found.added(pieces)
+    panels = [("the query", found.query, found.schema.names)]
+    panels += [(f"piece: {p.name}", p.table, p.attributes) for p in shown]
+    panels += [("pieces so far, added up", added, found.schema.names)] if pieces else []
+    rows = -(-len(panels) // PANELS)
+    titles = [html.escape(title) for title, _, _ in panels]
+    figure = make_subplots(rows=rows, cols=PANELS, subplot_titles=titles, horizontal_spacing=0.09)
+    sizes = dict(zip(found.schema.names, found.query.shape, strict=True))
+    for number, (title, table, names) in enumerate(panels):
+        place = {"row": number // PANELS + 1, "col": number % PANELS + 1}
+        down, across = (n if name in names else 1 for name, n in sizes.items())
+        grid = np.reshape(table, (down, across))
+        texts = [fraction(v, found.query.size) for v in grid.ravel()]
+        row, column = np.indices(grid.shape).reshape(2, -1)
+        heat = go.Heatmap(
+            z=grid, colorscale="Cividis", zmin=-1, zmax=1, showscale=False, xgap=2, ygap=2, hoverinfo="skip"
+        )
+        numbers = go.Scatter(
+            x=column,
+            y=row,
+            text=texts,
+            mode="text",
+            # black or white, whichever stands out from the colour of the cell
+            textfont={"size": 16, "color": ["black" if v > DARK else "white" for v in grid.ravel()]},
+            hovertemplate=f"{html.escape(title)}<br>%{{text}}<extra></extra>",
+            showlegend=False,
+        )
+        figure.add_trace(heat, **place)
+        figure.add_trace(numbers, **place)
+        for axis, name, n in zip(("y", "x"), sizes, sizes.values(), strict=True):
+            labels = _cells(found.schema, name) if name in names else []
+            # every panel has room for the whole table, so that cells have one size
+            ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
+            extent = [n - 0.5, -0.5] if axis == "y" else [-0.5, n - 0.5]
+            {"x": figure.update_xaxes, "y": figure.update_yaxes}[axis](**ticks, range=extent, **place)
+    figure.update_layout(height=80 + rows * (70 + 44 * found.query.shape[0]))
+    left = float(np.max(np.abs(added - found.query)))
+    complete = pieces == len(found.pieces)
+    words = (
+        "they are the query again" if complete else f"a cell is still off by up to {fraction(left, found.query.size)}"
+    )
+    named = ", ".join(p.name for p in shown) or "none"
+    return Picture(
+        title="A query and its pieces",
+        figure=framed(figure).update_layout(margin_t=40),
+        table=_coefficients(found, pieces),
+        alt=f"The query's table beside its pieces so far ({named}); added up, {words}.",
+        note="Bright cells add, dark cells take away. A piece adds up to 0 along each of its attributes.",
+    )
+
+
+def overlap_picture(found: Overlaps) -> Picture:
+    """Cosines between the cells of all tables as a heat map."""
+    labels = [f"{table}: {label}" for table, label in zip(found.tables, found.labels, strict=True)]
+    shown = np.where(np.abs(found.cosines) < 1e-12, 0.0, found.cosines)
+    across = list(found.labels) if len(set(found.labels)) == len(labels) else labels
+    figure = heat_map(shown, [labels, across], ["", ""], "%{y}<br>%{x}<br>cosine %{z:.3f}", "cosine")
+    figure.update_traces(zmin=-1, zmax=1, xgap=1, ygap=1)
+    starts = [i for i in range(1, len(labels)) if found.tables[i] != found.tables[i - 1]]
+    for place in (i - 0.5 for i in starts):  # lines between the tables
+        figure.add_vline(x=place, line={"color": ORANGE, "width": 2})
+        figure.add_hline(y=place, line={"color": ORANGE, "width": 2})
+    figure.update_xaxes(nticks=len(labels))
+    figure.update_yaxes(nticks=len(labels))
+    tables = list(dict.fromkeys(found.tables))
+    apart = found.largest < 1e-9
+    words = (
+        "every cosine between different tables is 0: the blocks on the diagonal stand alone"
+        if apart
+        else f"cosines between different tables reach {found.largest:.2f}: the tables repeat each other"
+    )
+    table = pd.DataFrame(shown, columns=labels)
+    table.insert(0, "query", labels)
+    return Picture(
+        title="How much the queries of all tables overlap",
+        figure=figure,
+        table=table,
+        alt=f"Heat map of {len(labels)} queries from {len(tables)} tables; {words}.",
+        note="Cosine 1: the same question. 0: nothing in common. Lines separate the tables.",
+    )
+
+
+def cost_picture(found: Smashed) -> Picture:
+    """Privacy cost of each piece of a query, answered alone with noise of standard deviation 1."""
+    names, costs = [p.name for p in found.pieces], [p.cost for p in found.pieces]
+    figure = _bars(names, costs, "privacy cost (pcost) at a standard error of 1 count", "%{x:.4g} pcost")
+    dearest = max(found.pieces, key=lambda p: p.cost)
+    return Picture(
+        title="What each piece costs on its own",
+        figure=figure,
+        table=pd.DataFrame({"piece": names, "pcost": costs}),
+        alt=f"Bars of the cost of {len(names)} pieces; the dearest is {dearest.name} with {cost(dearest.cost)} pcost.",
+        note="The square of a piece's largest coefficient: how far one record can move its answer.",
+    )
+
+
+def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) -> Picture:
+    """Releases that could come out, shape (draws, cells), as dots, the last one as a line, beside the true counts."""
+    draws, texts = len(drawn), fitting(names)
+    figure = go.Figure()
+    # the draws stand side by side in their order, so that none hides another
+    places = np.arange(len(counts)) + np.linspace(-0.35, 0.35, draws)[:, None]
+    figure.add_scatter(
+        x=places.ravel(),
+        y=drawn.ravel(),
+        mode="markers",
+        name=f"{draws} releases that could come out",
+        marker={"color": BLUE, "size": 6},
+        customdata=texts * draws,
+        hovertemplate="%{customdata}<br>%{y:.1f}<extra>one release</extra>",
+    )
+    figure.add_scatter(
+        x=places[-1],
+        y=drawn[-1],
+        mode="lines+markers",
+        name="one of them",
+        line={"color": ORANGE, "width": 2, "dash": "dot"},
+        marker={"size": 9, "symbol": "diamond"},
+    )
+    figure.add_scatter(
+        x=[p for i in range(len(counts)) for p in (i - 0.4, i + 0.4, None)],
+        y=[v for count in counts for v in (count, count, None)],
+        mode="lines",
+        name="true count (invented)",
+        line={"color": GREEN, "width": 3},
+        hovertemplate="true count %{y}<extra></extra>",
+    )
+    figure.update_xaxes(tickvals=list(range(len(counts))), ticktext=texts, title="age", showgrid=False)
+    figure.update_yaxes(title="records (counts)")
+    figure.update_layout(height=400, legend={"orientation": "h", "y": 1.15})
+    table = pd.DataFrame(drawn.T, columns=[f"release {i + 1}" for i in range(draws)])
+    table.insert(0, "true count", list(counts))
+    table.insert(0, "age", list(names))
+    off = np.abs(drawn - np.asarray(counts))
+    return Picture(
+        title="Releases that could come out",
+        figure=framed(figure).update_layout(margin_t=40),
+        table=table,
+        alt=f"{draws} noisy histograms of {len(counts)} invented counts; half of the answers are off by less than "
+        f"{amount(float(np.median(off)))}, the worst by {amount(float(off.max()))}.",
+        note="Only one of them would ever be published.",
+    )
+
+
+def neighbours_picture(found: Neighbours) -> Picture:
+    """The laws of one noisy count without and with one person, overlapping."""
+    figure = go.Figure()
+    for name, law, color, dash in (
+        ("without the person", found.without, BLUE, "solid"),
+        ("with the person", found.with_one, ORANGE, "dash"),
+    ):
+        figure.add_scatter(
+            x=found.values,
+            y=law,
+            mode="lines",
+            name=name,
+            fill="tozeroy",
+            line={"color": color, "dash": dash, "width": 2.5},
+            hovertemplate="%{x:.2f} counts from the true count<extra></extra>",
+        )
+    figure.update_xaxes(title="published count minus the true count without the person (counts)")
+    figure.update_yaxes(title="how likely", showticklabels=False, rangemode="tozero")
+    figure.update_layout(height=340, legend={"orientation": "h", "y": 1.15})
+    table = pd.DataFrame(
+        {"noisy count": found.values, "density without": found.without, "density with": found.with_one}
+    )
+    return Picture(
+        title="The same release with and without one person",
+        figure=framed(figure).update_layout(margin_t=40),
+        table=table,
+        alt=f"Two bell curves one count apart; whoever guesses from the answer whether the person is in the data is "
+        f"right at most {guess_text(found)} of the time.",
+        note="The more the curves overlap, the less an answer says about the person.",
+    )
+
+
+def guess_text(found: Neighbours) -> str:
+    """Text of the best guesser's share, rounded up.
+
+    >>> from engine.lessons import neighbours
+    >>> from engine.privacy import Budget
+    >>> guess_text(neighbours(Budget(pcost=1.0)))
+    '69.2%'
+    """
+    return f"{min(np.ceil(1000 * found.guess) / 10, 100.0):g}%"
+
+
+def spends_picture(found: TwoAnalyses) -> Picture:
+    """Cost of looking first and deciding then: with what both analyses share, and with a separate look."""
+    table = found.spends()
+    figure = go.Figure()
+    for name, label, color, shape in (("look", "the look", ORANGE, "x"), ("rest", "the rest", BLUE, "")):
+        figure.add_bar(
+            x=table[name],
+            y=table["path"],
+            name=label,
+            orientation="h",
+            marker={"color": color, "pattern": {"shape": shape}},
+            hovertemplate=f"{label}: %{{x:.4g}} pcost<extra></extra>",
+        )
+    budget = found.fine.pcost
+    figure.add_shape(type="line", x0=budget, x1=budget, y0=0, y1=1, yref="paper", line={"color": GREY, "dash": "dash"})
+    figure.add_annotation(
+        x=budget, y=1.0, yref="paper", yanchor="bottom", showarrow=False, text=f"budget {cost(budget)}"
+    )
+    figure.update_layout(barmode="stack", height=300, legend={"orientation": "h", "y": 1.25, "traceorder": "normal"})
+    figure.update_xaxes(title="privacy cost (pcost)", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    look = table["look"].iloc[0]
+    return Picture(
+        title="Look first, decide then",
+        figure=framed(figure).update_layout(margin_t=60),
+        table=table,
+        alt=f"A shared look of {cost(look)} pcost and the rest make {cost(table['all'].iloc[0])}; a separate look as "
+        f"exact as that would make {cost(table['all'].iloc[1])}, {found.shared.saved:.1%} of the budget more.",
+    )
+
+
+def _bars(names: Sequence[str], sizes: Sequence[float], axis: str, hover: str) -> go.Figure:
+    bar = go.Bar(
+        x=list(sizes),
+        y=fitting(list(names)),
+        orientation="h",
+        marker_color=BLUE,
+        text=[amount(size) for size in sizes],
+        textposition="auto",
+        hovertemplate=f"%{{y}}: {hover}<extra></extra>",
+    )
+    figure = go.Figure(bar)
+    figure.update_layout(height=90 + 34 * len(names), bargap=0.3)
+    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    figure.update_xaxes(title=axis)
+    return framed(figure)
+
+
+def _cells(schema: Schema, name: str) -> list[str]:
+    return fitting([schema[name].label(i) for i in range(schema[name].size)])
+
+
+def _coefficients(found: Smashed, pieces: int) -> pd.DataFrame:
+    """One row a cell: the query, every piece shown so far, and their sum."""
+    cells = [_cells(found.schema, name) for name in found.schema.names]
+    index = np.indices(found.query.shape).reshape(len(cells), -1)
+    columns = {name: [own[i] for i in along] for name, own, along in zip(found.schema.names, cells, index, strict=True)}
+    size = found.query.size
+
+    def texts(table: Array) -> list[str]:
+        return [fraction(v, size) for v in table.ravel()]
+
+    out = {**columns, "query": texts(found.query)}
+    out |= {f"piece {p.name}": texts(p.spread) for p in found.pieces[:pieces]}
+    return pd.DataFrame(out | {"added up": texts(found.added(pieces))})

@@ -1,0 +1,237 @@
+"""OPT_0 and OPT_kron: the best strategy for one Gram, and the best product of small strategies for a workload.
+
+The squared error of a product strategy is a sum over groups of products over units, so with all units but one held
+fixed it is that of an explicit workload on the one: its Gram is the sum of the unit's Grams, each weighted by what its
+groups cost elsewhere.  Units are improved in turn until nothing moves.
+
+Source: HDMM, sections 4.2, 4.3, 6.1 and 6.2 (definition 18, equation 6.2).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.mechanisms.hdmm.p_identity import PIdentity, default_p, p_identity_strategy
+from engine.mechanisms.hdmm.product_grams import ProductGrams
+from engine.spaces import DualProblem, Factor, Options, WholeDomain
+from engine.threads import threads_for
+
+SWEEPS = 50
+MIXTURE = 0.4  # of the identity beside the total: with more, product searches stay where no total is measured
+SETTLED = 1e-7  # a sweep that lowers the squared error by less ends the search
+Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GaussianStrategy:
+    """A strategy for Gaussian noise on one Gram, with its certificate.
+
+    Attributes
+    ----------
+    rows : B, shape (measurements, cells); the largest L2 norm of a column is 1.
+    pinv : B^+, shape (cells, measurements), on the span of the workload.
+    value : tr((B^T B)^+ G), the squared error at pcost 1, in counts^2.
+    bound : no matrix mechanism whatsoever has a smaller one.
+    dual : the weights that prove it.
+    status : how the search ended.
+    """
+
+    rows: Array
+    pinv: Array
+    value: float
+    bound: float
+    dual: Array
+    status: str
+
+    @cached_property
+    def inverse(self) -> Array:
+        """(B^T B)^+, shape (cells, cells): covariance of the cells at noise variance 1."""
+        return self.pinv @ self.pinv.T
+
+
+def gaussian_strategy(gram: Array, options: Options | None = None, start: Array | None = None) -> GaussianStrategy:
+    """Return the optimal strategy for Gaussian noise on one Gram: OPT_0, certified.
+
+    Parameters
+    ----------
+    gram : W^T W, shape (cells, cells), in counts^2; W itself is not needed.
+    options : when to stop.
+    start : weights of an earlier solution to begin from.
+
+    Guarantee: value / bound - 1 is a proved gap against every matrix mechanism with Gaussian noise.
+    Source: HDMM, definition 12; the dual is that of `engine.spaces.solvers`.
+
+    >>> found = gaussian_strategy(np.eye(3))
+    >>> round(found.value, 9), round(found.bound, 9)
+    (3.0, 3.0)
+    """
+    n = len(gram)
+    with threads_for(n):
+        problem = DualProblem(lift=WholeDomain(n), factor=Factor(sizes=(n,), matrix=gram))
+        mass, status = problem.maximise(options or Options(), start)
+        found = problem.solution(mass, status)
+    return GaussianStrategy(
+        rows=found.strategy.rows,
+        pinv=found.strategy.pinv,
+        value=found.value,
+        bound=found.bound,
+        dual=mass,
+        status=status,
+    )
+
+
+def svd_bound(*grams: Array) -> float:
+    """Return the SVD bound of a workload whose Gram is one matrix or the product of several, in counts^2 at pcost 1.
+
+    (sum of the singular values of W)^2 / cells; the bounds of factors multiply, and the total of an attribute has 1.
+    Guarantee: no matrix mechanism with L2 (or L1) sensitivity 1 and unit noise variance has a smaller squared error.
+    Source: HDMM, definition 11, proposition 5 and theorem 5.
+
+    >>> round(svd_bound(np.eye(3), np.ones((4, 4))), 9)
+    3.0
+    """
+    out = 1.0
+    for gram in grams:
+        eigenvalues = np.linalg.eigvalsh(gram)
+        kept = eigenvalues > 1e-14 * len(gram) * eigenvalues[-1]  # the root of rounding is no rounding
+        out *= float(np.sum(np.sqrt(eigenvalues[kept]))) ** 2 / len(gram)
+    return out
+
+
+Solved = GaussianStrategy | PIdentity
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KroneckerStrategy:
+    """A product strategy: one small strategy for every unit, of sensitivity 1 each and hence together.
+
+    ``squared_error`` is weighted, in counts^2, for noise of variance 1.
+    """
+
+    factors: tuple[Solved, ...]
+    squared_error: float
+
+
+class KroneckerSolver:
+    """OPT_kron for one kind of noise; equal problems, whatever their attributes are called, are solved once.
+
+    Parameters
+    ----------
+    noise : "gaussian" or "laplace".
+    restarts : starts: a mixture of identity and total, the identity, then random mixtures.
+    seed : of the random starts.
+    gap : relative RMSE gap at which the search on one unit stops.
+    deadline : moment on the monotonic clock after which nothing is improved further.
+    tell : called with a text before every search; it may raise to cancel.
+    """
+
+    def __init__(
+        self,
+        noise: str,
+        *,
+        restarts: int = 1,
+        seed: int = 0,
+        gap: float = 1e-6,
+        deadline: float = math.inf,
+        tell: Tell | None = None,
+    ) -> None:
+        self.noise, self.restarts, self.seed, self.deadline = noise, restarts, seed, deadline
+        self.options = Options(gap=gap, deadline=deadline)
+        self.tell = tell
+        self._known: dict[Any, KroneckerStrategy] = {}
+
+    def solve(self, problem: ProductGrams) -> KroneckerStrategy:
+        """Return the best product strategy found.
+
+        Guarantee: the sensitivity of every factor is 1, and the error is that of the factors.  The same problem and
+        seed give the same strategy, whatever was solved before.
+        """
+        if problem.key not in self._known:
+            rng = np.random.default_rng(self.seed)
+            alone = all(len(unit) == 1 for unit in problem.grams)
+            found: list[KroneckerStrategy] = []
+            for attempt in range(1 if alone and self.noise == "gaussian" else max(1, self.restarts)):
+                if attempt == 0 or time.monotonic() < self.deadline:
+                    found.append(self._descend(problem, self._mixtures(problem, attempt, rng), rng, low=attempt > 0))
+            best = min(found, key=lambda k: k.squared_error)
+            self._known[problem.key] = KroneckerStrategy(
+                factors=best.factors, squared_error=best.squared_error / problem.weights.max()
+            )
+        kept = self._known[problem.key]
+        return KroneckerStrategy(factors=kept.factors, squared_error=kept.squared_error * float(problem.weights.max()))
+
+    @staticmethod
+    def _mixtures(problem: ProductGrams, attempt: int, rng: np.random.Generator) -> list[Array]:
+        """Return the costs under a I and (1 - a) 1^T on every unit: equal, identity alone, then at random."""
+        if attempt < 2:
+            mixtures = np.full(len(problem.grams), (MIXTURE, 1.0)[attempt])
+        else:
+            mixtures = rng.uniform(0.05, 1.0, len(problem.grams))
+        out = []
+        for a, unit in zip(mixtures.tolist(), problem.grams, strict=True):
+            n = len(unit[0].matrix)
+            known = (1 - a) ** 2 / (a * a + n * (1 - a) ** 2)  # by Sherman and Morrison
+            out.append(
+                np.array([max(np.trace(g.matrix) - known * g.matrix.sum(), np.trace(g.matrix) / n**2) for g in unit])
+                / (a * a)
+            )
+        return out
+
+    def _descend(
+        self, problem: ProductGrams, costs: list[Array], rng: np.random.Generator, *, low: bool
+    ) -> KroneckerStrategy:
+        """Improve one unit after the other, from the costs that a first strategy has; ``low`` totals to begin with."""
+        weights, grams = problem.weights, problem.grams
+        solved: dict[int, Solved] = {}
+        error = math.inf
+        alone = all(len(unit) == 1 for unit in grams)
+        for _ in range(1 if alone else SWEEPS):
+            for u, unit in enumerate(grams):
+                if self.tell is not None:
+                    self.tell(f"Strategy for {' x '.join(problem.units[u])}")
+                coefficients = _elsewhere(problem, costs, u)
+                found = solved[u] = self._improve([g.matrix for g in unit], coefficients, solved.get(u), rng, low)
+                costs[u] = np.array([float(np.sum(found.inverse * g.matrix)) for g in unit])
+            previous, error = error, float(weights @ problem.group_costs(costs))
+            if error > previous * (1.0 - SETTLED) or time.monotonic() > self.deadline:
+                break
+        error = float(weights @ problem.group_costs(costs))
+        return KroneckerStrategy(factors=tuple(solved[u] for u in range(len(grams))), squared_error=error)
+
+    def _improve(
+        self,
+        grams: Sequence[Array],
+        coefficients: Array,
+        present: Solved | None,
+        rng: np.random.Generator,
+        low: bool,
+    ) -> Solved:
+        total = sum(c * g for c, g in zip(coefficients, grams, strict=True)) + np.zeros_like(grams[0])
+        if self.noise == "gaussian":
+            start = present.dual if isinstance(present, GaussianStrategy) else None
+            return gaussian_strategy(total, self.options, start)
+        warm = present.theta if isinstance(present, PIdentity) else None
+        if warm is None and low:  # small totals fade where the identity suffices, large ones stay
+            warm = rng.random((default_p(total), len(total)))
+        found = p_identity_strategy(total, restarts=1, seed=rng, start=warm)
+        if present is not None and float(np.sum(present.inverse * total)) <= found.error:
+            return present
+        return found
+
+
+def _elsewhere(problem: ProductGrams, costs: Sequence[Array], u: int) -> Array:
+    """Return the weight of every Gram of unit u: what its groups cost on the other units, largest 1."""
+    logs = np.log(problem.weights)
+    for other, own in enumerate(costs):
+        if other != u:
+            logs = logs + np.log(np.maximum(own[problem.choice[:, other]], 1e-300))  # a group of zeros costs nothing
+    terms = np.exp(logs - logs.max())
+    return np.bincount(problem.choice[:, u], weights=terms, minlength=len(problem.grams[u])).astype(float)

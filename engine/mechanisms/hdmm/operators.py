@@ -1,0 +1,371 @@
+"""HDMM: search several kinds of strategies for a workload and keep the best.
+
+    OPT_0           one explicit strategy on all cells of the asked attributes, when there are few
+    OPT_kron        one product of small strategies; see `engine.mechanisms.hdmm.kronecker`
+    OPT_plus        the groups in clusters, a product strategy for each, the budget shared in closed form
+    OPT_marginals   weighted marginals; see `engine.mechanisms.hdmm.marginals`
+
+Everything here is a pure function of the workload and a seed: no data, no budget, no noise.  Squared errors are those
+at unit budget: pcost 1 for Gaussian noise, epsilon 1 for Laplace noise, whose variance is 2 / epsilon^2.
+
+Source: McKenna, Miklau, Hay and Machanavajjhala, "HDMM: Optimizing error of high-dimensional statistical queries under
+differential privacy", 2023.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.errors import LimitExceeded, NotApplicable, PlanError
+from engine.mechanisms.hdmm.kronecker import KroneckerSolver, Tell
+from engine.mechanisms.hdmm.marginals import MarginalStrategy, marginal_strategy, residual_traces
+from engine.mechanisms.hdmm.product_grams import (
+    GramBuilder,
+    Names,
+    ProductGrams,
+    by_maximal_sets,
+    by_sets,
+    weighted_groups,
+)
+from engine.spaces import Axes, Space
+from engine.workload import Workload
+
+NOISES = ("gaussian", "laplace")
+VARIANCE = {"gaussian": 1.0, "laplace": 2.0}  # of noise at unit budget and sensitivity 1
+WHOLE = 512  # cells of the asked attributes up to which OPT_0 is tried on all of them
+TRIES = 24  # merged clusters to solve at most
+MERGEABLE = 100  # clusters up to which merging is worth its time
+OUTSIDE = 1e-9  # share of a Gram outside the measured span that counts as rounding
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Component:
+    """Products of rows on some attributes, with a share of the budget.
+
+    Attributes
+    ----------
+    attributes : in schema order; the rows sum over all other attributes.
+    factors : (axes, rows) whose Kronecker product is measured; axes count positions in ``attributes``, rows have shape
+        (measurements, cells of the axes in row-major order) and sensitivity 1: the largest L2 norm (Gaussian) or L1
+        norm (Laplace) of a column.
+    share : of pcost (Gaussian) or epsilon (Laplace); the shares of all components add up to 1.
+    groups : numbers of the groups that it answers, by least squares in this component.
+    """
+
+    attributes: Names
+    factors: tuple[tuple[Axes, Array], ...]
+    share: float
+    groups: tuple[int, ...]
+
+    @property
+    def units(self) -> tuple[Names, ...]:
+        """The attributes of every factor."""
+        return tuple(tuple(self.attributes[a] for a in axes) for axes, _ in self.factors)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HDMMStrategy:
+    """What one operator found.
+
+    Attributes
+    ----------
+    noise : "gaussian" or "laplace".
+    operator : which operator found it, in words.
+    components : what is measured; together of sensitivity 1.
+    squared_error : sum over queries of weight times variance at unit budget, in counts^2.
+    bound : no strategy of the operator's kind has a smaller squared error; None where nothing is proved.
+    marginals : for OPT_marginals the weights on residual spaces; then every group is answered by least squares over all
+        components together, and the components name no groups.
+    """
+
+    noise: str
+    operator: str
+    components: tuple[Component, ...]
+    squared_error: float
+    bound: float | None = None
+    marginals: MarginalStrategy | None = None
+
+    @property
+    def joint(self) -> bool:
+        """Whether answers need all components together."""
+        return self.marginals is not None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OperatorChoice:
+    """The best strategy, the squared error of every operator that applied, and why the others did not."""
+
+    best: HDMMStrategy
+    errors: Mapping[str, float]
+    refused: Mapping[str, str]
+
+
+def budget_shares(errors: Sequence[float], noise: str) -> tuple[Array, float]:
+    """Return the best shares of the budget for components of these squared errors, and the error that results.
+
+    Gaussian: pcost proportional to sqrt(E), (sum sqrt E)^2.  Laplace: epsilon proportional to E^(1/3), (sum E^(1/3))^3.
+    Guarantee: no shares do better.  Source: HDMM, definition 19.
+
+    >>> shares, error = budget_shares([4.0, 16.0], "gaussian")
+    >>> shares.round(3), error
+    (array([0.333, 0.667]), 36.0)
+    """
+    power = 2 if noise == "gaussian" else 3
+    roots = np.asarray(errors, dtype=float) ** (1.0 / power)
+    return roots / roots.sum(), float(roots.sum()) ** power
+
+
+def plus_strategy(
+    builder: GramBuilder, clusters: Sequence[Sequence[int]], solver: KroneckerSolver, operator: str
+) -> HDMMStrategy:
+    """Return a product strategy for every cluster of group numbers with the best shares: OPT_plus, or OPT_kron for one.
+
+    Guarantee: every group is answered by the component of its cluster, and the error is that of the shares returned.
+    Source: HDMM, definitions 18 and 19.
+    """
+    problems = [builder.build(c) for c in clusters]
+    return _assembled(problems, solver, operator)
+
+
+def _assembled(problems: Sequence[ProductGrams], solver: KroneckerSolver, operator: str) -> HDMMStrategy:
+    solved = [solver.solve(p) for p in problems]
+    shares, error = budget_shares([s.squared_error for s in solved], solver.noise)
+    components = []
+    for problem, found, share in zip(problems, solved, shares, strict=True):
+        place = {name: i for i, name in enumerate(problem.attributes)}
+        axes = [tuple(place[a] for a in unit) for unit in problem.units]
+        factors = tuple((a, f.rows) for a, f in zip(axes, found.factors, strict=True))
+        components.append(
+            Component(attributes=problem.attributes, factors=factors, share=float(share), groups=problem.groups)
+        )
+    return HDMMStrategy(
+        noise=solver.noise,
+        operator=operator,
+        components=tuple(components),
+        squared_error=error * VARIANCE[solver.noise],
+    )
+
+
+def merged(
+    builder: GramBuilder, clusters: Sequence[Sequence[int]], solver: KroneckerSolver, tries: int = TRIES
+) -> list[tuple[int, ...]]:
+    """Return clusters merged in pairs wherever that lowers the squared error.
+
+    Pairs whose union has few cells beside the larger of the two come first; after ``tries`` solves the search ends.
+    """
+    schema = builder.workload.schema
+    present = [tuple(sorted(c)) for c in clusters]
+    own = {c: solver.solve(builder.build(c)).squared_error for c in present}
+    names = {c: frozenset(a for k in c for a in builder.workload.groups[k].attributes) for c in present}
+
+    def cells(chosen: frozenset[str]) -> int:
+        return math.prod(schema[a].size for a in chosen)
+
+    def growth(pair: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[float, int]:
+        one, other = names[pair[0]], names[pair[1]]
+        union = cells(one | other)
+        return union / max(cells(one), cells(other)), union
+
+    def worth(kept: Sequence[tuple[int, ...]]) -> float:
+        return budget_shares([own[c] for c in kept], solver.noise)[1]
+
+    queue = sorted(itertools.combinations(present, 2), key=growth)
+    while queue and tries > 0 and time.monotonic() < solver.deadline:
+        one, other = queue.pop(0)
+        both, tries = tuple(sorted(one + other)), tries - 1
+        own[both], names[both] = solver.solve(builder.build(both)).squared_error, names[one] | names[other]
+        trial = [c for c in present if c not in (one, other)] + [both]
+        if worth(trial) < worth(present) * (1.0 - 1e-9):
+            left = [pair for pair in queue if one not in pair and other not in pair]
+            queue = sorted(left + [(c, both) for c in trial[:-1]], key=growth)
+            present = trial
+    return present
+
+
+def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
+    groups = weighted_groups(builder.workload)
+    touched = {a for k in groups for a in builder.workload.groups[k].attributes}
+    names = tuple(a for a in builder.workload.schema.names if a in touched)
+    cells = math.prod(builder.workload.schema[a].size for a in names)
+    if cells > WHOLE:
+        raise NotApplicable(f"The asked attributes have {cells:,} cells together; OPT_0 takes at most {WHOLE}.")
+    problem = builder.build(groups, units=(names,) if names else ())
+    found = _assembled([problem], solver, "OPT_0: one explicit strategy on all cells")
+    bound = None
+    if solver.noise == "gaussian" and names:
+        bound = min(found.squared_error, float(getattr(solver.solve(problem).factors[0], "bound", 0.0)))
+    return HDMMStrategy(
+        noise=found.noise,
+        operator=found.operator,
+        components=found.components,
+        squared_error=found.squared_error,
+        bound=bound,
+    )
+
+
+def _kron(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
+    return plus_strategy(builder, [weighted_groups(builder.workload)], solver, "OPT_kron: one product strategy")
+
+
+def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
+    found, reasons = list[HDMMStrategy](), list[NotApplicable]()
+    sets = by_sets(builder.workload)
+    trials = {"a product strategy for every set of attributes": sets}
+    maximal = by_maximal_sets(builder.workload)
+    if len(maximal) < len(sets):
+        trials["a product strategy for every largest set of attributes"] = maximal
+    for words, clusters in trials.items():
+        if solver.deadline < time.monotonic() and found:
+            break
+        try:
+            found.append(plus_strategy(builder, clusters, solver, f"OPT_plus: {words}"))
+        except NotApplicable as refusal:
+            reasons.append(refusal)
+    if not found:
+        raise reasons[0]
+    best = min(found, key=lambda s: s.squared_error)
+    if 1 < len(best.components) <= MERGEABLE:
+        try:
+            fewer = merged(builder, [c.groups for c in best.components], solver)
+        except NotApplicable:  # a merged unit may be too large where the single ones are not
+            return best
+        if len(fewer) < len(best.components):
+            words = f"a product strategy for each of {len(fewer)} clusters of groups, merged by search"
+            return plus_strategy(builder, fewer, solver, f"OPT_plus: {words}")
+    return best
+
+
+def _marginals(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
+    found = marginal_strategy(builder.workload, solver.noise, restarts=max(4, solver.restarts), seed=solver.seed)
+    schema = builder.workload.schema
+    identities = {a: np.eye(schema[a].size) for s in found.shares for a in s}
+    components = tuple(
+        Component(
+            attributes=names, factors=tuple(((i,), identities[a]) for i, a in enumerate(names)), share=share, groups=()
+        )
+        for names, share in found.shares.items()
+    )
+    return HDMMStrategy(
+        noise=found.noise,
+        operator="OPT_marginals: weighted marginals, answered together",
+        components=components,
+        squared_error=found.squared_error,
+        bound=found.bound,
+        marginals=found,
+    )
+
+
+OPERATORS: Mapping[str, Callable[[GramBuilder, KroneckerSolver], HDMMStrategy]] = {
+    "OPT_0": _explicit,
+    "OPT_kron": _kron,
+    "OPT_plus": _plus,
+    "OPT_marginals": _marginals,
+}
+
+
+def best_of(
+    workload: Workload,
+    noise: str = "gaussian",
+    *,
+    operators: Sequence[str] = tuple(OPERATORS),
+    restarts: int = 2,
+    seed: int = 0,
+    gap: float = 1e-5,
+    max_cells: int = 2048,
+    deadline: float = math.inf,
+    tell: Tell | None = None,
+) -> OperatorChoice:
+    """Return the best strategy of several operators: OPT_HDMM.
+
+    Parameters
+    ----------
+    noise : "gaussian" or "laplace".
+    operators : which of ``OPERATORS`` to try.
+    restarts, seed : of the searches that can end in local optima; equal seeds give equal strategies.
+    gap : relative RMSE gap at which the search on one unit stops.
+    max_cells : most cells of a unit that is solved densely.
+    deadline : moment on the monotonic clock after which nothing is improved further.
+    tell : called with a text before every search; it may raise to cancel.
+
+    Guarantee: the components together have sensitivity 1, and ``squared_error`` is what least squares gives with them.
+    Raises: NotApplicable with every operator's reason when none applies; PlanError for an unknown noise or operator, or
+    when no query has a weight.
+    Source: HDMM, section 9.
+
+    >>> from engine.schema import Attribute, Schema
+    >>> found = best_of(Workload(Schema([Attribute.of_size("a", 8), Attribute.of_size("b", 9)])).add("a").add("b"))
+    >>> found.best.operator
+    'OPT_0: one explicit strategy on all cells'
+    """
+    if noise not in NOISES:
+        raise PlanError(f"noise was {noise!r}. Choose one of {', '.join(NOISES)}.")
+    unknown = [o for o in operators if o not in OPERATORS]
+    if unknown or not operators:
+        raise PlanError(f"The operators were {', '.join(map(repr, operators))}. Choose from {', '.join(OPERATORS)}.")
+    if not weighted_groups(workload):
+        raise PlanError("Every query has weight zero, so any noise would do. Give at least one group a weight above 0.")
+    builder = GramBuilder(workload, max_cells)
+    solver = KroneckerSolver(noise, restarts=restarts, seed=seed, gap=gap, deadline=deadline, tell=tell)
+    found: dict[str, HDMMStrategy] = {}
+    refused: dict[str, str] = {}
+    for operator in operators:
+        if tell is not None:
+            tell(operator)
+        try:
+            found[operator] = OPERATORS[operator](builder, solver)
+        except (NotApplicable, LimitExceeded) as refusal:
+            refused[operator] = str(refusal)
+    if not found:
+        raise NotApplicable(" ".join(f"{operator}: {reason}" for operator, reason in refused.items()))
+    best = min(found.values(), key=lambda s: s.squared_error)
+    return OperatorChoice(best=best, errors={o: s.squared_error for o, s in found.items()}, refused=refused)
+
+
+def group_errors(workload: Workload, strategy: HDMMStrategy, max_cells: int = 2048) -> dict[int, float]:
+    """Return group number -> sum of weight times variance at unit budget, in counts^2, from the rows themselves.
+
+    Guarantee: nothing of queries x cells is built; a group outside the span of its component has an infinite error.
+    Groups that no component answers are left out.
+    """
+    if strategy.marginals is not None:
+        return {k: _marginal_error(workload, k, strategy.marginals) for k in weighted_groups(workload)}
+    builder, out = GramBuilder(workload, max_cells), dict[int, float]()
+    for component in strategy.components:
+        problem = builder.build(component.groups, units=component.units)
+        unit = component_errors(component, problem)
+        noise = VARIANCE[strategy.noise] / component.share ** (1 if strategy.noise == "gaussian" else 2)
+        out.update(zip(problem.groups, (problem.weights * unit * noise).tolist(), strict=True))
+    return out
+
+
+def component_errors(component: Component, problem: ProductGrams) -> Array:
+    """Return the unweighted squared error of groups under one component with noise of variance 1, shape (groups,)."""
+    costs = []
+    for (_, rows), grams in zip(component.factors, problem.grams, strict=True):
+        pinv = np.linalg.pinv(rows, rcond=1e-10)
+        covariance, left = pinv @ pinv.T, np.eye(rows.shape[1]) - pinv @ rows
+        own = [float(np.sum(covariance * g.matrix)) for g in grams]
+        outside = [float(np.sum((left @ g.matrix) * left)) > OUTSIDE * float(np.trace(g.matrix)) for g in grams]
+        costs.append(np.where(outside, math.inf, own))
+    return problem.group_costs(costs)
+
+
+def _marginal_error(workload: Workload, group: int, strategy: MarginalStrategy) -> float:
+    order = {name: i for i, name in enumerate(workload.schema.names)}
+    precision: dict[Space, float] = {tuple(sorted(s, key=order.__getitem__)): f for s, f in strategy.precision.items()}
+    asked = residual_traces(Workload(workload.schema, (workload.groups[group],)))
+    pieces = [
+        t / f
+        if (f := precision.get(tuple(a for a in sorted(s, key=order.__getitem__) if workload.schema[a].size > 1)))
+        else math.inf
+        for s, t in asked.items()
+        if t > 0
+    ]
+    return VARIANCE[strategy.noise] * math.fsum(pieces)

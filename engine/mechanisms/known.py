@@ -1,0 +1,118 @@
+"""The mechanisms that the project knows, and the two functions that make plans with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import PlanError
+from engine.mechanisms.base import Forecast, Limits, Mechanism
+from engine.mechanisms.baselines import GaussianQueries, Identity, LaplaceQueries
+from engine.mechanisms.hdmm import HDMM
+from engine.mechanisms.marginal_tables import DataCube
+from engine.mechanisms.optimum import Optimum
+from engine.mechanisms.querysmasher import QuerySmasher
+from engine.mechanisms.residualplanner import ResidualPlanner, ResidualPlannerPlus
+from engine.mechanisms.trees import GreedyHierarchical, Hierarchical, LevelSelection, Wavelet
+from engine.mechanisms.wff import WeightedFourier
+from engine.plans import Plan, check_rebuilt, parse_plan
+from engine.privacy import Budget
+from engine.workload import Workload
+
+MECHANISMS: tuple[type[Mechanism], ...] = (
+    QuerySmasher,
+    ResidualPlannerPlus,
+    ResidualPlanner,
+    WeightedFourier,
+    HDMM,
+    Optimum,
+    LevelSelection,
+    DataCube,
+    Hierarchical,
+    GreedyHierarchical,
+    Wavelet,
+    Identity,
+    GaussianQueries,
+    LaplaceQueries,
+)
+LIMITS = ("time_limit", "memory_limit", "progress", "workers", "cache")
+
+
+def mechanism_class(name: str) -> type[Mechanism]:
+    """Return the mechanism of this name; raise PlanError when there is none."""
+    by_name = {m.name: m for m in MECHANISMS}
+    if not isinstance(name, str) or name not in by_name:
+        raise PlanError(f"There is no mechanism {name!r}. Choose one of {', '.join(by_name)}.")
+    return by_name[name]
+
+
+def _configured(name: str, options: dict[str, Any]) -> Mechanism:
+    cls = mechanism_class(name)
+    known = cls.__dataclass_fields__
+    unknown = [k for k in options if k not in known]
+    if unknown:
+        raise PlanError(
+            f"The mechanism '{name}' has no option {', '.join(unknown)}. "
+            f"Its options are {', '.join([*known, *LIMITS])}."
+        )
+    try:
+        return cls(**options)
+    except TypeError as error:
+        raise PlanError(f"An option of the mechanism '{name}' has a value of the wrong kind: {error}.") from None
+
+
+def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **options: Any) -> Plan:
+    """Fit a mechanism to a workload and a budget; no record is read.
+
+    Parameters
+    ----------
+    mechanism : name of a mechanism in ``MECHANISMS``.
+    options : the mechanism's own, and ``objective``, ``max_records``, ``time_limit`` (seconds), ``memory_limit``
+        (bytes), ``progress``, a callback of (fraction, text) that may return False to cancel, ``workers``, the number
+        of processes (1 for none), and ``cache``, whether to use and keep what searches find.
+
+    Guarantee: the privacy cost of the plan, recomputed from the matrices and noise scales that it will release, is at
+    most ``budget.pcost``.
+
+    Raises
+    ------
+    PlanError : an unknown mechanism or option, or a workload without weighted queries.
+    NotApplicable, LimitExceeded, Cancelled : see `engine.errors`.
+
+    >>> from engine.schema import Attribute, Schema
+    >>> schema = Schema([Attribute.of_size("age", 10), Attribute.of_size("hours", 10)])
+    >>> made = plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=1.0))
+    >>> round(made.rmse, 3)
+    2.612
+    """
+    limits = Limits(**{k: options.pop(k) for k in LIMITS if k in options})
+    return _configured(mechanism, options).plan(workload, budget, limits)
+
+
+def forecast(workload: Workload, mechanism: str = "querysmasher", **options: Any) -> Forecast:
+    """Return what `plan` with the same arguments would take in time and memory, without planning."""
+    limits = Limits(**{k: options.pop(k) for k in LIMITS if k in options})
+    return _configured(mechanism, options).forecast(workload, limits)
+
+
+def load_plan(text: str | bytes) -> Plan:
+    """Return the plan that `Plan.to_json` wrote, rebuilt from its solver weights and checked against its promises.
+
+    Raises
+    ------
+    PlanError : the text is no plan, is damaged, or promises what its matrices do not hold.
+    """
+    data, solved = parse_plan(text)
+    if not isinstance(data["options"], dict):
+        raise PlanError("The options in the plan file are damaged. Export it again.")
+    configured = _configured(data["mechanism"], data["options"] | {"max_records": data["max_records"]})
+    workload, budget = Workload.from_dict(data["workload"]), Budget.from_dict(data["budget"])
+    for name, pi in solved.centers.items():
+        if len(pi) != workload.schema[name].size or abs(pi.sum() - 1.0) > 1e-9:
+            raise PlanError(f"The center of '{name}' in the plan file is no vector with sum 1 on its cells.")
+    try:
+        rebuilt = configured.rebuild(workload, budget, solved)
+    except (IndexError, ValueError, FloatingPointError) as error:
+        if isinstance(error, PlanError):
+            raise
+        raise PlanError("The solver weights in the plan file do not fit its workload. Export it again.") from None
+    return check_rebuilt(rebuilt, data)

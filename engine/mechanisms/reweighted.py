@@ -1,0 +1,366 @@
+"""The search for strategies under objectives that are no weighted sum.
+
+For weights u on the queries the mechanism's own solver gives strategies and shares that are best for the weighted sum,
+and by its certificate a lower bound: the bound on the weighted sum over the dual norm of u holds for every plan of the
+class.  The search maximises that bound over weights in factored form: it multiplies every weight by what it earns over
+what it costs (by the envelope theorem the variances are the gradient), with Anderson acceleration.  At every step the
+strategies found get the best shares for the objective itself; the best plan and the best bound are kept.  The first
+step is the weighted sum that the workload asks for, so the result is never worse than its strategies with the best
+shares.
+
+Source: Weighted Fourier Factorizations, lemma 3.10, for marginals; the factored weights are our own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.errors import PlanError
+from engine.plans import (
+    Asked,
+    Block,
+    Emphasis,
+    Footprint,
+    Objective,
+    Solved,
+    Symmetry,
+    Tradeoff,
+    VarianceBuilder,
+    best_shares,
+    footprint,
+    footprints,
+    symmetry,
+)
+from engine.spaces import Decomposition, Space, SpaceSolution, decompose
+from engine.workload import Workload
+
+EVALUATIONS = 40
+GAP = 1e-5  # of the standard error: closer is not worth another step
+COARSE = 1e-4  # gap of the shares in the first steps
+MEMORY = 4  # points that the acceleration looks back on
+RIDGE = 1e-3  # directions this much shorter than the longest are left out of it
+SETBACK = 1e-3  # of the logarithm of the bound that one step may lose
+PROGRESS = 1e-4  # of the variance: a step that gains less is none
+PATIENCE = 6  # steps without progress
+REACH = 12.0  # weights within a vector differ by at most exp(REACH), so that no query drops out of the Gram
+WHOLE_QUERIES = 20_000  # groups up to this size may have a weight for every single query ...
+WHOLE_CELLS = 400  # ... when their tables are this small, because their spaces are then solved densely
+Step = tuple[Decomposition, list[SpaceSolution], tuple[Array, ...], tuple[str, ...]]
+Solve = Callable[[Workload, tuple[Array, ...]], Step]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidate:
+    """One step: the weights, what they led to and what they prove."""
+
+    emphasis: Emphasis
+    parts: Decomposition
+    solutions: list[SpaceSolution]
+    duals: tuple[Array, ...]
+    endings: tuple[str, ...]
+    shares: Array
+    value: float
+    bound: float
+    asked: list[Asked]
+
+
+class TradeoffSearch:
+    """Searches weights for one workload; see the module's text.
+
+    Parameters
+    ----------
+    goal : the objective.
+    split : centers and complements.
+    labels : what a mechanism tells attributes apart by.
+    solve : the mechanism for the weighted sum: workload -> decomposition, solutions, duals, endings.
+    tell : called with a fraction and a text.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        goal: Objective,
+        split: Solved,
+        labels: Mapping[str, Hashable],
+        solve: Solve,
+        tell: Callable[[float, str], None],
+        deadline: float,
+    ) -> None:
+        self.workload, self.goal, self.split, self.labels = workload, goal, split, labels
+        self.solve, self.tell, self.deadline = solve, tell, deadline
+        tuned = {space: c.key for space, c in split.complements.items()}
+        spaces = list(decompose(workload, split.centers, labels, split.complements).spaces)
+        self.same: Symmetry = symmetry(workload, spaces, goal, labels, split.centers, tuned)
+        self.order = {name: i for i, name in enumerate(workload.schema.names)}
+        self.best: Candidate | None = None
+        self.witness: Candidate | None = None
+        self.evaluations = self.stale = 0
+        self.last: tuple[Array, ...] = ()
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Decide which vectors there are: variables are logs of kind weights, then logs of the vectors."""
+        groups = [self.workload.groups[i] for i in self.same.examples]
+        small = sum(g.count for g in self.workload.groups) <= WHOLE_QUERIES
+        numbers: dict[Any, int] = {}
+        self.starts: list[Array] = []
+        uses, self.whole = [], []
+        for kind, group in enumerate(groups):
+            cells = math.prod(group.sizes)
+            whole = group.query_weights is not None or (len(group.parts) > 1 and small and cells <= WHOLE_CELLS)
+            self.whole.append(whole)
+            if whole:
+                keys: list[Any] = [("group", kind)]
+                own = [np.ones(group.count) if group.query_weights is None else group.query_weights]
+            else:
+                keys, own = [], []
+                for part in group.parts:
+                    roles = tuple(self.same.spaces.get((group.attributes[a],), -1) for a in part.axes)
+                    names = tuple(self.workload.schema[group.attributes[a]].name for a in part.axes)
+                    shared = (part.key, roles if min(roles) >= 0 else names)
+                    keys.append(("group", kind) if len(group.parts) == 1 else shared)
+                    own.append(np.ones(part.count))
+            for key, start in zip(keys, own, strict=True):
+                if key not in numbers:
+                    numbers[key] = len(self.starts)
+                    self.starts.append(start)
+            uses.append(tuple(numbers[key] for key in keys))
+        self.uses = tuple(uses)
+        targets = [self.goal.target(i) for i in self.same.examples]
+        self.targets = np.array(targets)
+        self.weights = np.array([g.weight for g in groups])
+        ends = np.cumsum([len(groups), *(len(v) for v in self.starts)])
+        self.windows = [slice(a, b) for a, b in itertools.pairwise(ends)]
+        self.variables = int(ends[-1])
+
+    def emphasis(self, x: Array) -> Emphasis:
+        """Return the weights of a point."""
+        vectors = []
+        for start, window in zip(self.starts, self.windows, strict=True):
+            own = x[window] - x[window].max()
+            vectors.append(start if np.abs(own).max(initial=0.0) < 1e-9 else start * np.exp(own))
+        return Emphasis(
+            kinds=self.same.kinds,
+            weights=self.weights * np.exp(x[: len(self.weights)]),
+            uses=self.uses,
+            whole=tuple(self.whole),
+            vectors=tuple(vectors),
+        )
+
+    def evaluate(self, x: Array) -> tuple[float, Array, Array, Array]:
+        """Return the log of the dual value, log of what each weight earns over what it costs, these costs, and masses.
+
+        The costs are shares of the dual norm, the masses those of the kinds of groups in the best shares.
+        """
+        if time.monotonic() > self.deadline and self.best is not None:
+            raise TimeoutError
+        emphasis = self.emphasis(x)
+        self.evaluations += 1
+        parts, solutions, duals, endings = self.solve(emphasis.apply(self.workload), self.last)
+        self.last = duals
+        if set(parts.spaces) != set(self.same.spaces):
+            return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
+        values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
+        size, by_kind, by_vector = dual_norm(self.workload, self.goal, emphasis)
+        costs = np.concatenate([by_kind, *by_vector]) / size
+        total = math.fsum(math.sqrt(v) for v in values.values())
+        noises = np.zeros(len(self.same.counts))
+        for space, kind in self.same.spaces.items():
+            noises[kind] = total / math.sqrt(values[space])
+        blocks = unit_blocks(parts, solutions)
+        builder = VarianceBuilder(
+            blocks=blocks, centers=self.split.centers, complements=self.split.complements, order=self.order
+        )
+        asked = footprints(self.workload, blocks, builder, self.same, self.goal)
+        if asked is None:
+            return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
+        found = best_shares(asked, self.same.counts, self.goal, noises, self._tolerance())
+        shares = np.array([found.noises[self.same.spaces[s]] for s in parts.spaces])
+        candidate = Candidate(
+            emphasis=emphasis,
+            parts=parts,
+            solutions=solutions,
+            duals=duals,
+            endings=endings,
+            shares=shares,
+            value=found.value,
+            bound=proven(self.workload, self.goal, emphasis, parts, solutions),
+            asked=asked,
+        )
+        self._keep(candidate)
+        slope = self._slope(emphasis, builder, asked, noises) / total**2
+        ratio = np.log(np.maximum(slope, 1e-300) / np.maximum(costs, 1e-300))
+        return 2.0 * math.log(total) - math.log(size), ratio, costs, found.mass
+
+    def _tolerance(self) -> float:
+        """Return how close the shares of this step need to be: the strategies are still far off at first."""
+        if self.best is None or self.witness is None:
+            return COARSE
+        return min(COARSE, max(0.1 * GAP, 0.02 * (self.best.value / self.witness.bound - 1.0)))
+
+    def _polish(self) -> None:
+        """Give the best strategies the best shares."""
+        assert self.best is not None
+        noises = np.zeros(len(self.same.counts))
+        for space, noise in zip(self.best.parts.spaces, self.best.shares, strict=True):
+            noises[self.same.spaces[space]] = noise
+        found = best_shares(self.best.asked, self.same.counts, self.goal, noises)
+        if found.value < self.best.value:
+            shares = np.array([found.noises[self.same.spaces[s]] for s in self.best.parts.spaces])
+            polished = replace(self.best, shares=shares, value=found.value)
+            self.witness = polished if self.witness is self.best else self.witness
+            self.best = polished
+
+    def _keep(self, candidate: Candidate) -> None:
+        progress = False
+        if self.best is None or candidate.value < self.best.value:
+            progress = self.best is None or candidate.value < self.best.value * (1.0 - PROGRESS)
+            self.best = candidate
+        if self.witness is None or candidate.bound > self.witness.bound:
+            progress = progress or self.witness is None or candidate.bound > self.witness.bound * (1.0 + PROGRESS)
+            self.witness = candidate
+        self.stale = 0 if progress else self.stale + 1
+        gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
+        self.tell(self.evaluations / EVALUATIONS, f"Weighing the queries, gap {gap:.1e}")
+        if gap <= GAP or self.stale > PATIENCE or self.evaluations >= EVALUATIONS:
+            raise StopIteration
+
+    def _slope(self, emphasis: Emphasis, builder: VarianceBuilder, asked: list[Asked], noises: Array) -> Array:
+        """Return the derivative of the weighted sum of variances by the variables, at fixed strategies and shares."""
+        out = np.zeros(self.variables)
+        for kind, numbers in enumerate(emphasis.uses):
+            group = self.workload.groups[self.same.examples[kind]]
+            found = builder.group(group)
+            flat: Footprint = footprint(found, np.ones(group.count)) if self.whole[kind] else asked[kind].queries
+            s = noises[list(asked[kind].spaces)] * self.same.sizes[kind] * emphasis.weights[kind]
+            sets = [tuple(range(1))] if self.whole[kind] else flat.sets
+            shapes = [(group.count,)] if self.whole[kind] else [tuple(group.parts[p].count for p in t) for t in sets]
+            if not numbers:
+                out[kind] += float(s @ flat.tables[0][:, 0])
+                continue
+            # weighted sums over single parts of a table that couples several
+            along: dict[int, Array] = {}
+            totals = []
+            for together, shape, table in zip(sets, shapes, flat.tables, strict=True):
+                tensor = table.reshape(len(s), *shape)
+                for at, p in enumerate(together):
+                    left = tensor
+                    for other in reversed(range(len(together))):
+                        if other != at:
+                            left = np.tensordot(left, emphasis.vectors[numbers[together[other]]], axes=(other + 1, 0))
+                    along[p] = left * emphasis.vectors[numbers[p]]
+                totals.append(along[together[0]].sum(axis=1))
+            whole = np.prod(totals, axis=0)
+            out[kind] += float(s @ whole)
+            for k, together in enumerate(sets):
+                rest = s * np.prod([t for i, t in enumerate(totals) if i != k], axis=0)
+                for p in together:
+                    out[self.windows[numbers[p]]] += rest @ along[p]
+        return out
+
+    def run(self) -> Candidate:
+        """Return the best candidate found; `witness` proves the best bound."""
+        with contextlib.suppress(StopIteration, TimeoutError):
+            *_, mass = self.evaluate(np.zeros(self.variables))
+            counts = np.array([self.workload.groups[i].count for i in self.same.examples]) * self.same.sizes
+            level = np.log(np.maximum(mass / counts, 1e-5 * (mass / counts).max()) / self.weights / self.targets)
+            self._climb(np.concatenate([level - level.max(), np.zeros(self.variables - len(level))]))
+        if self.best is None or self.witness is None:
+            raise PlanError(
+                "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights "
+                "closer together, or give those queries the weight 0."
+            )
+        self._polish()
+        return self.best
+
+    def _climb(self, x: Array) -> None:
+        """Multiply every weight by what it earns over what it costs, with Anderson acceleration, until stopped."""
+        step = 1.0 / self.goal.conjugate
+        points: list[Array] = []
+        moves: list[Array] = []
+        good: tuple[float, Array, Array] = (-math.inf, x, np.zeros(len(x)))
+        shorter = 1.0
+        while True:
+            value, ratio, costs, _ = self.evaluate(x)
+            if not math.isfinite(value) or value < good[0] - SETBACK:
+                # too far: go on plainly from the last good point, a shorter way each time
+                shorter *= 0.5
+                x, points, moves = self._inside(good[1] + shorter * good[2]), [], []
+                continue
+            shorter, good = 1.0, (value, x, step * ratio)
+            points, moves = [*points[1 - MEMORY :], x], [*moves[1 - MEMORY :], step * ratio]
+            x = points[-1] + moves[-1]
+            if len(points) > 1:
+                dx, df = np.diff(points, axis=0).T, np.diff(moves, axis=0).T
+                # weights that are on their way out never settle: what they do must not count
+                heavy = np.sqrt(costs)
+                gamma = np.linalg.lstsq(heavy[:, None] * df, heavy * moves[-1], rcond=RIDGE)[0]
+                x = x - (dx + df) @ gamma
+            x = self._inside(x)
+
+    def _inside(self, x: Array) -> Array:
+        out = x.copy()
+        for window in [slice(0, len(self.weights)), *self.windows]:
+            own = out[window]
+            out[window] = np.maximum(own - own.max(), -REACH)
+        return out
+
+    def tradeoff(self) -> Tradeoff:
+        """Return what a plan file keeps of the search."""
+        assert self.best is not None
+        assert self.witness is not None
+        witness = None if self.witness is self.best else self.witness.emphasis
+        return Tradeoff(shares=self.best.shares, emphasis=self.best.emphasis, witness=witness)
+
+
+def unit_blocks(parts: Decomposition, solutions: list[SpaceSolution]) -> dict[Space, Block]:
+    """Return the strategies as blocks of noise 1."""
+    return {
+        space: Block(
+            attributes=space, factors=tuple((a, f.strategy) for a, f in solutions[k].factors), noise=1.0, grid=1.0
+        )
+        for space, (k, _) in parts.spaces.items()
+    }
+
+
+def dual_norm(workload: Workload, goal: Objective, emphasis: Emphasis) -> tuple[float, Array, list[Array]]:
+    """Return the dual norm of the weights, and its derivative by the logs of kind weights and of vectors."""
+    q = goal.conjugate
+    first = {kind: i for i, kind in reversed(list(enumerate(emphasis.kinds)))}
+    sizes = np.bincount([k for k in emphasis.kinds if k >= 0], minlength=len(emphasis.weights))
+    by_kind, by_vector = np.zeros(len(emphasis.weights)), [np.zeros(len(v)) for v in emphasis.vectors]
+    for kind, numbers in enumerate(emphasis.uses):
+        group, own = workload.groups[first[kind]], np.ones(1)
+        scale = sizes[kind] * emphasis.weights[kind] ** q
+        if math.isinf(goal.power):
+            scale *= goal.target(first[kind])
+        else:
+            scale *= group.weight ** (1.0 - q)
+            if group.query_weights is not None:
+                used = group.query_weights > 0
+                own = np.power(group.query_weights, 1.0 - q, where=used, out=np.zeros(group.count))
+        masses = [own * emphasis.vectors[n] ** q for n in numbers]
+        sums = [float(m.sum()) for m in masses]
+        by_kind[kind] = scale * math.prod(sums)
+        for n, mass, total in zip(numbers, masses, sums, strict=True):
+            by_vector[n] += by_kind[kind] * mass / total
+    total = float(by_kind.sum())
+    value = total ** (1.0 / q)
+    return value, by_kind * value / total, [v * value / total for v in by_vector]
+
+
+def proven(
+    workload: Workload, goal: Objective, emphasis: Emphasis, parts: Decomposition, solutions: list[SpaceSolution]
+) -> float:
+    """Return the lower bound on the norm of the variances at privacy cost 1 that weights and their solutions prove."""
+    total = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
+    return total / dual_norm(workload, goal, emphasis)[0]

@@ -1,0 +1,64 @@
+"""Plans: blocks with their noise and privacy cost, variances of every query in closed form, objectives, plan files.
+
+To touch: an objective is one class in `objectives`; a plan recomputes its privacy cost from what it will release.
+No record is read here and nothing is drawn.
+"""
+
+from engine.plans.blocks import MAX_RECORDS, Block, apply_factors, calibrate, joint_pcost, total_pcost
+from engine.plans.emphasis import Emphasis
+from engine.plans.explicit import Component, ExplicitPlan, answered_by, component_blocks, explicit_strategy
+from engine.plans.file import check_rebuilt, parse_plan
+from engine.plans.footprint import Footprint, footprint
+from engine.plans.group_variance import SLAB, GroupVariance
+from engine.plans.marginals import MarginalsPlan
+from engine.plans.objectives import (
+    LARGEST_POWER,
+    OBJECTIVES,
+    Asked,
+    Objective,
+    Symmetry,
+    check_targets,
+    footprints,
+    objective,
+    symmetry,
+)
+from engine.plans.plan import Plan
+from engine.plans.shares import best_shares
+from engine.plans.solved import Solved, Tradeoff
+from engine.plans.variance import VarianceBuilder
+
+__all__ = [
+    "LARGEST_POWER",
+    "MAX_RECORDS",
+    "OBJECTIVES",
+    "SLAB",
+    "Asked",
+    "Block",
+    "Component",
+    "Emphasis",
+    "ExplicitPlan",
+    "Footprint",
+    "GroupVariance",
+    "MarginalsPlan",
+    "Objective",
+    "Plan",
+    "Solved",
+    "Symmetry",
+    "Tradeoff",
+    "VarianceBuilder",
+    "answered_by",
+    "apply_factors",
+    "best_shares",
+    "calibrate",
+    "check_rebuilt",
+    "check_targets",
+    "component_blocks",
+    "explicit_strategy",
+    "footprint",
+    "footprints",
+    "joint_pcost",
+    "objective",
+    "parse_plan",
+    "symmetry",
+    "total_pcost",
+]

@@ -1,0 +1,227 @@
+"""Blocks: the strategy of one or more residual spaces with its noise, and the privacy cost of what is really released.
+
+A release measures z = rint(B x / grid) and adds exact discrete noise of scale noise / grid, an integer.  Two tables
+that differ in one record then have integer answers at most
+
+    ( s (1 + gamma (2 records + 1)) / grid + sqrt(measurements) )      in Euclidean norm,
+
+s being the largest column norm of B: each rounding moves an answer by at most a half, and the floating point product
+B x is off by at most gamma ||B|| times the number of records, gamma = K u / (1 - K u) for sums of K terms.  The cost of
+a block is that bound squared over (noise / grid)^2, the exact zCDP statement for the discrete Gaussian (Canonne, Kamath
+and Steinke 2020, theorem 14) doubled.
+
+Laplace noise is measured in the L1 norm, where each rounding moves the difference of two answers by at most 1.  Blocks
+of epsilon_k are together (sum of epsilon_k)-DP, which is (sum)^2 / 2-zCDP (Bun and Steinke 2016, proposition 4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.errors import PlanError
+from engine.spaces import LEAVING, Axes, Space, Strategy
+
+GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31
+UNIT = 2.0**-53
+GUARD = 1.0 + 1e-12  # covers the rounding of norms and of the sum over blocks
+MAX_RECORDS = 10**8
+DEVIATION = {"gaussian": 1.0, "laplace": math.sqrt(2.0)}  # standard deviation of noise of scale 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Block:
+    """What is measured about one residual space, or about several together.
+
+    Attributes
+    ----------
+    attributes : the attributes of the table that is measured, in schema order.
+    factors : (axes, strategy) on disjoint sets of axes; the strategy of the block is their Kronecker product.
+    weights : what each row of that product is multiplied by, one axis per factor; None for 1 everywhere.
+    noise : standard deviation of the noise on every strategy answer, in counts.
+    grid : spacing of the released strategy answers, in counts; a power of two.
+    union : the residual spaces that one strategy measures together, its class coordinates being theirs one space after
+        the other; empty for the one space on ``attributes``.
+    law : "gaussian" or "laplace"; the scale of the noise is a whole multiple of ``grid``.
+    """
+
+    attributes: Space
+    factors: tuple[tuple[Axes, Strategy], ...]
+    noise: float
+    grid: float
+    law: str = "gaussian"
+    weights: Array | None = None
+    union: tuple[Space, ...] = ()
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """The residual spaces that the block measures."""
+        return self.union or (self.attributes,)
+
+    @property
+    def measurements(self) -> int:
+        """Number of strategy answers."""
+        return math.prod(len(s.rows) for _, s in self.factors)
+
+    @property
+    def grid_noise(self) -> int:
+        """Scale of the discrete noise in grid units, a whole number."""
+        return round(self.noise / DEVIATION[self.law] / self.grid)
+
+    def sensitivity(self, max_records: int) -> float:
+        """Largest change of the released answers by one record, in counts, rounding included.
+
+        In the Euclidean norm for Gaussian noise, in the L1 norm for Laplace noise.
+        """
+        if self.law == "laplace":
+            norm = math.prod(s.column_sum for _, s in self.factors)
+            return float(self._released(norm, max_records))
+        return float(self._released(self.column_norm, max_records))
+
+    @property
+    def column_norm(self) -> float:
+        """Largest Euclidean norm of a column of B."""
+        if self.weights is None:
+            return math.prod(s.column_norm for _, s in self.factors)
+        return math.sqrt(float(self.column_squares().max()))
+
+    def column_squares(self) -> Array:
+        """Squared norms of the columns of B, one axis per attribute: what one record of each cell moves."""
+        out = np.ones(()) if self.weights is None else self.weights**2
+        order: list[int] = []
+        sizes: list[int] = []
+        for axes, s in self.factors:
+            own = s.rows**2
+            out = np.multiply.outer(out, own.sum(axis=0)) if self.weights is None else np.tensordot(out, own, (0, 0))
+            order += axes
+            sizes += s.sizes
+        return out.reshape(sizes).transpose([order.index(a) for a in range(len(order))])
+
+    def cell_pcosts(self, max_records: int) -> Array:
+        """Privacy cost of the block for a record of each cell, one axis per attribute."""
+        return (self._released(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2
+
+    def _released(self, norm: Any, max_records: int) -> Any:
+        """A column norm of B, or several, with the rounding of what is released."""
+        rounding = self.measurements if self.law == "laplace" else math.sqrt(self.measurements)
+        # a weight takes one of the terms that are counted beyond the sums of the factors
+        terms = sum(s.cells + 1 for _, s in self.factors) + 1
+        gamma = terms * UNIT / (1.0 - terms * UNIT)
+        return norm * GUARD * (1.0 + gamma * (2.0 * max_records + 1.0)) + self.grid * rounding
+
+    def pcost(self, max_records: int) -> float:
+        """Privacy cost of the block alone."""
+        return (self.sensitivity(max_records) * DEVIATION[self.law] / self.noise) ** 2
+
+
+def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
+    """Apply ``matrix(strategy)``, shape (out, in), of every factor of a block along the axes of a tensor.
+
+    The axes of the result are one per factor, in the order of the factors; a tensor on the class coordinates has one
+    axis per attribute of the block.
+    """
+    remaining = list(range(len(block.attributes)))
+    out = tensor
+    for axes, strategy in block.factors:
+        m = matrix(strategy)
+        positions = [remaining.index(a) for a in axes]
+        shaped = m.reshape(len(m), *(out.shape[p] for p in positions))
+        out = np.tensordot(out, shaped, axes=(positions, list(range(1, len(axes) + 1))))
+        remaining = [a for a in remaining if a not in axes]
+    return out
+
+
+def measures_piece(block: Block, piece: Array) -> bool:
+    """Return whether a piece, in class coordinates, lies in the span of the block's strategy."""
+    if all(s.complete for _, s in block.factors):
+        return True
+    inside = apply_factors(block, piece, lambda s: s.span.T)
+    return float(np.sum(inside**2)) >= (1.0 - LEAVING**2) * float(np.sum(piece**2))
+
+
+def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
+    """Return the privacy cost of releasing all blocks, rounded up."""
+    costs = [b.pcost(max_records) for b in blocks.values()]
+    if any(b.law == "laplace" for b in blocks.values()):
+        return (math.fsum(math.sqrt(c) for c in costs) * GUARD) ** 2  # epsilons add up
+    return math.fsum(costs) * GUARD
+
+
+def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> float:
+    """Return the privacy cost of releasing the blocks of several parts on the same records, rounded up.
+
+    A record pays for its own cell in every part, so that the cost of a space is the largest sum over its cells and not
+    the sum of the largest costs.
+    """
+    costs = []
+    for space in {space: None for part in parts for space in part}:
+        blocks = [part[space] for part in parts if space in part]
+        if len(blocks) == 1 or all(_same_rows(blocks[0], b) for b in blocks):
+            costs.append(math.fsum(b.pcost(max_records) for b in blocks))
+        else:
+            costs.append(float(np.sum([b.cell_pcosts(max_records) for b in blocks], axis=0).max()))
+    return math.fsum(costs) * GUARD
+
+
+def _same_rows(one: Block, other: Block) -> bool:
+    pairs = zip(one.factors, other.factors, strict=False)
+    return (
+        one.weights is other.weights is None
+        and len(one.factors) == len(other.factors)
+        and all(a == b and s is t for (a, s), (b, t) in pairs)
+    )
+
+
+def calibrate(
+    strategies: Mapping[Space, tuple[tuple[Axes, Strategy], ...]],
+    noises: Mapping[Space, float],
+    budget: float,
+    max_records: int,
+    law: str = "gaussian",
+    unions: Mapping[Space, tuple[Space, ...]] | None = None,
+) -> dict[Space, Block]:
+    """Return blocks whose noise is the given one, enlarged by one common factor so that the budget holds exactly.
+
+    Parameters
+    ----------
+    noises : ideal standard deviations in counts, for strategies of column norm 1.
+    budget : privacy cost that the release may have.
+    max_records : public cap on the number of records.
+    unions : residual spaces measured together, by the attributes of their block.
+
+    Raises
+    ------
+    PlanError : a noise that is not finite and positive, or a budget that the grid cannot meet.
+    """
+    for space, noise in noises.items():
+        if not 1e-100 < noise < 1e100:  # its square and the square's inverse must stay numbers
+            raise PlanError(
+                f"The noise for {' x '.join(space) or 'the total'} came out as {noise}; the plan is refused."
+            )
+    grids = {space: 2.0 ** (math.frexp(noise)[1] - 1 - GRID_BITS) for space, noise in noises.items()}
+    stretch = 1.0
+    for _ in range(20):
+        blocks = {}
+        for space, grid in grids.items():
+            steps = math.ceil(noises[space] * stretch / DEVIATION[law] / grid)
+            blocks[space] = Block(
+                attributes=space,
+                factors=strategies[space],
+                noise=steps * grid * DEVIATION[law],
+                grid=grid,
+                law=law,
+                union=unions.get(space, ()) if unions else (),
+            )
+        cost = total_pcost(blocks, max_records)
+        if cost <= budget:
+            return blocks
+        stretch *= math.sqrt(cost / budget) * (1.0 + 2.0**-GRID_BITS)  # at least one more grid step
+    raise PlanError(
+        f"The privacy cost of the matrices to be released is {cost}, over the budget of {budget}; the plan is refused. "
+        "Lower max_records, or ask fewer queries."
+    )

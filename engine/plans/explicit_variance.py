@@ -1,0 +1,200 @@
+"""Variances of queries that one explicit strategy answers by least squares, without listing the queries.
+
+A component measures the rows of a Kronecker product of factors on the cells of its attributes.  With C_f the
+covariance of factor f's cells at noise scale 1, a query q on some of the attributes has the variance
+
+    noise^2 (q (x) 1) (C_1 (x) ... (x) C_k) (q (x) 1)^T,
+
+so a factor that no part of a group touches gives the number 1^T C_f 1, and a factor that one part covers gives the
+quadratic forms of that part.  Source: HDMM, section 7 (implicit error of Kronecker strategies).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.plans.blocks import Block
+from engine.plans.group_variance import GroupVariance, Parts, Summand
+from engine.spaces import LEAVING, Axes, Strategy
+from engine.workload import Group, Part
+
+SLAB = 1 << 24  # entries of one intermediate array
+
+
+def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
+    """Return the variances of a group's queries when ``block`` alone answers them, in counts^2.
+
+    The block's attributes must hold the group's.
+    """
+    position = {name: axis for axis, name in enumerate(block.attributes)}
+    own = [tuple(position[group.attributes[a]] for a in part.axes) for part in group.parts]
+    coefficient, arrays, lost = block.noise**2, [], list[tuple[Parts, Array]]()
+    for axes, strategy in block.factors:
+        if not any(set(axes) & set(part) for part in own):
+            coefficient *= float(strategy.covariance.sum())
+            if not strategy.complete and not _answers(strategy, np.ones((1, strategy.cells)))[0]:
+                lost.append(((), np.ones(())))
+    for parts, factors in linked(own, block.factors):
+        arrays.append((parts, _forms(group, own, parts, factors, "covariance")))
+        if not all(s.complete for _, s in factors):
+            inside = _forms(group, own, parts, factors, "projector")
+            whole = _forms(group, own, parts, factors, "identity")
+            lost.append((parts, (whole - inside > LEAVING**2 * whole).astype(float)))
+    marks = presence(group) if lost else []  # a query that counts no cell is answered whatever is measured
+    unmeasured = [
+        Summand(
+            coefficient=1.0, arrays=tuple(([(parts, a)] if parts else []) + [m for m in marks if m[0][0] not in parts])
+        )
+        for parts, a in lost
+    ]
+    return GroupVariance(
+        counts=tuple(part.count for part in group.parts),
+        summands=(Summand(coefficient=coefficient, arrays=tuple(arrays)),),
+        unmeasured=tuple(unmeasured),
+    )
+
+
+def presence(group: Group) -> list[tuple[Parts, Array]]:
+    """Return for every part which of its queries count a cell at all, 1 or 0."""
+    return [
+        ((p,), np.concatenate([rows.any(axis=1) for _, rows in part.family.chunks(part.sizes)]).astype(float))
+        for p, part in enumerate(group.parts)
+    ]
+
+
+def _answers(strategy: Strategy, rows: Array) -> Any:
+    return ~strategy.leaves_span(rows)
+
+
+def linked(
+    own: Sequence[Axes], factors: Sequence[tuple[Axes, Strategy]]
+) -> list[tuple[Parts, list[tuple[Axes, Strategy]]]]:
+    """Return the parts and factors that touch each other, set by set; factors that touch no part are left out."""
+    label = list(range(len(own)))
+    for axes, _ in factors:
+        joined = {label[p] for p, part in enumerate(own) if set(part) & set(axes)}
+        if joined:
+            label = [min(joined) if x in joined else x for x in label]
+    out = []
+    for k in sorted(set(label)):
+        parts = tuple(p for p in range(len(own)) if label[p] == k)
+        covered = {a for p in parts for a in own[p]}
+        out.append((parts, [(axes, s) for axes, s in factors if set(axes) & covered]))
+    return out
+
+
+def matrix_of(strategy: Strategy, kind: str) -> Array:
+    """Return the covariance of the cells at noise scale 1, the projector on the measured span, or the identity."""
+    if kind == "covariance":
+        return strategy.covariance
+    return strategy.span @ strategy.span.T if kind == "projector" else np.eye(strategy.cells)
+
+
+def summed(matrix: Array, sizes: Sequence[int], rows: Sequence[int], columns: Sequence[int]) -> Array:
+    """Return a matrix on cells x cells with all axes but the kept ones summed on either side.
+
+    ``rows`` and ``columns`` hold the kept positions; the result has shape (cells of rows, cells of columns).
+    """
+    k = len(sizes)
+    table = matrix.reshape(*sizes, *sizes)
+    dropped = [a for a in range(k) if a not in rows] + [k + a for a in range(k) if a not in columns]
+    return np.asarray(table.sum(axis=tuple(dropped))).reshape(
+        math.prod(sizes[a] for a in rows), math.prod(sizes[a] for a in columns)
+    )
+
+
+def _forms(
+    group: Group, own: Sequence[Axes], parts: Parts, factors: Sequence[tuple[Axes, Strategy]], kind: str
+) -> Array:
+    """Return the quadratic forms of all combinations of the parts' queries, one axis a part."""
+    order = [a for p in parts for a in own[p]]
+    reduced = []
+    for axes, strategy in factors:
+        kept = [i for i, a in enumerate(axes) if a in order]
+        matrix = summed(matrix_of(strategy, kind), strategy.sizes, kept, kept)
+        reduced.append(([axes[i] for i in kept], [strategy.sizes[i] for i in kept], matrix))
+    if len(parts) == 1 and len(reduced) == 1 and reduced[0][0] == order:
+        part = group.parts[parts[0]]
+        return np.maximum(part.family.quadratic(part.sizes, reduced[0][2]), 0.0)
+    if len(parts) == 1:
+        return _by_rows(group.parts[parts[0]], order, factors, kind)
+    # one table with two axes (row, column) for every part, contracted part by part
+    table, names = np.ones(()), list[tuple[int, int]]()
+    for kept_axes, sizes, matrix in reduced:
+        table = np.multiply.outer(table, matrix.reshape(*sizes, *sizes))
+        names += [(a, 0) for a in kept_axes] + [(a, 1) for a in kept_axes]
+    wanted = [(a, side) for p in parts for side in (0, 1) for a in own[p]]
+    table = table.transpose([names.index(w) for w in wanted])
+    shape = [math.prod(group.parts[p].sizes) for p in parts for _ in (0, 1)]
+    table = table.reshape(shape)
+    for done, p in enumerate(parts):
+        # done leading axes hold queries already
+        table = np.moveaxis(table, (done, done + 1), (0, 1))
+        table = np.moveaxis(_contract(group.parts[p].family.rows(group.parts[p].sizes), table), 0, done)
+    return np.maximum(table, 0.0)
+
+
+def _by_rows(part: Part, order: Sequence[int], factors: Sequence[tuple[Axes, Strategy]], kind: str) -> Array:
+    """Return the quadratic forms of one part that spreads over several factors, chunk by chunk of its rows."""
+    out = []
+    for _, rows in part.family.chunks(part.sizes):
+        table, remaining = rows.reshape(len(rows), *part.sizes), list(order)
+        for axes, strategy in factors:
+            kept = [i for i, a in enumerate(axes) if a in order]
+            half = _half(strategy, kind, kept)
+            at = [1 + remaining.index(axes[i]) for i in kept]
+            table = np.tensordot(table, half, axes=(at, list(range(len(kept)))))
+            remaining = [a for a in remaining if a not in axes]
+        out.append(np.sum(table.reshape(len(rows), -1) ** 2, axis=1))
+    return np.concatenate(out)
+
+
+def _half(strategy: Strategy, kind: str, kept: Sequence[int]) -> Array:
+    """Return H with H H^T the factor's matrix, its rows summed over the cells of all axes but the kept ones."""
+    sizes = strategy.sizes
+    dropped = tuple(i for i in range(len(sizes)) if i not in kept)
+    own = [sizes[i] for i in kept]
+    if kind == "identity":
+        return math.sqrt(math.prod(sizes[i] for i in dropped)) * np.eye(math.prod(own)).reshape(*own, -1)
+    half = strategy.pinv if kind == "covariance" else strategy.span
+    return np.asarray(half.reshape(*sizes, -1).sum(axis=dropped))
+
+
+def _contract(rows: Array, table: Array) -> Array:
+    """Return sum over (c, d) of rows[q, c] table[c, d, ...] rows[q, d], shape (q, ...)."""
+    rest = math.prod(table.shape[2:])
+    step = max(1, SLAB // max(1, table.shape[1] * rest))
+    flat = table.reshape(table.shape[0], -1)
+    out = np.empty((len(rows), rest))
+    for start in range(0, len(rows), step):
+        own = rows[start : start + step]
+        half = (own @ flat).reshape(len(own), table.shape[1], rest)
+        out[start : start + step] = np.einsum("qd,qdr->qr", own, half)
+    return out.reshape(len(rows), *table.shape[2:])
+
+
+def bilinear(block: Block, left: tuple[Sequence[str], Array], right: tuple[Sequence[str], Array], kind: str) -> float:
+    """Return (left (x) 1) M (right (x) 1)^T for two queries on attributes of the block.
+
+    M is the Kronecker product of the factors' matrices of this ``kind``; nothing of the block's whole domain is built.
+    """
+    (left_names, left_table), (right_names, right_table) = left, right
+    position = {name: axis for axis, name in enumerate(block.attributes)}
+    left_axes, right_axes = [position[n] for n in left_names], [position[n] for n in right_names]
+    table, remaining, produced = np.asarray(right_table, dtype=float), list(right_axes), list[int]()
+    for axes, strategy in block.factors:
+        rows = [i for i, a in enumerate(axes) if a in left_axes]
+        columns = [i for i, a in enumerate(axes) if a in right_axes]
+        matrix = summed(matrix_of(strategy, kind), strategy.sizes, rows, columns)
+        shaped = matrix.reshape([strategy.sizes[i] for i in (*rows, *columns)])
+        at = [remaining.index(axes[i]) for i in columns]
+        table = np.tensordot(table, shaped, axes=(at, list(range(len(rows), len(rows) + len(columns)))))
+        remaining = [a for a in remaining if a not in {axes[i] for i in columns}]
+        produced += [axes[i] for i in rows]
+    order = [produced.index(a) for a in left_axes]
+    return float(np.sum(np.asarray(left_table, dtype=float) * table.transpose(order)))

@@ -1,0 +1,187 @@
+"""Variances of all queries of a group as sums of products of arrays over the queries of its parts.
+
+Sums need no outer product, a maximum needs the Pareto front of every part, and a stretch of values is a slice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.spaces import Axes
+
+SLAB = 1 << 22  # values computed at once
+Parts = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Summand:
+    """``coefficient`` times a product of arrays, each over the queries of the parts that it names.
+
+    ``axes`` are the positions of the residual space's attributes in the group, in schema order; for spaces that are
+    measured together those of all of them.
+    """
+
+    coefficient: float
+    arrays: tuple[tuple[Parts, Array], ...]
+    axes: Axes = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupVariance:
+    """Variances of a group's queries, in counts^2; ``unmeasured`` marks queries that cannot be answered."""
+
+    counts: tuple[int, ...]
+    summands: tuple[Summand, ...]
+    unmeasured: tuple[Summand, ...] = ()
+
+    def total(self) -> float:
+        """Sum of the variances over all queries; infinite when one cannot be answered."""
+        if any(self._sum(s) > 0 for s in self.unmeasured):
+            return math.inf
+        return math.fsum(s.coefficient * self._sum(s) for s in self.summands)
+
+    def _sum(self, summand: Summand) -> float:
+        covered = {p for parts, _ in summand.arrays for p in parts}
+        free = math.prod(n for p, n in enumerate(self.counts) if p not in covered)
+        return free * math.prod(float(a.sum()) for _, a in summand.arrays)
+
+    def largest(self) -> float:
+        """Largest variance of a query."""
+        if any(self._sum(s) > 0 for s in self.unmeasured):
+            return math.inf
+        sets = coupled_sets(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
+        fronts = []
+        for together in sets:
+            shape = tuple(self.counts[p] for p in together)
+            features = {
+                (parts, id(a)): _spread(parts, a, together, shape)
+                for s in self.summands
+                for parts, a in s.arrays
+                if set(parts) <= set(together)
+            }
+            kept = pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
+            fronts.append({key: values[kept] for key, values in features.items()})
+        lengths = [len(next(iter(f.values()))) if f else 1 for f in fronts]
+        owner = {p: k for k, together in enumerate(sets) for p in together}
+        best, head = 0.0, lengths[0] if lengths else 1
+        step = max(1, SLAB // max(1, math.prod(lengths[1:])))
+        for start in range(0, head, step):
+            shape = (min(step, head - start), *lengths[1:])
+            values = np.zeros(shape if lengths else ())
+            for s in self.summands:
+                product: Any = s.coefficient
+                for parts, a in s.arrays:
+                    k = owner[parts[0]]
+                    own = fronts[k][parts, id(a)]
+                    product = product * along(own[start : start + step] if k == 0 else own, k, len(sets))
+                values += product
+            best = max(best, float(values.max()))
+        return best
+
+    def values(self, start: int, stop: int) -> Array:
+        """Variances of queries ``start:stop``, the last part varying fastest."""
+        if stop <= start:
+            return np.zeros(0)
+        out = np.empty(stop - start)
+        for low, high, index in slabs(self.counts, start, stop):
+            out[low - start : high - start] = self.at(index).ravel()[index_window(index, self.counts, low, high)]
+        return out
+
+    def at(self, index: tuple[Any, ...]) -> Array:
+        """Variances of chosen queries: one range a part for a slab, or one integer array a part for points."""
+        by_range = not index or isinstance(index[0], range)
+        shape = tuple(len(i) for i in index) if by_range else (len(index[0]),)
+        values, unanswerable = np.zeros(shape), np.zeros(shape, dtype=bool)
+        for summands, marks in ((self.summands, False), (self.unmeasured, True)):
+            for s in summands:
+                product: Any = s.coefficient
+                for parts, a in s.arrays:
+                    product = product * _pick(a, parts, index)
+                if marks:
+                    unanswerable |= np.broadcast_to(product, shape) > 0
+                else:
+                    values += product
+        values[unanswerable] = math.inf
+        return values
+
+
+def slabs(counts: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
+    """Yield (low, high, index) pieces of a stretch of row-major indices.
+
+    ``index`` is one range per part, whole in all but the leading parts, when the piece is a slab; or one integer array
+    per part when slabs would be too wide.
+    """
+    if not counts:
+        yield start, stop, ()
+        return
+    width = math.prod(counts[1:])
+    if width <= SLAB:
+        first, last = start // width, -(-stop // width)
+        step = max(1, SLAB // width)
+        for row in range(first, last, step):
+            end = min(last, row + step)
+            yield max(start, row * width), min(stop, end * width), (range(row, end), *(range(n) for n in counts[1:]))
+        return
+    for low in range(start, stop, SLAB // 4):
+        high = min(stop, low + SLAB // 4)
+        remaining, index = np.arange(low, high, dtype=object if math.prod(counts) >= 2**62 else np.int64), []
+        for n in reversed(counts):
+            remaining, position = np.divmod(remaining, n)
+            index.append(position.astype(np.int64))
+        yield low, high, tuple(reversed(index))
+
+
+def index_window(index: tuple[Any, ...], counts: Sequence[int], low: int, high: int) -> slice:
+    """Return the part of a raveled piece of `slabs` that holds the indices ``low:high``."""
+    if not index or not isinstance(index[0], range):
+        return slice(0, high - low)
+    offset = index[0].start * math.prod(counts[1:])
+    return slice(low - offset, high - offset)
+
+
+def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
+    if not isinstance(index[0], range):
+        return array[tuple(index[p] for p in parts)]
+    window = array[tuple(slice(index[p].start, index[p].stop) for p in parts)]
+    shape = [1] * len(index)
+    for p, n in zip(parts, window.shape, strict=True):
+        shape[p] = n
+    return window.reshape(shape)
+
+
+def along(values: Array, k: int, dimensions: int) -> Array:
+    """Return values along axis k of so many dimensions."""
+    shape = [1] * dimensions
+    shape[k] = len(values)
+    return values.reshape(shape)
+
+
+def _spread(parts: Parts, array: Array, together: Parts, shape: tuple[int, ...]) -> Array:
+    own = [array.shape[parts.index(p)] if p in parts else 1 for p in together]
+    return np.broadcast_to(array.reshape(own), shape).ravel()
+
+
+def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
+    """Return the finest partition of the parts 0..count-1 that no link crosses."""
+    label = list(range(count))
+    for parts in links:
+        joined = {label[p] for p in parts}
+        label = [min(joined) if x in joined else x for x in label]
+    return [tuple(p for p in range(count) if label[p] == k) for k in sorted(set(label))]
+
+
+def pareto(features: Array) -> Any:
+    """Return columns of ``features`` (features x points) such that every point is dominated by one of them."""
+    order = np.argsort(-features.sum(axis=0), kind="stable")
+    kept = []
+    while len(order):
+        head = order[0]
+        kept.append(head)
+        order = order[(features[:, order] > features[:, [head]]).any(axis=0)]
+    return np.array(kept)

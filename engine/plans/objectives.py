@@ -1,0 +1,261 @@
+"""Objectives beyond the weighted sum: the largest variance, and norms between the two.
+
+    name    minimised, over the queries of weight w above 0           p
+    sum     sum of w Var                                              1
+    lp      (sum of w Var^p)^(1/p)                                    option ``power``, from 1
+    max     largest Var / target^2, targets 1 unless given            infinite; weights only choose the queries
+
+Every one is a norm of the variances, so it is the largest weighted sum  sum of u Var  over weights u whose dual norm
+is 1.  So any u gives a lower bound: the best weighted sum for u over the dual norm of u.
+
+Source: Weighted Fourier Factorizations, lemma 3.9 (largest variance) and remark 3.12 (norms between).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.errors import PlanError
+from engine.plans.blocks import Block
+from engine.plans.footprint import Footprint, footprint
+from engine.plans.variance import VarianceBuilder
+from engine.spaces import Axes, Space, digest
+from engine.workload import Group, Workload
+
+OBJECTIVES = ("sum", "max", "lp")
+LARGEST_POWER = 100.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A norm of the variances.
+
+    Attributes
+    ----------
+    power : p from 1, infinite for the largest variance.
+    targets : target variance of the queries of every group, in counts^2, shape (groups,); None for 1 each.
+    """
+
+    power: float
+    targets: tuple[float, ...] | None = None
+
+    @property
+    def linear(self) -> bool:
+        """Whether this is the weighted sum, which has a closed form."""
+        return self.power == 1.0
+
+    @property
+    def conjugate(self) -> float:
+        """The power of the dual norm, 1 / power + 1 / conjugate = 1."""
+        return 1.0 if math.isinf(self.power) else self.power / (self.power - 1.0)
+
+    def target(self, group: int) -> float:
+        """Target variance of a group's queries."""
+        return 1.0 if self.targets is None else self.targets[group]
+
+    def mean(self, total: float, queries: int) -> float:
+        """Return a norm of the variances as a standard error in counts (or a share of the target)."""
+        return math.sqrt(total) / (1.0 if math.isinf(self.power) else queries ** (0.5 / self.power))
+
+
+def objective(name: str, power: float = 2.0, targets: Any = None, workload: Workload | None = None) -> Objective:
+    """Return the objective of this name; ``targets`` are standard errors, one for all groups or one a group.
+
+    >>> objective("lp", power=4.0).power
+    4.0
+    """
+    if targets is None or workload is None:
+        return Objective(power={"sum": 1.0, "max": math.inf}.get(name, power))
+    values = (targets,) * len(workload.groups) if isinstance(targets, float) else tuple(targets)
+    if len(values) != len(workload.groups):
+        raise PlanError(
+            f"There are {len(values)} targets for {len(workload.groups)} groups. Give one for each group, or one "
+            "number for all."
+        )
+    return Objective(power=math.inf, targets=tuple(v * v for v in values))
+
+
+def check_targets(targets: Any) -> float | tuple[float, ...]:
+    """Return targets as a number, or a tuple with one number a group; raise PlanError when they are none."""
+    several = isinstance(targets, (Sequence, np.ndarray)) and not isinstance(targets, (str, bytes))
+    values = list(targets) if several else [targets]
+    real = (int, float, np.integer, np.floating)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, real) or not 1e-50 < value < 1e50:
+            raise PlanError(
+                f"targets was {str(targets)[:60]}. Give the largest standard error that is fine, in counts and "
+                "above 0: one number, or one a group."
+            )
+    return tuple(float(v) for v in values) if several else float(values[0])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Symmetry:
+    """Groups and residual spaces that play the same role; by convexity they may share noise and weights.
+
+    Attributes
+    ----------
+    kinds : kind of every group, -1 for groups that have no say.
+    examples : one group of each kind.
+    sizes : number of groups of each kind, shape (kinds,).
+    spaces : kind of every residual space.
+    counts : number of spaces of each kind, shape (space kinds,).
+    """
+
+    kinds: tuple[int, ...]
+    examples: tuple[int, ...]
+    sizes: Array
+    spaces: Mapping[Space, int]
+    counts: Array
+
+
+def symmetry(
+    workload: Workload,
+    spaces: Sequence[Space],
+    goal: Objective,
+    labels: Mapping[str, Hashable],
+    centers: Mapping[str, Array],
+    tuned: Mapping[Space, bytes],
+) -> Symmetry:
+    """Return the coarsest equitable partition of groups and residual spaces, by colour refinement.
+
+    Groups start with their queries, weight and target, spaces with their attributes' sizes, labels and centers; each
+    round tells apart what touches different colours.
+    """
+    touching: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
+    inside: dict[int, list[tuple[int, Space]]] = {}
+    numbers: dict[Any, int] = {}
+    for i, group in enumerate(workload.groups):
+        if group.weight > 0:
+            roles = _roles(group)
+            found = [(tuple(roles[a] for a in axes), s) for axes, s in subsets(workload, group) if s in touching]
+            inside[i] = [(numbers.setdefault(role, len(numbers)), s) for role, s in found]
+            for role, space in inside[i]:
+                touching[space].append((i, role))
+    groups = _numbers(
+        {
+            i: (workload.groups[i].key, workload.groups[i].weight, goal.target(i), tuned_key(i, workload, tuned))
+            for i in inside
+        }
+    )
+    own = _numbers(
+        {
+            s: (tuned.get(s), *((workload.schema[n].size, labels.get(n), digest(centers.get(n))) for n in s))
+            for s in spaces
+        }
+    )
+    while True:
+        finer = _numbers({i: (groups[i], tuple(sorted((role, own[s]) for role, s in inside[i]))) for i in inside})
+        finest = _numbers({s: (own[s], tuple(sorted((finer[i], role) for i, role in touching[s]))) for s in spaces})
+        done = len(set(finer.values())) == len(set(groups.values())) and len(set(finest.values())) == len(
+            set(own.values())
+        )
+        groups, own = finer, finest
+        if done:
+            break
+    examples: dict[int, int] = {}
+    for i, kind in groups.items():
+        examples.setdefault(kind, i)
+    return Symmetry(
+        kinds=tuple(groups.get(i, -1) for i in range(len(workload.groups))),
+        examples=tuple(examples[k] for k in range(len(examples))),
+        sizes=np.bincount(list(groups.values()), minlength=len(examples)).astype(float),
+        spaces=own,
+        counts=np.bincount(list(own.values())).astype(float),
+    )
+
+
+def subsets(workload: Workload, group: Group) -> list[tuple[Axes, Space]]:
+    """Return the sets of attributes inside a group: positions in schema order, and the residual space."""
+    order = {name: i for i, name in enumerate(workload.schema.names)}
+    ranks = sorted(range(len(group.attributes)), key=lambda a: order[group.attributes[a]])
+    out: list[Axes] = [()]
+    for rank in ranks:
+        out += [(*axes, rank) for axes in out]
+    return [(axes, tuple(group.attributes[a] for a in axes)) for axes in out]
+
+
+def _roles(group: Group) -> list[Hashable]:
+    """Return what is asked of every attribute of a group; attributes of one role may be swapped."""
+    out: list[Hashable] = list(range(len(group.attributes)))
+    if group.query_weights is None:
+        for part in group.parts:
+            for position, axis in enumerate(part.axes):
+                out[axis] = (part.key, position)
+    return out
+
+
+def tuned_key(number: int, workload: Workload, tuned: Mapping[Space, bytes]) -> bytes | None:
+    """Return the identity of the complement of a pair, if the group is on one."""
+    names = workload.groups[number].attributes
+    return tuned.get(names, tuned.get(names[::-1])) if len(names) == 2 else None
+
+
+def _numbers(colours: Mapping[Any, Any]) -> dict[Any, int]:
+    known: dict[Any, int] = {}
+    return {key: known.setdefault(colour, len(known)) for key, colour in colours.items()}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Asked:
+    """The queries of one kind of group.
+
+    Attributes
+    ----------
+    queries : their footprint.
+    spaces : kind of the residual space of every row of it.
+    groups : how many groups there are of the kind.
+    weight : weight of their queries.
+    target : their target variance.
+    """
+
+    queries: Footprint
+    spaces: tuple[int, ...]
+    groups: float
+    weight: float
+    target: float
+
+
+def footprints(
+    workload: Workload, blocks: Mapping[Space, Block], builder: VarianceBuilder, same: Symmetry, goal: Objective
+) -> list[Asked] | None:
+    """Return the queries of every kind of group, or None when one of positive weight cannot be answered."""
+    out = []
+    for example, groups in zip(same.examples, same.sizes, strict=True):
+        group = workload.groups[example]
+        own = deciding_weights(group, goal)
+        found = builder.group(group)
+        if found.unmeasured and not np.isfinite(found.total()):
+            deciding = np.ones(group.count) > 0 if own is None else own > 0
+            if not np.isfinite(found.values(0, group.count)[deciding]).all():
+                return None
+        asked = footprint(found, own)
+        spaces = tuple(same.spaces[tuple(group.attributes[a] for a in s.axes)] for s in found.summands)
+        out.append(
+            Asked(queries=asked, spaces=spaces, groups=float(groups), weight=group.weight, target=goal.target(example))
+        )
+    return out
+
+
+def deciding_weights(group: Group, goal: Objective) -> Array | None:
+    """Return the weights of single queries where they matter: for the largest variance only whether they are 0."""
+    own = group.query_weights
+    if own is None or not math.isinf(goal.power):
+        return own
+    return None if (own > 0).all() else (own > 0).astype(float)
+
+
+def norm(asked: Sequence[Footprint], weights: Sequence[float], targets: Sequence[float], goal: Objective) -> float:
+    """Return the norm of the variances of some groups at their present noise, in counts^2 (or shares of targets)."""
+    largest = [f.largest(f.noises)[0] for f in asked]
+    if math.isinf(goal.power):
+        return max(v / t for v, t in zip(largest, targets, strict=True))
+    scale = max(largest)
+    total = math.fsum(w * f.power_sum(f.noises, goal.power, scale)[0] for w, f in zip(weights, asked, strict=True))
+    return scale * float(total ** (1.0 / goal.power))

@@ -1,0 +1,392 @@
+"""Plans: what will be measured with how much noise, and what that promises, before any record is read.
+
+A plan holds no data.  Everything it predicts is computed from the very matrices, noise scales and grids that a release
+uses; its privacy cost is recomputed from them when it is made and whenever it is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from engine.arrays import Array
+from engine.errors import NotAnswerable, PlanError
+from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece, total_pcost
+from engine.plans.emphasis import pack
+from engine.plans.footprint import Footprint, footprint
+from engine.plans.group_variance import GroupVariance
+from engine.plans.objectives import Objective, deciding_weights, norm, objective
+from engine.plans.solved import Tradeoff, pack_complements
+from engine.plans.variance import VarianceBuilder
+from engine.privacy import Budget
+from engine.spaces import Complement, Space, inner, part_of, pieces
+from engine.workload import Schema, Workload
+
+FORMAT = "plan/1"
+ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
+Query = tuple[Sequence[str], npt.ArrayLike]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """How good a plan is against everything of its class.
+
+    Attributes
+    ----------
+    lower_bound : no plan of the class has a smaller `Plan.achieved` at the same privacy cost.  In counts: the weighted
+        RMSE for the objective "sum", the largest standard error for "max", the root of a power mean of variances for
+        "lp"; with targets, the largest ratio of standard error to target.
+    gap : achieved / lower_bound - 1.
+    statement : what the class is and how the searches ended, in words.
+    """
+
+    lower_bound: float
+    gap: float
+    statement: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """A mechanism fitted to a workload and a budget.
+
+    Attributes
+    ----------
+    workload, budget : what was asked.
+    mechanism, options : how it was made; with the two above they define `hash`.
+    blocks : attributes of a table -> strategy, noise and grid; one residual space each, or a union of several.
+    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2; the norm is their weighted sum,
+        unless the options say otherwise.
+    statement : words for the certificate.
+    duals, endings, memory_limit : the solver's weights, how each search ended, and the limit in bytes that chose
+        between dense and alternating searches; enough to rebuild the very same plan.
+    centers : center vectors that are not uniform.
+    complements : complements of pairs that are no products, attributes in schema order.
+    matrices : strategy matrices and shares that a search found, where the weights do not say it all.
+    max_records : public cap on the number of records that the plan may be used for.
+    tradeoff : shares and weights of an objective other than the sum.
+    """
+
+    workload: Workload
+    budget: Budget
+    mechanism: str
+    options: Mapping[str, Any]
+    blocks: Mapping[Space, Block]
+    bound: float
+    statement: str
+    duals: tuple[Array, ...]
+    max_records: int
+    endings: tuple[str, ...] = ()
+    memory_limit: float = math.inf
+    centers: Mapping[str, Array] = field(default_factory=dict)
+    complements: Mapping[Space, Complement] = field(default_factory=dict)
+    matrices: tuple[Array, ...] = ()
+    tradeoff: Tradeoff | None = None
+
+    def __post_init__(self) -> None:
+        if not self.pcost <= self.budget.pcost:
+            raise PlanError(
+                f"The privacy cost of the matrices to be released is {self.pcost}, over the budget of "
+                f"{self.budget.pcost}. The plan is refused; please report it."
+            )
+
+    @property
+    def schema(self) -> Schema:
+        """The public schema."""
+        return self.workload.schema
+
+    @cached_property
+    def pcost(self) -> float:
+        """Privacy cost of the release, recomputed from its matrices, noise and grids, rounded up."""
+        return total_pcost(self.blocks, self.max_records)
+
+    @property
+    def answering(self) -> Mapping[Space, Block]:
+        """Residual spaces with the strategy and noise that answers are made of: measured, or following from that."""
+        return self.blocks
+
+    def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
+        """Return estimates of what answers are made of from estimates of what was measured."""
+        return estimates
+
+    @cached_property
+    def _variances(self) -> VarianceBuilder:
+        order = {name: i for i, name in enumerate(self.schema.names)}
+        return VarianceBuilder(blocks=self.answering, centers=self.centers, complements=self.complements, order=order)
+
+    def group_variance(self, group: int) -> GroupVariance:
+        """Return the variances of a group in factored form; see `engine.plans.group_variance`."""
+        self._check_group(group)
+        return self._variances.group(self.workload.groups[group])
+
+    def _check_group(self, group: int) -> None:
+        if (
+            isinstance(group, bool)
+            or not isinstance(group, (int, np.integer))
+            or not 0 <= group < len(self.workload.groups)
+        ):
+            raise PlanError(
+                f"There is no group {group!r}; this workload has groups 0 to {len(self.workload.groups) - 1}."
+            )
+
+    @cached_property
+    def _totals(self) -> list[float]:
+        cache: dict[int, float] = {}
+        out = []
+        for i in range(len(self.workload.groups)):
+            found = self.group_variance(i)
+            if id(found) not in cache:
+                cache[id(found)] = found.total()
+            out.append(cache[id(found)])
+        return out
+
+    @cached_property
+    def rmse(self) -> float:
+        """Root of the mean variance over all queries, unweighted, in counts.
+
+        Infinite when a query of weight zero is not answerable from what is measured.
+        """
+        return math.sqrt(math.fsum(self._totals) / self.workload.queries)
+
+    @cached_property
+    def weighted_rmse(self) -> float:
+        """Root of (sum of weight times variance) / (number of queries), the objective, in counts."""
+        total = 0.0
+        for i, group in enumerate(self.workload.groups):
+            if group.query_weights is not None and group.weight > 0:
+                variances = self.variances(i)
+                used = group.query_weights > 0
+                total += group.weight * float(group.query_weights[used] @ variances[used])
+            elif group.weight > 0:
+                total += group.weight * self._totals[i]
+        return math.sqrt(total / self.workload.queries)
+
+    @cached_property
+    def max_variance(self) -> float:
+        """Largest variance of a query, in counts^2."""
+        return max(float(m) for m in self.by_group()["max_std"]) ** 2
+
+    @cached_property
+    def achieved(self) -> float:
+        """Value of the objective in counts: `weighted_rmse` for "sum", else see `Certificate`."""
+        goal = self._goal
+        if goal.linear:
+            return self.weighted_rmse
+        queries: list[Footprint] = []
+        weights: list[float] = []
+        targets: list[float] = []
+        kinds: dict[tuple[int, int, float, float], int] = {}
+        for i, group in enumerate(self.workload.groups):
+            if group.weight > 0:
+                found = self.group_variance(i)
+                key = (id(found), id(group.query_weights), group.weight, goal.target(i))
+                if key not in kinds:
+                    kinds[key] = len(queries)
+                    queries.append(footprint(found, deciding_weights(group, goal)))
+                    weights.append(0.0)
+                    targets.append(goal.target(i))
+                weights[kinds[key]] += group.weight
+        return goal.mean(norm(queries, weights, targets, goal), self.workload.queries)
+
+    @cached_property
+    def _goal(self) -> Objective:
+        found = self.options
+        return objective(found.get("objective", "sum"), found.get("power", 2.0), found.get("targets"), self.workload)
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """Lower bound for the class of this mechanism and the distance to it."""
+        bound = self._goal.mean(self.bound / self.budget.pcost, self.workload.queries)
+        gap = self.achieved / bound - 1.0 if bound > 0 else 0.0
+        return Certificate(lower_bound=bound, gap=gap, statement=self.statement)
+
+    @cached_property
+    def hash(self) -> str:
+        """Identity of the request (workload, budget, mechanism, options): the same request has the same hash."""
+        return hashlib.sha256(_canonical(self._request()).encode()).hexdigest()
+
+    def by_group(self) -> pd.DataFrame:
+        """Return one row a group: attributes, family, queries, rmse and max_std in counts."""
+        rows, cache = [], {}
+        for i, group in enumerate(self.workload.groups):
+            found = self.group_variance(i)
+            if id(found) not in cache:
+                cache[id(found)] = math.sqrt(found.largest())
+            rmse = math.sqrt(self._totals[i] / group.count)
+            rows.append((group.attributes, group.family_text, group.count, rmse, cache[id(found)]))
+        return pd.DataFrame(rows, columns=["attributes", "family", "queries", "rmse", "max_std"])
+
+    def by_space(self) -> pd.DataFrame:
+        """Return one row a block: attributes, measurements, noise (std in counts) and share of the budget."""
+        total = self.pcost / GUARD
+        rows = [
+            (b.attributes, b.measurements, b.noise, b.pcost(self.max_records) / total) for b in self.blocks.values()
+        ]
+        return pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "share"])
+
+    def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
+        """Return variances of queries ``start:stop`` of a group, in counts^2, in the order of `Workload.describe`."""
+        found = self.group_variance(group)
+        first, last, _ = slice(start, stop).indices(self.workload.groups[group].count)
+        return found.values(first, last)
+
+    def variance_of(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
+        """Return the variance of any query on ``attributes``, in counts^2.
+
+        ``query_tensor`` has the shape of the marginal table on the attributes, in the order given.
+
+        Raises
+        ------
+        NotAnswerable : the strategy says nothing about a piece of the query.
+        """
+        return float(self.covariance([(attributes, query_tensor)])[0, 0])
+
+    def covariance(self, queries: Sequence[Query]) -> Array:
+        """Return the covariance matrix of the answers to some queries, in counts^2; see `variance_of`."""
+        pieces = [self._reconstruction(attributes, tensor) for attributes, tensor in queries]
+        out = np.zeros((len(pieces), len(pieces)))
+        for i, a in enumerate(pieces):
+            for j in range(i, len(pieces)):
+                b = pieces[j]
+                out[i, j] = out[j, i] = math.fsum(float(a[s] @ b[s]) for s in a.keys() & b.keys())
+        return out
+
+    def query_table(self, names: Space, query_tensor: npt.ArrayLike) -> Array:
+        """Return a query as a table of numbers; raise PlanError unless it is one on these attributes."""
+        sizes = self.schema.sizes(names)
+        try:
+            tensor = np.asarray(query_tensor, dtype=float)
+        except (TypeError, ValueError, OverflowError):
+            tensor = np.full((), np.nan)
+        if len(set(names)) != len(names) or tensor.shape != sizes or not np.isfinite(tensor).all():
+            raise PlanError(
+                f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of shape {sizes}; it "
+                f"has shape {tensor.shape}."
+            )
+        return tensor
+
+    def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
+        """Return the pieces of a query by residual space, in class coordinates of the sorted attributes."""
+        names = tuple(attributes)
+        tensor = self.query_table(names, query_tensor)
+        order = sorted(range(len(names)), key=lambda a: self.schema.names.index(names[a]))
+        ranked = tuple(names[axis] for axis in order)
+        shape, centers = self.schema.sizes(ranked), [self.centers.get(name) for name in ranked]
+        row = np.ascontiguousarray(tensor.transpose(order)).reshape(1, -1)
+        table = pieces(row, shape, centers, inner(ranked, self.complements)).reshape(1, *shape)
+        return {
+            tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0]
+            for k in range(len(ranked) + 1)
+            for axes in itertools.combinations(range(len(ranked)), k)
+        }
+
+    @cached_property
+    def home(self) -> Mapping[Space, Space]:
+        """The key in `answering` of the block that stands for each residual space."""
+        return {space: key for key, block in self.answering.items() for space in block.spaces}
+
+    @property
+    def unions(self) -> Mapping[Space, tuple[Space, ...]]:
+        """Residual spaces that are measured together, by the attributes of their block."""
+        return {attributes: block.union for attributes, block in self.blocks.items() if block.union}
+
+    def measures(self, space: Space) -> bool:
+        """Return whether all class coordinates of a residual space follow from what is measured."""
+        if math.prod(n - 1 for n in self.schema.sizes(space)) == 0:
+            return True
+        if space not in self.home:
+            return False
+        block = self.answering[self.home[space]]
+        if all(s.complete for _, s in block.factors) or not block.union:
+            return all(s.complete for _, s in block.factors)
+        ((_, strategy),) = block.factors
+        own = self.joined(block, {space: np.eye(math.prod(n - 1 for n in self.schema.sizes(space)))})
+        return not strategy.leaves_span(own).any()
+
+    def joined(self, block: Block, given: Mapping[Space, Array]) -> Array:
+        """Return class rows of a union, shape (k, class coordinates), from rows on some of its spaces."""
+        count = len(next(iter(given.values())))
+        dimensions = {s: math.prod(n - 1 for n in self.schema.sizes(s)) for s in block.spaces}
+        return np.concatenate(
+            [given[s].reshape(count, -1) if s in given else np.zeros((count, n)) for s, n in dimensions.items()], axis=1
+        )
+
+    def _reconstruction(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
+        asked = self.class_pieces(attributes, query_tensor)
+        size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
+        by_block: dict[Space, dict[Space, Array]] = {}
+        for space, piece in asked.items():
+            if not piece.size or np.linalg.norm(piece) <= ROUNDING * size:
+                continue
+            if space not in self.home:
+                raise _unmeasured(attributes, space)
+            by_block.setdefault(self.home[space], {})[space] = piece
+        out = {}
+        for home, own in by_block.items():
+            block = self.answering[home]
+            if block.union:
+                ((_, strategy),) = block.factors
+                row = self.joined(block, {space: piece[None] for space, piece in own.items()})
+                if not strategy.complete and strategy.leaves_span(row)[0]:
+                    raise _unmeasured(attributes, home)
+                out[home] = block.noise * (row @ strategy.pinv)[0]
+            else:
+                if not measures_piece(block, own[home]):
+                    raise _unmeasured(attributes, home)
+                solved = apply_factors(block, own[home], lambda s: s.pinv.T)
+                out[home] = block.noise * (solved if block.weights is None else solved / block.weights).ravel()
+        return out
+
+    def _request(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "mechanism": self.mechanism,
+            "options": dict(self.options),
+            "budget": self.budget.to_dict(),
+            "max_records": self.max_records,
+            "workload": self.workload.to_dict(),
+        }
+
+    def to_json(self) -> str:
+        """Return the plan as JSON text: the request, the solver's weights and what they lead to."""
+        if not math.isfinite(self.weighted_rmse):
+            raise PlanError(
+                "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights, "
+                "or the sizes of custom queries, closer together, or give those queries the weight 0."
+            )
+        solved: dict[str, Any] = {
+            "matrices": [{"shape": list(m.shape), "values": pack(m)} for m in self.matrices],
+            "duals": [pack(d) for d in self.duals],
+            "endings": list(self.endings),
+            "memory_limit": self.memory_limit if math.isfinite(self.memory_limit) else None,
+            "centers": {name: pack(pi) for name, pi in self.centers.items()},
+            "complements": pack_complements(self.complements),
+            "unions": [[list(a), [list(s) for s in spaces]] for a, spaces in self.unions.items()],
+            "pcost": self.pcost,
+            "weighted_rmse": self.weighted_rmse,
+            "hash": self.hash,
+        }
+        if self.tradeoff is not None:
+            solved["tradeoff"] = self.tradeoff.to_dict()
+            solved["achieved"] = self.achieved
+        return _canonical(self._request() | {"solved": solved})
+
+
+def _unmeasured(attributes: Sequence[str], space: Space) -> NotAnswerable:
+    return NotAnswerable(
+        f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
+        "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
+    )
+
+
+def _canonical(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

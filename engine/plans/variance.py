@@ -1,0 +1,302 @@
+"""Variances of every query of a group in closed form, without listing the queries.
+
+The variance of a query is a sum over the residual spaces B inside its attributes.  For each B it is noise_B^2 times a
+product of arrays, each over the queries of one part of the group (or of a few parts that one strategy couples):
+
+    part outside B                (q . pi)^2
+    part inside B                 q N C N^T q^T,  C the covariance of the class coordinates at noise scale 1
+
+So sums need no outer product, a maximum needs the Pareto front of every part, and a stretch of values is a slice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.plans.blocks import Block
+from engine.plans.group_variance import SLAB, GroupVariance, Parts, Summand, along, coupled_sets
+from engine.spaces import LEAVING, Axes, Complement, Space, Strategy, class_rows, digest, inner, pieces, positions
+from engine.threads import threads_for
+from engine.workload import Group, Part, whole_group
+
+ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
+
+
+@dataclass(kw_only=True, eq=False)
+class VarianceBuilder:
+    """Builds `GroupVariance` objects for one plan; arrays and groups that are alike are computed once."""
+
+    blocks: Mapping[Space, Block]
+    centers: Mapping[str, Array]
+    complements: Mapping[Space, Complement]
+    order: Mapping[str, int]
+    _arrays: dict[Any, Array] = field(default_factory=dict)
+    _groups: dict[Any, GroupVariance] = field(default_factory=dict)
+
+    @cached_property
+    def _home(self) -> Mapping[Space, Block]:
+        return {space: block for block in self.blocks.values() for space in block.spaces}
+
+    def group(self, group: Group) -> GroupVariance:
+        """Return the variances of one group."""
+        subsets: list[tuple[Axes, Block | None]] = []
+        for k in range(len(group.attributes) + 1):
+            for axes in itertools.combinations(range(len(group.attributes)), k):
+                ranked = tuple(sorted(axes, key=lambda a: self.order[group.attributes[a]]))
+                subsets.append((ranked, self._home.get(tuple(group.attributes[a] for a in ranked))))
+        centers = tuple(digest(self.centers.get(name)) for name in group.attributes)
+        ranks = tuple(sorted(range(len(group.attributes)), key=lambda a: self.order[group.attributes[a]]))
+        names = tuple(group.attributes[a] for a in ranks)
+        tuned = inner(names, self.complements)
+        made = []
+        for axes, b in subsets:
+            space = tuple(group.attributes[a] for a in axes)
+            at = b.spaces.index(space) if b is not None else 0
+            strategies = () if b is None else tuple((a, id(s)) for a, s in b.factors)
+            made.append((axes, None if b is None else (at, b.noise, id(b.weights), *strategies)))
+        key = (
+            tuple((p.axes, p.key) for p in group.parts),
+            centers,
+            tuple(made),
+            tuple((p, c.key) for p, c in tuned.items()),
+        )
+        if key not in self._groups:
+            # pairs with a complement pass down what is no product, and unions couple several spaces
+            fed = {(), *((ranks[a],) for pair in tuned for a in pair)} if tuned else set()
+            whole = [(axes, b) for axes, b in subsets if axes in fed or (b is not None and b.union)]
+            alone = [(axes, b) for axes, b in subsets if (axes, b) not in whole]
+            with threads_for(1):  # many small products: on a busy machine threads would wait for each other
+                summands, unmeasured = self._products(group, alone)
+            if whole:
+                more, lost = self._wholes(group, ranks, tuned, whole)
+                summands, unmeasured = summands + more, unmeasured + lost
+            self._groups[key] = GroupVariance(
+                counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
+            )
+        return self._groups[key]
+
+    def _products(
+        self, group: Group, subsets: Sequence[tuple[Axes, Block | None]]
+    ) -> tuple[list[Summand], list[Summand]]:
+        """Return the summands, and marks of what is not measured, for spaces whose pieces are products."""
+        summands, unmeasured = [], []
+        for axes, block in subsets:
+            outside = tuple(p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes))
+            asked: list[tuple[Parts, Array]] = [((p,), self._present(group, p, ())) for p in outside]
+            for marks in self._missing(group, axes, block):
+                unmeasured.append(Summand(coefficient=1.0, arrays=(*asked, *marks)))
+            if block is not None:
+                arrays: list[tuple[Parts, Array]] = [((p,), self._outside(group, p)) for p in outside]
+                arrays += [
+                    self._inside(group, axes, factors, weights=block.weights)
+                    for factors in self._components(group, axes, block)
+                ]
+                summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes))
+        return summands, [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
+
+    def _wholes(
+        self,
+        group: Group,
+        ranks: Axes,
+        tuned: Mapping[Axes, Complement],
+        subsets: Sequence[tuple[Axes, Block | None]],
+    ) -> tuple[list[Summand], list[Summand]]:
+        """Return the same for spaces whose pieces need every query row of the group."""
+        part = whole_group(group)
+        sizes = tuple(group.sizes[a] for a in ranks)
+        centers = [self.centers.get(group.attributes[a]) for a in ranks]
+        targets: dict[int, tuple[Block | None, list[tuple[Axes, Any]]]] = {}
+        for axes, block in subsets:
+            at = positions(sizes, [tuple(ranks.index(a) for a in axes)])
+            key = id(block) if block is not None else -1 - len(targets)
+            targets.setdefault(key, (block, []))[1].append((axes, at))
+        squares: list[list[Array]] = [[] for _ in targets]
+        missing: list[list[Array]] = [[] for _ in targets]
+        for _, chunk in part.family.chunks(part.sizes):
+            tensor = chunk.reshape(len(chunk), *part.sizes).transpose(0, *(1 + part.axes.index(a) for a in ranks))
+            made = pieces(tensor.reshape(len(chunk), -1), sizes, centers, tuned)
+            norms = np.linalg.norm(chunk, axis=1)
+            for k, (block, spaces) in enumerate(targets.values()):
+                rows, strategy = self._gathered(group, block, spaces, made)
+                present = np.linalg.norm(rows, axis=1) > ROUNDING * norms
+                if block is None:
+                    missing[k].append(present)
+                elif strategy is None:
+                    squares[k].append(np.sum(rows**2, axis=1))
+                else:
+                    solved, weights = rows @ strategy.pinv, block.weights
+                    squares[k].append(np.sum((solved if weights is None else solved / weights) ** 2, axis=1))
+                    if not strategy.complete:
+                        missing[k].append(present & strategy.leaves_span(rows))
+        summands, unmeasured = [], []
+        for (block, spaces), own, lost in zip(targets.values(), squares, missing, strict=True):
+            touched = {a for axes, _ in spaces for a in axes}
+            inside = tuple(a for a in ranks if a in touched)
+            if block is not None:
+                summands.append(_over_all(group, inside, block.noise**2, np.concatenate(own)))
+            if lost and (marks := np.concatenate(lost)).any():
+                unmeasured.append(_over_all(group, inside, 1.0, marks.astype(float)))
+        return summands, unmeasured
+
+    def _gathered(
+        self, group: Group, block: Block | None, spaces: Sequence[tuple[Axes, Any]], made: Array
+    ) -> tuple[Array, Strategy | None]:
+        """Return the class rows of a block out of all pieces, and its strategy; None for the total on its own."""
+        if block is None or not block.factors:
+            return made[:, spaces[0][1]], None
+        ((_, strategy),) = block.factors
+        if not block.union:
+            return made[:, spaces[0][1]], strategy
+        size = {name: n for n, name in zip(strategy.sizes, block.attributes, strict=True)}
+        ends = np.cumsum([0, *(math.prod(size[name] - 1 for name in space) for space in block.union)])
+        rows = np.zeros((len(made), strategy.dimension))
+        for axes, at in spaces:
+            k = block.union.index(tuple(group.attributes[a] for a in axes))
+            rows[:, ends[k] : ends[k + 1]] = made[:, at]
+        return rows, strategy
+
+    def _present(self, group: Group, p: int, inside: Axes) -> Array:
+        """Return 1 for queries of a part with a piece on the positions ``inside`` of it, 0 where that is rounding."""
+        part = group.parts[p]
+        given = [self.centers.get(group.attributes[a]) for a in part.axes]
+        key = ("present", part.key, inside, tuple(digest(g) for g in given))
+        if key not in self._arrays:
+            marks = []
+            for _, chunk in part.family.chunks(part.sizes):
+                norm = np.linalg.norm(class_rows(part, inside, given, chunk), axis=1)
+                marks.append(norm > 1e-9 * np.linalg.norm(chunk, axis=1))
+            self._arrays[key] = np.concatenate(marks).astype(float)
+        return self._arrays[key]
+
+    def _outside(self, group: Group, p: int) -> Array:
+        part = group.parts[p]
+        given = [self.centers.get(group.attributes[a]) for a in part.axes]
+        key = ("outside", part.key, tuple(digest(g) for g in given))
+        if key not in self._arrays:
+            weights = np.ones(1)
+            for n, g in zip(part.sizes, given, strict=True):
+                weights = np.kron(weights, np.full(n, 1.0 / n) if g is None else g)
+            self._arrays[key] = part.family.dot(part.sizes, weights) ** 2
+        return self._arrays[key]
+
+    def _components(self, group: Group, axes: Axes, block: Block) -> list[list[tuple[Axes, Strategy]]]:
+        """Return the block's factors, grouped when a part of the group touches several of them."""
+        factors = [(tuple(axes[a] for a in own), s) for own, s in block.factors]  # axes of the group
+        links = [tuple(k for k, (own, _) in enumerate(factors) if set(own) & set(part.axes)) for part in group.parts]
+        if block.weights is not None:
+            links = [tuple(range(len(factors)))]
+        return [[factors[k] for k in joined] for joined in coupled_sets(len(factors), [x for x in links if x])]
+
+    def _inside(
+        self,
+        group: Group,
+        axes: Axes,
+        factors: Sequence[tuple[Axes, Strategy]],
+        matrix: str = "pinv",
+        weights: Array | None = None,
+    ) -> tuple[Parts, Array]:
+        """Return squared norms of (class rows) matrix / weights over the queries of the parts that factors touch.
+
+        ``matrix`` is "pinv", "span", or "whole" for the identity.
+        """
+        covered = {a for own, _ in factors for a in own}
+        parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
+        touched = [(group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered)) for p in parts]
+        names = [tuple(group.attributes[a] for a in part.axes) for part, _ in touched]
+        centers = tuple(digest(self.centers.get(n)) for own in names for n in own)
+        order = tuple(a for part, inside in touched for a in (part.axes[i] for i in inside))
+        key = (
+            tuple((part.key, inside) for part, inside in touched),
+            tuple((tuple(order.index(a) for a in own), id(s)) for own, s in factors),
+            centers,
+            matrix,
+            id(weights),
+        )
+        if key not in self._arrays:
+            alone = len(touched) == 1 and len(touched[0][0].sizes) == 1
+            if weights is None and matrix == "pinv" and alone and touched[0][0].sizes == factors[0][1].sizes:
+                part, strategy = touched[0][0], factors[0][1]
+                self._arrays[key] = np.maximum(part.family.quadratic(part.sizes, strategy.cell_covariance), 0.0)
+            else:
+                self._arrays[key] = self._coupled_array(touched, names, factors, order, matrix, weights)
+        return parts, self._arrays[key]
+
+    def _coupled_array(
+        self,
+        touched: Sequence[tuple[Part, Axes]],
+        names: Sequence[tuple[str, ...]],
+        factors: Sequence[tuple[Axes, Strategy]],
+        order: Axes,
+        matrix: str,
+        weights: Array | None,
+    ) -> Array:
+        """Return squared norms of (class rows) matrix / weights over all queries of the touched parts."""
+        rows = []
+        for (part, inside), own in zip(touched, names, strict=True):
+            given = [self.centers.get(n) for n in own]
+            pieces = [class_rows(part, inside, given, chunk) for _, chunk in part.family.chunks(part.sizes)]
+            rows.append(np.concatenate(pieces))
+        size = {a: part.sizes[i] - 1 for part, inside in touched for i, a in ((i, part.axes[i]) for i in inside)}
+        out = np.empty(tuple(len(r) for r in rows))
+        width = math.prod(len(r) for r in rows[1:]) * max(math.prod(size.values()), 1)
+        step = max(1, 4 * SLAB // width)
+        for start in range(0, len(rows[0]), step):
+            tensor = rows[0][start : start + step]
+            for r in rows[1:]:
+                tensor = np.einsum("qa,pb->qpab", tensor.reshape(-1, tensor.shape[-1]), r).reshape(
+                    -1, tensor.shape[-1] * r.shape[-1]
+                )
+            tensor = tensor.reshape(len(tensor), *(size[a] for a in order))
+            remaining = list(order)
+            for axes, strategy in factors if matrix != "whole" else ():
+                positions = [1 + remaining.index(a) for a in axes]
+                shaped = getattr(strategy, matrix)
+                shaped = shaped.reshape(*(size[a] for a in axes), -1)
+                tensor = np.tensordot(tensor, shaped, axes=(positions, list(range(len(axes)))))
+                remaining = [a for a in remaining if a not in axes]
+            tensor = tensor if weights is None else tensor / weights
+            squares = np.einsum("qr,qr->q", *(tensor.reshape(len(tensor), -1),) * 2)
+            out[start : start + step] = squares.reshape(-1, *out.shape[1:])
+        return out
+
+    def _missing(self, group: Group, axes: Axes, block: Block | None) -> list[list[tuple[Parts, Array]]]:
+        """Return products of 0/1 arrays; each marks queries with a piece that the block does not measure."""
+        if block is not None and all(s.complete for _, s in block.factors):
+            return []
+        touched = [
+            (p, tuple(i for i, a in enumerate(part.axes) if a in axes))
+            for p, part in enumerate(group.parts)
+            if set(part.axes) & set(axes)
+        ]
+        present: list[tuple[Parts, Array]] = [((p,), self._present(group, p, inside)) for p, inside in touched]
+        if block is None:
+            return [present]
+        out = []
+        for factors in self._components(group, axes, block):
+            if all(s.complete for _, s in factors):
+                continue
+            parts, measured = self._inside(group, axes, factors, "span")
+            _, whole = self._inside(group, axes, factors, "whole")
+            leaves = (whole - measured > LEAVING**2 * whole).astype(float)
+            for (p,), mark in present:
+                if p in parts:
+                    leaves = leaves * along(mark, parts.index(p), len(parts))
+            out.append([(parts, leaves), *(asked for asked in present if asked[0][0] not in parts)])
+        return out
+
+
+def _over_all(group: Group, axes: Axes, coefficient: float, values: Array) -> Summand:
+    """Return a summand with one value a query of the group."""
+    if not group.parts:
+        return Summand(coefficient=coefficient * float(values[0]), arrays=(), axes=axes)
+    counts = tuple(p.count for p in group.parts)
+    arrays = ((tuple(range(len(counts))), values.reshape(counts)),)
+    return Summand(coefficient=coefficient, arrays=arrays, axes=axes)

@@ -1,0 +1,229 @@
+"""Release packages: one zip that a reader can use, check and reproduce without the records.
+
+Files inside
+------------
+answers.parquet, answers.csv   every answer with standard error and interval (CSV only up to a million answers)
+plan.json                      the plan: schema, workload, budget, mechanism, and what its search found
+certificate.json               what was spent, under which key, what it means, and the sha256 of every other file
+report.html                    a readable report that loads nothing from elsewhere
+check.py                       recomputes privacy cost and errors from plan.json and compares them with the answers
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from engine.errors import Cancelled
+from engine.figures import Picture, answers_picture, budget_picture, spread_picture
+from engine.insight import certificate_text, group_table
+from engine.publish.report import write_answers
+from engine.release import Measurement, Receipt
+from engine.texts import amount
+
+Progress = Callable[[float, str], object]
+FORMAT = "release/1"
+MOST_IN_CSV = 1_000_000
+SHOWN = 40  # answers of a group in the report
+GROUPS = 12  # groups of which answers are shown
+DELTAS = (1e-5, 1e-6, 1e-9)
+MARK = "REHEARSAL on simulated or public records. Not for publication; nothing was spent."
+STYLE = """
+:root{color-scheme:light dark}
+body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}
+table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}
+th,td{padding:.25rem .75rem;border-bottom:1px solid #ccc;text-align:right}
+th:first-child,td:first-child{text-align:left}
+.mark{border:3px solid #b34700;padding:.5rem 1rem;font-weight:bold}
+code{overflow-wrap:anywhere}
+@media print{body{margin:0}}
+"""
+CHECK = '''"""Recompute what this release promises from plan.json alone, and compare it with the published answers.
+
+Needs the package that made the release; reads no record.  Run it in the folder of the unpacked files.
+"""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from engine import load_plan
+
+certificate = json.loads(Path("certificate.json").read_text(encoding="utf-8"))
+for name, digest in certificate["files"].items():
+    assert hashlib.sha256(Path(name).read_bytes()).hexdigest() == digest, f"{name} was changed"
+plan = load_plan(Path("plan.json").read_bytes())
+assert plan.hash == certificate["plan_hash"]
+assert math.isclose(plan.pcost, certificate["pcost"], rel_tol=1e-9)
+print(plan.budget.describe())
+print("RMSE", plan.rmse, "counts; largest standard error", math.sqrt(plan.max_variance))
+answers, start = pq.read_table("answers.parquet", columns=["std"])["std"].to_numpy(), 0
+for number, group in enumerate(plan.workload.groups):
+    predicted = plan.variances(number) ** 0.5
+    published = answers[start : start + group.count]
+    assert abs(predicted - published).max() <= 1e-6 * predicted.max(), f"group {number} has other errors"
+    start += group.count
+assert start == len(answers)
+print(f"{start:,} standard errors are those that the plan predicts")
+'''
+
+
+def write_package(
+    measurement: Measurement,
+    path: str | os.PathLike[str],
+    *,
+    receipt: Receipt | None = None,
+    confidence: float = 0.95,
+    progress: Progress | None = None,
+) -> Path:
+    """Write a release with everything that a reader needs to use and check it, as one zip file.
+
+    Parameters
+    ----------
+    receipt : the ledger's receipt of the spend; its hash lets a later reader see whether a ledger was set back.
+    confidence : of the intervals.
+    progress : called with (fraction, text); returning False stops, and nothing is left behind.
+
+    Guarantee: nothing in the package depends on the records but through the released answers.  The file appears under
+    its name only when it is complete.
+
+    Raises
+    ------
+    Cancelled : ``progress`` returned False.
+    """
+
+    def tell(fraction: float, text: str) -> None:
+        if progress is not None and progress(fraction, text) is False:
+            raise Cancelled("Writing the package was cancelled; no file was left behind.")
+
+    target = Path(path)
+    partial = target.with_name(target.name + ".part")
+    plan = measurement.plan
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            made = [Path(folder) / "plan.json", Path(folder) / "check.py", Path(folder) / "answers.parquet"]
+            made[0].write_text(plan.to_json(), encoding="utf-8")
+            made[1].write_text(CHECK, encoding="utf-8")
+            write_answers(measurement, made[2], confidence=confidence, progress=lambda f, t: tell(0.5 * f, t))
+            if plan.workload.queries <= MOST_IN_CSV:
+                made.append(Path(folder) / "answers.csv")
+                write_answers(
+                    measurement, made[-1], format="csv", confidence=confidence, progress=lambda f, t: tell(0.5, t)
+                )
+            tell(0.6, "Writing the report")
+            made.append(Path(folder) / "report.html")
+            made[-1].write_text(report_html(measurement, receipt=receipt, confidence=confidence), encoding="utf-8")
+            seal = certificate(measurement, receipt, confidence)
+            seal["files"] = {file.name: _digest(file) for file in made}
+            made.append(Path(folder) / "certificate.json")
+            made[-1].write_text(json.dumps(seal, indent=2, sort_keys=True, ensure_ascii=False), encoding="utf-8")
+            tell(0.8, "Packing")
+            with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+                for file in made:
+                    archive.write(file, file.name)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    tell(1.0, "Packed")
+    return target
+
+
+def certificate(measurement: Measurement, receipt: Receipt | None, confidence: float) -> dict[str, Any]:
+    """Return what was promised and spent, as JSON-ready data.
+
+    A receipt adds the place and the hash of the spend in its ledger.
+    """
+    plan, budget = measurement.plan, measurement.plan.budget
+    out: dict[str, Any] = {
+        "format": FORMAT,
+        "status": MARK if measurement.rehearsal else "release",
+        "dataset": measurement.dataset,
+        "key": measurement.key,
+        "utc": measurement.utc,
+        "plan_hash": plan.hash,
+        "mechanism": plan.mechanism,
+        "noise": f"exact discrete {budget.law.capitalize()}",
+        "neighbours": "one record added or removed",
+        "pcost": plan.pcost,
+        "rho": plan.pcost / 2,
+        "epsilon_by_delta_proved": {f"{d:g}": budget.epsilon_zcdp(d) for d in DELTAS},
+        "meaning": budget.describe(),
+        "max_records": plan.max_records,
+        "queries": plan.workload.queries,
+        "rmse_counts": plan.rmse,
+        "confidence": confidence,
+        "lower_bound_counts": plan.certificate.lower_bound,
+        "gap": plan.certificate.gap,
+        "bound": plan.certificate.statement,
+    }
+    if budget.pure_epsilon is not None:
+        out["pure_epsilon"] = budget.pure_epsilon
+    if receipt is not None:
+        out["ledger"] = {"seq": receipt.seq, "hash": receipt.hash, "pcost": receipt.pcost, "utc": receipt.utc}
+    return out
+
+
+def report_html(measurement: Measurement, *, receipt: Receipt | None = None, confidence: float = 0.95) -> str:
+    """Return a readable report as one HTML page that loads nothing from elsewhere."""
+    plan, seal = measurement.plan, certificate(measurement, receipt, confidence)
+    title = "Rehearsal report" if measurement.rehearsal else f"Release of {measurement.dataset}"
+    parts = [f"<h1>{html.escape(title)}</h1>"]
+    if measurement.rehearsal:
+        parts.append(f"<p class=mark>{MARK}</p>")
+    parts.append(
+        f"<p>{plan.workload.queries:,} counts about {len(plan.schema)} attributes, each with its standard error and "
+        f"{confidence:.0%} interval. Typical error {amount(plan.rmse)} counts.</p>"
+    )
+    parts += ["<h2>Privacy</h2>", f"<p>{html.escape(plan.budget.describe())}</p>", _facts(seal)]
+    parts += ["<h2>How exact</h2>", f"<p>{html.escape(certificate_text(plan))}</p>"]
+    pictures = [spread_picture(plan, plan.rmse), budget_picture(plan)]
+    for number in range(min(GROUPS, len(plan.workload.groups))):
+        answers = measurement.answers(number, 0, SHOWN, confidence)
+        found = answers_picture(answers, rehearsal=measurement.rehearsal)
+        names = " x ".join(plan.workload.groups[number].attributes) or "the total"
+        pictures.append(
+            Picture(title=f"Answers on {names}", figure=found.figure, table=found.table, alt=found.alt, note=found.note)
+        )
+    parts += [_picture(p, first=i == 0, number=i) for i, p in enumerate(pictures[:2])]
+    parts += ["<h2>Errors of every group</h2>", _table(group_table(plan).head(500))]
+    parts.append(f"<h2>Answers</h2><p>The first {SHOWN} of a group are shown; answers.parquet has all of them.</p>")
+    parts += [_picture(p, first=False, number=i + 2) for i, p in enumerate(pictures[2:])]
+    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
+    return f'<!doctype html><html lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>'
+
+
+def _picture(found: Picture, *, first: bool, number: int) -> str:
+    drawn = found.figure.to_html(
+        full_html=False, include_plotlyjs=first, config={"displaylogo": False}, div_id=f"figure-{number}"
+    )
+    title, alt, note = (html.escape(text) for text in (found.title, found.alt, found.note))
+    return (
+        f'<h3>{title}</h3><figure role="group" aria-label="{alt}">{drawn}<figcaption>{alt} {note}</figcaption></figure>'
+        f"<details><summary>The same as a table</summary>{_table(found.table.head(500))}</details>"
+    )
+
+
+def _facts(seal: dict[str, Any]) -> str:
+    rows = {k: v for k, v in seal.items() if not isinstance(v, dict) and v not in ("", None)}
+    return _table(pd.DataFrame({"what": list(rows), "value": [str(v) for v in rows.values()]}))
+
+
+def _table(frame: pd.DataFrame) -> str:
+    return frame.to_html(index=False, border=0, float_format=lambda v: f"{v:,.4g}", escape=True)
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,132 @@
+"""Reports: answers as files, row after row, and what a reader needs to trust them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from engine.errors import Cancelled, PlanError
+from engine.release import Measurement, quantile, query_texts
+
+FORMATS = ("parquet", "csv")
+BATCH = 1 << 19  # answers written at once
+Progress = Callable[[float, str], object]
+SCHEMA = pa.schema(
+    [
+        ("attributes", pa.dictionary(pa.int32(), pa.string())),
+        ("family", pa.dictionary(pa.int32(), pa.string())),
+        ("query", pa.string()),
+        ("answer", pa.float64()),
+        ("std", pa.float64()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+    ]
+)
+
+
+def write_answers(
+    measurement: Measurement,
+    path: str | os.PathLike[str],
+    *,
+    format: str = "parquet",
+    confidence: float = 0.95,
+    progress: Progress | None = None,
+) -> Path:
+    """Write every answer of a measurement with its standard error and confidence interval, in counts.
+
+    Columns: attributes, family, query (words), answer, std, low, high.  Answers are written in pieces, so that twenty
+    million of them need little memory.  In CSV a text that a spreadsheet would take for a formula gets a leading quote.
+
+    The file appears under its name only when it is complete.
+
+    Raises
+    ------
+    PlanError : a format that is not "parquet" or "csv".
+    Cancelled : ``progress`` returned False; nothing is left behind.
+    """
+    if format not in FORMATS:
+        raise PlanError(f"There is no format {format!r}. Choose one of {', '.join(FORMATS)}.")
+    target = Path(path)
+    partial = target.with_name(target.name + ".part")
+    metadata = {
+        "confidence": str(confidence),
+        "plan_hash": measurement.plan.hash,
+        "pcost": repr(measurement.plan.pcost),
+        "status": "REHEARSAL on simulated data, not for publication" if measurement.rehearsal else "release",
+        "release": measurement.key,
+    }
+    try:
+        with _writer(partial, format, metadata) as writer:
+            for done, table in answer_batches(measurement, confidence):
+                writer.write(_escaped(table) if format == "csv" else table)
+                if progress is not None and progress(done, "Writing answers") is False:
+                    raise Cancelled("Writing the answers was cancelled; no file was left behind.")
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def _writer(path: Path, kind: str, metadata: dict[str, str]) -> Any:
+    if kind == "csv":
+        plain = [pa.field(f.name, pa.string()) if pa.types.is_dictionary(f.type) else f for f in SCHEMA]
+        return pyarrow.csv.CSVWriter(path, pa.schema(plain))
+    # noisy numbers do not compress, and trying to costs more than computing them
+    texts = ["attributes", "family", "query"]
+    compression = {name: "zstd" if name in texts else "none" for name in SCHEMA.names}
+    return pq.ParquetWriter(
+        path,
+        SCHEMA.with_metadata(metadata),
+        compression=compression,
+        use_dictionary=texts[:2],
+        write_statistics=texts[:2],
+    )
+
+
+def answer_batches(measurement: Measurement, confidence: float = 0.95) -> Iterator[tuple[float, pa.Table]]:
+    """Yield (share done, table) pieces of all answers, in the order of `Workload.describe`."""
+    workload, written = measurement.plan.workload, 0
+    reach = quantile(confidence, measurement.plan.budget.law)
+    pending: list[pa.Table] = []
+    for number, group in enumerate(workload.groups):
+        for start in range(0, group.count, BATCH):
+            stop = min(group.count, start + BATCH)
+            answer = measurement.values(number, start, stop)
+            std = np.sqrt(measurement.plan.variances(number, start, stop))
+            length = stop - start
+            columns = [
+                _repeated(" x ".join(group.attributes), length),
+                _repeated(group.family_text, length),
+                query_texts(measurement.plan, number, start, stop),
+                *(pa.array(v) for v in (answer, std, answer - reach * std, answer + reach * std)),
+            ]
+            pending.append(pa.Table.from_arrays(columns, schema=SCHEMA))
+            written += length
+            if sum(t.num_rows for t in pending) >= BATCH or written == workload.queries:
+                yield written / workload.queries, pa.concat_tables(pending).unify_dictionaries().combine_chunks()
+                pending = []
+
+
+def _repeated(text: str, length: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(length, np.int32)), pa.array([text]))
+
+
+def _escaped(table: pa.Table) -> pa.Table:
+    columns = []
+    for name in table.column_names:
+        column = table[name]
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string())
+        if pa.types.is_string(column.type):
+            risky = pc.match_substring_regex(column, r"^[=+\-@\t\r]")
+            column = pc.if_else(risky, pc.binary_join_element_wise("'", column, ""), column)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, names=table.column_names)

@@ -1,0 +1,290 @@
+"""Reconstruction: everything that follows from the noisy strategy answers, at no further privacy cost.
+
+Every residual space B gives an unbiased estimate y_B of its class coordinates.  The noisy table on attributes A is
+
+    sum over B inside A of (N y_B on the attributes in B) (x) (pi on the others),
+
+one linear map per attribute applied to one tensor that holds pi's coordinate first and the class coordinates after it.
+Tables of overlapping attribute sets agree, because they are made of the same estimates: every space belongs to exactly
+one block, whether that measures the space alone or together with others, so no answer has two sources.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from scipy.special import ndtri
+
+from engine.arrays import Array
+from engine.errors import NotAnswerable, PlanError
+from engine.plans import SLAB, Block, ExplicitPlan, Plan, apply_factors
+from engine.spaces import Space, basis, center
+from engine.threads import threads_for
+from engine.workload import Group
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """One answer: its value, standard error and confidence interval, all in counts."""
+
+    answer: float
+    std: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measurement:
+    """Noisy answers to a plan's strategy, and all that can be said from them.
+
+    Attributes
+    ----------
+    plan : the plan that was measured.
+    dataset, key, utc : the ledger's words for this release; empty for a rehearsal.
+    rehearsal : True when nothing was spent, so that nothing of it may be published.
+    answers_on_grid : released strategy answers of every block, whole numbers of grid steps.
+    estimates : class coordinates, in counts: one axis per attribute of a residual space in schema order; one axis for
+        a union of spaces, one space after the other; cells of the tables when explicit strategies were measured.
+
+    Guarantee: answers are unbiased, with exactly the variances that the plan predicts; all tables are consistent.
+    """
+
+    plan: Plan
+    dataset: str
+    key: str
+    utc: str
+    rehearsal: bool
+    answers_on_grid: Mapping[Space, npt.NDArray[np.int64]] = field(repr=False)
+    estimates: Mapping[Space, Array] = field(repr=False)
+
+    def answers(self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95) -> pd.DataFrame:
+        """Return queries ``start:stop`` of a group: columns query, answer, std, low, high (counts).
+
+        ``low`` and ``high`` bound a confidence interval, see `quantile`; counts below zero are left as they are,
+        because cutting them off would bias every sum.
+        """
+        asked = self._group(group)
+        first, last, _ = slice(start, stop).indices(asked.count)
+        last = max(first, last)
+        values = self.values(group, first, last)
+        std = np.sqrt(self.plan.variances(group, first, last))
+        half = quantile(confidence, self.plan.budget.law) * std
+        texts = pd.Series(query_texts(self.plan, group, first, last).to_numpy(zero_copy_only=False), dtype="str")
+        return pd.DataFrame({"query": texts, "answer": values, "std": std, "low": values - half, "high": values + half})
+
+    def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
+        """Return the answers to queries ``start:stop`` of a group, in counts."""
+        asked = self._group(group)
+        first, last, _ = slice(start, stop).indices(asked.count)
+        if isinstance(self.plan, ExplicitPlan):
+            number = self.plan.answered_by[group]
+            table = self.plan.table(self.estimates, number, asked.attributes) if number >= 0 else np.zeros(asked.sizes)
+        else:
+            table = self._table(asked.attributes)
+        return apply_group(asked, table, first, max(first, last))
+
+    def marginal(self, attributes: Sequence[str]) -> Array:
+        """Return the noisy table on ``attributes``, in counts, its axes in the order given.
+
+        Raises
+        ------
+        NotAnswerable : the plan does not measure the whole table, only some of its queries.
+        """
+        names = tuple(attributes)
+        if isinstance(self.plan, ExplicitPlan):
+            return self.plan.table(self.estimates, self.plan.component_of_table(names), names)
+        for k in range(len(names) + 1):
+            for space in itertools.combinations(sorted(names, key=self.plan.schema.names.index), k):
+                if not self.plan.measures(space):
+                    raise NotAnswerable(
+                        f"The plan does not measure the whole table on {' x '.join(names) or 'nothing'}: "
+                        f"{' x '.join(space) or 'the total'} is missing. Ask single queries with answer(), or plan "
+                        "with the marginal on these attributes."
+                    )
+        return self._table(names)
+
+    def answer(self, attributes: Sequence[str], query_tensor: npt.ArrayLike, confidence: float = 0.95) -> Estimate:
+        """Return the answer to any query on ``attributes``, asked for before or not, with its exact error.
+
+        ``query_tensor`` has the shape of the marginal table on the attributes, in the order given.
+
+        Raises
+        ------
+        NotAnswerable : the strategy says nothing about a piece of the query.
+        """
+        return self.combination([(attributes, query_tensor)], [1.0], confidence)
+
+    def combination(
+        self,
+        queries: Sequence[tuple[Sequence[str], npt.ArrayLike]],
+        coefficients: Sequence[float],
+        confidence: float = 0.95,
+    ) -> Estimate:
+        """Return a sum or difference of answers, with the exact error that their covariance leaves."""
+        weights = np.asarray(coefficients, dtype=float)
+        if weights.shape != (len(queries),) or not np.isfinite(weights).all():
+            raise PlanError(f"{len(queries)} queries need as many finite coefficients; {weights.shape} were given.")
+        std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))
+        value = math.fsum(
+            w * self._value(attributes, tensor) for w, (attributes, tensor) in zip(weights, queries, strict=True)
+        )
+        half = quantile(confidence, self.plan.budget.law) * std
+        return Estimate(answer=value, std=std, low=value - half, high=value + half)
+
+    def _value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
+        if isinstance(self.plan, ExplicitPlan):
+            number = self.plan.component_for(attributes, query_tensor)
+            names, query = self.plan.essential(attributes, query_tensor)
+            return float(np.sum(query * self.plan.table(self.estimates, number, names)))
+        return math.fsum(
+            float(np.sum(piece * self._by_space[space]))
+            for space, piece in self.plan.class_pieces(attributes, query_tensor).items()
+            if space in self._by_space
+        )
+
+    def _group(self, group: int) -> Group:
+        if isinstance(group, bool) or not isinstance(group, (int, np.integer)):
+            raise PlanError(f"A group is given by its number; {group!r} is none.")
+        if not 0 <= group < len(self.plan.workload.groups):
+            raise PlanError(f"There is no group {group}; there are groups 0 to {len(self.plan.workload.groups) - 1}.")
+        return self.plan.workload.groups[group]
+
+    @cached_property
+    def _by_space(self) -> Mapping[Space, Array]:
+        """Class coordinates of every residual space, one axis per attribute."""
+        out = {}
+        for home, values in self.estimates.items():
+            at = 0
+            for space in self.plan.answering[home].spaces:
+                shape = tuple(n - 1 for n in self.plan.schema.sizes(space))
+                out[space] = values.ravel()[at : at + math.prod(shape)].reshape(shape)
+                at += math.prod(shape)
+        return out
+
+    def _table(self, attributes: Sequence[str]) -> Array:
+        """Return the table on ``attributes``; pieces that are not measured are left out."""
+        schema = self.plan.schema
+        ranked = tuple(sorted(attributes, key=schema.names.index))
+        sizes = schema.sizes(ranked)
+        coordinates = np.zeros(sizes)
+        for k in range(len(ranked) + 1):
+            for inside in itertools.combinations(range(len(ranked)), k):
+                estimate = self._by_space.get(tuple(ranked[a] for a in inside))
+                if estimate is not None:
+                    coordinates[tuple(slice(1, None) if a in inside else 0 for a in range(len(ranked)))] = estimate
+        for first, second in itertools.combinations(range(len(ranked)), 2):
+            complement = self.plan.complements.get((ranked[first], ranked[second]))
+            if complement is not None:
+                at = tuple(slice(1, None) if a in (first, second) else 0 for a in range(len(ranked)))
+                passed = complement.by_total * float(self._by_space.get((), np.zeros(())))
+                for axis, D in zip((first, second), complement.by_axis, strict=True):
+                    passed = passed + D @ self._by_space.get((ranked[axis],), np.zeros(D.shape[1]))
+                coordinates[at] += passed.reshape(coordinates[at].shape)
+        with threads_for(max(sizes, default=1)):
+            for axis, (name, n) in enumerate(zip(ranked, sizes, strict=True)):
+                matrix = np.column_stack([center(n, self.plan.centers.get(name)), basis(n)])
+                coordinates = np.moveaxis(np.tensordot(matrix, coordinates, axes=(1, axis)), 0, axis)
+        return coordinates.transpose([ranked.index(name) for name in attributes])
+
+
+def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
+    """Return the coordinates that noisy strategy answers stand for, in counts, shaped as `estimate_shape`.
+
+    They are class coordinates of a residual space, or cells of the table that an explicit strategy measures.
+    """
+    answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors]) * block.grid
+    remaining = np.asarray(answers if block.weights is None else answers / block.weights)
+    order: list[int] = []
+    shape: list[int] = []
+    with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
+        for axes, strategy in block.factors:
+            # contracting the leading axis and appending keeps the factors in order
+            remaining = np.tensordot(remaining, strategy.pinv, axes=(0, 1))
+            order += axes
+            shape += strategy.coordinates
+    if block.union:
+        return remaining.ravel()
+    shaped = remaining.reshape(shape)
+    return shaped.transpose([order.index(a) for a in range(len(order))])
+
+
+def estimate_shape(block: Block) -> tuple[int, ...]:
+    """Return the shape of a block's estimates: one axis per attribute of its table, one axis in all for a union."""
+    if block.union:
+        return (math.prod(s.dimension for _, s in block.factors),)
+    shape = {axis: n for axes, s in block.factors for axis, n in zip(axes, s.coordinates, strict=True)}
+    return tuple(shape[axis] for axis in range(len(shape)))
+
+
+def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
+    """Return the exact strategy answers B x of a marginal table, in counts, one axis per factor."""
+    exact: Array = apply_factors(block, table.astype(float), lambda s: s.rows)
+    return exact if block.weights is None else exact * block.weights
+
+
+def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
+    """Return queries ``start:stop`` of a group on a table whose axes are the group's attributes."""
+    if not group.parts:
+        return np.full(stop - start, float(table))
+    order = [a for part in group.parts for a in part.axes]
+    remaining = table.transpose(order).reshape([math.prod(part.sizes) for part in group.parts])
+    head = group.parts[0]
+    led = head.family.dot(head.sizes, remaining)
+    width = math.prod(part.count for part in group.parts[1:])
+    step = max(1, SLAB // width)
+    out = np.empty(stop - start)
+    for row in range(start // width, -(-stop // width) if stop > start else 0, step):
+        slab = led[row : min(row + step, -(-stop // width))]
+        for axis, part in enumerate(group.parts[1:], start=1):
+            slab = np.moveaxis(part.family.dot(part.sizes, np.moveaxis(slab, axis, 0)), 0, axis)
+        offset = row * width
+        low, high = max(start, offset), min(stop, offset + slab.size)
+        out[low - start : high - start] = slab.reshape(-1)[low - offset : high - offset]
+    return out
+
+
+def query_texts(plan: Plan, group: int, start: int, stop: int) -> pa.Array:
+    """Return the texts of queries ``start:stop`` of a group, as `Workload.describe` words them."""
+    asked = plan.workload.groups[group]
+    if not asked.parts or stop <= start:
+        return pa.array(["all records"] * (stop - start), pa.string())
+    index, columns = np.arange(start, stop), []
+    for part in reversed(asked.parts):
+        index, row = np.divmod(index, part.count)
+        attributes = tuple(plan.schema[asked.attributes[a]] for a in part.axes)
+        columns.append(_part_texts(part.family, attributes, part.count).take(pa.array(row)))
+    joined = columns[0]
+    for column in columns[1:]:
+        both = pc.binary_join_element_wise(column, joined, " and ")
+        joined = pc.if_else(pc.equal(column, ""), joined, pc.if_else(pc.equal(joined, ""), column, both))
+    return pc.if_else(pc.equal(joined, ""), "all records", joined)
+
+
+@lru_cache(maxsize=64)
+def _part_texts(family: Any, attributes: tuple[Any, ...], count: int) -> pa.Array:
+    return pa.array([family.text(attributes, i) for i in range(count)], pa.string())
+
+
+def quantile(confidence: float, law: str = "gaussian") -> float:
+    """Return how many standard errors a two-sided interval reaches to each side.
+
+    For Laplace noise, the larger of the normal and the Laplace quantile: a single answer needs the second, a sum of
+    many answers the first.
+
+    >>> round(quantile(0.95), 4), round(quantile(0.95, "laplace"), 4)
+    (1.96, 2.1183)
+    """
+    if isinstance(confidence, bool) or not isinstance(confidence, (int, float)) or not 0 < confidence < 1:
+        raise PlanError(f"The confidence was {confidence!r}. Give a number between 0 and 1, such as 0.95.")
+    normal = float(ndtri(0.5 + confidence / 2))
+    return normal if law == "gaussian" else max(normal, -math.log1p(-confidence) / math.sqrt(2.0))

@@ -1,0 +1,12 @@
+"""Records of any kind to exact counts: sources, batches, encoding by the public schema, marginal tables.
+
+To touch: a new file format is one reader in `sources`; `encoding` decides which values belong to which cell.
+"""
+
+from engine.release.records.tables import MEMORY_LIMIT, Counts, count_marginals
+
+__all__ = [
+    "MEMORY_LIMIT",
+    "Counts",
+    "count_marginals",
+]

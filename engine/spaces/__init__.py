@@ -1,0 +1,73 @@
+"""Residual spaces: coordinates, one Gram matrix a space, optimal strategies with certified gaps, splits, lower bounds.
+
+To touch: a solver is one class in `solvers` and one name in ``search.PROBLEMS``; `bounds` holds for all mechanisms.
+Everything is a function of the workload alone, whatever the budget.
+"""
+
+from engine.spaces.bounds import domain_gram, exact_bound, global_bound, small_domain, whole_problem
+from engine.spaces.cache import SolveCache, default_cache
+from engine.spaces.decomposition import (
+    Axes,
+    Complement,
+    Decomposition,
+    Factor,
+    Space,
+    Subworkload,
+    basis,
+    center,
+    class_rows,
+    decompose,
+    digest,
+)
+from engine.spaces.lifts import Lift, SplitLift, WholeDomain
+from engine.spaces.pieces import inner, part_of, pieces, positions
+from engine.spaces.search import PROBLEMS, Cost, dense_bytes
+from engine.spaces.solvers import DualProblem, Options, Solution, Watch
+from engine.spaces.splits import SplitMemory, asks_products, can_tune, choose_unions, union_bytes, unite
+from engine.spaces.strategy import LEAVING, Strategy
+from engine.spaces.subworkload import SpaceSolution, SubworkloadSolver
+
+__all__ = [
+    "LEAVING",
+    "PROBLEMS",
+    "Axes",
+    "Complement",
+    "Cost",
+    "Decomposition",
+    "DualProblem",
+    "Factor",
+    "Lift",
+    "Options",
+    "Solution",
+    "SolveCache",
+    "Space",
+    "SpaceSolution",
+    "SplitLift",
+    "SplitMemory",
+    "Strategy",
+    "Subworkload",
+    "SubworkloadSolver",
+    "Watch",
+    "WholeDomain",
+    "asks_products",
+    "basis",
+    "can_tune",
+    "center",
+    "choose_unions",
+    "class_rows",
+    "decompose",
+    "default_cache",
+    "dense_bytes",
+    "digest",
+    "domain_gram",
+    "exact_bound",
+    "global_bound",
+    "inner",
+    "part_of",
+    "pieces",
+    "positions",
+    "small_domain",
+    "union_bytes",
+    "unite",
+    "whole_problem",
+]

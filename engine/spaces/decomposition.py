@@ -1,0 +1,394 @@
+"""Decomposition: workload -> one Gram matrix per residual space, kept in structured form.
+
+A residual space belongs to a set B of attributes and holds what the table on B says beyond all smaller tables.  With a
+center pi_i (sum 1) for every attribute the identity splits as I = (I - pi_i 1^T) + pi_i 1^T, so a query q on A splits
+into one piece for every B inside A: take q . pi_i on the attributes outside B, q (I - pi_i 1^T) on those inside.
+
+Notation
+--------
+basis N_i      orthonormal basis of the vectors with sum 0, shape (n_i, n_i - 1): the cosine vectors
+lift L_i       N_i^T (I - pi_i 1^T), shape (n_i - 1, n_i): takes a table to its class coordinates
+class row      q N_i, shape (n_i - 1,): what a query asks of the class coordinates
+class Gram     sum of (class row)^T (class row) over the queries, in counts^2
+
+Queries as rows never appear: a product group gives a scalar for every attribute outside B and a small class Gram for
+every attribute inside, and the Gram of B is a sum of Kronecker products of those.
+
+Source: QuerySmasher, section 6.2 (equation 3); the cosine basis makes reversing an attribute a change of signs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.workload import Group, Part, Workload, whole_group
+
+ROUNDING = 1e-28  # the square of a sum this small against the squares of its terms is the rounding of zero
+NEGLIGIBLE = 1e-13  # a class Gram this small against its Gram is the rounding of zero
+Space = tuple[str, ...]
+Axes = tuple[int, ...]
+
+
+@lru_cache(maxsize=512)
+def basis(n: int) -> Array:
+    """Return the cosine basis of the vectors with sum 0, shape (n, n - 1), orthonormal columns.
+
+    Column k is even or odd under reversal as k is even or odd (k from 1).
+
+    >>> basis(2).round(3)
+    array([[ 0.707],
+           [-0.707]])
+    """
+    k, cell = np.arange(1, n)[None, :], np.arange(n)[:, None]
+    out: Array = np.sqrt(2.0 / n) * np.cos(np.pi * (cell + 0.5) * k / n)
+    out.flags.writeable = False
+    return out
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Factor:
+    """Class Gram on some axes: ``matrix`` is the Gram or, when ``low_rank``, fewer rows R with R^T R = Gram."""
+
+    sizes: tuple[int, ...]
+    matrix: Array
+    low_rank: bool = False
+
+    @property
+    def dimension(self) -> int:
+        """Number of class coordinates."""
+        return self.matrix.shape[1]
+
+    def dense(self) -> Array:
+        """Return the class Gram, shape (dimension, dimension)."""
+        return self.matrix.T @ self.matrix if self.low_rank else self.matrix
+
+    @property
+    def trace(self) -> float:
+        """Trace of the class Gram, in counts^2."""
+        return float(np.sum(self.matrix**2) if self.low_rank else np.trace(self.matrix))
+
+    @property
+    def rank(self) -> int:
+        """Largest rank that the Gram can have."""
+        return min(self.dimension, len(self.matrix))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Complement:
+    """How a pair passes its class coordinates c down: c D_i and c D_j to its attributes, c D_0 to the total.
+
+    Shapes (class coordinates of the pair, n_i - 1), (..., n_j - 1) and (...,); see `engine.spaces.splits.complements`.
+    """
+
+    by_axis: tuple[Array, Array]
+    by_total: Array
+
+    @cached_property
+    def key(self) -> bytes:
+        """Hashable identity."""
+        return hashlib.sha256(b"".join(a.tobytes() for a in (*self.by_axis, self.by_total))).digest()
+
+    def turned(self) -> Complement:
+        """Return the same for the pair in the other order."""
+        m, k = self.by_axis[0].shape[1], self.by_axis[1].shape[1]
+
+        def swap(values: Array) -> Array:
+            return np.swapaxes(values.reshape(m, k, -1), 0, 1).reshape(values.shape)
+
+        return Complement(by_axis=(swap(self.by_axis[1]), swap(self.by_axis[0])), by_total=swap(self.by_total))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """One summand of a subworkload's Gram: ``coefficient`` times the Kronecker product of factors on disjoint axes."""
+
+    coefficient: float
+    factors: tuple[tuple[Axes, int], ...]  # (axes of the space, number of the factor)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subworkload:
+    """The Gram of a residual space up to scale, the largest coefficient being 1.
+
+    ``centers`` holds the center of every attribute, ``labels`` what a mechanism tells attributes apart by.  For
+    spaces that are measured together ``spaces`` has the positions of their attributes; so do the keys of
+    ``complements``.
+    """
+
+    sizes: tuple[int, ...]
+    terms: tuple[Term, ...]
+    centers: tuple[Array | None, ...]
+    labels: tuple[Hashable, ...]
+    complements: Mapping[Axes, Complement] = field(default_factory=dict)
+    spaces: tuple[Axes, ...] = ()
+
+    @property
+    def dimension(self) -> int:
+        """Number of class coordinates of the space."""
+        return math.prod(n - 1 for n in self.sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decomposition:
+    """What has to be solved: distinct subworkloads, and for every residual space which one at which scale.
+
+    Attributes
+    ----------
+    factors : distinct class Grams that the terms refer to.
+    subworkloads : distinct subworkloads.
+    spaces : residual space -> (number of its subworkload, scale); spaces that no weighted query touches are absent.
+    """
+
+    factors: tuple[Factor, ...]
+    subworkloads: tuple[Subworkload, ...]
+    spaces: Mapping[Space, tuple[int, float]]
+
+
+def class_rows(
+    part: Part, inside: Axes, centers: Sequence[Array | None], rows: Array, complement: Complement | None = None
+) -> Array:
+    """Return query rows of a part in class coordinates of the axes ``inside``.
+
+    ``rows`` has shape (k, cells of the part); ``inside`` counts positions within the part; the result has shape
+    (k, product of (n - 1) over inside).
+    """
+    tensor = rows.reshape(len(rows), *part.sizes)
+    for position in reversed(range(len(part.sizes))):
+        if position in inside:
+            tensor = np.moveaxis(
+                np.tensordot(tensor, basis(part.sizes[position]), axes=(position + 1, 0)), -1, position + 1
+            )
+        else:
+            tensor = np.tensordot(tensor, center(part.sizes[position], centers[position]), axes=(position + 1, 0))
+    out = tensor.reshape(len(rows), -1)
+    if complement is None or len(inside) == 2:
+        return out
+    passing = class_rows(part, (0, 1), centers, rows)
+    return out + (passing @ complement.by_axis[inside[0]] if inside else (passing @ complement.by_total)[:, None])
+
+
+def center(n: int, given: Array | None) -> Array:
+    """Return the center vector, uniform unless one is given."""
+    return np.full(n, 1.0 / n) if given is None else given
+
+
+class Registry:
+    """Distinct factors; the same matrix up to scale is kept once."""
+
+    def __init__(self, centers: Mapping[str, Array], complements: Mapping[Space, Complement]) -> None:
+        self.centers, self.complements = centers, complements
+        self.factors: list[Factor] = []
+        self._known: dict[Any, tuple[int, float] | float] = {}
+
+    def look_up(
+        self, part: Part, names: tuple[str, ...], inside: Axes, weights: Array | None
+    ) -> tuple[int, float] | float:
+        """Return (factor number, scale) of a part on the axes inside, or the scalar when nothing is inside."""
+        given = [self.centers.get(name) for name in names]
+        weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
+        complement = self.complement(names)
+        key = (part.key, inside, tuple(map(digest, given)), weights_key, complement and complement.key)
+        if key not in self._known:
+            self._known[key] = self._build(part, inside, given, weights, complement)
+        return self._known[key]
+
+    def complement(self, names: tuple[str, ...]) -> Complement | None:
+        """Return the complement of a pair in the order of ``names``, or None."""
+        if names in self.complements or names[::-1] not in self.complements:
+            return self.complements.get(names)
+        return self.complements[names[::-1]].turned()
+
+    def _build(
+        self,
+        part: Part,
+        inside: Axes,
+        given: list[Array | None],
+        weights: Array | None,
+        complement: Complement | None,
+    ) -> tuple[int, float] | float:
+        sizes = tuple(part.sizes[i] for i in inside)
+        whole: float
+        if len(part.sizes) == 1:
+            gram = part.family.gram(part.sizes, weights)
+            pi = center(part.sizes[0], given[0])
+            N, whole = basis(part.sizes[0]), float(np.trace(gram))
+            if not inside:
+                sums = part.family.dot(part.sizes, pi)
+                return _nothing_if_rounding(float(np.sum(sums**2 if weights is None else weights * sums**2)), whole)
+            factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
+        else:
+            factor, whole = self._joint(part, inside, given, weights, sizes, complement)
+        if not inside:
+            return _nothing_if_rounding(factor.trace, whole)
+        if factor.trace <= NEGLIGIBLE * whole or factor.dimension == 0:
+            return (-1, 0.0)
+        return self._intern(factor)
+
+    @staticmethod
+    def _joint(
+        part: Part,
+        inside: Axes,
+        given: list[Array | None],
+        weights: Array | None,
+        sizes: tuple[int, ...],
+        complement: Complement | None,
+    ) -> tuple[Factor, float]:
+        whole, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
+        narrow = part.count < dimension
+        gram = np.zeros((0 if narrow else dimension,) * 2)
+        for start, chunk in part.family.chunks(part.sizes):
+            if weights is not None:
+                chunk = chunk * np.sqrt(weights[start : start + len(chunk), None])
+            whole += float(np.sum(chunk**2))
+            projected = class_rows(part, inside, given, chunk, complement)
+            if narrow:
+                rows.append(projected)
+            else:
+                gram += projected.T @ projected
+        return Factor(sizes=sizes, matrix=np.concatenate(rows) if narrow else gram, low_rank=narrow), whole
+
+    def _intern(self, factor: Factor) -> tuple[int, float]:
+        scale = factor.trace
+        for number, known in enumerate(self.factors):
+            if (known.sizes, known.low_rank, known.matrix.shape) != (
+                factor.sizes,
+                factor.low_rank,
+                factor.matrix.shape,
+            ):
+                continue
+            ratio = scale / known.trace
+            stretch = math.sqrt(ratio) if factor.low_rank else ratio
+            if np.allclose(factor.matrix, known.matrix * stretch, rtol=0, atol=1e-13 * scale):
+                return number, ratio
+        self.factors.append(factor)
+        return len(self.factors) - 1, 1.0
+
+
+def _nothing_if_rounding(square: float, whole: float) -> float:
+    return square if square > ROUNDING * whole else 0.0
+
+
+@dataclass(kw_only=True)
+class _Pattern:
+    """How one kind of group spreads over the residual spaces inside it: (positions, coefficient, factors) each."""
+
+    pieces: list[tuple[Axes, float, tuple[tuple[Axes, int], ...]]] = field(default_factory=list)
+
+
+def decompose(
+    workload: Workload,
+    centers: Mapping[str, Array] | None = None,
+    labels: Mapping[str, Hashable] | None = None,
+    complements: Mapping[Space, Complement] | None = None,
+) -> Decomposition:
+    """Split a workload into subworkloads, one Gram for every residual space.
+
+    Guarantee: for every residual space the sum of its terms equals the weighted Gram of the projected queries; spaces
+    whose Gram is zero are left out, proportional and identical subworkloads appear once.
+
+    >>> from engine.schema import Attribute, Schema
+    >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
+    >>> parts = decompose(Workload.all_ways(schema, ways=(1, 2), family="prefix"))
+    >>> len(parts.spaces), len(parts.subworkloads)
+    (7, 3)
+    """
+    registry = Registry(centers or {}, complements or {})
+    order = {name: i for i, name in enumerate(workload.schema.names)}
+    patterns: dict[Any, _Pattern] = {}
+    totals: dict[Space, dict[tuple[tuple[Axes, int], ...], float]] = {}
+    for group in workload.groups:
+        if group.weight == 0.0:
+            continue
+        ranks = sorted(range(len(group.attributes)), key=lambda a: order[group.attributes[a]])
+        names = tuple(group.attributes[i] for i in ranks)
+        complement = registry.complement(group.attributes)
+        given = tuple(digest(registry.centers.get(n)) for n in group.attributes)
+        key = (group.key, tuple(ranks), given, complement and complement.key)
+        if key not in patterns:
+            patterns[key] = _pattern(group, ranks, registry)
+        for positions, coefficient, factors in patterns[key].pieces:
+            space = totals.setdefault(tuple(names[p] for p in positions), {})
+            space[factors] = space.get(factors, 0.0) + group.weight * coefficient
+    return _distinct(workload, registry, totals, labels or {})
+
+
+def digest(vector: Array | None) -> bytes | None:
+    """Return a hashable identity of a center vector; None for uniform."""
+    return None if vector is None else vector.tobytes()
+
+
+def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern:
+    parts, weights = group.parts, group.query_weights
+    if len(parts) > 1 and (weights is not None or registry.complement(group.attributes) is not None):
+        parts = (whole_group(group),)
+    position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> position in schema order
+    choices = []
+    for part in parts:
+        names = tuple(group.attributes[a] for a in part.axes)
+        options = []
+        for k in range(len(part.axes) + 1):
+            for inside in itertools.combinations(range(len(part.axes)), k):
+                found = registry.look_up(part, names, inside, weights)
+                axes = tuple(position[part.axes[i]] for i in inside)
+                options.append((axes, found))
+        choices.append(options)
+    out = _Pattern()
+    for combination in itertools.product(*choices):
+        coefficient, touched = (1.0 if group.parts or weights is None else float(weights[0])), []
+        for axes, found in combination:
+            if isinstance(found, float):
+                coefficient *= found
+            else:
+                coefficient *= found[1]
+                touched.append((axes, found[0]))
+        if coefficient > 0.0:
+            positions = tuple(sorted(a for axes, _ in touched for a in axes))
+            index = {p: i for i, p in enumerate(positions)}
+            factors = tuple(sorted((tuple(index[a] for a in axes), number) for axes, number in touched))
+            out.pieces.append((positions, coefficient, factors))
+    return out
+
+
+def _distinct(
+    workload: Workload,
+    registry: Registry,
+    totals: Mapping[Space, Mapping[tuple[tuple[Axes, int], ...], float]],
+    labels: Mapping[str, Hashable],
+) -> Decomposition:
+    numbers: dict[Any, int] = {}
+    subworkloads: list[Subworkload] = []
+    spaces: dict[Space, tuple[int, float]] = {}
+    for space in sorted(totals, key=lambda s: (len(s), s)):
+        scale = max(totals[space].values())
+        sizes = workload.schema.sizes(space)
+        # coefficients that differ in the last digits only belong to the same subworkload
+        terms = tuple(
+            Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
+            for factors, c in sorted(totals[space].items())
+        )
+        centers = tuple(registry.centers.get(name) for name in space)
+        told = tuple(labels.get(name) for name in space)
+        complement = registry.complements.get(space)
+        key = (sizes, terms, tuple(map(digest, centers)), told, complement and complement.key)
+        if key not in numbers:
+            numbers[key] = len(subworkloads)
+            subworkloads.append(
+                Subworkload(
+                    sizes=sizes,
+                    terms=terms,
+                    centers=centers,
+                    labels=told,
+                    complements={} if complement is None else {(0, 1): complement},
+                )
+            )
+        spaces[space] = (numbers[key], scale)
+    return Decomposition(factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces)

@@ -1,0 +1,330 @@
+"""Optimal strategies for one Gram matrix, each with a certified value, bound and gap.
+
+The problem, for a class Gram G and a lift L (class coordinates x cells):
+
+    minimise  tr(G X^-1)   over X > 0   with   diag(L^T X L) <= 1
+
+Its dual, with W = G^(1/2) L and a weight mu >= 0 on every cell, is  max over mu of  T(mu)^2 / sum(mu),
+T(mu) = tr (W diag(mu) W^T)^(1/2).  Every mu gives a lower bound T^2 / sum(mu), and a feasible strategy
+X = G^(1/2) (W diag(mu) W^T)^(-1/2) G^(1/2) / max(d), d = diag(L^T X L) before scaling, of value max(d) T.  The
+certificate is the pair (value, bound); no optimality has to be believed.
+
+With s = sqrt(mu) free of constraints, L-BFGS on log of the dual needs some 10 to 150 evaluations.  Signed permutations
+that leave G and L alone (reversing attributes, swapping equal ones) block-diagonalise the work; the optimal mu is
+constant on their orbits because the problem is convex.
+
+Source: QuerySmasher, section 6.3 (equation 4) states the primal; the dual and its certificate are our own.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+
+from engine.arrays import Array
+from engine.spaces.decomposition import Factor, basis
+from engine.spaces.lifts import Lift
+from engine.spaces.strategy import Strategy
+from engine.spaces.symmetry import character_bases, character_rows, orbits, symmetries
+from engine.threads import side_by_side
+
+NULL = 1e-12  # eigenvalues below this share of the largest are directions that no query asks for
+START = 10.0  # length of the first s; the dual does not depend on it
+SYMMETRY_FROM = 40  # smaller problems are faster without looking for symmetries
+Watch = Callable[[float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How far to go: stop at the relative RMSE ``gap``, after ``evaluations`` steps, or at the ``deadline``."""
+
+    gap: float = 1e-7
+    evaluations: int = 600
+    deadline: float = math.inf
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Solution:
+    """A strategy with its certificate.
+
+    Attributes
+    ----------
+    strategy : what to measure.
+    value : weighted squared error of the strategy at privacy cost 1, in counts^2.
+    bound : no strategy of the class has a smaller value.
+    dual : the weights mu that prove it, one per orbit of cells; the strategy is a function of them.
+    status : "optimal", or why the search stopped early.
+    """
+
+    strategy: Strategy
+    value: float
+    bound: float
+    dual: Array
+    status: str
+
+    @property
+    def ending(self) -> str:
+        """How the search ended, without the name of an approximate construction."""
+        return self.status.rpartition(", ")[2]
+
+    @property
+    def gap(self) -> float:
+        """Relative RMSE gap: sqrt(value / bound) - 1."""
+        return math.sqrt(self.value / self.bound) - 1.0 if self.bound > 0 else 0.0
+
+
+class DualProblem:
+    """The dual of one subworkload, in blocks: rows W_b on representatives of the cell orbits.
+
+    Parameters
+    ----------
+    factor : the class Gram.
+    lift : takes class rows to rows on cells.
+    """
+
+    def __init__(self, *, lift: Lift, factor: Factor) -> None:
+        self.lift, self.sizes = lift, lift.sizes
+        found = symmetries(factor, lift) if factor.dimension >= SYMMETRY_FROM and lift.one_space else []
+        on_classes = [action for action, _ in found]
+        self.orbit, self.multiplicity, representatives = orbits([action for _, action in found], lift.cells)
+        self.roots: list[Array] = []  # H_b, rows in class coordinates with sum of H_b^T H_b = G
+        if factor.low_rank:
+            most = float(scipy.linalg.norm(factor.matrix @ factor.matrix.T, 2))
+            for rows in character_rows(on_classes, factor.matrix):
+                root = _independent(rows, most)
+                if len(root):
+                    self.roots.append(root)
+        else:
+            largest = float(scipy.linalg.norm(factor.matrix, 2)) if found else None
+            for block in character_bases(on_classes, factor.dimension):
+                root = _root(block.T @ factor.matrix @ block if found else factor.matrix, largest)
+                if len(root):
+                    self.roots.append(root @ block.T if found else root)
+        self.projected = [np.ascontiguousarray(lift.rows(root)[:, representatives]) for root in self.roots]
+
+    @property
+    def variables(self) -> int:
+        """Number of free weights."""
+        return len(self.multiplicity)
+
+    def evaluate(self, mass: Array) -> tuple[float, Array]:
+        """Return T and the diagonal d of L^T X L on representatives, for the total weight of every orbit."""
+        parts = side_by_side(lambda W: _block(W, mass), self.projected)
+        return math.fsum(T for T, _ in parts), np.sum([d for _, d in parts], axis=0)
+
+    def bound(self, mass: Array) -> float:
+        """Return the lower bound on the value of any strategy that the weights prove."""
+        T, _ = DualProblem.evaluate(self, mass)
+        return T * T / float(mass.sum())
+
+    def sensitivities(self, mass: Array) -> tuple[float, Array, list[Array]]:
+        """Return the dual value T^2 / sum(mass), its derivative by the Gram, and by the center of every attribute.
+
+        The derivative by the Gram has shape (class coordinates,) * 2; the one by center i is given for N_i^T pi_i,
+        shape (n_i - 1,).  By the envelope theorem the weights may be held fixed.
+        """
+        mass = mass / mass.sum()
+        cell_mass = (mass / self.multiplicity)[self.orbit]
+        T, inverse = 0.0, np.zeros((self.lift.dimension,) * 2)
+        P = np.zeros_like(inverse)
+        for root, W in zip(self.roots, self.projected, strict=True):
+            eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+            half = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
+            T += float(half.sum())
+            back = (root.T / np.einsum("rc,rc->r", root, root)) @ U
+            inverse += (back * half) @ back.T
+            forth = root.T @ U
+            P += (forth / half) @ forth.T
+        by_lift = (self.lift.rows(P) * cell_mass).reshape([n - 1 for n in self.sizes] + list(self.sizes))
+        return T * T, T * inverse, [-2.0 * T * self.lift.traced(by_lift, axis) for axis in range(len(self.sizes))]
+
+    def pulls(self, mass: Array) -> tuple[float, list[tuple[Array, Array]]]:
+        """Return T and pairs (E, R) with sum of E R = dT / dL, E of shape (class coordinates, r), R (r, cells).
+
+        For the total weight of every orbit scaled to sum 1.
+        """
+        mass = mass / mass.sum()
+        cell_mass = (mass / self.multiplicity)[self.orbit]
+        T, out = 0.0, []
+        for root, W in zip(self.roots, self.projected, strict=True):
+            eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+            half = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
+            T += float(half.sum())
+            E = (root.T @ U) / np.sqrt(half)
+            out.append((E, self.lift.rows(E.T) * cell_mass))
+        return T, out
+
+    def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
+        """Return the best weights found (one total per orbit) and how the search ended."""
+        ratio, best = math.inf, np.zeros(0)
+        status = "optimal"
+
+        def negative_log_dual(s: Array) -> tuple[float, Array]:
+            nonlocal ratio, best
+            mass = s * s
+            T, d = self.evaluate(mass)
+            total = float(mass.sum())
+            if d.max() * total / T < ratio:  # value over bound of the same weights, so that they alone prove the gap
+                ratio, best = float(d.max()) * total / T, mass / total
+            gap = math.sqrt(ratio) - 1.0
+            if watch is not None:
+                watch(gap)
+            if gap <= options.gap:
+                raise StopIteration
+            if time.monotonic() > options.deadline:
+                raise TimeoutError
+            return math.log(total) - 2.0 * math.log(T), 2.0 * s / total - 2.0 * s * d / T
+
+        # the first step of L-BFGS has length 1: from a longer start it cannot land on s = 0, where gradients vanish
+        first = START * np.sqrt(self.multiplicity / self.multiplicity.sum() if start is None else start)
+        try:
+            scipy.optimize.minimize(
+                negative_log_dual,
+                first,
+                jac=True,
+                method="L-BFGS-B",
+                options={
+                    "maxcor": 30,
+                    "maxiter": options.evaluations,
+                    "maxfun": options.evaluations,
+                    "ftol": 0.0,
+                    "gtol": 0.0,
+                },
+            )
+            status = "stopped where the search made no more progress"
+        except StopIteration:
+            pass
+        except TimeoutError:
+            status = "stopped at the time limit"
+        return best, status
+
+    def solution(self, mass: Array, status: str) -> Solution:
+        """Return the strategy that the weights stand for, with its certificate."""
+        T, d = self.evaluate(mass)
+        strategy_rows, pinv, scale = [], [], math.sqrt(float(d.max()))
+        for root, W in zip(self.roots, self.projected, strict=True):
+            eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+            inverse = root.T / np.einsum("rc,rc->r", root, root)  # the rows of a root are orthogonal
+            quarter = np.maximum(eigenvalues, eigenvalues[-1] * 1e-18) ** 0.25
+            # X = H^T M^(-1/2) H; the symmetric square root of M^(-1/2) keeps the rows a smooth function of the weights
+            strategy_rows.append((U / quarter) @ (U.T @ root) / scale)
+            pinv.append((inverse @ U) * quarter @ U.T * scale)
+        rows = self.lift.rows(np.concatenate(strategy_rows))
+        complete = len(rows) == self.lift.dimension
+        strategy = Strategy(sizes=self.sizes, rows=rows, pinv=np.concatenate(pinv, axis=1), complete=complete)
+        bound = self.bound(mass)
+        return Solution(strategy=strategy, value=float(d.max()) * T, bound=bound, dual=mass, status=status)
+
+
+def _block(W: Array, mass: Array) -> tuple[float, Array]:
+    """Return tr M^(1/2) and the diagonal of W^T M^(-1/2) W for M = W diag(mass) W^T."""
+    eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+    root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
+    half = (U / np.sqrt(root)).T @ W
+    return float(root.sum()), np.einsum("rc,rc->c", half, half)
+
+
+class FixedBasisProblem(DualProblem):
+    """The same problem restricted to X = U diag(h) U^T for the eigenvectors U of the Gram: cheap, approximate.
+
+    Source: QuerySmasher, section 6.3, approximate construction; the bound stays the one of the unrestricted problem.
+    """
+
+    def __init__(self, *, lift: Lift, factor: Factor) -> None:
+        super().__init__(lift=lift, factor=factor)
+        self.squares = [W**2 for W in self.projected]  # row k is eigenvalue_k (u_k . lift)^2
+
+    def evaluate(self, mass: Array) -> tuple[float, Array]:
+        T, d = 0.0, np.zeros(self.variables)
+        for P in self.squares:
+            root = np.sqrt(P @ mass)
+            T += float(root.sum())
+            d += P.T @ (1.0 / root)
+        return T, d
+
+    def solution(self, mass: Array, status: str) -> Solution:
+        T, d = self.evaluate(mass)
+        scale, rows, pinv = float(d.max()), [], []
+        for root, P in zip(self.roots, self.squares, strict=True):
+            half = (P @ mass) ** 0.25 * math.sqrt(scale)
+            rows.append(root / half[:, None])
+            pinv.append(root.T / np.einsum("rc,rc->r", root, root) * half)
+        class_rows = np.concatenate(rows)
+        strategy = Strategy(
+            sizes=self.sizes,
+            rows=self.lift.rows(class_rows),
+            pinv=np.concatenate(pinv, axis=1),
+            complete=len(class_rows) == self.lift.dimension,
+        )
+        return Solution(
+            strategy=strategy, value=scale * T, bound=self.bound(mass), dual=mass, status=f"fixed basis, {status}"
+        )
+
+
+class FourierProblem(DualProblem):
+    """X diagonal in the Fourier basis, in closed form: every cell gets the same share.
+
+    With the center (first cell + last cell) / 2 a prefix is half the total and a row of signs, plus up to its end and
+    minus after it.  Those rows are half circles on 2 (n - 1) places, the last cell opposite the first, and turning the
+    circle changes nothing: equal weights on its places are optimal, half a weight on either end.
+
+    Source: QuerySmasher, appendix C; Weighted Fourier Factorizations, section 4.2 for the circle (extended marginals),
+    here without the prefix of all cells, which the total answers.  Needs uniform centers, or those of the circle.
+    """
+
+    def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
+        weights: Array = np.ones(1)
+        for n, L in zip(self.sizes, self.lift.matrices, strict=True):
+            own = np.ones(n)
+            if _circle(L):
+                own[[0, -1]] = 0.5
+            weights = np.asarray(np.kron(weights, own / own.sum()), dtype=float)
+        mass: Array = np.bincount(self.orbit, weights=weights, minlength=self.variables).astype(float)
+        return mass, "closed form"
+
+    def solution(self, mass: Array, status: str) -> Solution:
+        if any(_circle(L) for L in self.lift.matrices):
+            return super().solution(mass, f"half circles, {status}")
+        E = np.ones((1, 1), dtype=complex)
+        for n in self.sizes:
+            E = np.kron(E, basis(n).T @ (np.fft.fft(np.eye(n)) / math.sqrt(n))[:, 1:])
+        coefficients = sum(np.sum(np.abs(root @ E) ** 2, axis=0) for root in self.roots)
+        asked = coefficients > NULL * coefficients.max()
+        eigenvalues = np.where(asked, np.sqrt(coefficients), 0.0)
+        eigenvalues *= self.lift.cells / eigenvalues.sum()
+        half = np.sqrt(eigenvalues)
+        back = np.divide(1.0, half, out=np.zeros_like(half), where=asked)
+        rows = self.lift.rows(((E * half) @ E.conj().T).real)
+        value = float(np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=asked)))
+        strategy = Strategy(
+            sizes=self.sizes, rows=rows, pinv=((E * back) @ E.conj().T).real, complete=bool(asked.all())
+        )
+        return Solution(
+            strategy=strategy, value=value, bound=self.bound(mass), dual=mass, status=f"Fourier basis, {status}"
+        )
+
+
+def _circle(L: Array) -> bool:
+    """Return whether a lift puts the last cell opposite the first."""
+    return L.shape[1] > 2 and np.allclose(L[:, 0], -L[:, -1], rtol=0, atol=1e-12)
+
+
+def _root(gram: Array, largest: float | None = None) -> Array:
+    """Return independent rows H with H^T H = gram; directions that are null beside ``largest`` are left out."""
+    if not len(gram):
+        return gram
+    eigenvalues, U = scipy.linalg.eigh(gram, check_finite=False)
+    kept = eigenvalues > NULL * max(eigenvalues[-1] if largest is None else largest, 0.0)
+    return (U[:, kept] * np.sqrt(eigenvalues[kept])).T
+
+
+def _independent(rows: Array, largest: float) -> Array:
+    """Return independent rows with the same Gram as ``rows``, without those that are null beside ``largest``."""
+    eigenvalues, U = scipy.linalg.eigh(rows @ rows.T, check_finite=False)
+    return U[:, eigenvalues > NULL * largest].T @ rows

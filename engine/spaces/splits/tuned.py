@@ -1,0 +1,109 @@
+"""Tuned splits with a memory: an edited workload goes on from the centers and complements of the one before.
+
+What is remembered is a hint.  The same request in the same process gets the same split; anything else starts from what
+is remembered, is compared with the published split, and is never worse than that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.spaces.cache import SolveCache
+from engine.spaces.decomposition import Complement, Space
+from engine.spaces.splits.centers import tuned_centers
+from engine.spaces.splits.complements import ComplementProblem, split_of, tuned_complements
+from engine.workload import Workload
+
+FORMAT = "split/1"  # part of every key
+Watch = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split:
+    """How queries split over residual spaces; without entries, the split of the paper.
+
+    Attributes
+    ----------
+    centers : vector with sum 1 for every attribute that is not split at its mean.
+    complements : how queries on a pair split, for pairs that are not split as products.
+    unions : the attributes of one table -> the residual spaces that one strategy measures together.
+    """
+
+    centers: Mapping[str, Array] = field(default_factory=dict)
+    complements: Mapping[Space, Complement] = field(default_factory=dict)
+    unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
+
+
+class SplitMemory:
+    """The tuned splits of one workload and of those on the same attributes.
+
+    Parameters
+    ----------
+    workload : what is asked.
+    cache : where splits are kept, None for nowhere.
+    """
+
+    def __init__(self, workload: Workload, cache: SolveCache | None) -> None:
+        self.workload, self.cache = workload, cache
+        self.sizes = [a.size for a in workload.schema.attributes]
+        schema = (FORMAT, workload.schema.names, tuple(self.sizes))
+        asked = [(g.attributes, g.key, g.weight) for g in workload.groups]
+        self.exact, self.similar = _key("exact", schema, asked), _key("similar", schema)
+
+    def centers(self, watch: Watch) -> Split:
+        """Return tuned centers; see `centers`."""
+        cuts = np.cumsum(self.sizes)
+        known, own = self._recall(int(cuts[-1]) if len(cuts) else 0, "centers")
+        start: dict[str, Array] = {}
+        if known is not None:
+            for name, pi in zip(self.workload.schema.names, np.split(known, cuts[:-1]), strict=True):
+                # no number marks a center that stays uniform
+                if np.isfinite(pi).all() and abs(float(pi.sum()) - 1.0) < 1e-9:
+                    start[name] = pi
+        if own:
+            return Split(centers=start)
+        found = tuned_centers(self.workload, watch, start)
+        vectors = [found.get(a.name, np.full(a.size, np.nan)) for a in self.workload.schema.attributes]
+        self._keep(np.concatenate(vectors), "centers")
+        return Split(centers=found)
+
+    def complements(self, watch: Watch) -> Split:
+        """Return tuned complements and centers; see `engine.spaces.splits.complements`."""
+        known, own = self._recall(None, "complements")
+        if own and known is not None:
+            if not known.any():
+                return Split()
+            centers, complements = split_of(ComplementProblem(self.workload, watch), known)
+            return Split(centers=centers, complements=complements)
+
+        def start(length: int) -> Array | None:
+            fits = known is not None and len(known) == length and np.isfinite(known).all()
+            return known if fits else None
+
+        centers, complements, x = tuned_complements(self.workload, watch, start)
+        self._keep(x, "complements")
+        return Split(centers=centers, complements=complements)
+
+    def _recall(self, length: int | None, kind: str) -> tuple[Array | None, bool]:
+        """Return numbers of this request or of a similar one, and whether this process found them for this request."""
+        if self.cache is None:
+            return None, False
+        for key, same in ((self.exact, True), (self.similar, False)):
+            values, own = self.cache.numbers(key + kind)
+            if values is not None and (length is None or len(values) == length):
+                return values, own and same
+        return None, False
+
+    def _keep(self, values: Array, kind: str) -> None:
+        if self.cache is not None:
+            self.cache.keep_numbers(self.exact + kind, values)
+            self.cache.keep_numbers(self.similar + kind, values)
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

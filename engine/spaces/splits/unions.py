@@ -1,0 +1,245 @@
+"""Unions: residual spaces that one strategy measures together.
+
+Two spaces may be measured by one strategy on the table of all their attributes.  The two separate strategies at their
+best shares of the budget are one such strategy, so a union is never less accurate, whatever the centers; and as every
+space still belongs to one block only, blocks stay linearly independent: answers are unbiased, costs add up and all
+tables agree.  A pair that is asked alone keeps its queries whole this way; when the union holds every space that is
+asked, the plan is the best of all matrix mechanisms.  A union measures the span of what is asked and no more: a query
+outside that span is refused even where separate spaces would measure each of its pieces.
+
+What limits unions is work: the Gram of a union is no longer small or a Kronecker product.  So a union takes as many
+spaces as one dense solve can afford.
+
+Notation: rows R with R^T R the Gram of a group in the coordinates of `pieces`, cut to the spaces of the union.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import scipy.linalg
+
+from engine.arrays import Array
+from engine.spaces.decomposition import Axes, Complement, Decomposition, Factor, Space, Subworkload, Term
+from engine.spaces.pieces import inner, pieces, positions
+from engine.spaces.search import dense_bytes
+from engine.workload import Group, Part, Workload, whole_group
+
+WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
+MAX_CELLS = 100_000  # of the table of a union: it is counted, and carries one dual weight a cell
+ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
+MAX_SPACES = 60  # with more spaces than this, what single unions gain is small
+SPREAD = 1e6  # unions of weights further apart would lose what the light ones ask in rounding
+Unions = Mapping[Space, tuple[Space, ...]]  # attributes of the table -> spaces measured together on it
+
+
+def unite(
+    parts: Decomposition,
+    workload: Workload,
+    unions: Unions,
+    centers: Mapping[str, Array],
+    complements: Mapping[Space, Complement],
+    memory_limit: float = math.inf,
+) -> Decomposition:
+    """Return the decomposition with one subworkload, on the table of all its attributes, in place of every union.
+
+    Guarantee: the Gram of a union holds the products of all its pieces, those of different spaces included.
+
+    Raises
+    ------
+    ValueError : the unions are none of this decomposition, or too large; those of `choose_unions` are neither.
+    """
+    if not unions:
+        return parts
+    factors, subworkloads, spaces = list(parts.factors), list(parts.subworkloads), dict(parts.spaces)
+    for together in unions.values():
+        for space in together:
+            if spaces.pop(space, None) is None:
+                raise ValueError("a union holds a space that is not asked, or that another union holds")
+    order = list(workload.schema.names)
+    for attributes, together in unions.items():
+        sizes = workload.schema.sizes(attributes)
+        if sorted(set(attributes), key=order.index) != list(attributes) or attributes in spaces or not together:
+            raise ValueError("the attributes of a union are out of order, or measured apart as well")
+        if not math.isfinite(work_of(workload, attributes, together, memory_limit)):
+            raise ValueError("a union is too large")
+        at = tuple(tuple(attributes.index(name) for name in space) for space in together)
+        factors.append(union_factor(workload, attributes, at, centers, complements))
+        axes = tuple(range(len(sizes)))
+        subworkloads.append(
+            Subworkload(
+                sizes=sizes,
+                terms=(Term(coefficient=1.0, factors=((axes, len(factors) - 1),)),),
+                centers=tuple(centers.get(name) for name in attributes),
+                labels=(None,) * len(sizes),
+                complements=inner(attributes, complements),
+                spaces=at,
+            )
+        )
+        spaces[attributes] = (len(subworkloads) - 1, 1.0)
+    used = sorted({number for number, _ in spaces.values()})
+    return replace(
+        parts,
+        factors=tuple(factors),
+        subworkloads=tuple(subworkloads[k] for k in used),
+        spaces={space: (used.index(number), scale) for space, (number, scale) in spaces.items()},
+    )
+
+
+def union_factor(
+    workload: Workload,
+    attributes: Space,
+    spaces: Sequence[Axes],
+    centers: Mapping[str, Array],
+    complements: Mapping[Space, Complement],
+) -> Factor:
+    """Return the Gram of some spaces on one table, in their class coordinates one space after the other."""
+    sizes = workload.schema.sizes(attributes)
+    kept = positions(sizes, spaces)
+    stacks: dict[Axes, list[Array]] = {}
+    for group in workload.groups:
+        if group.weight > 0.0:
+            inside, rows = group_rows(workload, group, attributes, centers, complements)
+            stacks.setdefault(inside, []).append(math.sqrt(group.weight) * rows)
+    out = []
+    for inside, stack in stacks.items():
+        rows = _fewer(np.concatenate(stack))
+        table = np.zeros((len(rows), *sizes))
+        # an attribute that the groups do not have is in none of their spaces
+        own = tuple(slice(None) if axis in inside else 0 for axis in range(len(sizes)))
+        table[(slice(None), *own)] = rows.reshape(len(rows), *(sizes[axis] for axis in inside))
+        out.append(table.reshape(len(rows), -1)[:, kept])
+    joined = np.concatenate(out)
+    low = len(joined) < len(kept)
+    return Factor(sizes=sizes, matrix=joined if low else joined.T @ joined, low_rank=low)
+
+
+def group_rows(
+    workload: Workload,
+    group: Group,
+    attributes: Space,
+    centers: Mapping[str, Array],
+    complements: Mapping[Space, Complement],
+) -> tuple[Axes, Array]:
+    """Return the axes of ``attributes`` that a group has, and rows with the Gram of its pieces on their table."""
+    order = {name: i for i, name in enumerate(workload.schema.names)}
+    parts: Sequence[Part] = group.parts
+    names = tuple(sorted(group.attributes, key=order.__getitem__))
+    if group.query_weights is not None or (len(parts) > 1 and inner(names, complements)):
+        parts = (whole_group(group),)
+    out, placed = np.ones((1, 1)), list[str]()
+    for part in parts:
+        own = [group.attributes[axis] for axis in part.axes]
+        ranked = sorted(own, key=order.__getitem__)
+        rows = part_rows(part, group.query_weights).reshape(-1, *part.sizes)
+        rows = rows.transpose(0, *(1 + own.index(name) for name in ranked))
+        tuned = inner(tuple(ranked), complements)
+        made = pieces(rows.reshape(len(rows), -1), rows.shape[1:], [centers.get(name) for name in ranked], tuned)
+        held = tuple(slice(None) if name in attributes else 0 for name in ranked)
+        made = _fewer(made.reshape(rows.shape)[(slice(None), *held)].reshape(len(rows), -1))
+        out = np.asarray(np.kron(out, made), dtype=float)
+        placed += [name for name in ranked if name in attributes]
+    inside = sorted(placed, key=order.__getitem__)
+    table = out.reshape(len(out), *workload.schema.sizes(placed))
+    table = table.transpose(0, *(1 + placed.index(name) for name in inside))
+    return tuple(attributes.index(name) for name in inside), table.reshape(len(out), -1)
+
+
+def part_rows(part: Part, weights: Array | None = None) -> Array:
+    """Return rows on the cells of a part with the same Gram as its queries; as few as there are cells or queries."""
+    if len(part.sizes) == 1 and part.count > part.sizes[0]:
+        eigenvalues, U = scipy.linalg.eigh(part.family.gram(part.sizes, weights), check_finite=False)
+        return np.asarray((U * np.sqrt(np.maximum(eigenvalues, 0.0))).T)
+    rows = np.concatenate([chunk for _, chunk in part.family.chunks(part.sizes)])
+    return _fewer(rows if weights is None else rows * np.sqrt(weights)[:, None])
+
+
+def _fewer(rows: Array) -> Array:
+    """Return at most as many rows as columns with the same Gram."""
+    if len(rows) <= rows.shape[1]:
+        return rows
+    return np.asarray(scipy.linalg.qr(rows, mode="r", check_finite=False)[0][: rows.shape[1]])
+
+
+def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: float) -> dict[Space, tuple[Space, ...]]:
+    """Return the unions that can be afforded, out of the residual spaces that are asked: one of all where possible.
+
+    Otherwise the largest spaces are collected into clusters of overlapping attributes as long as the work allows, and
+    every space belongs to the first cluster that holds its attributes.  A union answers what its groups span, so
+    workloads where single queries weigh nothing keep their spaces apart.
+    """
+    weights = [np.ravel(g.weight if g.query_weights is None else g.weight * g.query_weights) for g in workload.groups]
+    asked = np.concatenate([w for w, g in zip(weights, workload.groups, strict=True) if g.weight > 0.0])
+    if asked.max() > SPREAD * asked.min():
+        return {}
+    order = {name: i for i, name in enumerate(workload.schema.names)}
+    everything = tuple(sorted(set().union(*spaces), key=order.__getitem__))
+    if not everything:
+        return {}
+    if work_of(workload, everything, spaces, memory_limit) <= WORK:
+        return {everything: tuple(spaces)}
+    if len(spaces) > MAX_SPACES:
+        return {}
+    clusters: dict[Space, float] = {}
+    for space in sorted(spaces, key=len, reverse=True):
+        if len(space) < 2 or any(set(space) <= set(cluster) for cluster in clusters):
+            continue
+        # the cluster that shares most attributes first; one of its own when none can take the space
+        for near in (*sorted(clusters, key=lambda c: -len(set(c) & set(space))), ()):
+            if near and not set(near) & set(space):
+                continue
+            grown = tuple(sorted({*near, *space}, key=order.__getitem__))
+            work = work_of(workload, grown, _inside(spaces, grown), memory_limit)
+            if sum(clusters.values()) - clusters.get(near, 0.0) + work <= WORK:
+                clusters.pop(near, None)
+                clusters[grown] = work
+                break
+    return _assigned(list(clusters), spaces)
+
+
+def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
+    return [space for space in spaces if set(space) <= set(attributes)]
+
+
+def _held(group: Group, part: Part, inside: Collection[str]) -> int:
+    return math.prod(n for axis, n in zip(part.axes, part.sizes, strict=True) if group.attributes[axis] in inside)
+
+
+def _assigned(clusters: Sequence[Space], spaces: Collection[Space]) -> dict[Space, tuple[Space, ...]]:
+    """Return the spaces of every cluster, each space in one cluster only; clusters of one space are left out."""
+    free, out = dict.fromkeys(spaces), {}
+    for cluster in sorted(clusters, key=len, reverse=True):
+        own = _inside(free, cluster)
+        if len(own) > 1:
+            out[cluster] = tuple(own)
+            for space in own:
+                del free[space]
+    return out
+
+
+def work_of(workload: Workload, attributes: Space, spaces: Collection[Space], memory_limit: float) -> float:
+    """Return the multiplications in one step of the search for a union's strategy; infinite beyond other limits."""
+    cells = workload.schema.cells(attributes)
+    if cells > MAX_CELLS:
+        return math.inf
+    dimension = sum(math.prod(n - 1 for n in workload.schema.sizes(space)) for space in spaces)
+    asked = 0
+    for group in workload.groups:
+        inside = [name for name in group.attributes if name in attributes]
+        if inside:
+            asked += math.prod(min(p.count, _held(group, p, inside)) for p in group.parts)
+            if group.count * max(math.prod(group.sizes), dimension) > ENTRIES:
+                return math.inf
+    rank = min(asked + 1, dimension)
+    return rank * rank * (cells + 6.0 * rank) if dense_bytes(rank, dimension, cells) <= memory_limit else math.inf
+
+
+def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
+    """Return an upper bound on the memory of the search for a union's strategy, in bytes."""
+    dimension = sum(math.prod(n - 1 for n in workload.schema.sizes(space)) for space in spaces)
+    cells = workload.schema.cells(attributes)
+    rank = min(float(dimension), math.sqrt(WORK / cells))
+    return dense_bytes(math.ceil(rank), dimension, cells)

@@ -1,0 +1,83 @@
+"""Strategies: what is measured on a residual space, and what the answers then say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.arrays import Array
+from engine.spaces.decomposition import basis
+
+LEAVING = 1e-6  # a class row that leaves the measured span by more than this share cannot be answered
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Strategy:
+    """Strategy rows B on the cells of some attributes, with their reconstruction.
+
+    Attributes
+    ----------
+    sizes : domain sizes of the attributes.
+    rows : B, shape (measurements, cells); every column has Euclidean norm at most about 1.
+    pinv : maps strategy answers to class coordinates, shape (class coordinates, measurements).  The estimate of a class
+        row c is c @ pinv @ answers, its variance at noise scale 1 is |c @ pinv|^2.  In an explicit strategy the cells
+        themselves take the place of the class coordinates.
+    complete : whether every class coordinate is measured, or only the span of the workload.
+    """
+
+    sizes: tuple[int, ...]
+    rows: Array
+    pinv: Array
+    complete: bool
+
+    @cached_property
+    def column_norm(self) -> float:
+        """Largest Euclidean norm of a column of B: the sensitivity of the answers to one record."""
+        return float(np.sqrt(np.max(np.einsum("rc,rc->c", self.rows, self.rows))))
+
+    @cached_property
+    def column_sum(self) -> float:
+        """Largest sum of absolute values of a column of B: the L1 sensitivity of the answers to one record."""
+        return float(np.max(np.abs(self.rows).sum(axis=0)))
+
+    @cached_property
+    def covariance(self) -> Array:
+        """Covariance of the class coordinates at noise scale 1, shape (class coordinates,) * 2."""
+        return self.pinv @ self.pinv.T
+
+    @cached_property
+    def cell_covariance(self) -> Array:
+        """Covariance of the reconstructed table on one attribute at noise scale 1, shape (n, n)."""
+        N = basis(self.sizes[0])
+        return N @ self.covariance @ N.T
+
+    @property
+    def dimension(self) -> int:
+        """Number of class coordinates."""
+        return len(self.pinv)
+
+    @property
+    def coordinates(self) -> tuple[int, ...]:
+        """What an estimate has along every attribute: class coordinates, or cells when rows are answered on cells."""
+        return self.sizes if len(self.pinv) == self.cells else tuple(n - 1 for n in self.sizes)
+
+    @property
+    def cells(self) -> int:
+        """Number of cells that the rows cover."""
+        return math.prod(self.sizes)
+
+    @cached_property
+    def span(self) -> Array:
+        """Orthonormal basis of the measured class rows, shape (class coordinates, rank)."""
+        U, singular, _ = np.linalg.svd(self.pinv, full_matrices=False)
+        Q: Array = U[:, singular > 1e-10 * singular.max(initial=0.0)]
+        return Q
+
+    def leaves_span(self, class_rows: Array) -> npt.NDArray[np.bool_]:
+        """Return for every class row whether it asks for something that is not measured, shape (k,)."""
+        left = class_rows - (class_rows @ self.span) @ self.span.T
+        return np.linalg.norm(left, axis=1) > LEAVING * np.maximum(np.linalg.norm(class_rows, axis=1), 1e-300)

@@ -1,0 +1,389 @@
+"""Solve one subworkload: as a Kronecker product where it is one, densely where it fits, by alternation beyond.
+
+A Kronecker Gram has a Kronecker optimum, exactly: if V_i is optimal for G_i, the product of the V_i satisfies the
+optimality conditions for the product of the G_i, and value and bound multiply.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.errors import LimitExceeded
+from engine.spaces.cache import Hints, SolveCache, nearest
+from engine.spaces.decomposition import Axes, Complement, Factor, Subworkload, digest
+from engine.spaces.parallel import WORTH, Task, configured, search_all, workers_for
+from engine.spaces.search import Cost, Search, dense_bytes, full_rank_cost, low_rank_cost
+from engine.spaces.solvers import Options, Solution, Watch
+from engine.threads import SMALL
+
+SWEEPS = 25
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpaceSolution:
+    """Strategy of a residual space as a product over sets of axes, with the certificate of the whole.
+
+    ``factors`` holds (axes, solution); an empty product is the total.  ``value`` and ``bound`` are weighted squared
+    errors at privacy cost 1 for the subworkload at scale 1, in counts^2.
+    """
+
+    factors: tuple[tuple[Axes, Solution], ...]
+    value: float
+    bound: float
+    status: str
+
+
+Merged = list[tuple[float, tuple[tuple[Axes, Factor], ...]]]
+
+
+def merge(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
+    """Return the terms of a subworkload with terms that differ on one set of axes only added up."""
+    terms: Merged = [(t.coefficient, tuple((axes, factors[number]) for axes, number in t.factors)) for t in sub.terms]
+    changed = True
+    while changed:
+        changed = False
+        for i in range(len(terms)):
+            for j in range(i + 1, len(terms)):
+                if (together := _add_terms(terms[i], terms[j])) is not None:
+                    terms[i] = together
+                    del terms[j]
+                    changed = True
+                    break
+            if changed:
+                break
+    return terms
+
+
+def _add_terms(
+    a: tuple[float, tuple[tuple[Axes, Factor], ...]], b: tuple[float, tuple[tuple[Axes, Factor], ...]]
+) -> tuple[float, tuple[tuple[Axes, Factor], ...]] | None:
+    if [axes for axes, _ in a[1]] != [axes for axes, _ in b[1]]:
+        return None
+    differing = [k for k, ((_, f), (_, g)) in enumerate(zip(a[1], b[1], strict=True)) if f is not g]
+    if len(differing) != 1:
+        return None
+    (k,) = differing
+    axes, f, g = a[1][k][0], a[1][k][1], b[1][k][1]
+    both = add_factors([(a[0], f), (b[0], g)], f.sizes)
+    return 1.0, (*a[1][:k], (axes, both), *a[1][k + 1 :])
+
+
+def units(terms: Merged, count: int) -> list[Axes]:
+    """Return the finest partition of the axes 0..count-1 that no factor of any term crosses."""
+    label = list(range(count))
+    for _, factors in terms:
+        for axes, _ in factors:
+            lowest = min(label[a] for a in axes)
+            joined = {label[a] for a in axes}
+            label = [lowest if x in joined else x for x in label]
+    return [tuple(a for a in range(count) if label[a] == k) for k in sorted(set(label))]
+
+
+def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
+    """Return one Gram on ``axes`` from the factors of the terms that lie inside them."""
+    own = tuple(sizes[a] for a in axes)
+    inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]
+    whole = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]
+    if len(whole) == len(inside):
+        return add_factors(whole, own)
+    dimension = math.prod(n - 1 for n in own)
+    gram = np.zeros((dimension, dimension))
+    for c, factors in inside:
+        gram += c * _kronecker(factors, axes)
+    return Factor(sizes=own, matrix=gram)
+
+
+def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -> Factor:
+    """Return the weighted sum of factors on the same axes, of low rank when all are and it pays."""
+    if all(f.low_rank for _, f in parts) and sum(len(f.matrix) for _, f in parts) < parts[0][1].dimension:
+        rows = np.concatenate([math.sqrt(c) * f.matrix for c, f in parts])
+        return Factor(sizes=sizes, matrix=rows, low_rank=True)
+    gram = np.zeros((parts[0][1].dimension,) * 2)
+    for c, f in parts:
+        gram += c * f.dense()
+    return Factor(sizes=sizes, matrix=gram)
+
+
+def _kronecker(factors: Sequence[tuple[Axes, Factor]], axes: Axes) -> Array:
+    """Return the Kronecker product of factors with its class coordinates in the order of ``axes``."""
+    out: Array = np.ones((1, 1))
+    order: list[int] = []
+    shape: list[int] = []
+    for own, factor in factors:
+        out = np.asarray(np.kron(out, factor.dense()), dtype=float)
+        order += [axes.index(a) for a in own]
+        shape += [n - 1 for n in factor.sizes]
+    position = [order.index(k) for k in range(len(order))]
+    moved = out.reshape(*shape, *shape).transpose(*position, *(len(shape) + p for p in position))
+    return moved.reshape(out.shape)
+
+
+class SubworkloadSolver:
+    """Solves subworkloads of one decomposition; equal factors are solved once.
+
+    Parameters
+    ----------
+    factors : the factors of the decomposition.
+    method : "optimal", "eigenbasis" or "fourier".
+    options : when to stop.
+    memory_limit : most bytes that one dense solve may take.
+    cache : where solutions are kept, None for nowhere.
+
+    Set ``watch`` to be called with the present gap after every evaluation; it may raise to cancel.  Set ``recorded`` to
+    the dual weights of an earlier run, in the order of solving, to rebuild the same plan without searching; ``warm`` to
+    weights of a similar run, to start from.
+    """
+
+    def __init__(
+        self,
+        *,
+        factors: Sequence[Factor],
+        method: str,
+        options: Options,
+        memory_limit: float,
+        cache: SolveCache | None = None,
+    ) -> None:
+        self.factors, self.options, self.memory_limit = factors, options, memory_limit
+        self.method, self.cache = method, cache
+        self.hints: Hints = (
+            cache.hints() if cache is not None else {}
+        )  # those of now: the order of solving is no matter
+        self.duals: list[Array] = []
+        self.endings: list[str] = []
+        self.watch: Watch | None = None
+        self.recorded: list[tuple[Array, str]] | None = None
+        self.warm: tuple[Array, ...] = ()
+        self._solved: dict[Any, tuple[Factor, Solution]] = {}
+        self._ahead: dict[str, Solution] = {}
+
+    def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
+        """Return what each subworkload will take, before anything is built.
+
+        A factor that was counted once is free afterwards, because it is solved once.
+        """
+        known: set[int] = set()
+        return [self._forecast(sub, known) for sub in subs]
+
+    def _forecast(self, sub: Subworkload, known: set[int]) -> Cost:
+        terms, costs = merge_shape(sub), list[Cost]()
+        if len(terms) == 1:
+            pieces = [(axes, [number]) for axes, number in terms[0] if number not in known]
+            known.update(number for _, number in terms[0])
+        else:
+            pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
+        for axes, numbers in pieces:
+            sizes = tuple(sub.sizes[a] for a in axes)
+            several = self.factors[numbers[0]].dimension if sub.spaces else None
+            if all(self.factors[k].low_rank for k in numbers):
+                dimension = math.prod(n - 1 for n in sizes) if several is None else several
+                rank = min(dimension, sum(self.factors[k].rank for k in numbers))
+                plain = len(numbers) == 1 and not sub.complements and not sub.spaces
+                alone = self.factors[numbers[0]] if plain else None
+                costs.append(low_rank_cost(sizes, rank, alone, self.options.gap, several))
+            else:
+                joint = [self.factors[t[0][1]] for t in terms if len(t) == 1 and len(sizes) > 1 and not sub.complements]
+                costs.append(full_rank_cost(sizes, joint, self.options.gap, several))
+        return Cost(
+            seconds=math.fsum(c.seconds for c in costs) + 1e-4,
+            peak=max((c.peak for c in costs), default=0.0),
+            kept=math.fsum(c.kept for c in costs),
+        )
+
+    def solve(self, sub: Subworkload) -> SpaceSolution:
+        """Return the strategy of one subworkload, exact where it fits into memory."""
+        terms = merge(sub, self.factors)
+        axes = tuple(range(len(sub.sizes)))
+        if sub.spaces or sub.complements:
+            solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)
+            return SpaceSolution(
+                factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
+            )
+        if len(terms) == 1:
+            coefficient, factors = terms[0]
+            solved = [(axes, self._factor(factor, [sub.centers[a] for a in axes])) for axes, factor in factors]
+            value = coefficient * math.prod(s.value for _, s in solved)
+            bound = coefficient * math.prod(s.bound for _, s in solved)
+            return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=_joined(solved))
+        cells = math.prod(sub.sizes)
+        if dense_bytes(sub.dimension, sub.dimension, cells) <= self.memory_limit:
+            solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers)
+            return SpaceSolution(
+                factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
+            )
+        return self._alternate(terms, sub)
+
+    def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
+        key = (id(factor), *map(digest, centers))
+        if key not in self._solved:
+            self._solved[key] = (factor, self._solution(factor, centers))  # holding the factor keeps its id its own
+        return self._solved[key][1]
+
+    def _solution(
+        self,
+        factor: Factor,
+        centers: Sequence[Array | None],
+        complements: Mapping[Axes, Complement] | None = None,
+        spaces: tuple[Axes, ...] = (),
+    ) -> Solution:
+        needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
+        if needed > self.memory_limit:
+            raise LimitExceeded(
+                f"A subworkload on {' x '.join(map(str, factor.sizes))} cells needs about {needed / 1e9:.1f} GB, more "
+                f"than the limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these "
+                "attributes."
+            )
+        search = self._search(factor, centers, complements, spaces)
+        if self.recorded is not None:
+            solution = search.replay(*self.recorded.pop(0))
+        else:
+            solution = self._ahead.get(search.key) or self._find(search, self._warm())
+        self.duals.append(solution.dual)
+        self.endings.append(solution.ending)
+        return solution
+
+    def _search(
+        self,
+        factor: Factor,
+        centers: Sequence[Array | None],
+        complements: Mapping[Axes, Complement] | None = None,
+        spaces: tuple[Axes, ...] = (),
+    ) -> Search:
+        return Search(
+            factor=factor,
+            centers=tuple(centers),
+            complements=complements or {},
+            spaces=spaces,
+            method=self.method,
+            options=self.options,
+        )
+
+    def _warm(self) -> Array | None:
+        number = len(self.duals)
+        return self.warm[number] if number < len(self.warm) else None
+
+    def _find(self, search: Search, near: Array | None = None) -> Solution:
+        if self.cache is None:
+            return search.run(near=near, watch=self.watch)
+        found = self.cache.recall(search)
+        if found is None:
+            found = search.run(self.cache.weights(search), nearest(self.hints, search), self.watch)
+            self._keep(search, found)
+        return found
+
+    def _keep(self, search: Search, found: Solution) -> None:
+        if self.cache is not None:
+            self.cache.keep(search, found)
+            self.cache.suggest(search, found)
+
+    def ahead(
+        self,
+        subs: Sequence[Subworkload],
+        costs: Sequence[Cost],
+        workers: int | None,
+        tell: Callable[[float], object],
+    ) -> None:
+        """Search side by side what is not known yet, where that pays; `solve` then finds it done.
+
+        ``tell`` hears the fraction of the searches that ended, and may raise to cancel.
+        """
+        order = sorted(range(len(subs)), key=lambda i: -costs[i].seconds)
+        if math.fsum(c.seconds for c in costs) <= WORTH and workers is None and not configured():
+            return
+        open_ = [i for i in order if self._unknown(subs[i])]
+        seconds, largest = sum(costs[i].seconds for i in open_), max((costs[i].peak for i in open_), default=0.0)
+        # the largest search uses all cores by itself; only what is left beside it can gain
+        seconds -= max((costs[i].seconds for i in open_), default=0.0)
+        number = workers_for(seconds, len(open_), largest, self.memory_limit, workers)
+        if number == 0:
+            return
+        searches, seen = dict[str, Search](), set[str]()
+        count = max(len(open_), 1)
+
+        def tasks() -> Iterator[Task]:
+            for i in open_:
+                for search in self._unknown(subs[i]):
+                    if search.key not in seen:
+                        searches[search.key] = search
+                        seen.add(search.key)
+                        known = self.cache.weights(search) if self.cache is not None else None
+                        yield Task(search=search, known=known, near=nearest(self.hints, search))
+
+        for key, found in search_all(tasks(), number, self.options.deadline, lambda done: tell(min(done / count, 1.0))):
+            self._ahead[key] = found
+            self._keep(searches.pop(key), found)
+
+    def _unknown(self, sub: Subworkload) -> list[Search]:
+        """Return the searches of a subworkload that a worker may do and this process has not done before."""
+        terms = merge(sub, self.factors)
+        axes = tuple(range(len(sub.sizes)))
+        if sub.spaces or sub.complements:
+            found = [self._search(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)]
+        elif len(terms) == 1:
+            found = [self._search(factor, [sub.centers[a] for a in own]) for own, factor in terms[0][1]]
+        elif dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes)) <= self.memory_limit:
+            found = [self._search(assemble(terms, axes, sub.sizes), sub.centers)]
+        else:
+            return []
+        fitting = [s for s in found if dense_bytes(s.factor.rank, s.factor.dimension, s.cells) <= self.memory_limit]
+        # those beyond SMALL use all cores by themselves
+        apart = [s for s in fitting if s.factor.rank <= SMALL]
+        return [s for s in apart if self.cache is None or self.cache.recall(s) is None]
+
+    def _alternate(self, terms: Merged, sub: Subworkload) -> SpaceSolution:
+        """Improve one set of axes at a time; feasible for any sum of products, with an honest bound.
+
+        The bound adds up the optima of the single terms: the minimum of a sum is at least the sum of the minima.
+        """
+        sizes, sets = sub.sizes, units(terms, len(sub.sizes))
+        own = [[sub.centers[a] for a in axes] for axes in sets]
+        if len(sets) == 1:
+            raise LimitExceeded(
+                f"A subworkload on {' x '.join(map(str, sizes))} cells couples all its attributes and does not fit "
+                f"into {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these attributes."
+            )
+        parts = [[assemble([(1.0, f)], axes, sizes) for _, f in terms] for axes in sets]
+        bound = 0.0
+        for t, (c, _) in enumerate(terms):
+            bound += c * math.prod(self._solution(parts[u][t], own[u]).bound for u in range(len(sets)))
+        costs = np.ones((len(sets), len(terms)))
+        coefficients = np.array([c for c, _ in terms])
+        grams = [[p.dense() for p in own] for own in parts]
+        value, solved = math.inf, list[tuple[Axes, Solution]]()
+        for _ in range(SWEEPS):
+            solved = []
+            for u, axes in enumerate(sets):
+                weights = coefficients * np.prod(np.delete(costs, u, axis=0), axis=0)
+                total = add_factors(list(zip(weights, parts[u], strict=True)), parts[u][0].sizes)
+                solution = self._solution(total, own[u])
+                costs[u] = [float(np.sum(g * solution.strategy.covariance)) for g in grams[u]]
+                solved.append((axes, solution))
+            previous, value = value, float(coefficients @ np.prod(costs, axis=0))
+            if value > previous * (1.0 - 1e-7):
+                break
+        status = "alternating over attributes: a local optimum among products"
+        return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=status)
+
+
+def merge_shape(sub: Subworkload) -> list[tuple[tuple[Axes, int], ...]]:
+    """Return the terms by factor numbers, terms that differ on one set of axes only counted once."""
+    kept: list[tuple[tuple[Axes, int], ...]] = []
+    for term in sub.terms:
+        same = [
+            k
+            for k in kept
+            if [a for a, _ in k] == [a for a, _ in term.factors]
+            and sum(x != y for x, y in zip(k, term.factors, strict=True)) <= 1
+        ]
+        if not same:
+            kept.append(term.factors)
+    return kept
+
+
+def _joined(solved: Sequence[tuple[Axes, Solution]]) -> str:
+    return next((s.status for _, s in solved if s.status != "optimal"), "optimal")

@@ -1,0 +1,97 @@
+"""Numbers and public names as texts, the same everywhere."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+MAX_NAME = 200
+
+
+def shown(value: object) -> str:
+    """A public value for a message: escaped, and never long.
+
+    >>> shown("tab\\t")
+    "'tab\\\\t'"
+    """
+    text = repr(value[:60]) if isinstance(value, str) else type(value).__name__
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def near_matches(name: object, names: Iterable[str]) -> str:
+    """Text that offers names close to a mistyped one; empty when there is none.
+
+    >>> near_matches("agee", ["age", "sex"])
+    "; close names: 'age'"
+    """
+    candidates = [candidate[:MAX_NAME] for candidate, _ in zip(names, range(2_000), strict=False)]
+    near = difflib.get_close_matches(str(name)[:MAX_NAME], candidates, n=3)
+    return f"; close names: {', '.join(map(shown, near))}" if near else ""
+
+
+def plain(number: float) -> str:
+    """Shortest text that reads back as the same number.
+
+    >>> plain(20.0), plain(0.1)
+    ('20', '0.1')
+    """
+    return f"{number:.0f}" if number.is_integer() and abs(number) < 1e15 else repr(number)
+
+
+def number(value: int) -> str:
+    """Text of a whole number of any size.
+
+    >>> number(21_043_261), number(10**40)
+    ('21,043,261', '1.0 × 10^40')
+    """
+    if value < 10**12:
+        return f"{value:,}"
+    exponent = math.floor(math.log10(value) + 1e-12)
+    return f"{10 ** (math.log10(value) - exponent):.1f} × 10^{exponent}"
+
+
+def amount(value: float) -> str:
+    """Text of a measured number with three or four digits.
+
+    >>> amount(45.46519), amount(0.0012345), amount(123456.7)
+    ('45.47', '0.00123', '123,457')
+    """
+    if not math.isfinite(value):
+        return "unbounded" if value > 0 else "none"
+    size = abs(value)
+    return (
+        f"{value:,.0f}"
+        if size >= 1000
+        else f"{value:.1f}"
+        if size >= 100
+        else f"{value:.2f}"
+        if size >= 1
+        else f"{value:.3g}"
+    )
+
+
+def cost(value: float) -> str:
+    """Text of a privacy cost; what is only rounding shows as 0.
+
+    >>> cost(0.9999999984), cost(1.6e-9), cost(0.0123456)
+    ('1', '0', '0.01235')
+    """
+    return f"{0.0 if abs(value) < 1e-7 else value:.4g}"
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    """Return a table as CSV in which no text can be taken for a formula by a spreadsheet.
+
+    >>> csv_text(pd.DataFrame({"label": ["=1+1"], "cells": [3]}))
+    "label,cells\\n'=1+1,3\\n"
+    """
+    texts = {c: table[c].map(_harmless) for c in table.columns if table[c].dtype.kind not in "ifub"}
+    return table.assign(**texts).rename(columns=_harmless).to_csv(index=False, lineterminator="\n")
+
+
+def _harmless(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

@@ -1,0 +1,49 @@
+"""What may be asked: the public schema, query families, groups of queries with weights, SQL, and all of it in words.
+
+To touch: a new family is one class in `families` (or `runs`, for intervals) and one name in its tuple ``FAMILIES``.
+Only public descriptions are known here; no records, no noise, no budget.
+"""
+
+from engine.workload.attribute import Attribute
+from engine.workload.conditions import box_workload
+from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family
+from engine.workload.family import Family
+from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group, whole_group
+from engine.workload.matrix_file import read_matrix
+from engine.workload.runs import Circular, Intervals, Marginal, Prefix, Range, Suffix, Total, Width
+from engine.workload.schema import Schema
+from engine.workload.schema_text import KEYS, MAX_FILE
+from engine.workload.sql import example, whole_edges, workload_from_sql
+
+__all__ = [
+    "FAMILIES",
+    "KEYS",
+    "MAX_FILE",
+    "SMALLEST_WEIGHT",
+    "Abs",
+    "Affine",
+    "Attribute",
+    "Circular",
+    "Custom",
+    "Family",
+    "Group",
+    "Intervals",
+    "Marginal",
+    "Part",
+    "Prefix",
+    "Random",
+    "Range",
+    "Schema",
+    "Suffix",
+    "Total",
+    "Width",
+    "Workload",
+    "box_workload",
+    "example",
+    "family",
+    "make_group",
+    "read_matrix",
+    "whole_edges",
+    "whole_group",
+    "workload_from_sql",
+]

@@ -1,0 +1,389 @@
+"""Workloads: groups of linear counting queries, each group on a set of attributes, with weights."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import bisect
+import hashlib
+import itertools
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.arrays import Array
+from engine.errors import EngineError, WorkloadError
+from engine.workload.attribute import Attribute
+from engine.workload.families import family, family_from_dict
+from engine.workload.family import CHUNK_ENTRIES, Family
+from engine.workload.schema import Schema
+
+FORMAT = "workload/1"
+MAX_GROUPS = 200_000
+SMALLEST_WEIGHT = 1e-100  # squares of weights and their inverses must stay numbers
+MAX_QUERY_WEIGHTS = 50_000_000
+FamilySpec = str | Family | Mapping[str, "str | Family"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One factor of a group: a family on some of the group's attributes; queries of a group are products of parts."""
+
+    axes: tuple[int, ...]
+    family: Family
+    sizes: tuple[int, ...]
+
+    @cached_property
+    def count(self) -> int:
+        return self.family.count(self.sizes)
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        return (self.sizes, self.family.key)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Group:
+    """Queries on one set of attributes.
+
+    Attributes
+    ----------
+    attributes : the attribute names, in the order given.
+    family : what was asked for: a word, a family value, or a mapping from attribute to either.
+    parts : the same as factors; a query of the group is one row of every part, the last part varying fastest.
+    weight : importance of every query of the group in the weighted objective; zero is legal.
+    query_weights : importance of each query on top of ``weight``, shape (count,), or None for one each.
+    """
+
+    attributes: tuple[str, ...]
+    family: FamilySpec
+    parts: tuple[Part, ...]
+    weight: float = 1.0
+    query_weights: npt.NDArray[np.float64] | None = None
+
+    @cached_property
+    def count(self) -> int:
+        """Exact number of queries."""
+        return math.prod(p.count for p in self.parts)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Domain sizes in the order of ``attributes``."""
+        by_axis = {axis: n for p in self.parts for axis, n in zip(p.axes, p.sizes, strict=True)}
+        return tuple(by_axis[axis] for axis in range(len(self.attributes)))
+
+    @cached_property
+    def family_text(self) -> str:
+        """The family in one word per part, for tables."""
+        names = [p.family.name for p in self.parts]
+        return names[0] if len(set(names)) == 1 else " × ".join(names) or "total"
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """Hashable identity of the queries and their relative weights, whatever the attributes are called."""
+        digest = None if self.query_weights is None else hashlib.sha256(self.query_weights.tobytes()).hexdigest()
+        return (tuple((p.axes, p.key) for p in self.parts), digest)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the group as JSON-ready data."""
+        out: dict[str, Any] = {"attributes": list(self.attributes), "family": _spec_to_json(self.family)}
+        if self.weight != 1.0:
+            out["weight"] = self.weight
+        if self.query_weights is not None:
+            packed = zlib.compress(self.query_weights.astype("<f8").tobytes())
+            out["query_weights"] = base64.b64encode(packed).decode()
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """Query groups over one schema; adding a group returns a new workload.
+
+    >>> schema = Schema([Attribute.of_size("age", 5), Attribute.categorical("sex", ["F", "M"])])
+    >>> workload = Workload(schema).add(("age",), "range").add(("age", "sex"), {"age": "prefix", "sex": "marginal"})
+    >>> len(workload)
+    25
+    >>> workload.describe(18)
+    'age <= 1 and sex = M'
+    """
+
+    schema: Schema
+    groups: tuple[Group, ...] = ()
+
+    def add(
+        self,
+        attributes: str | Sequence[str],
+        family: FamilySpec = "marginal",
+        weight: float = 1.0,
+        query_weights: npt.ArrayLike | None = None,
+    ) -> Workload:
+        """Return this workload with one more group.
+
+        Parameters
+        ----------
+        attributes : names of the attributes; no name at all asks for the total.
+        family : one family for every attribute, a joint family, or a mapping from each attribute to its family.
+        weight : importance of the group's queries, 0 or more.
+        query_weights : importance of each query, shape (count,), in the order of `describe`.
+
+        Raises
+        ------
+        WorkloadError : unknown or repeated attribute, a family that does not fit, or a weight that is no number.
+        """
+        if len(self.groups) >= MAX_GROUPS:
+            raise WorkloadError(
+                f"A workload holds at most {MAX_GROUPS:,} groups. Leave out groups that you do not need."
+            )
+        return Workload(self.schema, (*self.groups, make_group(self.schema, attributes, family, weight, query_weights)))
+
+    @classmethod
+    def all_ways(cls, schema: Schema, ways: Iterable[int] = (1, 2, 3), family: FamilySpec = "auto") -> Workload:
+        """Return one group for every set of ``ways`` attributes.
+
+        ``family="auto"`` asks marginals of categorical attributes and prefixes of numeric ones; a mapping may name the
+        family of some attributes and leaves the others to "auto".
+
+        >>> Workload.all_ways(Schema([Attribute.of_size(c, 3) for c in "abcd"]), ways=(1, 2)).queries
+        66
+        """
+        ways = (ways,) if isinstance(ways, int) else tuple(ways)
+        for k in ways:
+            if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= len(schema):
+                raise WorkloadError(
+                    f"'{k!r}-way' was asked for; with {len(schema)} attributes give 0 to {len(schema)}."
+                )
+        groups = sum(math.comb(len(schema), k) for k in ways)
+        if groups > MAX_GROUPS:
+            raise WorkloadError(
+                f"All {', '.join(f'{k}-way' for k in ways)} sets of {len(schema)} attributes make {groups:,} groups, "
+                f"more than the {MAX_GROUPS:,} allowed. Ask for fewer ways, or pick the attribute sets that matter."
+            )
+        default: dict[str, str | Family] = {
+            a.name: "marginal" if a.kind == "categorical" else "prefix" for a in schema.attributes
+        }
+        chosen: FamilySpec
+        if isinstance(family, Mapping):
+            for name in family:
+                schema[name]
+            default |= family
+        sets = [names for k in ways for names in itertools.combinations(schema.names, k)]
+        mixed = isinstance(family, Mapping) or family == "auto"
+        made = []
+        for names in sets:
+            chosen = {name: default[name] for name in names} if mixed else family
+            made.append(make_group(schema, names, chosen, 1.0, None))
+        return cls(schema, tuple(made))
+
+    @cached_property
+    def queries(self) -> int:
+        """Exact number of queries, however large."""
+        return sum(g.count for g in self.groups)
+
+    def __len__(self) -> int:
+        return self.queries
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Index of the first query of every group."""
+        return [0, *itertools.accumulate(g.count for g in self.groups)][:-1]
+
+    def describe(self, index: int) -> str:
+        """Return query ``index`` in words; queries are numbered group after group."""
+        if isinstance(index, bool) or not isinstance(index, (int, np.integer)) or not 0 <= index < self.queries:
+            raise WorkloadError(f"There is no query {index!r}; this workload has queries 0 to {self.queries - 1:,}.")
+        which = bisect.bisect_right(self.starts, int(index)) - 1
+        return self.describe_in_group(which, int(index) - self.starts[which])
+
+    def describe_in_group(self, group: int, index: int) -> str:
+        """Return query ``index`` of group number ``group`` in words."""
+        asked = self.groups[group]
+        return parts_text(asked.parts, [self.schema[name] for name in asked.attributes], index) or "all records"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the workload, with its schema, as JSON-ready data."""
+        return {"format": FORMAT, "schema": self.schema.to_dict(), "groups": [g.to_dict() for g in self.groups]}
+
+    def to_json(self) -> str:
+        """Return the workload, with its schema, as JSON text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_dict(cls, data: object) -> Workload:
+        """Rebuild a workload from `to_dict`; raise WorkloadError when the data is not one."""
+        if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("groups"), list):
+            raise WorkloadError(f'This is not a workload file. Give JSON with "format": "{FORMAT}" and "groups".')
+        schema = Schema.from_dict(data.get("schema"))
+        if len(data["groups"]) > MAX_GROUPS:
+            raise WorkloadError(f"The file has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are allowed.")
+        return cls(schema, tuple(_group_from_dict(schema, i, g) for i, g in enumerate(data["groups"])))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Workload:
+        """Rebuild a workload from `to_json`; raise WorkloadError when the text is not one."""
+        try:
+            return cls.from_dict(json.loads(text))
+        except EngineError:
+            raise
+        except (ValueError, RecursionError):
+            raise WorkloadError("The workload file is not valid JSON. Export it again.") from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Workload) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.schema, len(self.groups)))
+
+
+def parts_text(parts: Sequence[Part], attributes: Sequence[Attribute], index: int) -> str:
+    """Return one query of a product of parts in words, the last part varying fastest; empty for all records."""
+    texts = []
+    for part in reversed(parts):
+        index, row = divmod(index, part.count)
+        texts.append(part.family.text([attributes[a] for a in part.axes], row))
+    return " and ".join(t for t in reversed(texts) if t)
+
+
+def make_group(
+    schema: Schema,
+    attributes: str | Sequence[str],
+    spec: FamilySpec,
+    weight: float = 1.0,
+    query_weights: npt.ArrayLike | None = None,
+) -> Group:
+    """Return a checked group; see `Workload.add`."""
+    names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
+    for name in names:
+        if not isinstance(name, str):
+            schema[name]  # says which names there are
+    if len(set(names)) != len(names):
+        raise WorkloadError(f"A group names an attribute twice: {', '.join(map(str, names))}. Name each once.")
+    columns = [schema[name] for name in names]
+    if isinstance(spec, Mapping):
+        if set(spec) != set(names):
+            raise WorkloadError(
+                f"The families are given for {', '.join(map(str, spec)) or 'no attribute'}, but the group is on "
+                f"{', '.join(names) or 'no attribute'}. Give one family for each attribute of the group."
+            )
+        spec = MappingProxyType({name: spec[name] for name in names})
+        parts = [_part((axis,), family(spec[name]), columns) for axis, name in enumerate(names)]
+    elif not names:
+        if (asked := family(spec)).arity != 1:
+            raise WorkloadError(
+                f"The family '{asked.name}' was asked of no attribute. Name the attributes, or ask for the 'total'."
+            )
+        parts = []
+    else:
+        asked = family(spec)
+        sets = [(axis,) for axis in range(len(names))] if asked.arity == 1 else [tuple(range(len(names)))]
+        parts = [_part(axes, asked, columns) for axes in sets]
+    real = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(weight, bool)
+    if not real or not (weight == 0 or SMALLEST_WEIGHT <= weight <= 1 / SMALLEST_WEIGHT):
+        raise WorkloadError(
+            f"The weight was {str(weight)[:40]}. Give a number, 0 or more; above 0 from {SMALLEST_WEIGHT:g} to "
+            f"{1 / SMALLEST_WEIGHT:g}."
+        )
+    group = Group(attributes=names, family=spec, parts=tuple(parts), weight=float(weight))
+    if query_weights is None:
+        return group
+    checked = _check_query_weights(query_weights, group.count)
+    return Group(attributes=names, family=spec, parts=group.parts, weight=group.weight, query_weights=checked)
+
+
+def _part(axes: tuple[int, ...], asked: Family, columns: Sequence[Attribute]) -> Part:
+    chosen = [columns[a] for a in axes]
+    return Part(axes=axes, family=asked.bind(chosen), sizes=tuple(c.size for c in chosen))
+
+
+def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
+    if count > MAX_QUERY_WEIGHTS:
+        raise WorkloadError(f"Weights for {count:,} queries are too many; at most {MAX_QUERY_WEIGHTS:,} are allowed.")
+    try:
+        weights = np.array(values, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        raise WorkloadError("The query weights must be numbers, one a query.") from None
+    if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any():
+        raise WorkloadError(
+            f"The query weights have shape {weights.shape}; give {count:,} finite numbers, each 0 or more, one a query."
+        )
+    weights.flags.writeable = False
+    return weights
+
+
+def _spec_to_json(spec: FamilySpec) -> Any:
+    if isinstance(spec, Mapping):
+        return {"each": {name: _spec_to_json(f) for name, f in spec.items()}}
+    return spec if isinstance(spec, str) else spec.to_dict()
+
+
+def _spec_from_json(data: Any) -> FamilySpec:
+    if isinstance(data, str):
+        return data
+    if isinstance(data, dict) and isinstance(data.get("each"), dict):
+        return {
+            name: data_ if isinstance(data_, str) else family_from_dict(data_) for name, data_ in data["each"].items()
+        }
+    return family_from_dict(data)
+
+
+def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
+    if not isinstance(data, dict) or not isinstance(data.get("attributes"), list):
+        raise WorkloadError(f'Group {number} of the file names no attributes. Write "attributes": [...].')
+    names = tuple(data["attributes"])
+    if not all(isinstance(name, str) for name in names):
+        raise WorkloadError(f"Group {number} of the file has an attribute that is no text.")
+    spec, packed = _spec_from_json(data.get("family")), data.get("query_weights")
+    group = make_group(schema, names, spec, data.get("weight", 1.0))
+    if packed is None:
+        return group
+    try:
+        unpacker = zlib.decompressobj()
+        raw = unpacker.decompress(base64.b64decode(packed, validate=True), 8 * min(group.count, MAX_QUERY_WEIGHTS) + 1)
+        weights = np.frombuffer(raw, "<f8")
+    except (TypeError, ValueError, binascii.Error, zlib.error):
+        raise WorkloadError(f"The query weights of group {number} of the file are damaged. Export it again.") from None
+    return make_group(schema, names, spec, group.weight, weights)
+
+
+def whole_group(group: Group) -> Part:
+    """Return a product group as one part, where weights of single queries or a complement do not factor."""
+    axes = tuple(a for p in group.parts for a in p.axes)
+    return Part(axes=axes, family=_Product(group.parts), sizes=tuple(n for p in group.parts for n in p.sizes))
+
+
+class _Product(Family):
+    """The rows of a product of parts, chunk by chunk; only used to weight single queries."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return ("product", tuple(p.key for p in self.parts))
+
+    def count(self, sizes: Sequence[int]) -> int:
+        return math.prod(p.count for p in self.parts)
+
+    def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
+        return np.concatenate([rows for _, rows in self.chunks(sizes)])[start:stop]
+
+    def text(self, attributes: Sequence[Attribute], index: int) -> str:
+        return parts_text(self.parts, attributes, index)
+
+    def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
+        dense = [p.family.rows(p.sizes) for p in self.parts]
+        tail, cells = dense.pop() if dense else np.ones((1, 1)), math.prod(sizes)
+        while dense and len(tail) * len(dense[-1]) * cells <= CHUNK_ENTRIES:
+            tail = np.asarray(np.kron(dense.pop(), tail), dtype=float)
+        for start, combination in enumerate(itertools.product(*(range(len(d)) for d in dense))):
+            head: Array = np.ones(1)
+            for d, row in zip(dense, combination, strict=True):
+                head = np.asarray(np.kron(head, d[row]), dtype=float)
+            yield start * len(tail), np.asarray(np.kron(head[None, :], tail), dtype=float)

@@ -1,0 +1,199 @@
+"""Conditions in words, turned into query rows: ``"age >= 30 and sex == 'F'"``.
+
+Only comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not`` and sums or differences of
+coded attributes are understood.  The text is parsed, never executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import math
+import operator
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import WorkloadError
+from engine.workload.attribute import Attribute
+
+MAX_TEXT = 10_000
+COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+
+
+def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float64]:
+    """Return the 0/1 row of one predicate, shape (cells,), the last attribute varying fastest.
+
+    A condition on a binned attribute must hold for a whole bin or for none of it.  Names that are no Python words, such
+    as ``hours-per-week``, are written as `word` says.
+
+    >>> evaluate("x + y <= 1", [Attribute.of_size("x", 2), Attribute.of_size("y", 3)]).astype(int)
+    array([1, 1, 0, 1, 0, 0])
+    """
+    if len(text) > MAX_TEXT:
+        raise WorkloadError(f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed.")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise WorkloadError(
+            f"The predicate {text[:80]!r} cannot be read. Write it like \"age >= 30 and sex == 'F'\"."
+        ) from None
+    reader = _Reader(text, attributes)
+    try:
+        with np.errstate(all="raise"):
+            held = reader.truth(tree)
+    except (OverflowError, FloatingPointError):
+        raise reader.refuse("computes with numbers that are too large") from None
+    except RecursionError:
+        raise reader.refuse("is nested too deeply") from None
+    return np.broadcast_to(held, reader.sizes).astype(float).ravel()
+
+
+def word(name: str) -> str:
+    """Return how a condition writes an attribute's name: an underscore for every sign that no Python name can have.
+
+    >>> word("hours-per-week"), word("class"), word("2nd")
+    ('hours_per_week', 'class_', '_2nd')
+    """
+    # Python itself reads every name in this normal form
+    found = "".join(c if f"a{c}".isidentifier() else "_" for c in unicodedata.normalize("NFKC", name))
+    found = unicodedata.normalize("NFKC", found)
+    if keyword.iskeyword(found):
+        return f"{found}_"
+    return found if found.isidentifier() else f"_{found}"
+
+
+class _Reader:
+    """Evaluates one parsed predicate on the grid of cells; every value is an array that broadcasts to that grid."""
+
+    def __init__(self, text: str, attributes: Sequence[Attribute]) -> None:
+        self.text = text
+        self.sizes = tuple(a.size for a in attributes)
+        self.axes: dict[str, tuple[int, Attribute]] = {}
+        for axis, a in enumerate(attributes):
+            written = word(a.name)
+            if written in self.axes:
+                raise self.refuse(f"cannot tell apart two attributes that are both written {written}")
+            self.axes[written] = (axis, a)
+
+    def refuse(self, why: str) -> WorkloadError:
+        allowed = ", ".join(self.axes) if hasattr(self, "axes") else ""
+        return WorkloadError(
+            f"The predicate {self.text[:80]!r} {why}. Use and, or, not, in, comparisons with constants, and sums "
+            f"of coded attributes; the attributes of this group are {allowed}."
+        )
+
+    def truth(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.BoolOp):
+            parts = [self.truth(v) for v in node.values]
+            combine = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+            out = parts[0]
+            for part in parts[1:]:
+                out = combine(out, part)
+            return out
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return np.logical_not(self.truth(node.operand))
+        if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+            return np.full((1,) * len(self.sizes), node.value)
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            out = np.ones((1,) * len(self.sizes), dtype=bool)
+            for op, left, right in zip(node.ops, sides[:-1], sides[1:], strict=True):
+                out = np.logical_and(out, self.comparison(op, left, right))
+            return out
+        raise self.refuse("holds something that is no condition")
+
+    def comparison(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Any:
+        if isinstance(op, (ast.In, ast.NotIn)):
+            if not isinstance(right, (ast.List, ast.Tuple, ast.Set)):
+                raise self.refuse("uses 'in' without a list")
+            held = np.zeros((1,) * len(self.sizes), dtype=bool)
+            for item in right.elts:
+                held = np.logical_or(held, self.comparison(ast.Eq(), left, item))
+            return held if isinstance(op, ast.In) else np.logical_not(held)
+        if type(op) not in COMPARE:
+            raise self.refuse("uses a comparison that is not allowed")
+        for attribute_side, other, flipped in ((left, right, False), (right, left, True)):
+            if isinstance(attribute_side, ast.Name) and (constant := self.constant(other)) is not None:
+                return self.against_constant(attribute_side.id, COMPARE[type(op)], constant, flipped)
+        return COMPARE[type(op)](self.number(left), self.number(right))
+
+    def constant(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float, str)) and node.value is not True:
+            if isinstance(node.value, float) and not math.isfinite(node.value):
+                raise self.refuse("holds a number that is too large")
+            return node.value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            inner = self.constant(node.operand)
+            return -inner if isinstance(inner, (int, float)) else None
+        return None
+
+    def named(self, name: str) -> tuple[int, Attribute]:
+        if name not in self.axes:
+            raise self.refuse(f"names '{name[:40]}', which is not an attribute of this group")
+        return self.axes[name]
+
+    def along(self, axis: int, values: npt.ArrayLike) -> npt.NDArray[Any]:
+        shape = [1] * len(self.sizes)
+        shape[axis] = self.sizes[axis]
+        return np.asarray(values).reshape(shape)
+
+    def against_constant(self, name: str, compare: Callable[[Any, Any], Any], constant: Any, flipped: bool) -> Any:
+        axis, a = self.named(name)
+
+        def holds(value: Any) -> Any:
+            return compare(constant, value) if flipped else compare(value, constant)
+
+        if a.labels is not None:
+            if not isinstance(constant, str) or compare not in (operator.eq, operator.ne):
+                raise self.refuse(f"compares {a.name}, which has labels; use == or != with a label in quotes")
+            if constant not in a.labels:
+                raise self.refuse(f"compares {a.name} with a label that it does not have")
+            return self.along(axis, [holds(label) for label in a.labels])
+        if isinstance(constant, str):
+            raise self.refuse(f"compares {a.name}, which is a number, with a text")
+        if a.edges is None:
+            return self.along(axis, holds(np.arange(a.size)))
+        edges = np.array(a.edges)
+        low, high = edges[:-1], edges[1:]
+        with np.errstate(under="ignore"):  # the number below 0 is subnormal
+            before = np.nextafter(high, low)
+        end = np.where(np.arange(a.size) == a.size - 1, high, before)
+        middle = np.where((low < constant) & (constant < high), constant, low / 2 + high / 2)
+        verdicts = [np.asarray(holds(values)) for values in (low, middle, before, end)]
+        cut = np.flatnonzero(np.any(verdicts, axis=0) & ~np.all(verdicts, axis=0))
+        if len(cut):
+            raise self.refuse(f"cuts through the bin {a.label(int(cut[0]))} of {a.name}; use the bin edges as bounds")
+        return self.along(axis, verdicts[0])
+
+    def number(self, node: ast.expr) -> Any:
+        if (constant := self.constant(node)) is not None and not isinstance(constant, str):
+            return constant
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
+            apply = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}[type(node.op)]
+            return apply(self.number(node.left), self.number(node.right))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self.number(node.operand)
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "abs"
+            and len(node.args) == 1
+        ):
+            return np.abs(self.number(node.args[0]))
+        if isinstance(node, ast.Name):
+            axis, a = self.named(node.id)
+            if a.labels is not None or a.edges is not None:
+                raise self.refuse(f"does arithmetic with {a.name}, whose cells are labels or bins rather than codes")
+            return self.along(axis, np.arange(a.size, dtype=float))
+        raise self.refuse("holds something that is neither an attribute nor a number")

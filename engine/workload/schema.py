@@ -1,0 +1,134 @@
+"""The schema: the attributes of the records, in order, with the exact size of their common domain.
+
+Sizes are Python integers, because 40 attributes of 1,000 values have more cells than any fixed-width number holds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from engine.errors import SchemaError
+from engine.texts import near_matches, shown
+from engine.workload.attribute import Attribute, sequence
+from engine.workload.schema_text import MAX_ATTRIBUTES, read_csv, read_json, write_csv
+
+FORMAT = "schema/1"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The attributes of the records, in order; a mapping from name to attribute, so iteration gives the names.
+
+    >>> schema = Schema([Attribute.of_size("age", 85), Attribute.categorical("sex", ["F", "M"])])
+    >>> schema.size, schema.sizes(["sex", "age"]), schema["sex"].kind, list(schema)
+    (170, (2, 85), 'categorical', ['age', 'sex'])
+    >>> Schema.from_json(schema.to_json()) == Schema.from_csv(schema.to_csv()) == schema
+    True
+    """
+
+    attributes: tuple[Attribute, ...]
+    _by_name: dict[str, Attribute] = field(init=False, repr=False, compare=False)
+
+    def __init__(self, attributes: Iterable[Attribute]) -> None:
+        found = tuple(sequence(attributes, "a schema", "a list of attributes"))
+        if not 1 <= len(found) <= MAX_ATTRIBUTES:
+            raise SchemaError(f"a schema of {len(found):,} attributes; give between 1 and {MAX_ATTRIBUTES:,}")
+        by_name: dict[str, Attribute] = {}
+        for attribute in found:
+            if not isinstance(attribute, Attribute):
+                raise SchemaError(f"a schema holds Attribute objects; one is of type {type(attribute).__name__}")
+            if attribute.name in by_name:
+                raise SchemaError(f"the attribute {shown(attribute.name)} is there twice; rename or remove one")
+            by_name[attribute.name] = attribute
+        object.__setattr__(self, "attributes", found)
+        object.__setattr__(self, "_by_name", by_name)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the attributes, in order."""
+        return tuple(self._by_name)
+
+    @cached_property
+    def size(self) -> int:
+        """Exact number of cells of the full domain; it may have far more digits than anyone wants printed."""
+        return math.prod(attribute.size for attribute in self.attributes)
+
+    def __len__(self) -> int:
+        return len(self.attributes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._by_name
+
+    def __getitem__(self, name: str) -> Attribute:
+        if name not in self:
+            near = near_matches(name, self.names)
+            raise SchemaError(f"no attribute {shown(name)} among the {len(self):,} of this schema{near}")
+        return self._by_name[name]
+
+    def sizes(self, names: Iterable[str]) -> tuple[int, ...]:
+        """Numbers of cells of the named attributes, in the order given: the shape of their marginal table."""
+        return tuple(self[name].size for name in names)
+
+    def cells(self, names: Iterable[str]) -> int:
+        """Exact number of cells of the marginal table on the named attributes; 1 for none."""
+        return math.prod(self.sizes(names))
+
+    def subset(self, names: Iterable[str]) -> Schema:
+        """The schema of the named attributes, in the order given."""
+        return Schema([self[name] for name in names])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready description with its format and version."""
+        return {"format": FORMAT, "attributes": [attribute.to_dict() for attribute in self.attributes]}
+
+    @classmethod
+    def from_dict(cls, document: Any) -> Schema:
+        """Inverse of `to_dict`; also reads a plain domain file, {name: size, ...}, as numeric codes."""
+        if not isinstance(document, dict):
+            raise SchemaError(f"a schema is given as {type(document).__name__}; give an object with attributes")
+        if document and all(type(value) is int for value in document.values()):
+            return cls([Attribute.of_size(name, size) for name, size in document.items()])
+        if document.get("format") != FORMAT or document.keys() != {"format", "attributes"}:
+            raise SchemaError(f"this is no schema: give exactly the keys 'format' (with {FORMAT!r}) and 'attributes'")
+        attributes = document["attributes"]
+        if not isinstance(attributes, list) or len(attributes) > MAX_ATTRIBUTES:
+            raise SchemaError(f"'attributes' must be a list of 1 to {MAX_ATTRIBUTES:,} objects")
+        return cls([Attribute.from_dict(attribute) for attribute in attributes])
+
+    def to_json(self) -> str:
+        """JSON text with format and version; `from_json` gives back an equal schema."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Schema:
+        """Read a schema from JSON text or UTF-8 bytes.  Raises: SchemaError."""
+        return cls.from_dict(read_json(text))
+
+    def to_csv(self) -> str:
+        r"""CSV text, one row per attribute, with the header name,kind,size,labels,edges,other,missing,clip.
+
+        Labels and edges are joined by |.  A backslash stands before | and \ inside a text and before = + - @ at its
+        start, so that a spreadsheet never takes a label for a formula.
+        """
+        return write_csv(attribute.to_dict() for attribute in self.attributes)
+
+    @classmethod
+    def from_csv(cls, text: str | bytes) -> Schema:
+        """Read a schema from CSV text or UTF-8 bytes as `to_csv` writes it; the columns that are needed are name, kind
+        and those of size, labels and edges that occur.  Raises: SchemaError.
+        """
+        attributes = []
+        for line, document in read_csv(text):
+            try:
+                attributes.append(Attribute.from_dict(document))
+            except SchemaError as error:
+                raise SchemaError(f"line {line}: {error}") from None
+        return cls(attributes)

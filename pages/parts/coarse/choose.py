@@ -1,0 +1,247 @@
+"""Which analyses to choose from, and the rule that chooses: the first steps of the page Coarse or fine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import streamlit as st
+
+import demo_data
+from engine import CommonPlan, NestedPlanRule, Plan, Schema, Workload, choice, figures, load_plan
+from engine.choice import coarse_or_fine, nested_choices
+from pages.parts.coarse import script as coarse_code
+from pages.parts.jobs import plans
+from pages.parts.shell import show
+from pages.parts.shell.code import Script
+from pages.parts.shell.state import Studio
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
+
+WAYS, COARSER, CENSUS, FILES = (
+    "Tables of few or many attributes",
+    "My workload or a coarser one",
+    "Census example: bins of age",
+    "Plan files",
+)
+KINDS = (WAYS, COARSER, CENSUS, FILES)
+NO_SCHEMA = "There is no schema yet. Choose one on the Schema page, or take the census example or plan files."
+AT_ONCE, ONE_BY_ONE = "All in one choice", "One after the other, look closer while it pays"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chosen:
+    """The analyses, coarse first, with the Python that makes `common` from them."""
+
+    names: tuple[str, ...]
+    plans: tuple[Plan, ...]
+    script: Script
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Numbers of the rule."""
+
+    share: float = 0.5
+    snr: float = 5.0
+    sigmas: float = 3.0
+    primary: str = ""
+
+    def arguments(self, common: CommonPlan) -> dict[str, Any]:
+        """What the rule takes besides the options; in later choices of a chain the first option is the primary one."""
+        primary = self.primary if self.primary in common.names else 0
+        return {"primary": primary, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
+
+
+def choose(studio: Studio) -> Chosen | None:
+    """Draw the choice of the analyses and plan them; None while something is missing."""
+    kind = st.radio("Which analyses", KINDS, key="coarse_kind", persist_state="session")
+    if kind == FILES:
+        return _from_files()
+    if kind != CENSUS and studio.schema is None:
+        st.info(NO_SCHEMA, icon="📋")
+        return None
+    with shown_here():
+        found, script = _templates(kind, studio)
+        st.caption(
+            plain(
+                f"All of them at the present budget of {studio.budget.pcost:.4g} pcost, by the mechanism "
+                f"{studio.mechanism}; both are chosen on the Preview page."
+            )
+        )
+        return _planned(found, studio, script)
+    return None
+
+
+def _templates(kind: str, studio: Studio) -> tuple[Mapping[str, Workload], Script]:
+    if kind == WAYS:
+        most = min(3, len(studio.schema))
+        options = list(range(1, most + 1))
+        ways = st.multiselect(
+            "Attributes a table", options, default=options[:2], key=f"coarse_ways_{most}", persist_state="session"
+        )
+        return choice.by_ways(studio.schema, ways), coarse_code.by_ways(studio, sorted(ways))
+    if kind == COARSER:
+        return choice.against_coarser(studio.workload), coarse_code.against_coarser(studio)
+    st.caption(
+        "Men and women of all ages together, or in 4, 9 or 23 bins of age, as for small groups of people in a census. "
+        "The paper behind it asks for half of the cells above a ratio of 20."
+    )
+    return choice.census_ages(_census()), coarse_code.census()
+
+
+@st.cache_resource(max_entries=1, show_spinner=False)
+def _census() -> Schema:
+    return Schema.from_json(demo_data.schemas()["census"].read_bytes())
+
+
+def _planned(found: Mapping[str, Workload], studio: Studio, script: Script) -> Chosen | None:
+    """Plan one after the other, each as on the Preview page."""
+    made = []
+    for name, workload in found.items():
+        one = plans.plan_of(replace(studio, workload=workload))
+        if one is None:
+            st.caption(plain(f"This plan is for '{name}'."))
+            return None
+        made.append(one)
+    return Chosen(
+        names=tuple(found), plans=tuple(made), script=script + coarse_code.planned(studio.budget, _how(studio))
+    )
+
+
+def _how(studio: Studio) -> str:
+    options = "".join(f", {name}={value!r}" for name, value in studio.options.items())
+    return f', mechanism="{studio.mechanism}"{options}' if options or studio.mechanism != "querysmasher" else ""
+
+
+def keep_files() -> None:
+    """Keep the uploaded plans for this session."""
+    with kept_for("coarse_files"):
+        files = st.session_state.get("coarse_files") or []
+        texts = {file.name.removesuffix(".json")[:80]: file.getvalue() for file in files}
+        st.session_state["coarse_plans"] = {name: load_plan(text) for name, text in texts.items()}
+
+
+def _from_files() -> Chosen | None:
+    st.file_uploader(
+        "Two or more plan files on one schema, as downloaded on the Preview page",
+        type=["json"],
+        accept_multiple_files=True,
+        key="coarse_files",
+        on_change=keep_files,
+        max_upload_size=100,
+    )
+    show_kept("coarse_files")
+    kept: Mapping[str, Plan] = st.session_state.get("coarse_plans", {})
+    names = sorted(kept, key=lambda name: kept[name].workload.queries)
+    if len(names) < 2:
+        st.info("Open at least two plan files.", icon="📂")
+        return None
+    order = st.multiselect("Order, coarse first", names, default=names, key=f"coarse_order_{len(names)}")
+    if len(order) < 2:
+        st.info("Choose at least two of them, the coarse one first.", icon="📂")
+        return None
+    return Chosen(names=tuple(order), plans=tuple(kept[n] for n in order), script=coarse_code.from_files(order))
+
+
+@st.cache_resource(max_entries=8, show_spinner="Splitting into what is shared and the rest")
+def _split(identity: tuple[str, ...], names: tuple[str, ...], chain: bool, _plans: Sequence[Plan]) -> CommonPlan:
+    split: Callable[..., CommonPlan] = nested_choices if chain else coarse_or_fine
+    return split(*_plans, names=names)
+
+
+def split(chosen: Chosen) -> tuple[CommonPlan, Script] | None:
+    """Split the analyses into what they share and the rest of each."""
+    chain = False
+    if len(chosen.plans) > 2:
+        how = st.radio(
+            "How to choose between more than two",
+            [ONE_BY_ONE, AT_ONCE],
+            horizontal=True,
+            key="coarse_chain",
+            persist_state="session",
+            help="One after the other, each look tells more than the one before, and every way through costs what the "
+            "analysis at its end costs alone. In one choice, the look is what all of them share.",
+        )
+        chain = how == ONE_BY_ONE
+    with shown_here():
+        identity = tuple(f"{p.hash}|{p.max_records}" for p in chosen.plans)
+        common = _split(identity, chosen.names, chain, chosen.plans)
+        return common, chosen.script + coarse_code.splitting(chosen.names, chain=chain)
+    return None
+
+
+def shared(common: CommonPlan) -> None:
+    """What the options share and what it saves; of a chain, every choice."""
+    choice, number = common, 0
+    while choice is not None:
+        if common.following is not None:
+            st.markdown(f"**{plain(f'Choice {number + 1}: {choice.names[0]}, or {choice.names[1]}?')}**")
+        show.picture(figures.shares_picture(choice), key=f"coarse_shares_{number}", config={"displayModeBar": False})
+        st.markdown(f"**{plain(figures.saved_text(choice))}**")
+        with st.expander(
+            "What is shared, space by space", key=f"coarse_space_{number}_open", on_change="rerun"
+        ) as opened:
+            if opened.open:
+                show.table(
+                    figures.space_table(choice),
+                    name=f"coarse_spaces_{number}",
+                    alt="Cost of every residual space by option, and the part of it that is shared",
+                )
+        choice, number = choice.following, number + 1
+
+
+def settings(common: CommonPlan | None) -> Settings:
+    """Draw the numbers of the rule."""
+    one, two, three, four = st.columns(4, vertical_alignment="bottom")
+    share = one.number_input(
+        "Share x of cells that must stand out",
+        0.01,
+        1.0,
+        0.5,
+        step=0.05,
+        key="coarse_share",
+        persist_state="session",
+        help="0.5 asks for half of the cells.",
+    )
+    snr = two.number_input(
+        "Least signal-to-noise ratio y",
+        0.1,
+        1e6,
+        5.0,
+        step=1.0,
+        key="coarse_snr",
+        persist_state="session",
+        help="The count of a cell, divided by the standard error of its answer.",
+    )
+    sigmas = three.number_input(
+        "Safety margin (standard errors)",
+        0.0,
+        10.0,
+        3.0,
+        step=0.5,
+        key="coarse_sigmas",
+        persist_state="session",
+        help="How far counts may be from what the look says. 0 takes the look at its word.",
+    )
+    primary = ""
+    if common is not None and common.following is None:
+        primary = four.selectbox(
+            "Primary analysis",
+            common.names[:-1],
+            key=f"coarse_primary_{len(common.names)}_{common.hash[:8]}",
+            help="The analysis that must be served whatever is chosen; the options after it are finer.",
+        )
+    return Settings(share=share, snr=snr, sigmas=sigmas, primary=primary or "")
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _rule(identity: str, settings: Settings, _common: CommonPlan) -> NestedPlanRule:
+    return NestedPlanRule(common=_common, **settings.arguments(_common))
+
+
+def rule(common: CommonPlan, settings: Settings) -> NestedPlanRule | None:
+    """The rule on these options; None, with the reason on the page, when it does not fit them."""
+    with shown_here():
+        return _rule(f"{common.hash}|{common.names}", settings, common)
+    return None

@@ -1,0 +1,170 @@
+"""The two steps that spend: who pays, what is spent, a typed confirmation, one job each."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine import CommonPlan, figures, stepwise, texts
+from engine.choice import Steps
+from engine.release import DatasetStatus, Ledger
+from pages.parts.coarse import stored
+from pages.parts.coarse.choose import Settings
+from pages.parts.jobs import tasks, watch, work
+from pages.parts.release import dataset_form
+from pages.parts.release.dataset_form import Source
+from pages.parts.shell import show
+from pages.parts.shell.words import kept_for, plain, show_kept, trouble
+
+
+def payer() -> tuple[Ledger, DatasetStatus, Source] | None:
+    """Draw ledger, dataset and records; None while ledger or dataset are missing."""
+    left, right = st.columns(2, gap="large")
+    with left:
+        book = dataset_form.ledger()
+        status = dataset_form.dataset(book) if book is not None else None
+    if book is None:
+        return None
+    with right:
+        source = dataset_form.source()
+    if st.session_state.get("dataset_status") != status:  # for the gauge in the sidebar
+        st.session_state["dataset_status"] = status
+        st.rerun()
+    if status is None:
+        st.info("Declare the dataset whose budget pays.", icon="🗂️")
+        return None
+    return book, status, source
+
+
+def start_look(
+    book: Ledger, common: CommonPlan, dataset: str, source: Source, attempt: int, settings: Settings
+) -> None:
+    """Start the look in a worker; pressed twice, or in two tabs, it is still one."""
+    job = stored.look_job(book, stepwise.look_key(common, dataset=dataset, attempt=attempt))
+    if work.is_there(job):
+        return
+    with kept_for("coarse_look"):
+        path, copied = source.to_file()
+        arguments = (common.to_json(), path, dataset, str(book.path), attempt, source.on_refused, copied)
+        work.start(job, tasks.look, *arguments, settings.arguments(common), spends=True)
+    st.session_state.pop("coarse_confirmation", None)
+
+
+def start_finish(book: Ledger, key: str, source: Source, attempt: int) -> None:
+    """Start the last step in a worker; pressed twice, or in two tabs, it is still one."""
+    job = stored.finish_job(book, key, attempt)
+    if work.is_there(job):
+        return
+    with kept_for("coarse_finish"):
+        path, copied = source.to_file()
+        work.start(job, tasks.finish, str(book.path), key, path, attempt, source.on_refused, copied, spends=True)
+    st.session_state.pop("coarse_confirm_finish", None)
+
+
+def confirm_look(
+    book: Ledger, common: CommonPlan, status: DatasetStatus, source: Source, attempt: int, settings: Settings
+) -> None:
+    """What the look spends now and in all, and the typed confirmation."""
+    now = common.look.budget.pcost
+    show.picture(
+        figures.spending_picture(status.total, status.spent, now),
+        key="coarse_spending",
+        config={"displayModeBar": False},
+    )
+    st.markdown("**What it spends now, and in all with each option (pcost, to the last digit)**")
+    show.table(figures.spend_table(common), name="coarse_spends", alt="Spends of the look and of the rest by option")
+    st.caption(
+        "The rule above is noted on the ledger together with the look, so that nobody can fit it to what the look says."
+    )
+    if attempt > 1:
+        st.warning(
+            f"These analyses were looked at for this dataset already. Attempt {attempt} draws new noise and spends "
+            "its full cost once more."
+        )
+    typed = _typed(status, "coarse_confirmation")
+    reason = _reason(status, source, typed, needed=figures.least_total(common))
+    left, right = st.columns([1, 2], vertical_alignment="center")
+    left.button(
+        f"Look: spend {texts.cost(now)} pcost",
+        type="primary",
+        disabled=bool(reason),
+        on_click=start_look,
+        args=(book, common, status.dataset, source, attempt, settings),
+        key="coarse_look",
+        width="stretch",
+    )
+    if reason:
+        right.caption(plain(f"The look has to wait: {reason}"))
+    show_kept("coarse_look")
+
+
+def rest(book: Ledger, key: str, found: Steps, status: DatasetStatus, source: Source) -> None:
+    """Confirm and run the last step."""
+    attempt, option = len(found.lost) + 1, found.choice.option
+    for number in range(1, attempt + 1):
+        if running(stored.finish_job(book, key, number)):
+            see(stored.finish_job(book, key, number), "The rest")
+            return
+    left_over = found.common.residuals[found.common.position(option)]
+    if found.lost:
+        trouble(
+            f"The rest was spent for but its result was never saved (attempts {', '.join(map(str, found.lost))}). It "
+            "may still be at work in another program; if not, it is lost, and drawing it again spends once more."
+        )
+        if not st.checkbox("Draw the rest again with new noise (spends again)", key=f"coarse_redraw_{attempt}"):
+            return
+    see(stored.finish_job(book, key, attempt), "The rest")
+    st.subheader("The rest")
+    show.picture(
+        figures.spending_picture(status.total, status.spent, left_over.spend),
+        key="coarse_rest",
+        config={"displayModeBar": False},
+    )
+    typed = _typed(status, "coarse_confirm_finish")
+    reason = _reason(status, source, typed, needed=left_over.spend)
+    left, right = st.columns([1, 2], vertical_alignment="center")
+    left.button(
+        f"Measure the rest: spend {texts.cost(left_over.spend)} pcost",
+        type="primary",
+        disabled=bool(reason),
+        on_click=start_finish,
+        args=(book, key, source, attempt),
+        key="coarse_finish",
+        width="stretch",
+    )
+    if reason:
+        right.caption(plain(f"The rest has to wait: {reason}"))
+    show_kept("coarse_finish")
+
+
+def _typed(status: DatasetStatus, key: str) -> str:
+    return st.text_input(
+        f"Type the name of the dataset, {plain(status.dataset)}, to confirm. This cannot be undone.",
+        key=key,
+        live=True,
+        autocomplete="off",
+    )
+
+
+def _reason(status: DatasetStatus, source: Source, typed: str, *, needed: float) -> str:
+    """Why a step cannot start yet; empty when it can."""
+    if needed > status.left:
+        return (
+            f"the dataset has {texts.cost(status.left)} pcost left and at least {texts.cost(needed)} is needed to "
+            "finish. Plan with a smaller budget on the Preview page."
+        )
+    if not source.given:
+        return "choose the records first."
+    return "" if typed.strip() == status.dataset else "type the dataset's name exactly."
+
+
+def running(job: str) -> bool:
+    """Whether a job goes on."""
+    found = work.find(job)
+    return found is not None and found.running
+
+
+def see(job: str, label: str) -> None:
+    """Draw a job; when it ended after the ledger was read for this page, the page is drawn once more."""
+    if watch.job(job, label=label) is not None and st.session_state.get("coarse_ended") != job:
+        st.session_state["coarse_ended"] = job
+        st.rerun()

@@ -1,0 +1,117 @@
+"""A choice rehearsed on simulated records: look, verdict, rest, and rivals beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import streamlit as st
+
+from engine import CommonPlan
+from pages.parts.coarse import choose, views
+from pages.parts.coarse import script as coarse_code
+from pages.parts.coarse.choose import Settings
+from pages.parts.jobs import tasks, watch, work
+from pages.parts.release import results_view
+from pages.parts.shell import show
+from pages.parts.shell.code import Script
+from pages.parts.shell.words import plain
+
+
+def start_look(common: CommonPlan, key: str, rows: int, seed: int) -> None:
+    """Start the rehearsed look, and drop the one before it with all that followed from it."""
+    for old in st.session_state.pop("coarse_rehearsed", []):
+        work.forget(old)
+    begin(key, tasks.rehearse_look, common.to_json(), rows, seed)
+
+
+def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Start a part of the rehearsal."""
+    st.session_state.setdefault("coarse_rehearsed", []).append(key)
+    work.start(key, function, *arguments)
+
+
+def draw(common: CommonPlan, settings: Settings) -> Script | None:
+    """The whole way on simulated records; returns its Python."""
+    left, middle, right = st.columns([1, 1, 2], vertical_alignment="bottom")
+    most = min(common.look.max_records, 2_000_000)
+    rows = int(left.number_input("Simulated records", 1, most, min(5_000, most), key="coarse_rows"))
+    seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="coarse_seed"))
+    key = f"coarse|{common.hash}|{common.names}|{rows}|{seed}"
+    right.button(
+        "Rehearse the look", on_click=start_look, args=(common, key, rows, seed), key="coarse_rehearse", type="primary"
+    )
+    script = coarse_code.rehearsal(rows=rows, seed=seed)
+    done = watch.job(key, label="Rehearsed look")
+    if done is None:
+        if work.find(key) is None:
+            st.info("Nothing rehearsed yet with these analyses. Press the button; it costs nothing.", icon="🎭")
+        return script
+    st.warning("REHEARSAL on simulated records: nothing here may be published, and nothing was spent.", icon="🎭")
+    # the look may be drawn anew under its key; what follows belongs to this draw
+    _step(common, done.result, settings, key=f"{key}|{done.started}", rows=rows, seed=seed, depth=0)
+    return script
+
+
+def _step(
+    common: CommonPlan, content: Mapping[str, Any], settings: Settings, *, key: str, rows: int, seed: int, depth: int
+) -> None:
+    looked = tasks.rehearsed(common.look, content)
+    st.subheader("What the look says" if depth == 0 else f"A closer look, number {depth + 1}")
+    rule = choose.rule(common, settings)
+    if rule is None:
+        return
+    decision = views.look(rule, looked, key=f"coarse_rehearsed_{depth}")
+    verdict = views.said(decision, common)
+    _rivals(common, content, settings, key=key, rows=rows, seed=seed, depth=depth)
+    st.subheader("The rest")
+    index = decision.choice if decision.choice is not None else 0
+    if verdict == views.STOP:
+        st.info("The rule says to stop: the look is all there is. You may rehearse an option all the same.", icon="✋")
+    left, right = st.columns([2, 1], vertical_alignment="bottom")
+    option = left.selectbox("Go on with", common.names, index=index, key=f"coarse_go_on_{depth}_{verdict}")
+    rest = f"{key}|{option}"
+    right.button(
+        "Rehearse the rest",
+        key=f"coarse_rest_{depth}",
+        on_click=begin,
+        args=(rest, tasks.rehearse_rest, common.to_json(), content, rows, seed, option),
+        width="stretch",
+    )
+    done = watch.job(rest, label="Rehearsed rest")
+    if done is None:
+        return
+    if common.following is not None and option == common.names[-1]:
+        _step(common.following, done.result, settings, key=rest, rows=rows, seed=seed, depth=depth + 1)
+        return
+    found = tasks.rehearsed(common.options[common.position(option)], done.result)
+    st.markdown(f"**{plain(f'Rehearsed answers of {option}: look and rest together')}**")
+    records = results_view.simulated(found.plan.schema.to_json(), rows, seed)
+    views.answers(found, key=f"coarse_done_{depth}", records=records)
+
+
+def _rivals(
+    common: CommonPlan, content: Mapping[str, Any], settings: Settings, *, key: str, rows: int, seed: int, depth: int
+) -> None:
+    job = f"{key}|rivals|{settings}"
+    with st.expander(
+        "What would other ways to choose have cost and decided?", key=f"coarse_rivals_{depth}", on_change="rerun"
+    ) as opened:
+        if not opened.open:
+            return
+        st.caption(
+            "A separate look takes its cost away from the analysis. Thresholds on a noisy number of records, as in a "
+            "census, are set where evenly spread records would just meet the rule. The exponential mechanism picks an "
+            "option at random, the better the likelier. What is right is judged by the exact simulated counts."
+        )
+        arguments = settings.arguments(common)
+        if work.find(job) is None:
+            begin(job, tasks.rivals, common.to_json(), content, arguments, rows, seed)
+        done = watch.job(job, label="Rivals")
+        if done is None:
+            return
+        found = done.result
+        st.markdown(f"**{plain(f'Right on these records: {found.right}')}**")
+        show.table(found.table, name=f"REHEARSAL_rivals_{depth}", alt="Cost and decision of other ways to choose")
+        if found.note:
+            st.caption(plain(found.note))

@@ -1,0 +1,149 @@
+"""A choice for real: look, decide, finish, each once, found again from the ledger in any session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from engine import CommonPlan, stepwise
+from engine.choice import Decision, Steps
+from engine.release import DatasetStatus, Ledger
+from pages.parts.coarse import choose, pay, script, stored, views
+from pages.parts.coarse.choose import Settings
+from pages.parts.coarse.views import STOP
+from pages.parts.jobs import work
+from pages.parts.release.dataset_form import Source
+from pages.parts.shell.code import Script
+from pages.parts.shell.words import kept_for, plain, show_kept
+
+
+def draw(common: CommonPlan, settings: Settings) -> Script | None:
+    """The whole way for real with the chosen analyses; returns its Python."""
+    rule = choose.rule(common, settings)
+    paying = pay.payer()
+    if rule is None or paying is None:
+        return None
+    book, status, source = paying
+    keys = stored.attempts(book, common, status.dataset)
+    again = bool(keys) and st.checkbox("Look once more with new noise (spends again)", key=f"coarse_again_{len(keys)}")
+    attempt = len(keys) + 1 if again or not keys else len(keys)
+    if not keys or again:
+        job = stored.look_job(book, stepwise.look_key(common, dataset=status.dataset, attempt=attempt))
+        pay.see(job, "Look")
+        if not pay.running(job):
+            pay.confirm_look(book, common, status, source, attempt, settings)
+    else:
+        steps(book, keys[-1], status, source, settings)
+    data = source.path or "records.csv"
+    return script.steps(dataset=status.dataset, ledger=book.path.name, data=data, attempt=attempt)
+
+
+def earlier(settings: Settings) -> None:
+    """All looks at a dataset, so that any of them can be decided and finished later, in any session."""
+    paying = pay.payer()
+    if paying is None:
+        return
+    book, status, source = paying
+    keys = stepwise.looks(book, status.dataset)
+    if not keys:
+        st.info(plain(f"Nothing was looked at yet for {status.dataset}."), icon="🔭")
+        return
+    states = [stored.state_text(book, key) for key in keys]
+    open_ones = [i for i, text in enumerate(states) if "finished" not in text]
+    number = st.selectbox(
+        "Look",
+        range(len(keys)),
+        index=open_ones[-1] if open_ones else len(keys) - 1,
+        format_func=lambda i: f"{i + 1}: {states[i]}",
+        key=f"coarse_open_{len(keys)}",
+    )
+    steps(book, keys[number], status, source, settings)
+
+
+def record(
+    book: Ledger, key: str, option: str, verdict: Decision, rule: dict[str, object], by: str, reason: str
+) -> None:
+    """Keep the decision on the ledger; the same one pressed twice is one."""
+    with kept_for(f"coarse_decide_{key}"):
+        known = stepwise.resume(book, key).choice
+        if known is None or known.option != option:
+            stepwise.decide(book, key, option=option, verdict=verdict, rule=rule, by=by, reason=reason)
+
+
+def steps(
+    book: Ledger,
+    key: str,
+    status: DatasetStatus,
+    source: Source,
+    settings: Settings,
+    before: Sequence[str] = (),
+) -> None:
+    """Everything about one look: what it says, the decision, the rest, the answers; `before` are the keys before it."""
+    job = stored.look_job(book, key)
+    if pay.running(job):
+        pay.see(job, "Look")
+        return
+    found = stored.stored(book, key)
+    if found is None:
+        return
+    number, common = len(before), found.common
+    st.subheader("What the look says" if not before else f"A closer look, number {number + 1}")
+    if not before:
+        stored.looked(book, key, work.find(job))
+        settings = stored.settled(book, key, settings)
+    rule = choose.rule(common, settings)
+    if rule is None:
+        return
+    decision = views.look(rule, found.look, key=f"coarse_real_{number}")
+    st.subheader("The decision")
+    stored.choices(found)
+    if found.choice is None or found.choice.option == STOP:
+        _decide(book, key, found, decision, dict(rule.rule))
+        return
+    if found.finished is None:
+        pay.rest(book, key, found, status, source)
+        return
+    paid = [*before, key]
+    if stored.leads_on(found):
+        steps(book, found.finished.key, status, source, settings, paid)
+        return
+    stored.receipt(book, found, paid)
+    views.answers(found.finished, key=f"coarse_released_{number}")
+
+
+def _decide(book: Ledger, key: str, found: Steps, decision: Decision, rule: dict[str, object]) -> None:
+    """The form of the decision: accept the verdict, take another option, or stop."""
+    common, verdict = found.common, views.said(decision, found.common)
+    stopped = found.choice is not None
+    options = [*common.names] if stopped else [*common.names, STOP]
+    words = {name: f"Take {name}" for name in common.names} | {STOP: "Stop here; the look is all there is"}
+    words[verdict] += " (the rule's verdict)"
+    option = st.radio(
+        "Decide",
+        options,
+        index=options.index(verdict) if verdict in options else 0,
+        format_func=words.get,
+        key=f"coarse_decision_{found.look.utc}_{stopped}",
+    )
+    by, reason = "", ""
+    if option != verdict:
+        left, right = st.columns([1, 2])
+        by = left.text_input("Who decides against the rule", key=f"coarse_by_{found.look.utc}", live=True)
+        reason = right.text_input("Why", key=f"coarse_reason_{found.look.utc}", live=True)
+    missing = option != verdict and not (by.strip() and reason.strip())
+    left, right = st.columns([1, 2], vertical_alignment="center")
+    left.button(
+        "Record this decision",
+        type="primary",
+        disabled=missing,
+        on_click=record,
+        args=(book, key, option, decision, rule, by, reason),
+        key=f"coarse_record_{found.look.utc}_{stopped}",
+        width="stretch",
+    )
+    if missing:
+        right.caption("The decision has to wait: give a name and a reason, which the ledger keeps.")
+    else:
+        right.caption("It is kept on the ledger, spends nothing, and only a stop can be followed by another.")
+    show_kept(f"coarse_decide_{key}")

@@ -1,0 +1,143 @@
+"""What the ledger knows of a look: its steps, read once, and what happened in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import streamlit as st
+
+from engine import CommonPlan, figures, stepwise, texts
+from engine.choice import Steps
+from engine.errors import EngineError
+from engine.release import Ledger
+from pages.parts.coarse.choose import Settings
+from pages.parts.coarse.views import STOP
+from pages.parts.jobs import work
+from pages.parts.shell.words import plain, trouble
+
+NOT_SHOWN = "These exact numbers are private: they are for you and in no release."
+
+
+def look_job(book: Ledger, key: str) -> str:
+    """Name of the worker's job for a look: the same in every session."""
+    return f"look|{book.path}|{key}"
+
+
+def finish_job(book: Ledger, key: str, attempt: int) -> str:
+    """Name of the worker's job for the rest of a look."""
+    return f"finish|{book.path}|{key}|{attempt}"
+
+
+def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
+    """Keys of the looks with these options that were spent for the dataset, in order."""
+    keys: list[str] = []
+    while book.find(key := stepwise.look_key(common, dataset=dataset, attempt=len(keys) + 1)) is not None:
+        keys.append(key)
+    return keys
+
+
+def read(book: Ledger, key: str) -> Steps:
+    """The steps of a look, read again only when the ledger has grown."""
+    known, rows = st.session_state.setdefault("coarse_steps", {}), len(book.rows())
+    place = (str(book.path), key)
+    if place not in known or known[place][0] != rows:
+        known[place] = (rows, stepwise.resume(book, key))
+    return known[place][1]
+
+
+def stored(book: Ledger, key: str) -> Steps | None:
+    """The steps of a look, or the message when it was lost."""
+    try:
+        return read(book, key)
+    except EngineError as error:
+        trouble(str(error))
+        return None
+
+
+def state_text(book: Ledger, key: str) -> str:
+    """A look in one line for the list, by where its last step stands."""
+    receipt = book.find(key)
+    try:
+        found = read(book, key)
+        names = " or ".join(name for name, _ in found.common.analyses)
+        while found.finished is not None and leads_on(found):
+            found = read(book, found.finished.key)
+    except EngineError:
+        return f"{receipt.utc}: lost, or still at work"
+    if found.choice is None:
+        return f"{receipt.utc}: {names}; waits for a decision"
+    if found.choice.option == STOP:
+        return f"{receipt.utc}: {names}; stopped"
+    done = "waits for the rest" if found.finished is None else "finished"
+    return f"{receipt.utc}: {names}; {found.choice.option} was decided, {done}"
+
+
+def leads_on(found: Steps) -> bool:
+    """Whether the option taken is the look of the next choice of a chain."""
+    return found.common.following is not None and found.choice.option == found.common.names[-1]
+
+
+def choices(found: Steps) -> None:
+    """The decisions so far, in words."""
+    for choice in found.choices:
+        words = "To stop" if choice.option == STOP else f"'{choice.option}'"
+        who = f" by {choice.by}, against the rule ({choice.reason})" if choice.by else ", as the rule says,"
+        st.success(plain(f"{words} was decided{who} at {choice.utc}, ledger row {choice.seq}."), icon="🗳️")
+    if found.choice is not None and found.choice.option == STOP:
+        st.info("The look above is the release. You may still take an option, which then spends its rest.", icon="✋")
+
+
+def looked(book: Ledger, key: str, job: work.Job | None) -> None:
+    """What the ledger holds about a look, and what happened to the rows, for the curator only."""
+    receipt = book.find(key)
+    st.success(
+        plain(
+            f"Looked at {receipt.dataset} at {receipt.utc}: {texts.cost(receipt.pcost)} pcost, ledger row "
+            f"{receipt.seq}. Reloading this page, or pressing the button again, shows this same look and spends "
+            "nothing."
+        ),
+        icon="🔭",
+    )
+    _rows_read(job)
+
+
+def _rows_read(job: work.Job | None) -> None:
+    rows = job.result["rows"] if job is not None and job.state == "done" else None
+    if rows is not None:
+        st.caption(
+            f"Rows read {rows['read']:,} = counted {rows['counted']:,} + left out {rows['refused']:,}. {NOT_SHOWN}"
+        )
+
+
+def settled(book: Ledger, key: str, settings: Settings) -> Settings:
+    """The rule that was noted with the look, else the one on the page."""
+    noted = book.notes(kind="rule", key=key)
+    if not noted:
+        st.caption("No rule was noted with this look; the one on this page is applied.")
+        return settings
+    text = json.loads(noted[0].note)
+    primary = text["primary"] if isinstance(text["primary"], str) else ""
+    st.caption(
+        plain(
+            f"The rule noted with the look, in ledger row {noted[0].seq}: share {text['share']:g}, ratio "
+            f"{text['snr']:g}, safety margin {text['sigmas']:g}."
+        )
+    )
+    return Settings(share=text["share"], snr=text["snr"], sigmas=text["sigmas"], primary=primary)
+
+
+def receipt(book: Ledger, found: Steps, paid: Sequence[str]) -> None:
+    """What all steps spent, to the last digit."""
+    last = found.finished.key
+    keys = [*paid, *([last] if last not in paid else [])]
+    spent = [book.find(key).pcost for key in keys]
+    option = found.choice.option
+    st.success(
+        plain(
+            f"Finished with '{option}' for {found.look.dataset} at {found.finished.utc}. "
+            f"{figures.receipt_text(spent, found.common, option)}"
+        ),
+        icon="✅",
+    )
+    _rows_read(work.find(finish_job(book, paid[-1], len(found.lost) + 1)))

@@ -1,0 +1,167 @@
+"""Choosing mechanisms, saying what comparing them will take, and running the comparison."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from engine import Plan, load_plan
+from engine.insight import Comparison, expected, label_of, variants
+from pages.parts.jobs import tasks, watch, work
+from pages.parts.shell import show
+from pages.parts.shell.state import Studio
+from pages.parts.shell.words import count, plain, shown_here
+
+CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
+START_LIMIT = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """A comparison that is done, and what was compared.
+
+    `choices` is label -> (mechanism, options), `key` names the comparison, `present` is the label of what the studio
+    has chosen.
+    """
+
+    found: Comparison
+    choices: Mapping[str, tuple[str, Mapping[str, Any]]]
+    key: str
+    present: str
+
+    def plan(self, label: str) -> Plan:
+        """The plan of one mechanism."""
+        return _loaded(f"{self.key}|{label}", self.found.plans[label])
+
+    @property
+    def best(self) -> list[str]:
+        """Labels of the mechanisms with a plan, best first."""
+        return [str(label) for label in self.found.frame["mechanism"] if label in self.found.plans]
+
+
+@st.cache_resource(max_entries=40, show_spinner="Reading the plan")
+def _loaded(key: str, _text: str) -> Plan:
+    return load_plan(_text)
+
+
+@st.cache_resource(max_entries=8, show_spinner="Looking at what each mechanism would take")
+def _expected(key: str, _studio: Studio, _choices: list) -> Any:
+    return expected(_studio.workload, _studio.budget, _choices)
+
+
+def present(studio: Studio) -> tuple[str, tuple[str, Mapping[str, Any]]]:
+    """Label and choice of what the studio has chosen; the cap on records does not take part."""
+    options = {k: v for k, v in studio.options.items() if k != "max_records"}
+    return label_of(studio.mechanism, options), (studio.mechanism, options)
+
+
+def offered(studio: Studio) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Everything that can be compared, by label: all variants, and what the studio has chosen."""
+    label, choice = present(studio)
+    return variants() | {label: choice}
+
+
+def begin(key: str, studio: Studio, choices: list[tuple[str, Mapping[str, Any]]], limit: float) -> None:
+    """Start the comparison of this key."""
+    st.session_state[LAST] = key
+    plain_choices = [(name, dict(options)) for name, options in choices]
+    work.start(
+        key, tasks.compare_all, studio.workload.to_json(), studio.budget.to_dict(), plain_choices, limit, gentle=True
+    )
+
+
+def run(studio: Studio) -> Compared | None:
+    """Draw the choice, the forecast and the progress; return the comparison when it is there."""
+    if studio.workload is None or not studio.workload.groups:
+        st.info("There is nothing to compare yet: choose a schema and add queries on the Workload page.", icon="🧮")
+        return None
+    all_choices = offered(studio)
+    labels, limit = _inputs(list(all_choices))
+    chosen = [all_choices[label] for label in labels]
+    base = _digest(studio.workload.to_json(), str(studio.budget.to_dict()))
+    key = f"compare|{base}|{_digest(*labels)}|{limit}"
+    if not labels:
+        st.info("Choose at least one mechanism.", icon="⚖️")
+    else:
+        with shown_here():
+            _start(key, studio, chosen, limit)
+    found = watch.job(key, label="Comparison") if labels else None
+    if found is None:
+        return _before(key, base, present(studio)[0])
+    st.session_state[LAST] = key
+    return _compared(found, key, present(studio)[0])
+
+
+def _inputs(labels: list[str]) -> tuple[list[str], float]:
+    left, right = st.columns([5, 1])
+    chosen = left.multiselect(
+        "Mechanisms to compare",
+        labels,
+        default=labels,
+        key=CHOSEN,
+        persist_state="session",
+        help="A mechanism that does not apply to this workload says why.",
+    )
+    limit = right.number_input(
+        "Seconds for each",
+        1,
+        3600,
+        START_LIMIT,
+        key=LIMIT,
+        persist_state="session",
+        help="Time limit; a mechanism that needs longer is stopped and says so.",
+    )
+    return chosen, float(limit)
+
+
+def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]], limit: float) -> None:
+    """Say what the comparison will take, and offer to start it."""
+    job = work.find(key)
+    if job is not None and job.running:
+        return
+    table = _expected(key, studio, chosen)
+    ready = table[table["status"] == "ok"]
+    stuck = len(table) - len(ready)
+    words = f"{count(len(ready), 'mechanism')} can start; each stops at {limit:g} seconds."
+    if stuck:
+        words += f" {count(stuck, 'mechanism')} cannot, and the table says why."
+    left, right = st.columns([1, 3], vertical_alignment="center")
+    done = job is not None and job.state == "done"
+    left.button(
+        "Compare",
+        type="secondary" if done else "primary",
+        on_click=begin,
+        args=(key, studio, chosen, limit),
+        disabled=done or ready.empty,
+        help="This comparison is done; its results are below." if done else None,
+        key="compare_start",
+        width="stretch",
+    )
+    right.caption(plain("Done: the results are below and are kept for a second look." if done else words))
+    with st.expander("What each is expected to take", key="compare_forecast", on_change="rerun") as opened:
+        if opened.open:
+            st.caption("Seconds are rough, memory is an upper bound. Nothing has been planned for this table.")
+            show.table(table, name="forecast", alt="Expected seconds and memory of every mechanism, or why not")
+
+
+def _compared(job: work.Job, key: str, label: str) -> Compared:
+    found, choices = job.result
+    return Compared(found=found, choices=choices, key=key, present=label)
+
+
+def _before(key: str, base: str, label: str) -> Compared | None:
+    """The last comparison of this workload and budget, when another choice was made since."""
+    last = st.session_state.get(LAST, "")
+    job = work.find(last) if last != key and last.startswith(f"compare|{base}|") else None
+    if job is None or job.state != "done":
+        return None
+    st.caption("Below are the results of the choice before this one.")
+    return _compared(job, last, label)
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("|".join(texts).encode()).hexdigest()[:16]

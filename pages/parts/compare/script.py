@@ -1,0 +1,102 @@
+"""The Compare page as Python: text that runs with the engine alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.insight import variants
+from pages.parts.compare.run import Compared
+from pages.parts.shell.code import Script, budget_text, plan_script, workload_script
+from pages.parts.shell.state import Studio
+
+GUARD = 'if __name__ == "__main__":  # comparing starts processes, which import this file again'
+
+
+def _comparison(studio: Studio, found: Compared | None, lines: Sequence[str], **imports: str) -> str:
+    """The comparison, and lines that follow it; imports are module="name", with "__" for a dot."""
+    asked = [(name, dict(options)) for name, options in _asked(found)]
+    more = "" if not asked else f", {asked!r}"
+    body = [f"found = comparison(workload, {budget_text(studio.budget)}{more})", *lines]
+    names = {("engine", "Budget"), ("engine.insight", "comparison")}
+    names |= {(module.replace("__", "."), name) for module, text in imports.items() for name in text.split()}
+    made = workload_script(studio) + Script(imports=frozenset(names), lines=(GUARD, *(f"    {line}" for line in body)))
+    return made.text()
+
+
+def _asked(found: Compared | None) -> list:
+    """What was compared, nothing when that is every variant."""
+    if found is None:
+        return []
+    labels = list(found.found.frame["mechanism"])
+    return [] if set(labels) == set(variants()) else [found.choices[label] for label in labels]
+
+
+def compare(studio: Studio, found: Compared | None) -> str:
+    """Compare, and print the table and the bound."""
+    return _comparison(studio, found, ["print(found.frame)", "print(found.bound, found.statement)"])
+
+
+def spreads(studio: Studio, found: Compared, chosen: Sequence[str]) -> str:
+    """Distributions of chosen mechanisms."""
+    lines = [
+        f"plans = {{label: load_plan(found.plans[label]) for label in {list(chosen)!r}}}",
+        "print(spreads_picture(plans).table)",
+    ]
+    return _comparison(studio, found, lines, engine="load_plan", engine__figures="spreads_picture")
+
+
+def against(studio: Studio, found: Compared, one: str, other: str) -> str:
+    """Where one of two mechanisms loses."""
+    lines = [
+        f"a, b = (load_plan(found.plans[label]) for label in {(one, other)!r})",
+        "lost = losses(a, b)",
+        "print(lost.worse, lost.worst, lost.query)",
+        "print(lost.groups)",
+    ]
+    return _comparison(studio, found, lines, engine="load_plan", engine__insight="losses")
+
+
+def strategies(studio: Studio, found: Compared, label: str, factor: int) -> str:
+    """Strategy rows of the most expensive piece of a plan."""
+    lines = [
+        f"made = load_plan(found.plans[{label!r}])",
+        "key = next(iter(block_names(made)))  # the most expensive piece",
+        f"print(rows_picture(made, key, {factor}).table)" if factor else "print(rows_picture(made, key).table)",
+    ]
+    names = "block_names rows_picture"
+    return _comparison(studio, found, lines, engine="load_plan", engine__figures=names)
+
+
+def difference(studio: Studio, found: Compared | None, one: str, other: str, *, present: str, file: str) -> str:
+    """What differs between two plans."""
+    names = {"first": one, "second": other}
+    lines, imports = [], {("engine", "load_plan"), ("engine.insight", "plan_diff")}
+    compared = [source for source in names.values() if source not in (present, file)]
+    for name, source in names.items():
+        if source == present:
+            lines.append(f"{name} = made")
+        elif source == file:
+            lines.append(f'{name} = load_plan(Path("plan.json").read_bytes())')
+            imports.add(("pathlib", "Path"))
+        else:
+            lines.append(f"{name} = load_plan(found.plans[{source!r}])")
+    lines.append("different = plan_diff(first, second)")
+    lines += ["print(different.words)", "print(different.groups)"]
+    if compared and found is not None:
+        imports.add(("engine.insight", "comparison"))
+        asked = [(found.choices[label][0], dict(found.choices[label][1])) for label in compared]
+        lines = [f"found = comparison(workload, {budget_text(studio.budget)}, {asked!r})", *lines]
+        lines = [GUARD, *(f"    {line}" for line in lines)]
+    script = plan_script(studio) + Script(imports=frozenset(imports), lines=tuple(lines))
+    return script.text()
+
+
+def book(number: int) -> str:
+    """One row of the published tables."""
+    lines = (
+        f"row = ROWS[{number}]",
+        "made = plan(row.workload(), Budget(pcost=1.0))",
+        "print(row, row.printed, made.rmse, made.certificate)",
+    )
+    imports = {("engine", "Budget"), ("engine", "plan"), ("engine.insight", "ROWS")}
+    return Script(imports=frozenset(imports), lines=lines).text()

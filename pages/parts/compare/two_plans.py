@@ -1,0 +1,102 @@
+"""Two plans side by side, and the published numbers beside the app's own."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine import Plan, insight, load_plan
+from engine.texts import amount
+from pages.parts.compare import script
+from pages.parts.compare.run import Compared
+from pages.parts.jobs import plans, tasks, watch, work
+from pages.parts.shell import show
+from pages.parts.shell.state import Studio
+from pages.parts.shell.words import plain, shown_here
+
+PRESENT, FILE = "the present plan", "the uploaded file"
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _loaded(content: bytes) -> Plan:
+    return load_plan(content)
+
+
+def difference(studio: Studio, found: Compared | None) -> str:
+    """What differs between two plans, and what that does to every group."""
+    file = st.file_uploader("Open another plan file", type=["json"], key="diff_file", max_upload_size=100)
+    compared = found.best if found is not None else []
+    sources = [PRESENT, *([FILE] if file is not None else []), *compared]
+    if len(sources) < 2:
+        st.info("Open a plan file, or press Compare above, to have a second plan beside the present one.", icon="⚖️")
+        return ""
+    left, right = st.columns(2)
+    one = left.selectbox("First plan", sources, key="diff_first")
+    rest = [source for source in sources if source != one]
+    other = right.selectbox("Second plan", rest, key=f"diff_second_{FILE in sources}")
+    with shown_here():
+        first, second = (_plan(studio, found, file, source) for source in (one, other))
+        if first is None or second is None:
+            return ""
+        _shown(first, second)
+        return script.difference(studio, found, one, other, present=PRESENT, file=FILE)
+    return ""
+
+
+def _plan(studio: Studio, found: Compared | None, file: object, source: str) -> Plan | None:
+    if source == FILE:
+        return _loaded(file.getvalue())
+    return plans.plan_of(studio) if source == PRESENT else found.plan(source)
+
+
+def _shown(first: Plan, second: Plan) -> None:
+    different = insight.plan_diff(first, second)
+    st.markdown(f"**{plain(insight.summary(different, first, second))}**")
+    if not different.words:
+        st.success("Both plans were asked the same: schema, workload, budget, mechanism and options agree.", icon="🟰")
+    for sentence in different.words:
+        st.markdown(f"- {plain(sentence)}")
+    if len(different.request):
+        st.subheader("What differs in what was asked")
+        show.table(different.request, name="plan_differences", alt="Differences of the two requests")
+    st.subheader("Error of every group, in counts")
+    show.table(different.groups, name="plans_by_group", alt="RMSE of every group under both plans", height=380)
+
+
+def book(studio: Studio, found: Compared | None) -> str:
+    """The numbers that the paper prints, beside those that this machine computes."""
+    st.caption(
+        plain(
+            "RMSE in counts at privacy cost 1. The paper's solvers were stopped early; here every row is solved to a "
+            "certified gap, so that ours may be below the printed number and is never above it by more than rounding."
+        )
+    )
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    rows = insight.ROWS
+    number = left.selectbox(
+        "Row of the tables",
+        range(len(rows)),
+        format_func=lambda i: f"table {rows[i].table}: {rows[i]} (paper: {rows[i].printed:g})",
+        key="book_row",
+    )
+    key = f"published|{number}"
+    right.button(
+        "Compute",
+        on_click=work.start,
+        args=(key, tasks.published, number),
+        disabled=work.is_there(key),
+        key="book_start",
+        width="stretch",
+    )
+    done = watch.job(key, label=f"Planning {rows[number]}")
+    if done is not None:
+        one, two, three = st.columns(3)
+        one.metric("Paper", amount(rows[number].printed), help="RMSE as printed, in counts")
+        two.metric("Ours", amount(done.result), help="RMSE as computed here, in counts")
+        three.metric("Ours / paper", f"{done.result / rows[number].printed:.4f}", help="Below 1 is more exact")
+    elif work.find(key) is None:
+        st.info("This row has not been computed yet. Press Compute; most rows take seconds, the largest minutes.")
+    jobs = {str(row): work.find(f"published|{i}") for i, row in enumerate(rows)}
+    ours = {text: job.result for text, job in jobs.items() if job is not None and job.state == "done"}
+    st.subheader("All rows")
+    show.table(insight.beside(ours), name="published", alt="Printed and computed RMSE of every row", height=420)
+    return script.book(number)

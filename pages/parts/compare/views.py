@@ -1,0 +1,146 @@
+"""Views of a comparison: ranking, distributions, A against B, and strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from engine import figures, insight, texts
+from engine.mechanisms import mechanism_class
+from pages.parts.compare import script
+from pages.parts.compare.run import Compared
+from pages.parts.preview import plan_views
+from pages.parts.shell import show, state
+from pages.parts.shell.state import Studio
+from pages.parts.shell.words import plain, shown_here
+
+SHOWN = 4  # mechanisms that the distributions begin with
+
+
+def use(name: str, options: Mapping[str, Any]) -> None:
+    """Take one mechanism with its options; the cap on records stays."""
+    kept = {k: v for k, v in state.current().options.items() if k == "max_records"}
+    state.change(mechanism=name, options=dict(options) | kept, redraw=True)
+
+
+def missing(found: Compared | None, least: int = 1) -> bool:
+    """Say what to do when there are too few plans to look at."""
+    if found is not None and len(found.best) >= least:
+        return False
+    words = "Press Compare above; the results appear here."
+    if found is not None:
+        words = f"This needs {'two plans' if least > 1 else 'a plan'}; choose other mechanisms or a longer time limit."
+    st.info(words, icon="⚖️")
+    return True
+
+
+def ranking(studio: Studio, found: Compared | None) -> str:
+    """All mechanisms against the bound, with a button to use each, and why some have no result."""
+    if found is not None and found.best:
+        picture = figures.ranking_picture(found.found)
+        st.markdown(f"**{plain(picture.alt)}**")
+        show.picture(picture, key="ranking", config={"displayModeBar": False})
+        st.subheader("Take one into the studio")
+        st.caption("RMSE in counts, then the seconds and the peak memory that planning took.")
+        for label, words in figures.costs(found.found).items():
+            _offer(found, label, words)
+    else:
+        missing(found)
+    if found is not None and len(reasons := figures.refused(found.found)):
+        st.subheader("Without a result")
+        show.table(reasons, name="without_result", alt="Mechanisms without a result, and why")
+    return script.compare(studio, found)
+
+
+def _offer(found: Compared, label: str, words: str) -> None:
+    left, right = st.columns([9, 5], vertical_alignment="center")
+    cls = mechanism_class(found.choices[label][0])
+    left.markdown(f"**{plain(label)}** · {plain(words)}  \n{plain(cls.title)}: {plain(cls.meaning)}")
+    taken = label == found.present
+    right.button(
+        f"In use: {label}" if taken else f"Use {label}",
+        on_click=use,
+        args=found.choices[label],
+        disabled=taken,
+        key=f"use_{label}",
+        width="stretch",
+    )
+
+
+def spreads(studio: Studio, found: Compared | None) -> str:
+    """Distributions of standard errors of chosen mechanisms on one axis."""
+    if missing(found):
+        return ""
+    best = found.best
+    first = [*best[:SHOWN], *([found.present] if found.present in best[SHOWN:] else [])]
+    chosen = st.multiselect("Mechanisms to draw", best, default=first, key="spread_of", max_selections=8)
+    if not chosen:
+        st.info("Choose at least one mechanism to draw.")
+        return ""
+    picture = figures.spreads_picture({label: found.plan(label) for label in chosen})
+    st.markdown(f"**{plain(picture.alt)}**")
+    show.picture(picture, key="spreads")
+    return script.spreads(studio, found, chosen)
+
+
+def against(studio: Studio, found: Compared | None) -> str:
+    """Where the first of two mechanisms loses, and a map of the ratio of their errors."""
+    if missing(found, least=2):
+        return ""
+    best = found.best
+    start = best.index(found.present) if found.present in best else 0
+    left, right = st.columns(2)
+    one = left.selectbox("A", best, index=start, key="pair_a")
+    others = [label for label in best if label != one]
+    other = right.selectbox("B", others, key="pair_b")
+    plans = {label: found.plan(label) for label in (one, other)}
+    with shown_here():
+        lost = insight.losses(plans[one], plans[other])
+        worse, better, worst = st.columns(3)
+        worse.metric("Queries less exact under A", f"{lost.worse:.1%}", help="Larger standard error than under B")
+        better.metric("Queries more exact under A", f"{lost.better:.1%}", help="Smaller standard error than under B")
+        at_least = "" if lost.exact else "at least "
+        worst.metric(
+            "Worst ratio A / B",
+            f"{at_least}{texts.amount(lost.worst)}",
+            help="Largest ratio of the two standard errors",
+        )
+        how = "Every query was computed." if lost.exact else insight.SAMPLED
+        st.caption(plain(f"The worst ratio is that of: {lost.query}. {how}"))
+        st.subheader("Ratio of standard errors, query by query")
+        number = plan_views.choose_group(plans[one], key="pair_group")
+        drawn = plan_views.choose_slice(plans[one], number, prefix="pair_")
+        if drawn is not None:
+            show.picture(figures.ratio_picture(plans, number, *drawn), key="ratio")
+        st.subheader("Where A loses, group by group")
+        show.table(lost.groups, name="where_a_loses", alt="Share of queries less exact under A, by group", height=320)
+    return script.against(studio, found, one, other)
+
+
+def strategies(studio: Studio, found: Compared | None) -> str:
+    """Strategy rows and Gram matrix of one piece of one plan."""
+    if missing(found):
+        return ""
+    left, middle, right = st.columns(3)
+    label = left.selectbox("Mechanism", found.best, key="strategy_of")
+    plan = found.plan(label)
+    names = figures.block_names(plan)
+    key = middle.selectbox("What is measured", list(names), format_func=names.get, key=f"strategy_piece_{label}")
+    factors = figures.factor_names(plan, key)
+    factor = 0
+    if len(factors) > 1:
+        factor = right.selectbox(
+            "Factor of the product",
+            range(len(factors)),
+            format_func=lambda i: factors[i],
+            key=f"strategy_factor_{label}_{'_'.join(map(str, key))}",
+        )
+        st.caption("The whole strategy is the Kronecker product of its factors, which is never built.")
+    one, two = st.columns(2, gap="large")
+    with one:
+        show.picture(figures.rows_picture(plan, key, factor), key="rows")
+    with two:
+        show.picture(figures.gram_picture(plan, key, factor), key="gram")
+    return script.strategies(studio, found, label, factor)

@@ -1,0 +1,110 @@
+"""From the present state to its plan: at once when that is quick, in a worker with a forecast when it is not.
+
+Plans hold no data, so they may be kept for all sessions.
+"""
+
+from __future__ import annotations
+
+import time
+
+import streamlit as st
+
+from engine import Plan, forecast, load_plan, plan
+from engine.errors import Cancelled
+from engine.mechanisms import Forecast
+from engine.texts import amount
+from pages.parts.jobs import tasks, watch, work
+from pages.parts.shell.state import Studio
+from pages.parts.shell.words import plain, shown_here
+
+AT_ONCE = 1.0  # seconds of forecast up to which a plan is made while the page waits
+PATIENCE = 2.0  # seconds after which a plan that was forecast to be quick goes on in a worker
+MEMORY_LIMIT = 4e9
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _forecast(question: str, _studio: Studio) -> Forecast:
+    return forecast(_studio.workload, _studio.mechanism, **_studio.options)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _made(request: str, _studio: Studio) -> Plan:
+    begun = time.monotonic()
+    return plan(
+        _studio.workload,
+        _studio.budget,
+        _studio.mechanism,
+        **_studio.options,
+        memory_limit=MEMORY_LIMIT,
+        progress=lambda fraction, text: time.monotonic() - begun < PATIENCE,
+    )
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _loaded(request: str, _text: str) -> Plan:
+    return load_plan(_text)
+
+
+def plan_of(studio: Studio) -> Plan | None:
+    """Draw what there is to say about making the plan, and return it when it is there."""
+    if studio.workload is None or not studio.workload.groups:
+        st.info("There is nothing to plan yet: choose a schema and add queries on the Workload page.", icon="🧮")
+        return None
+    with shown_here():
+        expected = _forecast(studio.question, studio)
+        key = f"plan|{studio.to_json()}"
+        if work.find(key) is None and expected.seconds <= AT_ONCE:
+            try:
+                return _made(studio.to_json(), studio)
+            except Cancelled:
+                _start(key, studio)
+        if not work.is_there(key):
+            watch.job(key, label="Planning")
+            _offer(key, studio, expected)
+            return None
+        found = watch.job(key, label="Planning")
+        return _loaded(studio.to_json(), found.result) if found is not None else None
+    return None
+
+
+def begin(studio: Studio) -> None:
+    """Start a plan that `plan_of` would offer to start, because the person asked for it elsewhere."""
+    expected, key = _forecast(studio.question, studio), f"plan|{studio.to_json()}"
+    if expected.seconds > AT_ONCE and expected.memory <= MEMORY_LIMIT:
+        _start(key, studio)
+
+
+def _offer(key: str, studio: Studio, expected: Forecast) -> None:
+    """Say what planning will take, before it starts."""
+    st.warning(
+        plain(
+            f"Planning this will take about {_duration(expected.seconds)} and up to "
+            f"{amount(expected.memory / 1e9)} GB of memory ({expected.text}). Fewer joint groups, smaller domains, "
+            "or an approximate solver are quicker."
+        ),
+        icon="⏳",
+    )
+    too_large = expected.memory > MEMORY_LIMIT
+    reason = f"It would pass the limit of {amount(MEMORY_LIMIT / 1e9)} GB." if too_large else None
+    st.button(
+        "Plan it now",
+        type="primary",
+        on_click=_start,
+        args=(key, studio),
+        disabled=too_large,
+        help=reason,
+        key="plan_now",
+    )
+    if reason:
+        st.caption(f"Planning has to wait: {reason}")
+
+
+def _start(key: str, studio: Studio) -> None:
+    budget = studio.budget.to_dict()
+    work.start(key, tasks.make_plan, studio.workload.to_json(), budget, studio.mechanism, dict(studio.options))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,210 @@
+"""What the workers do: one engine call each, with plain values in and out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from demo_data.make_synthetic import synthetic
+from engine import Budget, CommonPlan, Measurement, NestedPlanRule, Workload, load_plan, measure, plan, stepwise
+from engine.choice import Compared, compare_rivals
+from engine.insight import (
+    ROWS,
+    Comparison,
+    Coverage,
+    MechanismBound,
+    comparison,
+    coverage_check,
+    label_of,
+    mechanism_bound,
+)
+from engine.publish import write_answers, write_package
+from engine.release import Intake, Ledger, count_marginals, load_measurement
+
+Progress = Callable[[float, str], bool]
+
+
+def make_plan(
+    workload: str, budget: Mapping[str, float], mechanism: str, options: Mapping[str, Any], *, progress: Progress
+) -> str:
+    """Plan, and return the plan as text."""
+    asked = Workload.from_json(workload)
+    return plan(asked, Budget.from_dict(budget), mechanism, **options, progress=progress).to_json()
+
+
+def compare_all(
+    workload: str,
+    budget: Mapping[str, float],
+    choices: Sequence[tuple[str, Mapping[str, Any]]],
+    time_limit: float,
+    *,
+    progress: Progress,
+) -> tuple[Comparison, dict[str, tuple[str, Mapping[str, Any]]]]:
+    """Compare mechanisms; return what was found and the choices by their labels.
+
+    What came of each mechanism is kept, so that one more mechanism costs one more plan.
+    """
+    asked = Workload.from_json(workload)
+    found = comparison(asked, Budget.from_dict(budget), choices, time_limit=time_limit, progress=progress)
+    return found, {label_of(name, options): (name, options) for name, options in choices}
+
+
+def published(number: int, *, progress: Progress) -> float:
+    """Plan a row of the published tables and return its RMSE at privacy cost 1."""
+    return plan(ROWS[number].workload(), Budget(pcost=1.0), progress=progress).rmse
+
+
+def find_bound(workload: str, law: str, *, progress: Progress) -> MechanismBound:
+    """Search what no matrix mechanism can go below on a workload."""
+    progress(0.1, "Searching a bound that holds for every matrix mechanism")
+    return mechanism_bound(Workload.from_json(workload), law)
+
+
+def rehearse(made: str, rows: int, seed: int, *, progress: Progress) -> dict[str, Any]:
+    """Measure a plan on simulated records; return the two mappings of a Measurement."""
+    loaded = load_plan(made)
+    found = measure(loaded, synthetic(loaded.schema, rows, seed), rehearsal=True, progress=progress)
+    return {"answers_on_grid": dict(found.answers_on_grid), "estimates": dict(found.estimates)}
+
+
+def release(
+    made: str,
+    data: str,
+    dataset: str,
+    ledger: str,
+    attempt: int,
+    on_refused: str,
+    delete: bool,
+    *,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Measure a plan on records: count, spend, draw, save in one call; return the key and what happened to the rows.
+
+    `delete` says that `data` is a copy made for this call, which is removed afterwards.
+    """
+    seen: list[Intake] = []
+    try:
+        found = measure(
+            load_plan(made),
+            data,
+            dataset=dataset,
+            ledger=ledger,
+            attempt=attempt,
+            on_refused=on_refused,
+            progress=progress,
+            intake=seen.append,
+        )
+    finally:
+        if delete:
+            Path(data).unlink(missing_ok=True)
+    return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
+
+
+def export(ledger: str, key: str, path: str, kind: str, confidence: float, *, progress: Progress) -> str:
+    """Write all answers of a stored release, or its package, to a file and return its path."""
+    book = Ledger(ledger)
+    found = load_measurement(book, key)
+    if kind == "zip":
+        return str(write_package(found, path, receipt=book.find(key), confidence=confidence, progress=progress))
+    return str(write_answers(found, path, format=kind, confidence=confidence, progress=progress))
+
+
+def coverage(made: str, rows: int, seed: int, rehearsals: int, *, progress: Progress) -> Coverage:
+    """Rehearse a plan many times on simulated records, for at most two minutes."""
+    loaded = load_plan(made)
+    records = synthetic(loaded.schema, rows, seed)
+    return coverage_check(loaded, records, rehearsals=rehearsals, seconds=120.0, progress=progress)
+
+
+def rehearse_look(common: str, rows: int, seed: int, *, progress: Progress) -> dict[str, Any]:
+    """Look at simulated records; return the two mappings of a Measurement."""
+    shared = CommonPlan.from_json(common)
+    found = stepwise.look(shared, synthetic(shared.look.schema, rows, seed), rehearsal=True, progress=progress)
+    return {"answers_on_grid": dict(found.answers_on_grid), "estimates": dict(found.estimates)}
+
+
+def rehearse_rest(
+    common: str, looked: Mapping[str, Any], rows: int, seed: int, option: str, *, progress: Progress
+) -> dict[str, Any]:
+    """Measure what is left of an option on simulated records; return the two mappings of a Measurement."""
+    shared = CommonPlan.from_json(common)
+    records = synthetic(shared.look.schema, rows, seed)
+    progress(0.2, "Measuring the rest")
+    found = stepwise.rehearse_finish(shared, rehearsed(shared.look, looked), records, option=option)
+    return {"answers_on_grid": dict(found.answers_on_grid), "estimates": dict(found.estimates)}
+
+
+def rehearsed(made: Any, content: Mapping[str, Any]) -> Measurement:
+    """The measurement of a rehearsal from its two mappings."""
+    return Measurement(plan=made, dataset="", key="", utc="", rehearsal=True, **content)
+
+
+def rivals(
+    common: str, looked: Mapping[str, Any], rule: Mapping[str, Any], rows: int, seed: int, *, progress: Progress
+) -> Compared:
+    """What other ways to choose would have cost and decided on the same simulated records."""
+    shared = CommonPlan.from_json(common)
+    asked = NestedPlanRule(common=shared, **rule)
+    records = synthetic(shared.look.schema, rows, seed)
+    counts = count_marginals(records, shared.look.schema, [g.attributes for g in asked.groups])
+    progress(0.3, "Comparing")
+    return compare_rivals(asked, rehearsed(shared.look, looked), counts)
+
+
+def look(
+    common: str,
+    data: str,
+    dataset: str,
+    ledger: str,
+    attempt: int,
+    on_refused: str,
+    delete: bool,
+    rule: Mapping[str, Any],
+    *,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Measure what options share: count, spend, draw, save in one call; return the key and what happened to the rows.
+
+    The rule that was fixed before is noted on the ledger before anyone sees the look.
+    """
+    seen: list[Intake] = []
+    shared, book = CommonPlan.from_json(common), Ledger(ledger)
+    known = book.find(stepwise.look_key(shared, dataset=dataset, attempt=attempt)) is not None
+    try:
+        found = stepwise.look(
+            shared,
+            data,
+            dataset=dataset,
+            ledger=book,
+            attempt=attempt,
+            on_refused=on_refused,
+            progress=progress,
+            intake=seen.append,
+        )
+    finally:
+        if delete:
+            Path(data).unlink(missing_ok=True)
+    if not known:
+        book.note(dataset=dataset, kind="rule", text=json.dumps(dict(rule), sort_keys=True), key=found.key)
+    return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
+
+
+def finish(
+    ledger: str, key: str, data: str, attempt: int, on_refused: str, delete: bool, *, progress: Progress
+) -> dict[str, Any]:
+    """Measure what is left of the option that was chosen for a look; return the key and what happened to the rows."""
+    seen: list[Intake] = []
+    try:
+        found = stepwise.finish(
+            ledger, key, data, attempt=attempt, on_refused=on_refused, progress=progress, intake=seen.append
+        )
+    finally:
+        if delete:
+            Path(data).unlink(missing_ok=True)
+    return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
+
+
+def _rows(intake: Intake) -> dict[str, int]:
+    return {"read": intake.rows_in, "counted": intake.counted, "refused": intake.refused}

@@ -1,0 +1,204 @@
+"""The privacy budget in any of its languages, and the mechanism with its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+
+import streamlit as st
+
+from engine import Budget
+from engine.mechanisms import known, mechanism_class
+from engine.texts import cost
+from pages.parts.shell import state
+from pages.parts.shell.words import kept_for, plain, show_kept
+
+PCOST, RHO, MU, APPROX, PURE = "pcost", "rho", "mu", "epsilon, delta", "pure epsilon"
+MAKERS: dict[str, Callable[..., Budget]] = {
+    PCOST: Budget,
+    RHO: Budget.zcdp,
+    MU: Budget.gdp,
+    APPROX: Budget.approx,
+    PURE: Budget.pure,
+}
+UNITS = {
+    PCOST: "Privacy cost: 1 / variance of the noise that one count alone would get.",
+    RHO: "rho of zero-concentrated differential privacy (zCDP).",
+    MU: "mu of Gaussian differential privacy: 1 / standard deviation of the noise that one count alone would get.",
+    APPROX: "(epsilon, delta) differential privacy; delta is well below 1 / number of records.",
+    PURE: "epsilon differential privacy with delta 0: a kind of its own, which only Laplace noise keeps. Mechanisms "
+    "that draw Gaussian noise do not apply.",
+}
+DELTA = 1e-6
+UNIT = "budget_unit"
+LEFT_OPEN = "as asked"
+LABELS = {"centers": "How totals are passed down", "solver": "How strategies are found", "branching": "Parts of a node"}
+# what a value means, where the value itself does not say it
+MEANINGS = {
+    ("centers", "uniform"): "evenly, as in the paper",
+    ("centers", "tuned"): "tuned to the workload (slower, never less exact)",
+    ("solver", "optimal"): "optimal, with a certificate",
+    ("solver", "fourier"): "Fourier basis (quick, approximate)",
+    ("solver", "eigenbasis"): "fixed basis (quick, approximate)",
+    ("branching", "best"): "the best number for the domain",
+}
+
+
+def use_unit() -> None:
+    """Take another language; pure epsilon is another kind of budget, so that choosing it changes the budget itself."""
+    found, unit = state.current().budget, st.session_state[UNIT]
+    with kept_for("budget"):
+        if unit == PURE and found.pure_epsilon is None:
+            state.change(budget=Budget.pure(found.pcost**0.5), redraw=True)
+        elif unit != PURE and found.pure_epsilon is not None:
+            state.change(budget=Budget(pcost=found.pcost), redraw=True)
+
+
+def use_budget(unit: str, keys: tuple[str, ...]) -> None:
+    """Take the budget that was typed."""
+    with kept_for("budget"):
+        state.change(budget=MAKERS[unit](*(st.session_state[key] for key in keys)))
+
+
+def budget(found: Budget) -> None:
+    """Inputs for the budget in one language, and what it is in the others."""
+    pure = found.pure_epsilon is not None
+    if pure != (st.session_state.get(UNIT, PCOST) == PURE):  # undo, or a file, brought the other kind of budget
+        st.session_state[UNIT] = PURE if pure else PCOST
+    left, right = st.columns(2, gap="large")
+    with left:
+        unit = st.radio(
+            "Say the budget as", list(MAKERS), horizontal=True, key=UNIT, persist_state="session", on_change=use_unit
+        )
+        _inputs(found, unit)
+        st.caption(UNITS[unit])
+        show_kept("budget")
+    others = (
+        f"rho **{cost(found.rho)}** {'and' if pure else '='} mu **{cost(found.mu)}** {'and' if pure else '='} epsilon "
+        f"**{cost(found.epsilon(DELTA))}** at delta {DELTA:g}"
+    )
+    if pure:
+        right.markdown(
+            f"pure epsilon **{cost(found.pure_epsilon)}** (delta 0), which implies pcost **{cost(found.pcost)}**, "
+            f"{others}"
+        )
+    else:
+        right.markdown(f"pcost **{cost(found.pcost)}** = {others}")
+    right.caption(plain(found.describe(DELTA)))
+
+
+def _inputs(found: Budget, unit: str) -> None:
+    version = state.version()
+    starts = {
+        PCOST: [found.pcost],
+        RHO: [found.rho],
+        MU: [found.mu],
+        APPROX: [found.epsilon(DELTA), DELTA],
+        PURE: [found.pure_epsilon or found.pcost**0.5],
+    }[unit]
+    labels = {APPROX: ["epsilon", "delta"]}.get(unit, [unit])
+    keys = tuple(f"budget_{label}_{version}" for label in labels)
+    for column, label, key, start in zip(st.columns(len(labels)), labels, keys, starts, strict=True):
+        small = label == "delta"
+        column.number_input(
+            label,
+            value=float(start),
+            step=1e-6 if small else 0.1,
+            format="%.1e" if small else "%.6g",
+            key=key,
+            on_change=use_budget,
+            args=(unit, keys),
+        )
+
+
+def use_mechanism() -> None:
+    """Take another mechanism, with its default options."""
+    with kept_for("mechanism"):
+        state.change(mechanism=st.session_state[f"mechanism_{state.version()}"], options={}, redraw=True)
+
+
+def use_option(name: str, key: str, inside: str | None = None) -> None:
+    """Take one option, or the entry `inside` of an option that is a mapping; the default needs no mention."""
+    studio = state.current()
+    value, default = st.session_state[key], _defaults(studio.mechanism)[name]
+    if inside is not None:
+        rest = {k: v for k, v in studio.options.get(name, default).items() if k != inside}
+        value = rest if value == LEFT_OPEN else rest | {inside: value}
+    others = {k: v for k, v in studio.options.items() if k != name}
+    with kept_for("mechanism"):
+        mechanism_class(studio.mechanism)(**others | {name: value})
+        state.change(options=others if value == default else others | {name: value})
+
+
+def mechanism(studio: state.Studio) -> None:
+    """The mechanism and those of its options that a person may want to change."""
+    names, version = [m.name for m in known.MECHANISMS], state.version()
+    st.selectbox(
+        "Mechanism",
+        names,
+        index=names.index(studio.mechanism) if studio.mechanism in names else 0,
+        format_func=lambda name: f"{mechanism_class(name).title}: {mechanism_class(name).meaning}",
+        key=f"mechanism_{version}",
+        on_change=use_mechanism,
+    )
+    _options(studio, version)
+    show_kept("mechanism")
+
+
+def _options(studio: state.Studio, version: int) -> None:
+    choices = mechanism_class(studio.mechanism).choices
+    for name, default in _defaults(studio.mechanism).items():
+        key, value = f"option_{name}_{version}", studio.options.get(name, default)
+        if name in choices and isinstance(default, Mapping):
+            _by_attribute(studio, name, value, choices[name], version)
+        elif name in choices:
+            values = list(choices[name])
+            if value not in values:
+                values.append(value)
+            st.selectbox(
+                LABELS.get(name, name),
+                values,
+                index=values.index(value),
+                format_func=lambda v, name=name: MEANINGS.get((name, v), str(v)),
+                key=key,
+                on_change=use_option,
+                args=(name, key),
+            )
+        elif name == "max_records":
+            st.number_input(
+                "Public cap on the number of records",
+                min_value=1,
+                value=value,
+                key=key,
+                on_change=use_option,
+                args=(name, key),
+                help="Rounding is charged for at most this many records; a table with more is refused.",
+            )
+
+
+def _by_attribute(studio: state.Studio, name: str, value: Mapping, allowed: tuple, version: int) -> None:
+    """One choice for every ordered attribute; the others are never asked in more than one way."""
+    ordered = [a.name for a in studio.schema.attributes if a.kind == "numeric"] if studio.schema else []
+    if not ordered:
+        return
+    attribute = st.selectbox(f"{LABELS.get(name, name)}: attribute", ordered, key=f"option_{name}_of_{version}")
+    values, key = [LEFT_OPEN, *allowed], f"option_{name}_{ordered.index(attribute)}_{version}"
+    chosen = value.get(attribute, LEFT_OPEN)
+    st.selectbox(
+        f"{LABELS.get(name, name)}: queries that {attribute} is optimised for",
+        values,
+        index=values.index(chosen) if chosen in values else 0,
+        key=key,
+        on_change=use_option,
+        args=(name, key, attribute),
+    )
+
+
+def _defaults(name: str) -> dict[str, object]:
+    found = {}
+    for field in fields(mechanism_class(name)):
+        if field.default is not MISSING:
+            found[field.name] = field.default
+        elif field.default_factory is not MISSING:
+            found[field.name] = field.default_factory()
+    return found

@@ -1,0 +1,148 @@
+"""Views of a plan against a purpose: a wanted error and its budget, one query of one's own, and the best possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+import streamlit as st
+
+from engine import Budget, Plan, figures, insight, texts
+from engine.insight import MechanismBound
+from pages.parts.jobs import tasks, watch, work
+from pages.parts.shell import show, state
+from pages.parts.shell.words import plain, shown_here
+from pages.parts.workload import query_form
+
+SHARES = {0.5: "50%", 0.8: "80%", 0.9: "90%", 0.95: "95%", 0.99: "99%", 1.0: "all"}
+ERROR, INTERVAL = "standard error", "95% interval"
+
+
+def spread(plan: Plan) -> None:
+    """Share of the queries within a tolerance, and the budget that brings a tolerance to a share."""
+    one, two, three = st.columns(3, vertical_alignment="bottom")
+    tolerance = one.number_input(
+        "Tolerance: ± counts",
+        min_value=0.001,
+        value=insight.two_digits(plan.rmse, plan),
+        format="%.4g",
+        key="tolerance",
+        persist_state="session",
+        help="How far off an answer may be and still be good enough",
+    )
+    meant = two.radio(
+        "What must be within it",
+        [ERROR, INTERVAL],
+        horizontal=True,
+        key="tolerance_is",
+        persist_state="session",
+        help="A 95% interval reaches about two standard errors to each side.",
+    )
+    share = three.selectbox(
+        "For how many of the queries", list(SHARES), index=3, format_func=SHARES.get, key="tolerance_share"
+    )
+    error = tolerance if meant == ERROR else insight.error_for(plan, tolerance)
+    text = insight.within_text(plan, error)
+    st.markdown(f"**With this plan:** {plain(text)}")
+    budget = needed(
+        plan,
+        f"To bring {_share_words(share)} within it",
+        lambda: insight.budget_for_error(plan, error, share),
+        key="share",
+    )
+    if budget is not None:
+        reached = texts.amount(insight.error_at(plan, share))
+        st.caption(f"With the present budget the standard error is at most {reached} counts for {_share_words(share)}.")
+    show.picture(replace(figures.spread_picture(plan, error), alt=text, note=insight.how_exact(plan)), key="spread")
+
+
+def needed(plan: Plan, goal: str, find: Callable[[], Budget], *, key: str) -> Budget | None:
+    """Say which budget reaches a goal, with the button that takes it; None, with the reason, when none does."""
+    with shown_here():
+        found = find()
+        left, right = st.columns([3, 1], vertical_alignment="center")
+        left.markdown(
+            f"**{goal}:** a budget of pcost **{texts.cost(found.pcost)}** = rho **{texts.cost(found.rho)}** = mu "
+            f"**{texts.cost(found.mu)}** is needed; this plan spends pcost {texts.cost(plan.budget.pcost)}."
+        )
+        right.button(
+            "Use this budget",
+            on_click=state.change,
+            kwargs={"budget": found, "redraw": True},
+            key=f"use_budget_{key}",
+            width="stretch",
+        )
+        return found
+    return None
+
+
+def one_query(plan: Plan) -> None:
+    """Predicted error of a query that the reader makes up, at this budget and at others."""
+    with shown_here():
+        query = query_form.choose(plan.schema, key="probe", drawn=True)
+        if query is None:
+            return
+        variance = plan.variance_of(query.attributes, query.tensor)
+        st.markdown(f"**{plain(query.text)}**")
+        left, right = st.columns(2)
+        left.metric("Standard error", f"{texts.amount(variance**0.5)} counts", help="Typical size of the noise")
+        half = insight.half_width(plan, variance)
+        right.metric(
+            "95% interval", f"answer ± {texts.amount(half)} counts", help="Holds the true count 95% of the time"
+        )
+        if variance == 0.0:
+            st.caption("It counts no record, so its answer is 0 without any noise.")
+            return
+        wanted = st.number_input(
+            "Wanted 95% interval: ± counts",
+            min_value=0.001,
+            value=insight.two_digits(half, plan),
+            format="%.4g",
+            key="probe_wanted",
+            persist_state="session",
+        )
+        needed(
+            plan,
+            f"To know it within ± {texts.amount(wanted)}",
+            lambda: insight.budget_for(plan, variance**0.5, insight.error_for(plan, wanted)),
+            key="probe",
+        )
+        show.picture(figures.interval_picture(plan, variance), key="probe_budgets", config={"displayModeBar": False})
+
+
+def distance(plan: Plan) -> None:
+    """How far the plan is from what its class, and what any matrix mechanism, could reach."""
+    st.caption(
+        "The certificate of a plan compares it with plans of its own class. This bound holds for every mechanism that "
+        "adds Gaussian or Laplace noise to linear queries, whatever it measures. It depends on the workload alone."
+    )
+    key = _bound_key(plan)
+    if work.find(key) is None:
+        _search(plan)
+    found = watch.job(key, label="Searching the bound")
+    if found is not None:
+        bound = found.result
+        st.markdown(f"**{plain(insight.bound_text(plan, bound))}**")
+        show.picture(figures.distance_picture(plan, bound), key="distance", config={"displayModeBar": False})
+    elif not work.is_there(key):
+        st.button("Search again", on_click=_search, args=(plan,), key="bound_again")
+
+
+def known_bound(plan: Plan) -> MechanismBound | None:
+    """The bound for all matrix mechanisms on this workload, when it was found before."""
+    found = work.find(_bound_key(plan))
+    return found.result if found is not None and found.state == "done" else None
+
+
+def _search(plan: Plan) -> None:
+    work.start(_bound_key(plan), tasks.find_bound, plan.workload.to_json(), plan.budget.law)
+
+
+@lru_cache(maxsize=16)
+def _bound_key(plan: Plan) -> str:
+    return f"bound|{plan.budget.law}|{plan.workload.to_json()}"
+
+
+def _share_words(share: float) -> str:
+    return f"{SHARES[share]} of the queries" if share < 1 else "every query"

@@ -1,0 +1,124 @@
+"""Why a query is bad: where its variance comes from, and what a change of the request would bring."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import streamlit as st
+
+from engine import Plan, figures, insight, texts
+from engine.insight import CHANGES, Change, Changed, Request, breakdown_text, worst_group, worst_query
+from pages.parts.jobs import plans
+from pages.parts.preview import plan_views
+from pages.parts.shell import show, state
+from pages.parts.shell.state import Studio
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
+
+MEAN, WORST, CHOSEN = "All its queries, on average", "Its least exact query", "One query by number"
+TRIED = "what_if"  # the change that is tried: its name, the group, the attribute, and the state it was tried on
+
+
+def why(plan: Plan) -> None:
+    """Breakdown of a group's variance by residual space, and the changes that could help."""
+    with shown_here():
+        number = plan_views.choose_group(plan, key="why_group", start=worst_group(plan))
+        query = _query(plan, number)
+        st.markdown(f"**{plain(breakdown_text(plan, number, query))}**")
+        show.picture(figures.breakdown_picture(plan, number, query), key="why", config={"displayModeBar": False})
+    st.subheader("What would help?")
+    st.caption("Each button plans a changed request and shows the errors before and after. Nothing is kept yet.")
+    _buttons(plan, number)
+    show_kept(TRIED)
+    _tried(plan)
+
+
+def _query(plan: Plan, group: int) -> int | None:
+    """The query to explain; None for the mean of the group."""
+    least = worst_query(plan, group)
+    ways = [MEAN, *([WORST] if least is not None else []), CHOSEN]
+    how = st.radio("What to explain", ways, horizontal=True, key="why_what")
+    if how == MEAN:
+        return None
+    query = least
+    if how == CHOSEN or query is None:
+        last = plan.workload.groups[group].count - 1
+        query = int(st.number_input(f"Query, 0 to {texts.number(last)}", 0, last, 0, key=f"why_query_{group}"))
+    error = float(plan.variances(group, query, query + 1)[0]) ** 0.5
+    text = plain(plan.workload.describe_in_group(group, query))
+    st.caption(f"Query {texts.number(query)}: {text}. Standard error {texts.amount(error)} counts.")
+    return query
+
+
+def _buttons(plan: Plan, group: int) -> None:
+    """One button a change; merging bins asks for the attribute."""
+    request = _request(state.current())
+    names = [a.name for a in plan.schema.attributes if insight.can_be_coarser(a)]
+    own = [name for name in names if name in plan.workload.groups[group].attributes]
+    attribute = ""
+    if names:
+        attribute = st.selectbox(
+            "Attribute whose bins to merge",
+            names,
+            index=names.index((own or names)[0]),
+            key=f"why_attribute_{group}",
+            help="Pairs of neighbouring cells become one cell. Only numeric attributes have neighbours.",
+        )
+    for column, change in zip(st.columns(len(CHANGES)), CHANGES, strict=True):
+        missing = change.name == "coarser" and not names
+        column.button(
+            plain(change.label(request)),
+            on_click=_try,
+            args=(change, group, attribute),
+            disabled=missing,
+            key=f"what_if_{change.name}",
+            width="stretch",
+        )
+    if not names:
+        st.caption("No attribute is numeric with four cells or more, so there are no bins to merge.")
+
+
+def _try(change: Change, group: int, attribute: str) -> None:
+    """Remember the change, and start its plan when that takes long."""
+    st.session_state.pop(TRIED, None)
+    with kept_for(TRIED):
+        before = state.current()
+        changed = change.apply(_request(before), group, attribute)
+        plans.begin(_studio(before, changed))
+        st.session_state[TRIED] = (before.to_json(), group, changed)
+
+
+def _tried(plan: Plan) -> None:
+    """The effect of the change that is tried, when the request is still the one it was tried on."""
+    before, group, changed = st.session_state.get(TRIED, ("", 0, None))
+    studio = state.current()
+    if changed is None or before != studio.to_json():
+        return
+    with st.container(border=True), shown_here():
+        st.markdown(f"**What if: {plain(changed.text)}**")
+        after = plans.plan_of(_studio(studio, changed))
+        if after is not None:
+            table = insight.effect(plan, after, group, changed.group)
+            show.table(table, name="what_if", alt="Errors before and after the change")
+            st.caption(insight.asked_text(plan, after))
+        with st.container(horizontal=True):
+            if after is not None:
+                st.button("Keep this change", type="primary", on_click=_keep, args=(changed,), key="what_if_keep")
+            st.button("Forget it", on_click=_forget, key="what_if_forget")
+
+
+def _keep(changed: Changed) -> None:
+    state.commit(_studio(state.current(), changed), redraw=True)
+    _forget()
+
+
+def _forget() -> None:
+    st.session_state.pop(TRIED, None)
+
+
+def _request(studio: Studio) -> Request:
+    return Request(workload=studio.workload, budget=studio.budget, mechanism=studio.mechanism, options=studio.options)
+
+
+def _studio(studio: Studio, changed: Changed) -> Studio:
+    made = changed.request
+    return replace(studio, workload=made.workload, budget=made.budget, mechanism=made.mechanism, options=made.options)

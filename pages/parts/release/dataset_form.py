@@ -1,0 +1,129 @@
+"""Which records are measured and whose budget pays: ledger, dataset, data file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import streamlit as st
+
+from engine import Budget
+from engine.release import DatasetStatus, Ledger
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
+
+DEFAULT_LEDGER = "budget.ledger"
+_LAST = {"ledger": DEFAULT_LEDGER}  # the ledger that was opened last: a refresh begins a new session, and finds it here
+FIT, DROP = "Refuse the whole table", "Leave these rows out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The records: a path on this machine, or an upload that is written to a file of its own when the work starts."""
+
+    path: str = ""
+    upload: object | None = None
+    on_refused: str = "error"
+
+    @property
+    def given(self) -> bool:
+        """Whether there is anything to read."""
+        return bool(self.path.strip()) or self.upload is not None
+
+    def to_file(self) -> tuple[str, bool]:
+        """The path to read, and whether it is a copy that the reader has to delete."""
+        if self.upload is None:
+            return self.path.strip(), False
+        suffix = "".join(Path(self.upload.name).suffixes[-2:]) if self.upload.name.endswith(".gz") else ""
+        handle, path = tempfile.mkstemp(prefix="records_", suffix=suffix or Path(self.upload.name).suffix)
+        with os.fdopen(handle, "wb") as file:  # mkstemp makes it readable by its owner only
+            file.write(self.upload.getbuffer())
+        return path, True
+
+
+def create_ledger(path: str) -> None:
+    """Make a new ledger file."""
+    with kept_for("ledger"):
+        Ledger.create(path)
+
+
+def declare(ledger: Ledger) -> None:
+    """Declare the dataset of the form."""
+    form = st.session_state
+    with kept_for("dataset"):
+        ledger.add_dataset(form.dataset_name.strip(), total=Budget(form.dataset_total), note=form.dataset_note.strip())
+        form.dataset = form.dataset_name.strip()
+
+
+def ledger() -> Ledger | None:
+    """Draw the choice of the ledger and open it."""
+    path = st.text_input(
+        "Ledger file on this machine",
+        value=_LAST["ledger"],
+        key="ledger_path",
+        persist_state="session",
+        help="The ledger remembers every release of every dataset. It is one file, with the results beside it; keep it "
+        "with the data, back both up, and never use an old copy.",
+    )
+    if not path.strip():
+        st.info("Give the path of the ledger file.")
+        return None
+    place = Path(path.strip()).expanduser().resolve()
+    if str(place) != path.strip():
+        st.caption(plain(str(place)))
+    if not place.exists():
+        st.warning(
+            "There is no ledger here. If you released anything before, find that ledger: a new one does not know what "
+            "was spent. Create one only for the first release of these records."
+        )
+        st.button("Create a new ledger here", on_click=create_ledger, args=(str(place),), key="create_ledger")
+        show_kept("ledger")
+        return None
+    with shown_here():
+        book = Ledger(place)
+        _LAST["ledger"] = str(place)
+        return book
+    return None
+
+
+def dataset(book: Ledger) -> DatasetStatus | None:
+    """Draw the choice of the dataset, and the form that declares one."""
+    found = book.datasets()
+    names = [status.dataset for status in found]
+    chosen = None
+    if names:
+        chosen = st.selectbox("Dataset that pays", names, key="dataset", persist_state="session")
+    with st.expander("Declare a dataset", expanded=not names):
+        st.caption(
+            "The budget belongs to the records, under this name, whatever file holds them. It is all that releases of "
+            "these records may ever cost together, and cannot be changed later."
+        )
+        left, right = st.columns(2)
+        left.text_input("Name of the dataset", key="dataset_name")
+        right.number_input("Total budget (pcost)", value=1.0, step=0.5, format="%.6g", key="dataset_total")
+        st.text_input("Note (optional)", key="dataset_note")
+        st.button("Declare", on_click=declare, args=(book,), key="declare")
+        show_kept("dataset")
+    return next((status for status in found if status.dataset == chosen), None)
+
+
+def source() -> Source:
+    """Draw the choice of the records."""
+    how = st.radio("Records", ["File on this machine", "Upload"], horizontal=True, key="records_how")
+    path, upload = "", None
+    if how == "Upload":
+        upload = st.file_uploader(
+            "CSV or parquet with the columns of the schema", type=["csv", "gz", "parquet"], key="records_file"
+        )
+    else:
+        path = st.text_input("Path of a CSV or parquet file", key="records_path", persist_state="session")
+    refused = st.radio(
+        "Rows with values outside the schema",
+        [FIT, DROP],
+        key="on_refused",
+        horizontal=True,
+        help="Refusing spends nothing. Rows that are left out are not in any answer; how many there are is told to you "
+        "only.",
+    )
+    return Source(path=path, upload=upload, on_refused="error" if refused == FIT else "drop")

@@ -1,0 +1,136 @@
+"""The release itself: what it spends, a typed confirmation, one run per key, and the stored result."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine import Measurement, Plan, figures, texts
+from engine.errors import EngineError
+from engine.release import DatasetStatus, Ledger, load_measurement, release_key
+from pages.parts.jobs import tasks, watch, work
+from pages.parts.release.dataset_form import Source
+from pages.parts.shell import show
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
+
+
+def job_key(book: Ledger, key: str) -> str:
+    """Name of the worker's job for a release: the same in every session."""
+    return f"release|{book.path}|{key}"
+
+
+def attempts(book: Ledger, dataset: str, plan: Plan) -> list[str]:
+    """Keys of the releases of this plan that were spent for the dataset, in order."""
+    keys = []
+    while book.find(key := release_key(dataset=dataset, plan_hash=plan.hash, attempt=len(keys) + 1)) is not None:
+        keys.append(key)
+    return keys
+
+
+def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) -> None:
+    """Start the release in a worker; pressed twice, or in two tabs, it is still one."""
+    job = job_key(book, release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt))
+    if work.is_there(job):
+        return
+    with kept_for("release"):
+        path, copied = source.to_file()
+        work.start(
+            job,
+            tasks.release,
+            plan.to_json(),
+            path,
+            dataset,
+            str(book.path),
+            attempt,
+            source.on_refused,
+            copied,
+            spends=True,
+        )
+    st.session_state.pop("confirmation", None)
+
+
+def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, attempt: int) -> None:
+    """What the release spends, and the typed confirmation."""
+    show.picture(
+        figures.spending_picture(status.total, status.spent, plan.pcost),
+        key="spending",
+        config={"displayModeBar": False},
+    )
+    if attempt > 1:
+        st.warning(
+            f"This plan was released for this dataset already. Attempt {attempt} draws new noise and spends its full "
+            "cost once more. The earlier answers stay valid; looking at them again costs nothing."
+        )
+    typed = st.text_input(
+        f"Type the name of the dataset, {plain(status.dataset)}, to confirm. This cannot be undone.",
+        key="confirmation",
+        live=True,
+        autocomplete="off",
+    )
+    reason = reason_to_wait(plan, status, source, typed)
+    left, right = st.columns([1, 2], vertical_alignment="center")
+    left.button(
+        f"Release: spend {texts.cost(plan.pcost)} pcost",
+        type="primary",
+        disabled=bool(reason),
+        on_click=start,
+        args=(book, plan, status.dataset, source, attempt),
+        key="release",
+        width="stretch",
+    )
+    if reason:
+        right.caption(f"Release has to wait: {reason}")
+    show_kept("release")
+
+
+def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str) -> str:
+    """Why the release cannot start yet; empty when it can."""
+    if plan.pcost > status.left:
+        left, asked = texts.cost(status.left), texts.cost(plan.pcost)
+        return (
+            f"the dataset has {left} pcost left and this plan costs {asked}. Plan with a smaller budget on the "
+            "Preview page."
+        )
+    if not source.given:
+        return "choose the records first."
+    if typed.strip() != status.dataset:
+        return "type the dataset's name exactly."
+    return ""
+
+
+def running(book: Ledger, key: str) -> work.Job | None:
+    """Draw the progress of a release, or what went wrong; return the job once it is done."""
+    return watch.job(job_key(book, key), label="Release")
+
+
+def stored(book: Ledger, key: str) -> Measurement | None:
+    """The stored result of a release, read once a session; its message when it was lost."""
+    known = st.session_state.get("released")
+    if known is not None and known[0] == (str(book.path), key):
+        return known[1]
+    try:
+        found = load_measurement(book, key)
+    except EngineError as error:
+        trouble(str(error))
+        return None
+    st.session_state["released"] = ((str(book.path), key), found)
+    return found
+
+
+def receipt(book: Ledger, key: str, job: work.Job | None) -> None:
+    """What the ledger holds about a release, and what happened to the rows, for the curator only."""
+    with shown_here():
+        found = book.find(key)
+        st.success(
+            plain(
+                f"Released for {found.dataset} at {found.utc}: {texts.cost(found.pcost)} pcost, ledger row "
+                f"{found.seq}. Reloading this page, or pressing the button again, shows this same result and spends "
+                "nothing."
+            ),
+            icon="✅",
+        )
+        rows = job.result["rows"] if job is not None else None
+        if rows is not None:
+            st.caption(
+                f"Rows read {rows['read']:,} = counted {rows['counted']:,} + left out {rows['refused']:,}. These exact "
+                "numbers are private: they are for you and in no release."
+            )

@@ -1,0 +1,141 @@
+"""The frame of every page: header with a one-line summary, sidebar, tutorial text, next button, Python code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import streamlit as st
+
+from engine import Budget
+from engine.texts import cost
+from pages.parts.shell import state
+from pages.parts.shell.words import plain, summary, trouble
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageInfo:
+    """One page: its file, its title and the emoji in front of it."""
+
+    file: str
+    title: str
+    icon: str
+
+
+PAGES = (
+    PageInfo(file="pages/schema.py", title="Schema", icon="📋"),
+    PageInfo(file="pages/workload.py", title="Workload", icon="🧮"),
+    PageInfo(file="pages/preview.py", title="Preview", icon="🔍"),
+    PageInfo(file="pages/compare.py", title="Compare", icon="⚖️"),
+    PageInfo(file="pages/coarse.py", title="Coarse or fine", icon="🪜"),
+    PageInfo(file="pages/release.py", title="Release", icon="📤"),
+    PageInfo(file="pages/learn.py", title="Learn", icon="🎓"),
+)
+
+
+def page(title: str) -> PageInfo:
+    """The page of this title."""
+    return next(p for p in PAGES if p.title == title)
+
+
+_DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
+
+
+@contextmanager
+def drawn() -> Iterator[None]:
+    """Mark that the frame is there while the page draws itself."""
+    token = _DRAWN.set(True)
+    try:
+        yield
+    finally:
+        _DRAWN.reset(token)
+
+
+def require() -> None:
+    """Start the frame when a page was opened without it.
+
+    Before the frame ran for the first time, Streamlit takes the folder `pages` for its older kind of navigation, and
+    the address of a page leads to the bare page.
+    """
+    if not _DRAWN.get():
+        import app
+
+        app.main()
+        st.stop()
+
+
+def sidebar() -> None:
+    """What is chosen so far, the budget, undo and redo, and the tutorial switch."""
+    studio, steps = state.current(), state.history()
+    with st.sidebar:
+        st.caption("Privacy budget of this plan")
+        budget_shown(studio.budget)
+        gauge()
+        st.caption(plain(summary(studio)))
+        back, forth = st.columns(2)
+        back.button("↩ Undo", key="undo", on_click=state.undo, disabled=not steps.past, width="stretch")
+        forth.button("↪ Redo", key="redo", on_click=state.redo, disabled=not steps.future, width="stretch")
+        st.toggle("Explain each step", value=True, key="tutorial", help="Switch the explanations on every page off.")
+
+
+def budget_shown(budget: Budget) -> None:
+    """The budget in its own terms, and what it implies in others."""
+    delta, pure = 1e-6, budget.pure_epsilon
+    st.metric(
+        "Privacy cost",
+        f"{cost(budget.pcost)} pcost" if pure is None else f"ε {cost(pure)}",
+        help="The largest effect one record can have on everything released, squared, in units of the noise. "
+        "Half of it is the rho of zero-concentrated differential privacy; its root is the mu of Gaussian "
+        "differential privacy."
+        if pure is None
+        else "Pure differential privacy: no output becomes more than e^epsilon times as likely through one record. "
+        "Only Laplace noise keeps it; what it implies in other terms stands below.",
+        label_visibility="collapsed",
+    )
+    others = f"rho {budget.rho:.4g} · mu {budget.mu:.4g} · epsilon {budget.epsilon(delta):.3g} at delta {delta:g}"
+    st.caption(others if pure is None else f"pure, Laplace noise · implies pcost {cost(budget.pcost)} · {others}")
+
+
+def gauge() -> None:
+    """How much of the chosen dataset's budget is spent; nothing before a dataset is chosen."""
+    status = st.session_state.get("dataset_status")
+    if status is None:
+        return
+    words = f"{status.dataset}: {cost(status.spent)} of {cost(status.total)} pcost spent"
+    st.progress(min(status.spent / status.total, 1.0), text=plain(words))
+
+
+def header(info: PageInfo, lead: str, tutorial: str) -> state.Studio:
+    """Draw title, summary and tutorial text; return what is chosen so far."""
+    studio = state.current()
+    st.title(f"{info.icon} {info.title}")
+    st.markdown(lead)
+    st.caption(plain(summary(studio)))
+    if st.session_state.get("tutorial", True):
+        st.info(tutorial, icon="💡")
+    if damaged := st.session_state.get("address_trouble"):
+        trouble(damaged)
+    if missed := state.lost():
+        with st.container(border=True):
+            st.warning(f"{len(missed):,} groups no longer fit the schema and were left out. Undo brings them back.")
+            for reason in missed[:5]:
+                st.caption(plain(reason))
+            st.button("Understood", key="forget_lost", on_click=state.note_lost, args=((),))
+    return studio
+
+
+def footer(*, code: str, target: PageInfo | None, reason: str = "") -> None:
+    """Draw the Python code of the page and the button to the next page, or the reason why it has to wait."""
+    with st.expander("As Python"):
+        st.caption("The same with the engine alone. Nothing on this page needs the app.")
+        st.code(code, language="python")
+    if target is None:
+        return
+    left, right = st.columns([1, 3], vertical_alignment="center")
+    label = f"Next: {target.title} →"
+    if left.button(label, type="primary", disabled=bool(reason), help=reason or None, key="next", width="stretch"):
+        st.switch_page(target.file)
+    if reason:
+        right.caption(f"Next has to wait: {reason}")

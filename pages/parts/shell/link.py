@@ -1,0 +1,69 @@
+"""The present request inside the page's address, so that a refresh, a bookmark or a second tab brings it back.
+
+The address holds the public schema, the workload, the budget and the mechanism; never data, datasets or ledgers.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+
+import streamlit as st
+
+from engine.errors import EngineError, PlanError
+from pages.parts.shell import state
+from pages.parts.shell.state import Studio
+
+NAME = "plan"
+MAX_LENGTH = 12_000  # longer addresses are cut by some browsers and proxies
+MAX_TEXT = 5_000_000
+MAX_QUESTION = 1_000_000  # characters; a longer one would not fit into an address however well it is packed
+
+
+def packed(studio: Studio) -> str:
+    """The state as text for an address.
+
+    >>> unpacked(packed(Studio())).budget.pcost
+    1.0
+    """
+    return base64.urlsafe_b64encode(zlib.compress(studio.to_json().encode(), 9)).decode()
+
+
+def unpacked(text: str) -> Studio:
+    """Inverse of `packed`; raises PlanError when the text is damaged."""
+    try:
+        unpacker = zlib.decompressobj()
+        found = unpacker.decompress(base64.urlsafe_b64decode(text.encode()), MAX_TEXT)
+    except (ValueError, binascii.Error, zlib.error):
+        raise PlanError("The plan in the address of this page is damaged. Open a plan file instead.") from None
+    return Studio.from_json(found)
+
+
+def restore() -> None:
+    """Take the request from the address when a session starts; a damaged one is told about on the page."""
+    text = st.query_params.get(NAME)
+    if state.KEY in st.session_state or not text:
+        return
+    try:
+        state.start_with(unpacked(text))
+    except EngineError as error:
+        st.session_state["address_trouble"] = str(error)
+
+
+def keep() -> None:
+    """Write the present request into the address, unless it is empty or too long."""
+    studio = state.current()
+    text = "" if studio.workload is None or len(studio.question) > MAX_QUESTION else _packed_once(studio)
+    if not text or len(text) > MAX_LENGTH:
+        if NAME in st.query_params:
+            del st.query_params[NAME]
+    elif st.query_params.get(NAME) != text:
+        st.query_params[NAME] = text
+
+
+def _packed_once(studio: Studio) -> str:
+    known = st.session_state.get("packed")
+    if known is None or known[0] is not studio:
+        known = st.session_state["packed"] = (studio, packed(studio))
+    return known[1]

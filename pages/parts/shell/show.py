@@ -1,0 +1,70 @@
+"""Drawing a picture with everything that belongs to it: alt text, note, table, CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import streamlit as st
+
+from engine.figures import Picture
+from engine.texts import csv_text
+from pages.parts.shell.words import plain
+
+SHORT = 8  # rows that need no height of their own
+SHARES = ("share", "over the bound", "worse", "better")  # columns that are shares
+FINE = ("ratio", "worst ratio", "paper", "ours", "ours / paper")  # columns whose third and fourth digits matter
+
+
+def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[Any, ...] = ()) -> Any:
+    """Draw tabs of which only the open one is computed; return what its function returns."""
+    result = None
+    for tab, view in zip(st.tabs(list(views), key=key, on_change="rerun"), views.values(), strict=True):
+        if tab.open:
+            with tab:
+                result = view(*arguments)
+    return result
+
+
+def picture(found: Picture, *, key: str, config: dict | None = None, on_box: Callable[[], None] | None = None) -> None:
+    """Draw a figure of the engine, its note, and its table with a download; `on_box` hears of a box drawn on it."""
+    st.markdown(f"**{plain(found.title)}**")
+    listens = {} if on_box is None else {"on_select": on_box, "selection_mode": "box"}
+    options = {"displaylogo": False} | (config or {})
+    st.plotly_chart(found.figure, key=f"chart_{key}", alt=found.alt, config=options, **listens)
+    if found.note:
+        st.caption(plain(found.note))
+    with st.expander("The same as a table", key=f"twin_{key}", on_change="rerun") as twin:
+        if twin.open:
+            table(found.table, name=key, alt=found.title)
+
+
+def table(
+    frame: object, *, name: str, alt: str, height: int | str = "auto", whole: Callable[[], Any] | None = None
+) -> None:
+    """Draw a table with its CSV download; `whole` makes the table to download when only a part is drawn."""
+    tall = height if len(frame) > SHORT else "auto"
+    st.dataframe(frame, hide_index=True, alt=alt, height=tall, column_config=_columns(frame), placeholder="")
+    st.download_button(
+        "Download CSV",
+        data=lambda: csv_text(frame if whole is None else whole()).encode(),
+        file_name=f"{name}.csv",
+        mime="text/csv",
+        key=f"csv_{name}",
+        on_click="ignore",
+    )
+
+
+def _columns(frame: object) -> dict:
+    """Number formats by meaning: whole numbers with separators, errors in counts with four digits."""
+    formats = {}
+    labels = {"std": "standard error", "low": "interval from", "high": "interval to"}
+    for column, kind in frame.dtypes.items():
+        if column == "group":
+            formats[column] = st.column_config.NumberColumn(width="small")
+        elif kind.kind == "f":
+            style = "percent" if column in SHARES else "%.4f" if column in FINE else "%,.2f"
+            formats[column] = st.column_config.NumberColumn(labels.get(column, column), format=style)
+        elif kind.kind in "iu":
+            formats[column] = st.column_config.NumberColumn(format="localized")
+    return formats

@@ -1,0 +1,99 @@
+"""Text for the screen: engine messages and public names shown as they are, never as markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import streamlit as st
+
+from engine import Budget
+from engine.errors import EngineError
+from engine.texts import number
+from pages.parts.shell import state
+
+_ADDRESS = re.compile(r"://|www\.|\w@")
+_MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:&-])")
+
+
+def plain(text: str) -> str:
+    r"""Text for a place that reads Markdown, with every mark escaped: a name can then draw no picture and no link.
+
+    A word joiner, which is not seen, stops bare addresses from becoming links.
+
+    >>> plain("a*b ![x](y)")
+    'a\\*b \\!\\[x\\]\\(y\\)'
+    """
+    text = _ADDRESS.sub(lambda found: f"{found[0][:-1]}\u2060{found[0][-1]}", " ".join(text.split()))
+    return _MARKUP.sub(r"\\\1", text)
+
+
+def trouble(message: str) -> None:
+    """Show a message of the engine."""
+    st.error(plain(message), icon="⚠️")
+
+
+def words_of(error: Exception) -> str:
+    """The message of an engine error, or what to do when memory ran out unforeseen."""
+    if isinstance(error, EngineError):
+        return str(error)
+    return "This needs more memory than there is. Use attributes with fewer cells, or ask fewer queries at once."
+
+
+@contextmanager
+def shown_here() -> Iterator[None]:
+    """Show an engine error at the place where it happens while the page is drawn."""
+    try:
+        yield
+    except (EngineError, MemoryError) as error:
+        trouble(words_of(error))
+
+
+@contextmanager
+def kept_for(place: str) -> Iterator[None]:
+    """Keep an engine error of a callback for `show_kept` at the same place; success clears it."""
+    kept = st.session_state.setdefault("trouble", {})
+    kept.pop(place, None)
+    try:
+        yield
+    except (EngineError, MemoryError) as error:
+        kept[place] = words_of(error)
+
+
+def show_kept(place: str) -> None:
+    """Show the error that the last callback of this place left, if any."""
+    if message := st.session_state.get("trouble", {}).get(place):
+        trouble(message)
+
+
+def count(things: int, one: str, many: str = "") -> str:
+    """Number and noun.
+
+    >>> count(1, "group"), count(2500, "query", "queries")
+    ('1 group', '2,500 queries')
+    """
+    return f"{number(things)} {one if things == 1 else many or one + 's'}"
+
+
+def summary(studio: state.Studio) -> str:
+    """One line about everything chosen so far, as plain text."""
+    if studio.workload is None:
+        return "Nothing chosen yet. Start with a schema."
+    schema, workload = studio.workload.schema, studio.workload
+    asked = f"{count(len(workload.groups), 'group')}, {count(workload.queries, 'query', 'queries')}"
+    return (
+        f"Schema: {count(len(schema), 'attribute')}, {number(schema.size)} cells · "
+        f"Workload: {asked if workload.groups else 'empty'} · Budget: {budget_words(studio.budget)}"
+    )
+
+
+def budget_words(budget: Budget) -> str:
+    """A budget in its own terms.
+
+    >>> budget_words(Budget(pcost=2.0)), budget_words(Budget.pure(1.0))
+    ('pcost 2 (rho 1)', 'pure epsilon 1')
+    """
+    if budget.pure_epsilon is not None:
+        return f"pure epsilon {budget.pure_epsilon:.4g}"
+    return f"pcost {budget.pcost:.4g} (rho {budget.rho:.4g})"

@@ -1,0 +1,77 @@
+"""Choosing a query family: its word, its meaning, and a small form for the families that have parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+
+import streamlit as st
+
+from engine import FAMILIES
+from engine.errors import WorkloadError
+from engine.workload import MAX_FILE, Custom, Family, Random, Width, read_matrix
+from pages.parts.workload.schema_table import text_lines
+
+BY_NAME = {family.name: family for family in FAMILIES}
+SINGLE = [family.name for family in FAMILIES if family.arity == 1]
+JOINT = [family.name for family in FAMILIES if family.arity != 1]
+
+
+def meaning(name: str) -> str:
+    """Word and meaning of a family, for a list to choose from.
+
+    >>> meaning("prefix")
+    'prefix: How many records are at or below each value?'
+    """
+    return f"{name}: {BY_NAME[name].meaning}"
+
+
+def choose(label: str, names: Sequence[str], key: str) -> str | Family:
+    """Draw a list of families and the form of the chosen one; return what `Workload.add` takes."""
+    name = st.selectbox(label, names, format_func=meaning, key=key)
+    return FORMS[name](key) if name in FORMS else name
+
+
+def default_name(kind: str) -> str:
+    """The family that an attribute of this kind starts with."""
+    return "marginal" if kind == "categorical" else "prefix"
+
+
+def _width(key: str) -> Family:
+    return Width(st.number_input("Width of the window, in cells", min_value=1, value=5, key=f"{key}_width"))
+
+
+def _random(key: str) -> Family:
+    left, middle, right = st.columns(3)
+    p = left.number_input("Share of cells in a query (p)", value=0.3, step=0.05, key=f"{key}_p")
+    count = middle.number_input(
+        "Number of queries", min_value=1, value=None, key=f"{key}_count", placeholder="3 times the cells"
+    )
+    seed = right.number_input("Seed of the choice", min_value=0, value=0, key=f"{key}_seed")
+    return Random(p=p, count=count, seed=seed)
+
+
+def _custom(key: str) -> Family:
+    how = st.radio("Your own queries", ["Conditions", "Matrix file"], horizontal=True, key=f"{key}_how")
+    if how == "Conditions":
+        text = st.text_area(
+            "Conditions, one query a line",
+            key=f"{key}_text",
+            placeholder="age >= 30 and sex == 'F'\nage + hours <= 60",
+            help="Comparisons with constants, in lists, and, or, not; sums and abs() of coded attributes. Write an "
+            "underscore for every sign of a name that is no letter or digit.",
+        )
+        return Custom(predicates=text_lines(text or ""))
+    file = st.file_uploader(
+        "CSV of numbers or NumPy file: one row a query, one column a cell, the last attribute varying fastest",
+        type=["csv", "npy"],
+        key=f"{key}_file",
+        help="A CSV has no header. A NumPy file holds one array, saved with numpy.save.",
+        max_upload_size=MAX_FILE // 1_000_000,
+    )
+    if file is None:
+        raise WorkloadError("No matrix file was chosen yet. Upload one, or write conditions.")
+    return Custom(matrix=read_matrix(file.getvalue(), PurePath(file.name).name))
+
+
+FORMS: dict[str, Callable[[str], Family]] = {"width": _width, "random": _random, "custom": _custom}

@@ -1,0 +1,150 @@
+"""Forms that add query groups: all k-way sets at once, or one set of attributes with its family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import streamlit as st
+
+from engine import Schema, Workload, figures, texts
+from engine.workload import Group
+from pages.parts.shell import show, state
+from pages.parts.shell.words import count, kept_for, plain, show_kept, shown_here
+from pages.parts.workload import family_form
+
+MAX_DRAWN = 100_000  # cells of a family that is drawn
+MAX_SLIDER = 10_000
+PLANE = -1  # the choice to draw one query on both attributes of a group
+SAME, EACH, JOINT = "The same on each", "One per attribute", "Joint"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRequest:
+    """One group to add, as `Workload.add` takes it."""
+
+    attributes: tuple[str, ...]
+    family: Any
+    weight: float
+
+
+def add_groups(groups: tuple[Group, ...]) -> None:
+    """Add groups that were made for the present schema."""
+    workload = state.current().workload
+    with kept_for("group"):
+        state.change(workload=Workload(workload.schema, (*workload.groups, *groups)), redraw=True)
+
+
+def all_ways(schema: Schema) -> None:
+    """All sets of k attributes, with one family per kind or per attribute."""
+    choices = [k for k in (1, 2, 3) if k <= len(schema)]
+    ways = st.multiselect("Sets of how many attributes", choices, default=choices[:2], key="ways", format_func=_way)
+    special = st.multiselect(
+        "Attributes with a family of their own",
+        schema.names,
+        key="special",
+        help="All others: every single cell of a categorical attribute, every prefix (at or below) of a numeric one.",
+    )
+    with shown_here():
+        families = {name: _own_family(schema, name) for name in special}
+        made = Workload.all_ways(schema, sorted(ways), families or "auto")
+        weight = weight_form("ways_weight")
+        groups = made.groups if weight == 1.0 else tuple(replace(group, weight=weight) for group in made.groups)
+        text = f"{count(len(made.groups), 'group')} with {count(made.queries, 'query', 'queries')}"
+        label = f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
+        st.button(label, type="primary", disabled=not groups, on_click=add_groups, args=(groups,), key="add_ways")
+        if not made.groups:
+            st.caption("Choose at least one number of attributes.")
+
+
+def one_set(schema: Schema) -> None:
+    """One set of attributes: its family, its weight, what it asks, and a picture."""
+    left, right = st.columns([2, 3], gap="large")
+    with left:
+        names = st.multiselect("Attributes of the group", schema.names, key="group_names")
+        if not names:
+            st.caption("Choose attributes for tables and ranges, or add the one query that needs none.")
+            total = Workload(schema).add((), "total").groups
+            st.button("Add the number of all records", on_click=add_groups, args=(total,), key="add_total")
+            return
+        with shown_here():
+            request = GroupRequest(
+                attributes=tuple(names), family=_family(schema, names), weight=weight_form("group_weight")
+            )
+            made = Workload(schema).add(request.attributes, request.family, request.weight)
+            (group,) = made.groups
+            st.caption(
+                f"{count(group.count, 'query', 'queries')} on {count(schema.cells(names), 'cell')}. "
+                f"First: {plain(made.describe(0))}. Last: {plain(made.describe(group.count - 1))}."
+            )
+            st.button("Add this group", type="primary", on_click=add_groups, args=(made.groups,), key="add_group")
+            with right:
+                picture(schema, group, key="family")
+    show_kept("group")
+
+
+def _way(k: int) -> str:
+    return f"{k}-way"
+
+
+def _own_family(schema: Schema, name: str) -> Any:
+    names = family_form.SINGLE
+    start = names.index(family_form.default_name(schema[name].kind))
+    key = f"own_{name}"
+    if key not in st.session_state:
+        st.session_state[key] = names[start]
+    return family_form.choose(f"Family of {plain(name)}", names, key)
+
+
+def _family(schema: Schema, names: list[str]) -> Any:
+    ways = [SAME, JOINT] if len(names) == 1 else [SAME, EACH, JOINT]
+    how = st.radio("Queries on these attributes", ways, horizontal=True, key="group_how")
+    if how == EACH:
+        return {name: _own_family(schema, name) for name in names}
+    if how == JOINT:
+        return family_form.choose("Family of the whole set", family_form.JOINT, "joint")
+    return family_form.choose("Family on each attribute", family_form.SINGLE, "same")
+
+
+def weight_form(key: str) -> float:
+    """Draw and return the weight of the queries that a form adds."""
+    return st.number_input(
+        "Weight of each query",
+        min_value=0.0,
+        value=1.0,
+        step=0.5,
+        key=key,
+        help="How much its squared error counts when noise is shared out; 0 asks for what comes out anyway.",
+    )
+
+
+def picture(schema: Schema, group: Group, *, key: str) -> None:
+    """Draw what a group asks: the rows of one of its families, or one query on the plane of two attributes."""
+    part, choices = 0, list(range(len(group.parts)))
+    if len(group.attributes) == 2:
+        choices.append(PLANE)
+    if not choices:
+        st.caption("The group asks one query: how many records there are.")
+        return
+    if len(choices) > 1:
+        part = st.selectbox(
+            "Picture of the queries on",
+            choices,
+            format_func=lambda p: " × ".join(group.attributes[a] for a in (range(2) if p < 0 else group.parts[p].axes)),
+            key=f"{key}_part",
+        )
+    if part == PLANE or len(group.parts[part].axes) == 2:
+        query = _query(group.count, key) if group.count > 1 else 0
+        show.picture(figures.plane_picture(schema, group, query), key=key)
+        return
+    if prod(group.parts[part].sizes) > MAX_DRAWN:
+        st.info(f"The family has {texts.number(prod(group.parts[part].sizes))} cells, too many to draw.")
+        return
+    show.picture(figures.family_picture(schema, group, part), key=key)
+
+
+def _query(count: int, key: str) -> int:
+    if count <= MAX_SLIDER:
+        return st.slider("Query to draw", 0, count - 1, count // 2, key=f"{key}_query_{count}")
+    return int(st.number_input("Query to draw", 0, count - 1, count // 2, key=f"{key}_query_{count}"))

@@ -1,0 +1,80 @@
+"""The groups of the workload: found by words, shown a page at a time, removed and weighed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import streamlit as st
+
+from engine import Workload, insight
+from pages.parts.shell import show, state
+from pages.parts.shell.words import count
+from pages.parts.workload import group_form
+
+LENGTH = 100  # groups on a page
+PICKED = "The groups picked above"
+
+
+def remove(chosen: Sequence[int]) -> None:
+    """Remove the chosen groups."""
+    workload, gone = state.current().workload, set(chosen)
+    kept = tuple(g for i, g in enumerate(workload.groups) if i not in gone)
+    state.change(workload=Workload(workload.schema, kept), redraw=True)
+
+
+def weigh(chosen: Sequence[int]) -> None:
+    """Give the chosen groups the weight of the form."""
+    workload, some = state.current().workload, set(chosen)
+    weight = st.session_state.new_weight
+    groups = tuple(replace(g, weight=weight) if i in some else g for i, g in enumerate(workload.groups))
+    state.change(workload=Workload(workload.schema, groups), redraw=True)
+
+
+def groups(workload: Workload) -> None:
+    """Draw the table and what can be done with some of its groups."""
+    found, shown = _found(workload)
+    if not found:
+        st.info("No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎")
+        return
+    show.table(
+        insight.workload_table(workload, shown),
+        name="groups",
+        alt="Groups of the workload",
+        whole=lambda: insight.workload_table(workload, found),
+    )
+    chosen = st.multiselect(
+        "Groups to change",
+        shown,
+        format_func=lambda i: (
+            f"{i}: {' × '.join(workload.groups[i].attributes) or 'total'}, {workload.groups[i].family_text}"
+        ),
+        key=f"chosen_{state.version()}",
+        placeholder="Pick groups by name",
+    )
+    everything = f"All {count(len(found), 'group')} found"
+    if st.radio("What to change", [PICKED, everything], horizontal=True, key="change_which") == everything:
+        chosen = found
+    left, middle, right = st.columns([1, 1, 1], vertical_alignment="bottom")
+    left.button(
+        f"Remove {count(len(chosen), 'group')}", disabled=not chosen, on_click=remove, args=(chosen,), key="remove"
+    )
+    middle.number_input("New weight", min_value=0.0, value=1.0, step=0.5, key="new_weight")
+    right.button("Set this weight", disabled=not chosen, on_click=weigh, args=(chosen,), key="weigh")
+    if len(chosen) == 1:
+        group_form.picture(workload.schema, workload.groups[chosen[0]], key="group_picture")
+
+
+def _found(workload: Workload) -> tuple[Sequence[int], Sequence[int]]:
+    """The groups that the words find, and those of them on the page."""
+    if len(workload.groups) <= LENGTH:
+        everything = range(len(workload.groups))
+        return everything, everything
+    left, right = st.columns([3, 1])
+    words = left.text_input("Find groups", key="find", placeholder="age range", help="Names, families, numbers.")
+    found = insight.find_groups(workload, words)
+    pages = insight.page_of(found, 1, LENGTH)[1]
+    page = right.number_input(f"Page of {pages:,}", 1, pages, 1, key=f"page_{pages}", disabled=pages == 1)
+    shown = insight.page_of(found, int(page), LENGTH)[0]
+    st.caption(f"{count(len(found), 'group')} found of {len(workload.groups):,}; {len(shown):,} on this page.")
+    return found, shown

@@ -1,0 +1,70 @@
+"""A query of one's own: cells chosen attribute by attribute, or a condition in words."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine import Schema, insight, texts
+from engine.insight import Query
+from engine.workload import Attribute
+from pages.parts.shell.words import plain
+from pages.parts.workload import range_form
+
+MAX_CELLS = 4_000_000  # cells of the table that a query is written on
+MAX_LABELS = 2_000
+DRAW = "Draw on the domain"
+
+
+def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
+    """Draw the form and return the query, None while it is not complete; `drawn` lets it be drawn on the domain."""
+    ways = ["Choose cells", *([DRAW] if drawn else []), "Write a condition"]
+    how = st.radio("How to say it", ways, horizontal=True, key=f"{key}_how")
+    if how == DRAW:
+        runs = range_form.choose(schema)
+        if schema.cells(runs) > MAX_CELLS:
+            st.info(f"These attributes have {texts.number(schema.cells(runs))} cells; choose one of them.")
+            return None
+        return insight.run_query(schema, runs) if runs else None
+    names = st.multiselect(
+        "Attributes", schema.names, key=f"{key}_names", help="None asks for the number of all records."
+    )
+    if schema.cells(names) > MAX_CELLS:
+        st.info(f"These attributes have {texts.number(schema.cells(names))} cells; choose fewer.")
+        return None
+    if how == "Choose cells":
+        columns = st.columns(max(1, min(3, len(names))))
+        cells = {}
+        for place, name in enumerate(names):
+            with columns[place % len(columns)]:
+                cells[name] = _cells(schema[name], f"{key}_{name}")
+        return insight.box_query(schema, cells)
+    text = st.text_input(
+        "Condition",
+        key=f"{key}_text",
+        placeholder="age >= 30 and sex == 'F'",
+        help="Comparisons with constants, in lists, and, or, not; sums and abs() of coded attributes.",
+    )
+    if not names or not text.strip():
+        st.caption("Choose the attributes that the condition names, and write it.")
+        return None
+    return insight.written_query(schema, names, text)
+
+
+def _cells(attribute: Attribute, key: str) -> list[int]:
+    name = plain(attribute.name)
+    if attribute.kind == "categorical" and attribute.size <= MAX_LABELS:
+        return st.multiselect(name, range(attribute.size), default=[0], format_func=attribute.label, key=key)
+    if attribute.size == 1:
+        return [0]
+    if attribute.size <= MAX_LABELS:
+        first, last = st.select_slider(
+            name,
+            range(attribute.size),
+            value=(0, attribute.size - 1),
+            format_func=lambda i: plain(attribute.label(i)),
+            key=key,
+        )
+    else:
+        first = int(st.number_input(f"{name}: first cell", 0, attribute.size - 1, 0, key=f"{key}_first"))
+        last = int(st.number_input(f"last cell of {name}", first, attribute.size - 1, key=f"{key}_last"))
+    return list(range(first, last + 1))

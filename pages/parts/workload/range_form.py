@@ -1,0 +1,88 @@
+"""Choosing a range by dragging a box over the cells, or with sliders: both move the same ends."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine import Schema, figures, texts
+from engine.workload import Attribute, box_workload
+from pages.parts.shell import show
+from pages.parts.shell.words import count, plain, show_kept, shown_here
+from pages.parts.workload import group_form
+
+MAX_LABELS = 2_000  # cells that a slider may have
+CHART = "range_cells"
+DRAWN = "range_drawn"  # the ends that were drawn, and how often: sliders with a new key start at them
+
+
+def take_box(schema: Schema, names: tuple[str, ...]) -> None:
+    """Move the ends to the box that was drawn on the picture."""
+    boxes = st.session_state[f"chart_{CHART}"].selection.box
+    if boxes:
+        drawn, moves = st.session_state.get(DRAWN, ({}, 0))
+        found = figures.cells_in_box(schema, names, boxes[-1])
+        st.session_state[DRAWN] = (drawn | {_key(schema[name]): ends for name, ends in found.items()}, moves + 1)
+
+
+def choose(schema: Schema) -> dict[str, tuple[int, int]]:
+    """Draw the cells of one or two attributes and return the chosen run of each; nothing when none is named."""
+    usual = [a.name for a in schema.attributes if a.kind == "numeric" and a.size > 1][:1] or [schema.names[0]]
+    names = st.multiselect(
+        "Attributes of the range", schema.names, default=usual, max_selections=2, key=f"range_names_{len(schema)}"
+    )
+    if not names:
+        st.caption("Choose one attribute for a range, two for a rectangle.")
+        return {}
+    chosen = {}
+    for column, name in zip(st.columns(len(names)), names, strict=True):
+        with column:
+            chosen[name] = _ends(schema[name])
+    st.caption("Drag over the picture, or move the ends above with the mouse or the arrow keys.")
+    show.picture(
+        figures.range_picture(schema, chosen),
+        key=CHART,
+        config={"modeBarButtonsToRemove": ["lasso2d", "zoom2d", "pan2d", "autoScale2d"], "doubleClick": False},
+        on_box=lambda: take_box(schema, tuple(names)),
+    )
+    return chosen
+
+
+def drag_range(schema: Schema) -> None:
+    """Draw the cells of one or two attributes, the chosen range in words, and the button that adds it."""
+    chosen = choose(schema)
+    if not chosen:
+        return
+    with shown_here():
+        weight = group_form.weight_form("range_weight")
+        made = box_workload(schema, chosen, weight)
+        cells = count(schema.cells(chosen), "cell")
+        st.markdown(f"**The range: {plain(made.describe(0))}** (one query on a table of {cells})")
+        st.button(
+            "Add this range", type="primary", on_click=group_form.add_groups, args=(made.groups,), key="add_range"
+        )
+    show_kept("group")
+
+
+def _key(attribute: Attribute) -> str:
+    return f"range_{attribute.name}_{attribute.size}"
+
+
+def _ends(attribute: Attribute) -> tuple[int, int]:
+    """Draw the two ends of the range of one attribute and return them."""
+    drawn, moves = st.session_state.get(DRAWN, ({}, 0))
+    first, last = drawn.get(_key(attribute), (attribute.size // 4, attribute.size // 2))
+    key = f"{_key(attribute)}_{moves}"
+    if attribute.size == 1:
+        st.caption(f"{plain(attribute.name)} has one cell, {plain(attribute.label(0))}.")
+        return 0, 0
+    if attribute.size <= MAX_LABELS:
+        cells, label = range(attribute.size), f"Range of {plain(attribute.name)}"
+        # a slider reads its texts as Markdown
+        return st.select_slider(
+            label, cells, value=(first, last), format_func=lambda i: plain(attribute.label(i)), key=key
+        )
+    most = attribute.size - 1
+    low = st.number_input(f"First cell of {plain(attribute.name)}", 0, most, first, key=f"{key}_first")
+    high = st.number_input(f"Last cell of {plain(attribute.name)}", 0, most, last, key=f"{key}_last")
+    st.caption(f"The cells have the numbers 0 to {texts.number(most)}.")
+    return min(low, high), max(low, high)

@@ -1,0 +1,99 @@
+"""The schema as a table that can be edited: rows out, a schema back, through the engine's own CSV reader."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from engine import Attribute, Schema
+from engine.errors import SchemaError
+from engine.workload import KEYS
+
+Row = dict[str, str]
+
+
+def rows(schema: Schema) -> list[Row]:
+    """One row of texts per attribute, under the columns of the schema's CSV form.
+
+    >>> rows(Schema([Attribute.categorical("sex", ["F", "M"])]))[0]["labels"]
+    'F|M'
+    """
+    return list(csv.DictReader(io.StringIO(schema.to_csv())))
+
+
+def edited(schema: Schema, edits: Mapping[str, Any]) -> Schema:
+    """The schema after the edits that a data editor reports; raises SchemaError when they make none.
+
+    Parameters
+    ----------
+    edits : "edited_rows" {row number: {column: value}}, "added_rows" [{column: value}], "deleted_rows" [row number].
+    """
+    found = rows(schema)
+    for place, changes in edits.get("edited_rows", {}).items():
+        found[int(place)] |= {key: _text(value) for key, value in changes.items()}
+    gone = {int(place) for place in edits.get("deleted_rows", [])}
+    kept = [row for place, row in enumerate(found) if place not in gone]
+    added = [{key: _text(row.get(key)) for key in KEYS} for row in edits.get("added_rows", [])]
+    kept += [row for row in added if any(row[key] for key in KEYS if key not in ("kind", "clip"))]
+    if not kept:
+        raise SchemaError("a schema needs at least one attribute; add one before you delete the last")
+    out = io.StringIO()
+    writer = csv.DictWriter(out, KEYS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: row.get(key, "") for key in KEYS} for row in kept)
+    return Schema.from_csv(out.getvalue())
+
+
+def appended(schema: Schema | None, attribute: Attribute) -> Schema:
+    """The schema with one attribute more."""
+    return Schema([*(schema.attributes if schema is not None else ()), attribute])
+
+
+def read_schema(name: str, content: bytes) -> Schema:
+    """The schema in an uploaded JSON or CSV file."""
+    return Schema.from_csv(content) if name.lower().endswith(".csv") else Schema.from_json(content)
+
+
+def text_lines(text: str) -> list[str]:
+    """Texts written one a line; blank lines are left out.
+
+    >>> text_lines("F\\n M \\n\\n")
+    ['F', 'M']
+    """
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def edge_numbers(text: str) -> list[float]:
+    """Bin edges written as numbers with commas or spaces, or as first:last:step.
+
+    >>> edge_numbers("0, 18 65")
+    [0.0, 18.0, 65.0]
+    >>> edge_numbers("0:100:25")
+    [0.0, 25.0, 50.0, 75.0, 100.0]
+    """
+    try:
+        if ":" in text:
+            first, last, step = (float(part) for part in text.split(":"))
+            return _even(first, last, step)
+        return [float(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise SchemaError(
+            f"the edges {text[:60]!r} cannot be read; write numbers such as 0, 18, 65, 120 or first:last:step"
+        ) from None
+
+
+def _even(first: float, last: float, step: float) -> list[float]:
+    if not step > 0 or not first < last or (last - first) / step > 100_000:
+        raise SchemaError(f"the edges {first:g}:{last:g}:{step:g} make no bins; give first < last and a step above 0")
+    bins = round((last - first) / step)
+    if abs(first + bins * step - last) > 1e-9 * max(abs(first), abs(last)):
+        raise SchemaError(f"steps of {step:g} from {first:g} do not end at {last:g}; choose a step that does")
+    return [*(first + i * step for i in range(bins)), last]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

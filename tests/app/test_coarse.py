@@ -1,0 +1,404 @@
+"""The page Coarse or fine: rehearse, look, decide, finish, resume; one of each however often it is asked for."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import demo_data
+from demo_data.make_synthetic import synthetic
+from engine import Attribute, Budget, NestedPlanRule, Schema, Workload, coarse_or_fine, plan
+from engine.choice import analyses, stepwise
+from engine.release import Ledger
+from pages.parts.coarse import choose
+from pages.parts.coarse import stored as coarse_stored
+from pages.parts.jobs import work
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
+from tests.app.test_pages import Session
+from tests.app.test_release import wait
+
+SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
+LOOK, EARLIER = "Look for real", "Earlier looks"
+
+
+def common_of(pcost: float = 0.4, ways: tuple[int, ...] = (1, 2)) -> object:
+    found = analyses.by_ways(SCHEMA, ways)
+    return coarse_or_fine(*(plan(w, Budget(pcost=pcost)) for w in found.values()), names=list(found))
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    place = tmp_path / "records.csv"
+    synthetic(SCHEMA, 3000, seed=3).to_csv(place, index=False)
+    return place
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    made = Ledger.create(tmp_path / "office.ledger")
+    made.add_dataset("office", total=Budget(pcost=1.0))
+    return made
+
+
+def opened(pcost: float = 0.4) -> Session:
+    """A session with a small schema on the page."""
+    studio = Studio(workload=Workload(SCHEMA), budget=Budget(pcost=pcost))
+    return Session(plan=link.packed(studio)).go("coarse")
+
+
+def ready(ledger: Ledger, records: Path, pcost: float = 0.4, **rule: float) -> Session:
+    """A session that only has to confirm the look."""
+    session = opened(pcost).set(**{f"coarse_{name}": value for name, value in rule.items()})
+    session.set(coarse_step=LOOK, ledger_path=str(ledger.path))
+    return session.set(records_path=str(records))
+
+
+def looked(ledger: Ledger, records: Path, pcost: float = 0.4, **rule: float) -> Session:
+    session = ready(ledger, records, pcost, **rule).set(coarse_confirmation="office")
+    return wait(session.press("coarse_look"))
+
+
+def button(session: Session, start: str) -> object:
+    return next(b for b in session.app.button if (b.key or "").startswith(start))
+
+
+def radio(session: Session) -> object:
+    return next(r for r in session.app.radio if (r.key or "").startswith("coarse_decision_"))
+
+
+def override(session: Session, option: str, by: str, reason: str) -> Session:
+    session.run(radio(session).set_value(option))
+    for start, text in (("coarse_by_", by), ("coarse_reason_", reason)):
+        box = next(t for t in session.app.text_input if (t.key or "").startswith(start))
+        session.run(box.set_value(text))
+    return session
+
+
+def decided(session: Session) -> Session:
+    return session.run(button(session, "coarse_record_").click())
+
+
+def finished(session: Session) -> Session:
+    session.set(coarse_confirm_finish="office")
+    return wait(session.press("coarse_finish"))
+
+
+def kinds(ledger: Ledger) -> list[str]:
+    return [row.kind for row in Ledger(ledger.path).rows()][2:]
+
+
+def spent(ledger: Ledger) -> list[Decimal]:
+    return [Decimal(row.pcost) for row in Ledger(ledger.path).rows() if row.kind == "spend"]
+
+
+# --- before any record is read ---
+
+
+def test_the_empty_page_says_what_to_do_and_has_an_example() -> None:
+    session = Session().go("coarse")
+    assert "There is no schema yet" in session.said()
+    assert "shown here once there are two plans" in session.said()
+    session.set(coarse_kind=choose.CENSUS)
+    assert "Choice 3: Age9, or Age23?" in session.said()
+    assert "schema = " in session.app.code[-1].value
+    assert not session.errors()
+    session.set(coarse_kind=choose.FILES)
+    assert "Open at least two plan files" in session.said()
+    session.set(coarse_step=LOOK)
+    assert "A look needs the analyses above" in session.said()
+
+
+def test_explanations_can_be_switched_off_here() -> None:
+    session = opened()
+    assert "the look is free" in session.said()
+    assert "Fix the rule before" in session.said()
+    session.set(tutorial=False)
+    assert "the look is free" not in session.said()
+    assert "Fix the rule before" not in session.said()
+
+
+def test_shares_and_rule_are_the_engines() -> None:
+    session, common = opened(), common_of()
+    assert f"{common.saved:.2%} of the dearest" in session.said()
+    assert "at least 5 standard errors" in session.said()
+    session.set(coarse_snr=20.0, coarse_share=0.3)
+    assert "at least 20 standard errors" in session.said()
+    assert "at least 30% of its 9 cells" in session.said()
+
+
+def test_bad_choices_are_told() -> None:
+    session = opened()
+    key = next(m.key for m in session.app.multiselect if m.key.startswith("coarse_ways"))
+    session.set(**{key: [2]})
+    assert "Give at least two numbers" in session.errors()
+    session.set(coarse_kind=choose.COARSER)
+    assert "no group with an attribute" in session.errors()
+
+
+def test_the_present_workload_against_a_coarser_one() -> None:
+    studio = Studio(workload=Workload(SCHEMA).add(("a", "b"), {"a": "range", "b": "marginal"}), budget=Budget(0.4))
+    session = Session(plan=link.packed(studio)).go("coarse").set(coarse_kind=choose.COARSER)
+    assert "one attribute fewer" in session.said()
+    assert not session.errors()
+    wait(session.press("coarse_rehearse"))
+    assert "asks for 50.0% of 13 cells" in session.said()
+
+
+def test_plan_files_are_options() -> None:
+    session = opened().set(coarse_kind=choose.FILES)
+    texts = {name: plan(w, Budget(pcost=0.4)).to_json() for name, w in analyses.by_ways(SCHEMA, (2, 1)).items()}
+    assert "Open at least two plan files" in session.said()
+    box = session.app.file_uploader(key="coarse_files")
+    for name, text in texts.items():
+        box.upload(f"{name}.json", text.encode(), "application/json")
+    session.run(box)
+    assert f"{common_of().saved:.2%} of the dearest" in session.said()
+    assert "['1-way.json', '2-way.json']" in session.app.code[-1].value
+    session.run(session.app.file_uploader(key="coarse_files").upload("bad.json", b"{}", "application/json"))
+    assert session.errors()
+
+
+# --- rehearsal ---
+
+
+def test_a_rehearsal_goes_all_the_way_and_spends_nothing() -> None:
+    session = opened()
+    assert "Nothing rehearsed yet" in session.said()
+    wait(session.press("coarse_rehearse"))
+    assert "REHEARSAL on simulated records" in session.said()
+    assert "2-way: at least" in session.said()
+    session.set(coarse_rehearsed_0_view="How many stand out")
+    assert "How many cells stand out" in session.said()
+    session.set(coarse_rehearsed_0_view="Answers of the look")
+    assert list(session.app.dataframe[-1].value) == ["query", "answer", "std", "low", "high"]
+    wait(session.press("coarse_rest_0"))
+    assert "Rehearsed answers of 2-way" in session.said()
+    table = session.app.dataframe[-1].value
+    assert list(table) == ["query", "answer", "std", "low", "high", "truth"]
+    assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
+    expected = plan(Workload.all_ways(SCHEMA, ways=2, family="marginal"), Budget(pcost=0.4))
+    np.testing.assert_allclose(table["std"], np.sqrt(expected.variances(0)), rtol=1e-6)
+    # a new look has new noise, so that the rest of the old one does not belong to it
+    wait(session.press("coarse_rehearse"))
+    assert "2-way: at least" in session.said()
+    assert "Rehearsed answers of 2-way" not in session.said()
+
+
+def test_a_rehearsal_that_stops_says_so() -> None:
+    session = wait(opened().set(coarse_snr=1e5).press("coarse_rehearse"))
+    assert "Stop: at most" in session.said()
+    assert "The rule says to stop" in session.said()
+
+
+def test_rivals_are_shown_beside_a_rehearsal() -> None:
+    session = wait(opened().press("coarse_rehearse"))
+    session.set(coarse_rivals_0=True)
+    wait(session)
+    table = next(d.value for d in session.app.dataframe if "way to choose" in d.value)
+    assert list(table["way to choose"]) == [
+        "the shared look",
+        "a separate look, as exact",
+        "thresholds on a noisy total",
+        "exponential mechanism",
+    ]
+    assert table["costs extra (pcost)"].iloc[0] == 0
+    assert "Right on these records" in session.said()
+
+
+@pytest.mark.parametrize("kind", [choose.WAYS, choose.CENSUS])
+def test_the_python_of_the_page_runs(kind: str, capsys: pytest.CaptureFixture) -> None:
+    session = opened().set(coarse_kind=kind)
+    names: dict = {}
+    exec(session.app.code[-1].value, names)
+    assert "the rule asks for 50.0%" in capsys.readouterr().out
+    if kind == choose.WAYS:
+        common = common_of()
+        assert names["common"].hash == common.hash
+        assert names["rule"].rule == NestedPlanRule(common=common, share=0.5, snr=5.0).rule
+
+
+def test_the_python_of_the_real_steps_runs(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ready(ledger, records).app.code[-1].value
+    monkeypatch.chdir(ledger.path.parent)
+    names: dict = {}
+    exec(script, names)
+    assert kinds(ledger) == ["spend", "saved", "note:decision", "spend", "saved"]
+    assert names["done"].plan.hash == common_of().options[1].hash
+
+
+# --- for real ---
+
+
+def test_a_look_waits_for_its_confirmation(ledger: Ledger, records: Path) -> None:
+    session = ready(ledger, Path())
+    session.set(records_path="")
+    assert button(session, "coarse_look").disabled
+    assert "choose the records first" in session.said()
+    session.set(records_path=str(records))
+    for typed in ("", "Office", "offic"):
+        session.set(coarse_confirmation=typed)
+        assert button(session, "coarse_look").disabled
+    assert not button(session.set(coarse_confirmation="office"), "coarse_look").disabled
+    table = next(d.value for d in session.app.dataframe if "look (now)" in d.value)
+    for look, rest, alone in zip(table["look (now)"], table["rest (later)"], table["this analysis alone"], strict=True):
+        assert Decimal(look) + Decimal(rest) == Decimal(alone)
+    assert kinds(ledger) == []
+
+
+def test_the_budget_must_last_to_the_end(ledger: Ledger, records: Path) -> None:
+    session = ready(ledger, records, pcost=1.2).set(coarse_confirmation="office")
+    assert button(session, "coarse_look").disabled
+    assert "has 1 pcost left and at least 1.2 is needed to finish" in session.said()
+
+
+def test_look_decide_finish_once_each_however_often_it_is_asked(ledger: Ledger, records: Path) -> None:
+    common = common_of()
+    session, other = (ready(ledger, records).set(coarse_confirmation="office") for _ in range(2))
+    session.press("coarse_look")
+    other.press("coarse_look")
+    wait(session)
+    wait(other)
+    assert kinds(ledger) == ["spend", "saved", "note:rule"]
+    assert "Looked at office" in session.said()
+    assert "Rows read 3,000 = counted 3,000 + left out 0" in session.said()
+    assert "2-way: at least" in session.said()
+    assert "(the rule's verdict)" in radio(session).options[1]
+    decided(session)
+    decided(other)
+    assert not other.errors()
+    assert kinds(ledger)[3:] == ["note:decision"]
+    assert "'2-way' was decided, as the rule says" in session.said()
+    for one in (session, other):
+        one.set(coarse_confirm_finish="office")
+    session.press("coarse_finish")
+    other.press("coarse_finish")
+    wait(session)
+    wait(other)
+    assert kinds(ledger)[4:] == ["spend", "saved"]
+    assert "exactly what this analysis alone costs" in session.said()
+    assert sum(spent(ledger)) == Decimal(repr(common.options[1].pcost))
+    assert f"{spent(ledger)[0]:f} + {spent(ledger)[1]:f}" in session.said()
+    stored = stepwise.resume(ledger, stepwise.look_key(common, dataset="office")).finished
+    for one in (session, other, ready(ledger, records)):
+        pd.testing.assert_frame_equal(one.app.dataframe[-1].value, stored.answers(0))
+    assert len(kinds(ledger)) == 6
+    session.set(coarse_again_1=True)
+    assert "Attempt 2 draws new noise" in session.said()
+
+
+def test_a_new_session_finishes_what_another_began(ledger: Ledger, records: Path) -> None:
+    looked(ledger, records, snr=7.0)
+    # the next day: no analyses are chosen, and the rule on the page is another one
+    for job in list(work._JOBS):
+        work.forget(job)
+    session = Session().go("coarse").set(coarse_step=EARLIER, ledger_path=str(ledger.path))
+    assert "1-way or 2-way; waits for a decision" in " ".join(session.app.selectbox(key="coarse_open_1").options)
+    assert "share 0.5, ratio 7, safety margin 3" in session.said()
+    assert "above 7 standard errors" in session.said()
+    decided(session)
+    (note,) = (row for row in Ledger(ledger.path).rows() if row.kind == "note:decision")
+    assert '"snr": 7.0' in note.note
+    assert "waits for the rest" in " ".join(session.app.selectbox(key="coarse_open_1").options)
+    again = Session().go("coarse").set(coarse_step=EARLIER, ledger_path=str(ledger.path))
+    finished(again.set(records_path=str(records)))
+    assert "exactly what this analysis alone costs" in again.said()
+    assert "decided, finished" in " ".join(again.app.selectbox(key="coarse_open_1").options)
+    assert kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
+
+
+def test_nobody_overrides_the_rule_without_name_and_reason(ledger: Ledger, records: Path) -> None:
+    session = looked(ledger, records)
+    session.run(radio(session).set_value("1-way"))
+    assert button(session, "coarse_record_").disabled
+    override(session, "1-way", " ", "x")
+    assert button(session, "coarse_record_").disabled
+    decided(override(session, "1-way", "A. Reader", "totals matter most"))
+    assert "'1-way' was decided by A. Reader, against the rule (totals matter most)" in session.said()
+    finished(session)
+    assert "Finished with '1-way'" in session.said()
+    assert sum(spent(ledger)) == Decimal(repr(common_of().options[0].pcost))
+
+
+def test_a_stop_can_be_followed_by_an_option(ledger: Ledger, records: Path) -> None:
+    session = looked(ledger, records, snr=1e4)
+    assert "Stop: at most" in session.said()
+    decided(session)
+    assert "To stop was decided, as the rule says" in session.said()
+    assert "The look above is the release" in session.said()
+    assert len(spent(ledger)) == 1
+    assert "coarse_finish" not in [b.key for b in session.app.button]
+    decided(override(session, "2-way", "A. Reader", "asked for"))
+    assert "'2-way' was decided by A. Reader" in session.said()
+    finished(session)
+    assert kinds(ledger) == ["spend", "saved", "note:rule", *["note:decision"] * 2, "spend", "saved"]
+
+
+def test_records_that_do_not_fit_spend_nothing(ledger: Ledger, records: Path) -> None:
+    good = records.read_bytes()
+    records.write_text("a,b\n1,2\n", encoding="utf-8")
+    session = looked(ledger, records)
+    assert "Look:" in session.errors()
+    assert kinds(ledger) == []
+    records.write_bytes(good)
+    wait(session.set(coarse_confirmation="office").press("coarse_look"))
+    decided(session)
+    records.unlink()
+    finished(session)
+    assert "The rest:" in session.errors()
+    assert len(spent(ledger)) == 1
+    records.write_bytes(good)
+    finished(session)
+    assert len(spent(ledger)) == 2
+
+
+def test_a_lost_look_and_a_lost_rest_are_told(ledger: Ledger, records: Path) -> None:
+    common = common_of()
+    key = stepwise.look_key(common, dataset="office")
+    ledger.spend(dataset="office", key=key, pcost=common.look.budget.pcost, plan_hash=f"look:{common.hash}")
+    session = ready(ledger, records)
+    assert "no result was saved" in session.errors()
+    session.set(coarse_again_1=True, coarse_confirmation="office")
+    wait(session.press("coarse_look"))
+    decided(session)
+    (second,) = [k for k in stepwise.looks(ledger, "office") if k != key]
+    rest = stepwise._rest_key(common, 1, second, 1)
+    ledger.spend(dataset="office", key=rest, pcost=common.residuals[1].spend, plan_hash=f"rest1:{common.hash}")
+    session.run(session.app)
+    assert "its result was never saved (attempts 1)" in session.errors()
+    assert "coarse_finish" not in [b.key for b in session.app.button]
+
+
+def test_looking_closer_leads_to_the_next_choice(ledger: Ledger, tmp_path: Path) -> None:
+    census = Schema.from_json(demo_data.schemas()["census"].read_bytes())
+    place = tmp_path / "census.csv"
+    synthetic(census, 20_000, seed=5).to_csv(place, index=False)
+    session = opened(0.9).set(coarse_kind=choose.CENSUS, coarse_snr=20.0)
+    session.set(coarse_step=LOOK, ledger_path=str(ledger.path)).set(
+        records_path=str(place), coarse_confirmation="office"
+    )
+    wait(session.press("coarse_look"))
+    assert "look closer: at least" in session.said()
+    for number in (2, 3):
+        finished(decided(session))
+        assert "look closer was decided" not in session.errors()
+        assert any(f"number {number}" in s.value for s in session.app.subheader)
+    finished(decided(session))
+    assert "Spent in 4 steps" in session.said()
+    assert "exactly what this analysis alone costs" in session.said()
+    finest = analyses.census_ages(census)["Age23"]
+    assert sum(spent(ledger)) == Decimal(repr(plan(finest, Budget(pcost=0.9)).pcost))
+    session.set(coarse_step=EARLIER)
+    (line,) = session.app.selectbox(key="coarse_open_1").options
+    assert "Total or Age4 or Age9 or Age23" in line
+    assert "decided, finished" in line
+
+
+def test_work_that_spends_is_marked(ledger: Ledger, records: Path) -> None:
+    looked(ledger, records)
+    key = stepwise.look_key(common_of(), dataset="office")
+    assert work.find(coarse_stored.look_job(ledger, key)).spends

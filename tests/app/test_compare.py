@@ -1,0 +1,302 @@
+"""Compare page through changes of state, without a browser: every view, its Python, a toy mechanism, other budgets."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import psutil
+import pytest
+
+from engine import Budget, Plan, Workload, plan
+from engine.errors import NotApplicable
+from engine.insight import comparison, variants
+from engine.mechanisms import Forecast, known
+from engine.mechanisms.base import Limits, Mechanism
+from engine.plans import Solved
+from engine.texts import amount
+from pages.parts.compare import run
+from pages.parts.jobs import work
+from pages.parts.shell import code
+from tests.app.test_pages import Session, demo, with_plan
+
+FEW = ["querysmasher", "wff", "identity", "laplace"]
+
+
+def waited(session: Session, ready: Callable[[], bool]) -> Session:
+    for _ in range(600):
+        session.run(session.app)
+        if ready():
+            return session
+        time.sleep(0.05)
+    raise AssertionError(session.said())
+
+
+def compared(session: Session, chosen: list[str] = FEW) -> Session:
+    """The session with a comparison that is done."""
+    session.go("compare").set(compare_chosen=chosen).press("compare_start")
+    return waited(session, lambda: "Done: the results are below" in session.said())
+
+
+@pytest.fixture(scope="module")
+def census() -> Session:
+    return compared(with_plan("census"))
+
+
+def frames(session: Session) -> list[Any]:
+    return [element.value for element in session.app.dataframe]
+
+
+def ran(session: Session) -> dict[str, Any]:
+    """What the code of the page makes when it runs."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(session.app.code[-1].value, names)
+    return names
+
+
+def test_an_empty_page_says_what_to_do() -> None:
+    session = Session().go("compare")
+    assert "nothing to compare yet" in session.said()
+    assert next(b for b in session.app.button if b.key == "next").disabled
+    session = with_plan("census").go("compare").set(compare_chosen=[])
+    assert "Choose at least one mechanism" in session.said()
+    for view in ("How errors spread", "A against B", "Strategies"):
+        assert "Press Compare above" in session.set(compare_view=view).said()
+    assert "Open a plan file" in session.set(compare_view="Two plans").said()
+
+
+def test_the_ranking_is_the_engines_and_every_variant_can_be_chosen(census: Session) -> None:
+    census.set(compare_view="Ranking")
+    offered = next(m for m in census.app.multiselect if m.key == "compare_chosen")
+    assert offered.options == list(variants())
+    found = comparison(Workload.all_ways(demo("census"), (1, 2)), Budget(pcost=1.0), FEW)
+    best = found.frame.iloc[0]
+    assert f"{best['mechanism']} is the most exact of 3 mechanisms with {amount(best['rmse'])} counts" in census.said()
+    reasons = next(f for f in frames(census) if "reason" in f)
+    assert reasons["mechanism"].tolist() == ["laplace"]
+    assert "Laplace noise" in reasons["reason"][0]
+    assert sorted(ran(census)["found"].plans) == sorted(found.plans)
+
+
+def test_a_second_look_is_there_at_once(census: Session) -> None:
+    again = with_plan("census").go("compare").set(compare_chosen=FEW)
+    assert "Done: the results are below" in again.said()
+    # another choice keeps what there is on screen until it is compared
+    assert "the results of the choice before" in again.set(compare_chosen=FEW[:2]).said()
+    assert "is the most exact of 3 mechanisms" in again.said()
+    fresh = with_plan("census").go("compare").set(compare_chosen=FEW[:2])
+    assert "the most exact" not in fresh.said()
+
+
+def test_a_mechanism_goes_into_the_studio_with_its_options(census: Session) -> None:
+    census.set(compare_view="Ranking")
+    assert next(b for b in census.app.button if b.key == "use_querysmasher").disabled
+    census.press("use_wff")
+    assert census.studio.mechanism == "wff"
+    assert next(b for b in census.app.button if b.key == "use_wff").disabled
+    assert census.press("undo").studio.mechanism == "querysmasher"
+    version = census.app.session_state["history"].version
+    assert version > 0
+
+
+def test_distributions(census: Session) -> None:
+    census.set(compare_view="How errors spread", spread_of=["wff", "identity"])
+    assert "95% are within" in census.said()
+    assert "wff" in census.app.code[-1].value
+    assert set(ran(census)["plans"]) == {"wff", "identity"}
+    assert "Choose at least one mechanism to draw" in census.set(spread_of=[]).said()
+
+
+def test_one_against_another(census: Session) -> None:
+    census.set(compare_view="A against B", pair_a="identity", pair_b="wff")
+    metrics = census.metrics()
+    asked = Workload.all_ways(demo("census"), (1, 2))
+    one, other = (plan(asked, Budget(pcost=1.0), name) for name in ("identity", "wff"))
+    worse = worst = 0.0
+    for i in range(len(asked.groups)):
+        ratio = (one.variances(i) / other.variances(i)) ** 0.5
+        worse += float((ratio > 1.000001).sum())
+        worst = max(worst, float(ratio.max()))
+    assert metrics["Queries less exact under A"] == f"{worse / asked.queries:.1%}"
+    assert metrics["Worst ratio A / B"] == amount(worst)
+    census.set(pair_group=2).set(pair_across_2=[0])
+    assert not census.errors()
+    assert ran(census)["lost"].worst == pytest.approx(worst, rel=1e-6)
+
+
+def test_strategies(census: Session) -> None:
+    census.set(compare_view="Strategies", strategy_of="identity")
+    assert "Kronecker product of its factors" in census.said()
+    census.set(strategy_of="querysmasher")
+    assert not census.errors()
+    assert isinstance(ran(census)["made"], Plan)
+
+
+def test_two_plans(census: Session) -> None:
+    census.set(compare_view="Two plans", diff_first="querysmasher", diff_second_False="identity")
+    assert "The mechanism differs: querysmasher and identity." in census.said()
+    other = plan(Workload.all_ways(demo("census"), (1,)), Budget(pcost=4.0))
+    census.run(census.app.file_uploader(key="diff_file").upload("p.json", other.to_json().encode(), "text/plain"))
+    census.set(diff_first="the present plan", diff_second_True="the uploaded file")
+    assert "The budget differs: pcost 1 and pcost 4." in census.said()
+    assert "1 group only the first plan has." in census.said()
+    assert 'Path("plan.json")' in census.app.code[-1].value
+    census.run(census.app.file_uploader(key="diff_file").upload("p.json", b"{}", "text/plain"))
+    assert "not a plan file" in census.errors()
+    census.set(compare_view="Ranking")
+
+
+def test_published_numbers() -> None:
+    session = Session().go("compare").set(compare_view="Published numbers", book_row=4)
+    work.forget("published|4")
+    assert "has not been computed yet" in session.run(session.app).said()
+    session.press("book_start")
+    waited(session, lambda: "Ours" in session.metrics())
+    assert float(session.metrics()["Ours / paper"]) == pytest.approx(1.0, abs=2e-3)
+    table = next(f for f in frames(session) if "ours / paper" in f)
+    assert table.loc[table["workload"] == "CPS 1-way", "ours"].tolist() == pytest.approx([3.135], abs=1e-3)
+    assert ran(session)["row"].printed == 3.135
+
+
+def test_cancelling_ends_every_process() -> None:
+    asked = Workload.all_ways(demo("adult"), (1, 2, 3))
+    job = work.start("slow", slow, asked.to_json(), gentle=True)
+    for _ in range(400):
+        if job.text.startswith("Comparing: querysmasher") and workers():
+            break
+        time.sleep(0.05)
+    assert workers()
+    job.cancel()
+    for _ in range(400):
+        if not job.running and not workers():
+            break
+        time.sleep(0.05)
+    assert job.state == "cancelled"
+    assert not workers()
+
+
+def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:
+    session = with_plan("adult", ways=(1, 2, 3)).go("compare").set(compare_chosen=["querysmasher (centers=tuned)"])
+    session.press("compare_start").press("Cancel")
+    waited(session, lambda: "cancelled" in session.said())
+    assert not next(b for b in session.app.button if b.key == "compare_start").disabled
+    assert "the most exact" not in session.said()
+
+
+def test_a_choice_of_ones_own_is_offered_and_leaves_with_its_mechanism() -> None:
+    session = with_plan("census")
+    version = session.app.session_state["history"].version
+    session.set(**{f"option_solver_{version}": "fourier"}).go("compare")
+    own = "querysmasher (solver=fourier)"
+    compared(session, [own, "wff"]).press("use_wff").go("preview").go("compare")
+    offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
+    assert own not in offered.options
+    assert offered.value == ["wff"]
+
+
+def slow(workload: str, *, progress: Callable[[float, str], bool]) -> object:
+    choices = [("querysmasher", {"centers": "tuned"})]
+    return comparison(Workload.from_json(workload), Budget(pcost=3.0), choices, jobs=1, progress=progress)
+
+
+def workers() -> list[int]:
+    """Processes that the fork server of these tests made and that still run."""
+    servers = [p for p in psutil.Process().children() if "forkserver" in " ".join(p.cmdline())]
+    made = [child for server in servers for child in server.children()]
+    return [p.pid for p in made if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy(Mechanism):
+    """Plans nothing."""
+
+    name: ClassVar[str] = "toy"
+    title: ClassVar[str] = "Toy"
+    meaning: ClassVar[str] = "Only here to be seen."
+    variants: ClassVar[tuple[dict, ...]] = ({}, {"size": "large"})
+    choices: ClassVar[dict[str, tuple]] = {"size": ("small", "large")}
+
+    size: str = "small"
+
+    def forecast(self, workload: Workload, limits: Limits) -> Forecast:
+        return Forecast(seconds=0.5, memory=1e6, text="nothing")
+
+    def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
+        raise NotApplicable("A toy plans nothing.")
+
+    def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
+        raise NotApplicable("A toy plans nothing.")
+
+
+def test_a_new_mechanism_appears_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "MECHANISMS", (*known.MECHANISMS, Toy))
+    session = with_plan("census").go("compare")
+    offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
+    assert offered.options[-2:] == ["toy", "toy (size=large)"]
+    compared(session, ["wff", "toy (size=large)"])
+    reasons = next(f for f in frames(session) if "reason" in f)
+    assert reasons["mechanism"].tolist() == ["toy (size=large)"]
+    assert "There is no mechanism 'toy'" in reasons["reason"][0]  # the processes have their own engine
+    session.go("preview")
+    version = session.app.session_state["history"].version
+    session.set(**{f"mechanism_{version}": "toy"})
+    version = session.app.session_state["history"].version
+    session.set(**{f"option_size_{version}": "large"})
+    assert session.studio.options == {"size": "large"}
+
+
+def test_pure_epsilon_is_a_budget_of_its_own_kind() -> None:
+    session = with_plan("census")
+    session.set(budget_unit="pure epsilon")
+    assert session.studio.budget == Budget.pure(1.0)
+    assert "keeps no budget of pure epsilon" in session.errors()
+    assert session.metrics()["Privacy cost"] == "ε 1"
+    assert "pure epsilon 1" in session.said()
+    version = session.app.session_state["history"].version
+    session.set(**{"budget_pure epsilon_" + str(version): 0.5})
+    session.set(**{f"mechanism_{version}": "laplace"})
+    assert not session.errors()
+    made = plan(Workload.all_ways(demo("census"), (1, 2)), Budget.pure(0.5), "laplace")
+    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
+    assert ran(session)["made"].hash == made.hash
+    session.set(budget_unit="rho")
+    assert session.studio.budget == Budget(pcost=0.25)
+    session.press("undo")
+    assert session.studio.budget == Budget.pure(0.5)
+    assert session.app.session_state["budget_unit"] == "pure epsilon"
+    compared(session, ["laplace", "identity", "wff"])
+    assert "most exact of 2 mechanisms" in session.said()
+    assert "Budget.pure(0.5)" in session.app.code[-1].value
+
+
+def test_a_base_family_for_one_attribute() -> None:
+    session = with_plan("census")
+    session.set(**{f"mechanism_{session.app.session_state['history'].version}": "residualplanner+"})
+    version = session.app.session_state["history"].version
+    session.set(**{f"option_base_0_{version}": "range"})
+    assert session.studio.options == {"base": {"age": "range"}}
+    session.set(**{f"option_base_0_{version}": "as asked"})
+    assert session.studio.options == {}
+
+
+def test_budgets_as_python() -> None:
+    for budget in (Budget.pure(0.3), Budget.zcdp(0.1)):
+        assert eval(code.budget_text(budget), {"Budget": Budget}) == budget
+
+
+def test_every_mechanism_allows_the_choices_it_offers() -> None:
+    for mechanism in known.MECHANISMS:
+        for option, values in mechanism.choices.items():
+            assert option in mechanism.__dataclass_fields__
+            for value in values:
+                made = mechanism(**{option: {"x": value} if option == "base" else value})
+                assert made.options()[option] in (value, {"x": value})
+
+
+def test_a_plan_of_a_comparison_is_the_present_one(census: Session) -> None:
+    label, (name, options) = run.present(census.studio)
+    assert (label, name, dict(options)) == ("querysmasher", "querysmasher", {})
+    assert math.isfinite(comparison(census.studio.workload, Budget(pcost=1.0), FEW).bound)

@@ -1,0 +1,158 @@
+"""Figures say what the engine says: tables equal the plan's numbers, thinned pictures stay inside their limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import Attribute, Budget, Plan, Schema, Workload, measure, plan
+from engine.figures import Picture
+from engine.figures import errors as error_figures
+from engine.figures import release as figures
+from engine.figures.choice import MAX_SIDE
+from engine.figures.questions import MAX_ROWS
+from engine.insight import ask, spread
+from engine.workload import Width
+
+SCHEMA = Schema(
+    [
+        Attribute.numeric("age", [0, 18, 65, 90, 120]),
+        Attribute.categorical("sex", ["F", "<b>M</b>"]),
+        Attribute.of_size("code", 6),
+        Attribute.of_size("hour", 5),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def made() -> Plan:
+    workload = (
+        Workload.all_ways(SCHEMA, ways=(1, 2, 3))
+        .add((), "total")
+        .add(("code",), "range")
+        .add(("hour",), "circular")
+        .add(("code", "hour"), "affine")
+        .add(("code", "sex"), {"code": "range", "sex": "marginal"}, weight=3.0)
+        .add(("code",), Width(2))
+    )
+    return plan(workload, Budget(pcost=0.5))
+
+
+def checked(picture: Picture) -> Picture:
+    assert picture.title
+    assert picture.alt
+    assert len(picture.table)
+    assert picture.figure.to_json()
+    return picture
+
+
+def test_errors_of_every_group_are_the_plans(made: Plan) -> None:
+    for i, group in enumerate(made.workload.groups):
+        stds = np.sqrt(made.variances(i))
+        if len(group.parts) > 2:
+            picture = checked(error_figures.error_picture(made, i, (0, 2), [0, 1, 0]))
+            shape = [p.count for p in group.parts]
+            expected = stds.reshape(shape)[:, 1, :].ravel()
+        else:
+            picture, expected = checked(error_figures.error_picture(made, i)), stds
+        np.testing.assert_allclose(picture.table["standard error"], expected, rtol=1e-12)
+
+
+def test_one_part_of_a_group_with_ranges(made: Plan) -> None:
+    number = next(i for i, g in enumerate(made.workload.groups) if g.weight == 3.0)
+    picture = checked(error_figures.error_picture(made, number, (0,), [0, 1]))
+    np.testing.assert_allclose(picture.table["standard error"], np.sqrt(made.variances(number)).reshape(-1, 2)[:, 1])
+    assert "sex = " in picture.title
+
+
+def test_the_spread_counts_every_query(made: Plan) -> None:
+    stds = np.concatenate([np.sqrt(made.variances(i)) for i in range(len(made.workload.groups))])
+    for tolerance in (0.001, float(np.median(stds)), float(stds.max()), 1e6):
+        share = (stds <= tolerance).mean()
+        assert checked(error_figures.spread_picture(made, tolerance)).alt.startswith(f"{share:.1%} of")
+    table = error_figures.spread_picture(made, 1.0).table
+    assert table["standard error at most"].iloc[-1] == stds.max()
+    assert table["standard error at most"].iloc[2] == pytest.approx(np.quantile(stds, 0.5, method="inverted_cdf"))
+
+
+def test_a_sampled_spread_is_close(made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Schema([Attribute.of_size(c, 30) for c in "abc"])
+    large = plan(Workload.all_ways(schema, ways=(1, 2, 3)), Budget(pcost=1.0))
+    stds = np.sort(np.concatenate([np.sqrt(large.variances(i)) for i in range(len(large.workload.groups))]))
+    monkeypatch.setattr(spread, "EXACT_QUERIES", 1000)
+    monkeypatch.setattr(spread, "SAMPLE", 4000)
+    spread.spread.cache_clear()
+    table = error_figures.spread_picture(large, 1.0).table
+    exact = np.quantile(stds, [0.05, 0.25, 0.5, 0.75, 0.95])
+    np.testing.assert_allclose(table["standard error at most"][:5], exact, rtol=0.01)
+    spread.spread.cache_clear()
+
+
+def test_tables_of_plan_and_workload(made: Plan) -> None:
+    table = figures.group_table(made)
+    assert table["queries"].sum() == made.workload.queries
+    assert ask.workload_table(made.workload)["queries"].sum() == made.workload.queries
+    assert table["attributes"].iloc[-6] == "(total)"
+    cells = {frozenset(g.attributes) for g in made.workload.groups}
+    assert ask.counted_cells(made.workload) == sum(SCHEMA.cells(names) for names in cells)
+
+
+def test_the_budget_is_shared_out_whole(made: Plan) -> None:
+    assert checked(figures.budget_picture(made)).table["share"].sum() == pytest.approx(1.0)
+
+
+def test_family_pictures_show_the_rows(made: Plan) -> None:
+    for group in made.workload.groups:
+        for part, asked in enumerate(group.parts):
+            picture = checked(figures.family_picture(SCHEMA, group, part, asked.count - 1))
+            drawn = picture.figure.data[0].z
+            rows = asked.family.rows(asked.sizes)
+            expected = rows[-1].reshape(asked.sizes) if len(asked.axes) == 2 else rows
+            np.testing.assert_array_equal(drawn, expected)
+
+
+def test_large_pictures_are_thinned_and_say_so() -> None:
+    schema = Schema([Attribute.of_size("x", 530), Attribute.of_size("y", 520)])
+    asked = Workload(schema).add(("x", "y"), "marginal").add(("x",), "marginal").add(("y",), "range")
+    large = plan(asked, Budget(pcost=1.0), solver="fourier")
+    for number, side in ((0, MAX_SIDE), (2, MAX_SIDE)):
+        picture = error_figures.error_picture(large, number)
+        assert np.shape(picture.figure.data[0].z) == (side, side)
+        assert "evenly spaced" in picture.note
+    picture = figures.family_picture(schema, asked.groups[1])
+    assert np.shape(picture.figure.data[0].z) == (MAX_ROWS, MAX_SIDE)
+    assert "evenly spaced" in picture.note
+
+
+def test_labels_cannot_be_markup(made: Plan) -> None:
+    number = next(i for i, g in enumerate(made.workload.groups) if g.attributes == ("sex",))
+    assert "<b>" not in error_figures.error_picture(made, number).figure.to_json().replace("\\u003c", "<")
+
+
+def test_queries_of_ones_own(made: Plan) -> None:
+    box = ask.box_query(SCHEMA, {"code": [2, 3, 4], "sex": [0]})
+    assert box.text == "code in 2..4 and sex = F"
+    written = ask.written_query(SCHEMA, ["code", "sex"], "code >= 2 and code <= 4 and sex == 'F'")
+    np.testing.assert_array_equal(box.tensor, written.tensor)
+    assert made.variance_of(box.attributes, box.tensor) > 0
+    assert ask.box_query(SCHEMA, {}).text == "all records"
+    assert ask.box_query(SCHEMA, {"sex": []}).tensor.sum() == 0
+
+
+def test_the_truth_of_a_rehearsal(made: Plan) -> None:
+    records = pd.DataFrame({"age": [3, 20, 70], "sex": ["F", "F", "<b>M</b>"], "code": [0, 1, 5], "hour": [0, 0, 4]})
+    found = measure(made, records, rehearsal=True)
+    number = next(i for i, g in enumerate(made.workload.groups) if g.attributes == ("sex", "code"))
+    table = ask.with_truth(found.answers(number, 2, 9), made, number, 2, records)
+    assert table["truth"].tolist() == [2, 2, 2, 2, 0, 0, 0]
+    picture = checked(figures.answers_picture(table, rehearsal=True))
+    assert [a.text for a in picture.figure.layout.annotations] == ["REHEARSAL"]
+    assert not checked(figures.answers_picture(found.answers(number), rehearsal=False)).figure.layout.annotations
+
+
+@pytest.mark.parametrize(("asked", "words"), [(0.25, "0.25 will be left"), (2.0, "more than what is left")])
+def test_spending(asked: float, words: str) -> None:
+    picture = checked(figures.spending_picture(1.0, 0.5, asked))
+    assert words in picture.alt
+    assert picture.figure.data[1].name.startswith(f"this release: {asked:g}")

@@ -1,0 +1,207 @@
+"""Parts of the pages that need no browser: state, schema table, address, Python code, matrix files, house rules."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+import demo_data
+from engine import Attribute, Budget, Schema, Workload, plan
+from engine.errors import PlanError, SchemaError, WorkloadError
+from engine.workload import Custom, Random, Width, read_matrix
+from pages.parts.shell import code, link
+from pages.parts.shell.state import History, Studio, fitted, renamed
+from pages.parts.shell.words import plain
+from pages.parts.workload import schema_table
+from pages.parts.workload.family_form import FORMS, SINGLE
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE_FILES = [ROOT / "app.py", *sorted((ROOT / "pages").rglob("*.py"))]
+SCHEMA = Schema(
+    [
+        Attribute.numeric("age", [0, 18, 65, 120]),
+        Attribute.categorical("sex", ["F", "M"], other="X"),
+        Attribute.of_size("code", 4),
+        Attribute.of_size("rank", 3),
+    ]
+)
+
+
+def studio(pcost: float = 1.0) -> Studio:
+    workload = (
+        Workload.all_ways(SCHEMA, ways=(1, 2))
+        .add(("age", "sex"), {"age": "range", "sex": "marginal"}, weight=2.5)
+        .add(("code", "rank"), "affine")
+        .add(("code",), Width(2))
+        .add(("code", "rank"), Random(p=0.5, count=3, seed=1))
+        .add(("age", "sex"), Custom(predicates=["age >= 18 and sex == 'F'"]))
+        .add(("rank",), Custom(matrix=[[1, 0, -1]]))
+        .add((), "total")
+    )
+    return Studio(workload=workload, budget=Budget(pcost=pcost))
+
+
+def test_undo_and_redo_bring_back_the_same_bytes() -> None:
+    steps = [Studio(workload=Workload(SCHEMA), budget=Budget(pcost=float(k))) for k in range(1, 40)]
+    history = History()
+    for step in steps:
+        history = history.push(step, redraw=False)
+    seen = [history.present.to_json()]
+    while history.past:
+        history = history.undo()
+        seen.append(history.present.to_json())
+    assert seen == [s.to_json() for s in reversed([Studio(), *steps])]
+    for step in steps:
+        history = history.redo()
+        assert history.present.to_json() == step.to_json()
+    assert history.redo() is history
+
+
+def test_a_step_that_changes_nothing_is_none_and_a_new_step_drops_the_future() -> None:
+    history = History().push(studio(), redraw=False)
+    assert history.push(studio(), redraw=True) is history
+    back = history.undo().push(studio(pcost=3.0), redraw=False)
+    assert back.future == ()
+
+
+def test_states_survive_text_and_address() -> None:
+    here = studio(pcost=0.3)
+    assert Studio.from_json(here.to_json()).to_json() == here.to_json()
+    assert link.unpacked(link.packed(here)).to_json() == here.to_json()
+
+
+@pytest.mark.parametrize("text", ["", "x", "%%%", "eJwDAAAAAAE=", link.packed(Studio())[:-6]])
+def test_damaged_addresses_are_refused_by_name(text: str) -> None:
+    with pytest.raises(PlanError):
+        link.unpacked(text)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"question": 3, "budget": 1}', "[" * 100_000])
+def test_damaged_states_are_refused_by_name(text: str) -> None:
+    with pytest.raises(PlanError):
+        Studio.from_json(text)
+
+
+def test_groups_follow_a_renamed_attribute_and_misfits_are_named() -> None:
+    new = Schema([Attribute.numeric("years", [0, 18, 65, 120]), *SCHEMA.attributes[1:]])
+    assert renamed(SCHEMA, new) == {"age": "years"}
+    kept, lost = fitted(Workload.all_ways(SCHEMA, ways=(1, 2)), new)
+    assert len(kept.groups) == 10
+    assert lost == ()
+    assert kept.groups[4].attributes == ("years", "sex")
+    smaller = Schema([Attribute.categorical("code", ["a", "b"]), Attribute.of_size("rank", 3)])
+    kept, lost = fitted(studio().workload, smaller)
+    assert [g.attributes for g in kept.groups] == [("rank",), ("code", "rank"), ("rank",), ()]
+    assert len(lost) + len(kept.groups) == len(studio().workload.groups)
+
+
+@pytest.mark.parametrize("name", [*demo_data.schemas()])
+def test_the_schema_table_gives_the_schema_back(name: str) -> None:
+    schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
+    assert schema_table.edited(schema, {}) == schema
+
+
+def test_edits_of_the_schema_table() -> None:
+    edits = {
+        "edited_rows": {0: {"name": "years"}, "1": {"labels": "F|M|X|D"}},
+        "added_rows": [{"name": "town", "kind": "numeric", "size": "7"}, {"kind": "categorical"}],
+        "deleted_rows": [2],
+    }
+    found = schema_table.edited(SCHEMA, edits)
+    assert found.names == ("years", "sex", "rank", "town")
+    assert found.sizes(found) == (3, 4, 3, 7)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"edited_rows": {0: {"name": "sex"}}},
+        {"edited_rows": {0: {"name": None}}},
+        {"edited_rows": {0: {"edges": "3|2|1"}}},
+        {"edited_rows": {2: {"size": "many"}}},
+        {"added_rows": [{"name": "half"}]},
+        {"deleted_rows": [0, 1, 2, 3]},
+    ],
+)
+def test_edits_that_make_no_schema_are_refused_by_name(edits: dict) -> None:
+    with pytest.raises(SchemaError):
+        schema_table.edited(SCHEMA, edits)
+
+
+@pytest.mark.parametrize("text", ["", "a,b", "1:2", "1:2:0", "5:1:1", "0:1:0.3", "0:1e9:1e-9", "nan:1:1"])
+def test_edges_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(SchemaError):
+        Attribute.numeric("x", schema_table.edge_numbers(text))
+
+
+@pytest.mark.parametrize("content", [b"", b"1,2\n3\n", b"a,b\n", b"\xff\xfe\x00", b"1,,2\n", b'"' * 50])
+def test_matrix_files_that_are_none(content: bytes) -> None:
+    with pytest.raises(WorkloadError):
+        read_matrix(content)
+
+
+def test_families_with_parameters_have_a_form() -> None:
+    from engine import FAMILIES
+
+    needs = {f.name for f in FAMILIES if f.name not in ("affine", "abs") and (f.name not in SINGLE or f is Width)}
+    assert needs == set(FORMS)
+
+
+@pytest.mark.parametrize("demo", [None, "cps"])
+def test_the_python_code_makes_the_same_plan(demo: str | None) -> None:
+    if demo is None:
+        here = studio(pcost=0.7)
+    else:
+        schema = Schema.from_json(demo_data.schemas()[demo].read_bytes())
+        here = Studio(workload=Workload.all_ways(schema, ways=(1, 3)), budget=Budget.approx(1.0, 1e-6))
+        assert "all_ways(schema, ways=(1, 3))" in code.plan_code(here)
+    names: dict = {}
+    exec(code.plan_code(here), names)
+    assert names["made"].hash == plan(here.workload, here.budget).hash
+
+
+def test_the_rehearsal_code_runs(capsys: pytest.CaptureFixture) -> None:
+    exec(code.rehearsal_code(studio(), rows=50, seed=3), {})
+    assert "answer" in capsys.readouterr().out
+
+
+def test_long_code_reads_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = Schema([Attribute.of_size(f"a{i}", 2) for i in range(60)])
+    workload = Workload(wide)
+    for i in range(59):
+        workload = workload.add((f"a{i}", f"a{i + 1}"))
+    monkeypatch.chdir(tmp_path)
+    Path("workload.json").write_text(workload.to_json(), encoding="utf-8")
+    names: dict = {}
+    exec(code.workload_script(Studio(workload=workload)).text(), names)
+    assert names["workload"] == workload
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "pages" / "parts").glob("*.py")), ids=lambda f: f.stem)
+def test_examples_in_docstrings(file: Path) -> None:
+    assert doctest.testmod(importlib.import_module(f"pages.parts.{file.stem}")).failed == 0
+
+
+def test_names_cannot_be_markup() -> None:
+    assert plain("![x](y) <b>") == "\\!\\[x\\]\\(y\\) \\<b\\>"
+    assert "http://" not in plain("http://example.com").replace("\\", "")
+
+
+@pytest.mark.parametrize("file", PAGE_FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_house_rules(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    modules = {n.name for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names}
+    modules |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not {m.split(".")[0] for m in modules} & {"numpy", "scipy", "pandas", "plotly", "pickle"}
+    handlers = [node.type for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]
+    assert not [
+        h for h in handlers if h is None or (isinstance(h, ast.Name) and h.id in ("Exception", "BaseException"))
+    ]
+    for banned in (":material/", "cache_data", "unsafe_allow_html", "st.html", "components"):
+        assert banned not in text
+    assert len(text.splitlines()) <= 250

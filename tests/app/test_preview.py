@@ -1,0 +1,173 @@
+"""The deeper views of the Preview page through changes of state: targets, what-ifs, probes, and the best possible."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from engine import Budget, Schema, Workload, plan
+from engine.insight import fitness, worst_group
+from engine.texts import amount, cost
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
+from tests.app.test_pages import Session, demo, expected, with_plan
+
+
+def opened(workload: Workload, **fields: object) -> Session:
+    """A session on the Preview page with this workload."""
+    return Session(plan=link.packed(Studio(workload=workload, **fields))).go("preview")
+
+
+@pytest.fixture
+def session() -> Session:
+    return opened(Workload.all_ways(demo("cps"), (1, 2)))
+
+
+def pcost_shown(session: Session) -> float:
+    return session.app.number_input(key=f"budget_pcost_{session.app.session_state['history'].version}").value
+
+
+def test_a_target_gives_a_budget_and_undo_takes_it_back(session: Session) -> None:
+    made = expected()
+    session.set(view="How many are good enough", tolerance=4.0, tolerance_share=0.95)
+    found = fitness.budget_for_error(made, 4.0, 0.95)
+    assert f"pcost **{cost(found.pcost)}**" in session.said()
+    assert fitness.within_text(made, 4.0) in session.said()
+    session.press("use_budget_share")
+    assert session.studio.budget == found
+    assert pcost_shown(session) == pytest.approx(found.pcost)
+    again = plan(made.workload, found)
+    assert session.metrics()["Typical error (counts)"] == amount(again.rmse)
+    assert fitness.share_within(again, 4.0) >= 0.95
+    assert session.app.number_input(key="tolerance").value == 4.0  # the target stays while the plan changes
+    assert fitness.within_text(again, 4.0) in session.said()
+    session.press("undo")
+    assert session.studio.budget == Budget(pcost=1.0)
+    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
+
+
+def test_a_tolerance_for_the_interval_is_stricter(session: Session) -> None:
+    made = expected()
+    session.set(view="How many are good enough", tolerance=10.0, tolerance_is="95% interval", tolerance_share=1.0)
+    error = fitness.error_for(made, 10.0)
+    assert error == pytest.approx(10 / 1.959964)
+    assert fitness.within_text(made, error) in session.said()
+    assert "To bring every query within it" in session.said()
+    session.press("use_budget_share")
+    again = plan(made.workload, session.studio.budget)
+    assert 1.959964 * math.sqrt(again.max_variance) <= 10.0
+
+
+def test_a_target_out_of_reach_is_told_in_words() -> None:
+    asked = Workload(demo("census")).add("sex").add("age", "marginal", weight=0.0)
+    session = opened(asked).set(view="How many are good enough")
+    assert "can be answered at all" in session.errors()
+    assert not any(b.key == "use_budget_share" for b in session.app.button)
+    session.set(view="Why bad?")
+    assert "cannot be answered" in session.errors()
+
+
+def test_why_a_group_is_bad(session: Session) -> None:
+    made = expected()
+    session.set(view="Why bad?")
+    worst = worst_group(made)
+    assert session.app.selectbox(key="why_group").value == worst
+    session.set(why_group=3, why_what="Its least exact query")
+    variances = made.variances(3)
+    assert f"Query {variances.argmax()}:" in session.said()
+    assert f"Standard error {amount(math.sqrt(variances.max()))} counts" in session.said()
+    session.set(why_what="One query by number", why_query_3=2)
+    assert made.workload.describe_in_group(3, 2) in session.said()
+    assert not session.errors()
+
+
+@pytest.mark.parametrize("name", ["weight", "coarser", "drop", "budget"])
+def test_a_change_is_tried_kept_and_undone(session: Session, name: str) -> None:
+    before = session.studio.to_json()
+    session.set(view="Why bad?", why_group=3, why_attribute_3="age").press(f"what_if_{name}")
+    assert session.studio.to_json() == before
+    assert "What if:" in session.said()
+    frame = session.app.dataframe[-1].value.set_index("errors in counts")
+    assert frame["before"].iloc[0] == pytest.approx(expected().rmse)
+    after = float(frame["after"].iloc[0])
+    session.press("what_if_keep")
+    assert session.metrics()["Typical error (counts)"] == amount(after)
+    assert not any(b.key == "what_if_keep" for b in session.app.button)
+    studio = session.studio
+    weights = [g.weight for g in studio.workload.groups]
+    assert {
+        "weight": weights[3] == 4.0,
+        "coarser": studio.schema["age"].size == 25,
+        "drop": len(weights) == 5,
+        "budget": studio.budget == Budget(pcost=2.0),
+    }[name]
+    session.press("undo")
+    assert session.studio.to_json() == before
+
+
+def test_a_change_that_does_not_apply_says_why_and_one_can_be_forgotten(session: Session) -> None:
+    session.set(view="Why bad?").press("what_if_drop").press("what_if_forget")
+    assert "What if:" not in session.said()
+    session.press("what_if_drop").press("what_if_keep").press("what_if_drop")
+    assert "would ask nothing" in session.errors()
+    assert "What if:" not in session.said()
+    version = session.app.session_state["history"].version
+    session.set(**{f"mechanism_{version}": "residualplanner+"}).press("what_if_tuned")
+    assert "no centers to tune" in session.errors()
+
+
+def test_a_slow_change_is_planned_in_a_worker() -> None:
+    asked = Workload(Schema.from_json('{"x": 40, "y": 30}')).add(("x", "y"), "prefix").add("x", "range")
+    session = opened(asked).set(view="Why bad?").press("what_if_tuned")
+    for _ in range(300):
+        if any(b.key == "what_if_keep" for b in session.app.button):
+            break
+        time.sleep(0.2)
+        session.run(session.app)
+    session.press("what_if_keep")
+    assert session.studio.options == {"centers": "tuned"}
+
+
+def test_a_change_is_dropped_when_the_request_changes(session: Session) -> None:
+    session.set(view="Why bad?").press("what_if_budget")
+    session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 3.0})
+    assert "What if:" not in session.said()
+
+
+def test_a_probe_is_drawn_and_its_budget_used() -> None:
+    session, made = with_plan("survey"), expected("survey")
+    session.set(view="One query of your own", probe_how="Draw on the domain", range_names_10=["age"])
+    session.run(session.app.select_slider(key="range_age_82_0").set_range(10, 20))
+    tensor = [float(10 <= i <= 20) for i in range(82)]
+    error = made.variance_of(("age",), tensor) ** 0.5
+    assert session.metrics()["Standard error"] == f"{amount(error)} counts"
+    session.set(probe_wanted=3.0).press("use_budget_probe")
+    again = plan(made.workload, session.studio.budget)
+    reached = 1.959964 * again.variance_of(("age",), tensor) ** 0.5
+    assert reached == pytest.approx(3.0, rel=1e-6)
+    assert session.metrics()["95% interval"] == "answer ± 3.00 counts"
+    assert session.press("undo").studio.budget == Budget(pcost=1.0)
+
+
+def test_a_probe_that_counts_nothing_needs_no_budget(session: Session) -> None:
+    session.set(view="One query of your own", probe_names=["sex"], probe_sex=[])
+    assert "without any noise" in session.said()
+    assert not session.errors()
+
+
+def test_the_distance_to_the_best_is_found_once_and_told_beside_the_certificate() -> None:
+    asked = Workload(demo("survey")).add("vote").add("education").add(("vote", "education"))
+    session = opened(asked).set(view="The limit")
+    for _ in range(200):
+        if "any matrix mechanism could reach" in session.said():
+            break
+        time.sleep(0.1)
+        session.run(session.app)
+    made = plan(asked, Budget(pcost=1.0))
+    words = fitness.bound_text(made, fitness.mechanism_bound(asked))
+    assert words in session.said()
+    session.set(view="Groups")
+    assert words in session.said()  # now known, it stands beside the certificate
+    assert "any matrix mechanism" not in with_plan().said()

@@ -1,0 +1,280 @@
+"""The Release page: rehearsal, ledger, confirmation, one draw per key, results; in the app without a browser."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import demo_data
+from engine import Budget, load_plan
+from engine.release import Ledger, load_measurement
+from pages.parts.jobs import tasks, work
+from pages.parts.shell import link
+from tests.app.test_pages import Session, expected, with_plan
+
+SURVEY = str(demo_data.tables()["survey"])
+
+
+def wait(session: Session) -> Session:
+    """Run the page until no work goes on."""
+    for _ in range(300):
+        session.run(session.app)
+        if not any((b.key or "").startswith("cancel_") for b in session.app.button):
+            return session
+        time.sleep(0.1)
+    raise AssertionError("the work never ended")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    made = Ledger.create(tmp_path / "budget.ledger")
+    made.add_dataset("survey", total=Budget(pcost=2.5))
+    return made
+
+
+def ready(ledger: Ledger, records: str = SURVEY) -> Session:
+    """A session that only has to confirm."""
+    session = with_plan("survey", (1,)).go("release").set(step="2. Release")
+    return session.set(ledger_path=str(ledger.path), records_path=records)
+
+
+def kinds(ledger: Ledger) -> list[str]:
+    return [row.kind for row in Ledger(ledger.path).rows()]
+
+
+def waiting(session: Session) -> bool:
+    return next(b for b in session.app.button if b.key == "release").disabled
+
+
+def test_a_rehearsal_shows_the_truth_and_spends_nothing() -> None:
+    session = with_plan("survey", (1,)).go("release")
+    assert "Nothing rehearsed yet" in session.said()
+    wait(session.set(rows=500).press("rehearse"))
+    assert "REHEARSAL on simulated records" in session.said()
+    table = session.app.dataframe[0].value
+    assert list(table) == ["query", "answer", "std", "low", "high", "truth"]
+    records = tasks.synthetic(session.studio.schema, 500, 1)
+    assert table["truth"].iloc[-1] == (records["age"] < 100).sum()
+    assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
+    session.set(rehearsal_view="Ask something else", rehearsal_ask_names=["vote"])
+    assert "(rehearsal)" in session.said()
+    session.set(rehearsal_together="minus", rehearsal_other_names=["vote"])
+    assert ") minus (" in session.said()
+    assert next(m.value for m in session.app.metric if m.label == "Standard error").startswith("0")
+    session.set(rehearsal_view="Do the intervals hold?", coverage_rehearsals=20).press("coverage_start")
+    wait(session)
+    assert "In 20 rehearsals" in session.said()
+    session.set(rehearsal_view="Download")
+    assert "rehearsal=True" in session.app.code[-1].value
+    session.set(rows=501)
+    assert "Nothing rehearsed yet" in session.said()
+
+
+def test_a_ledger_and_a_dataset_are_made_by_hand(tmp_path: Path) -> None:
+    place = tmp_path / "new.ledger"
+    session = with_plan("survey", (1,)).go("release").set(step="2. Release", ledger_path=str(place))
+    assert "There is no ledger here" in session.said()
+    assert not place.exists()
+    session.press("create_ledger")
+    assert "Declare the dataset" in session.said()
+    session.set(dataset_name="a", dataset_total=0.0).press("declare")
+    assert "pcost was given as 0.0" in session.errors()
+    session.set(dataset_total=0.5).press("declare")
+    assert not session.errors()
+    assert Ledger(place).status("a").total == 0.5
+    assert "0 of 0.5 pcost spent" in next(p.text for p in session.app.get("progress"))
+    assert "has 0.5 pcost left" in session.said()
+    session.set(dataset_name="A", dataset_total=9.0).press("declare")
+    assert "already" in session.errors()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a ledger", b"SQLite format 3\x00" + b"\x00" * 4000])
+def test_a_damaged_ledger_is_never_a_fresh_budget(tmp_path: Path, content: bytes) -> None:
+    place = tmp_path / "bad.ledger"
+    place.write_bytes(content)
+    session = with_plan("survey", (1,)).go("release").set(step="2. Release", ledger_path=str(place))
+    assert session.errors()
+    assert not any(b.key in ("release", "create_ledger", "declare") for b in session.app.button)
+    assert place.read_bytes() == content
+
+
+def test_the_release_waits_for_the_typed_name(ledger: Ledger) -> None:
+    session = ready(ledger, records="")
+    assert waiting(session)
+    assert "choose the records first" in session.said()
+    session.set(records_path=SURVEY)
+    for typed in ("", "Survey", "surve"):
+        session.set(confirmation=typed)
+        assert waiting(session)
+        assert "type the dataset's name exactly" in session.said()
+    assert not waiting(session.set(confirmation="survey"))
+    assert kinds(ledger) == ["ledger", "dataset"]
+
+
+def test_one_release_however_often_it_is_asked_for(ledger: Ledger) -> None:
+    session = ready(ledger).set(confirmation="survey")
+    other = ready(ledger).set(confirmation="survey")
+    session.press("release")
+    other.press("release")
+    wait(session)
+    wait(other)
+    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+    assert "Released for survey" in session.said()
+    assert "Rows read 944 = counted 944 + left out 0" in session.said()
+    first = session.app.dataframe[0].value
+    for again in (other, ready(ledger)):
+        pd.testing.assert_frame_equal(again.app.dataframe[0].value, first)
+    for _ in range(3):
+        session.run(session.app)
+    pd.testing.assert_frame_equal(session.app.dataframe[0].value, first)
+    (spend,) = (row for row in Ledger(ledger.path).rows() if row.kind == "spend")
+    stored = load_measurement(ledger, spend.key)
+    pd.testing.assert_frame_equal(stored.answers(0), first)
+    assert "truth" not in first
+
+    session.set(release_result_group=4, release_result_confidence=0.9)
+    pd.testing.assert_frame_equal(session.app.dataframe[0].value, stored.answers(4, confidence=0.9))
+    session.set(release_result_view="Ask something else", release_result_ask_names=["vote"])
+    answer = stored.answer(("vote",), [1.0, 0.0])
+    assert session.metrics()["Answer"] == f"{answer.answer:,.1f} counts"
+    session.set(release_result_ask_names=["vote", "party"])
+    assert "does not measure" in session.errors()
+    target = ledger.path.parent / "answers.csv"
+    session.set(release_result_view="Download", release_result_path=str(target))
+    wait(session.press("release_result_write"))
+    assert "Written" in session.said()
+    assert len(pd.read_csv(target)) == stored.plan.workload.queries
+
+    session.set(again_1=True)
+    assert "Attempt 2 draws new noise and spends" in session.said()
+    wait(session.set(confirmation="survey").press("release"))
+    assert kinds(ledger)[4:] == ["spend", "saved"]
+    session.set(release_result_view="Answers", release_result_group=0)
+    assert (session.app.dataframe[0].value["answer"] != first["answer"]).all()
+    session.set(again_2=True)
+    assert waiting(session.set(confirmation="survey"))
+    assert "has 0.5 pcost left and this plan costs 1" in session.said()
+
+
+def test_an_upload_is_read_and_its_copy_removed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ledger.path.parent / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    session = ready(ledger, records="").set(records_how="Upload")
+    content = Path(SURVEY).read_bytes()
+    session.run(session.app.file_uploader(key="records_file").upload("s.csv", content, "text/csv"))
+    wait(session.set(confirmation="survey").press("release"))
+    assert "Released for survey" in session.said()
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("age\n36\n", "education"),
+        ("", "records"),
+        (None, "records"),
+        ("bad", "do not fit the schema"),
+    ],
+)
+def test_records_that_do_not_fit_spend_nothing(ledger: Ledger, content: str | None, words: str) -> None:
+    place = ledger.path.parent / "records.csv"
+    if content == "bad":
+        content = Path(SURVEY).read_text(encoding="utf-8").replace("Republican candidate", "Nobody")
+    if content is not None:
+        place.write_text(content, encoding="utf-8")
+    session = ready(ledger, records=str(place)).set(confirmation="survey")
+    wait(session.press("release"))
+    assert "Release:" in session.errors()
+    assert words in session.errors()
+    assert kinds(ledger) == ["ledger", "dataset"]
+    place.write_bytes(Path(SURVEY).read_bytes())
+    wait(session.set(confirmation="survey").press("release"))
+    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+
+
+def test_rows_can_be_left_out(ledger: Ledger) -> None:
+    place = ledger.path.parent / "records.csv"
+    lines = Path(SURVEY).read_text(encoding="utf-8").splitlines()
+    place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
+    session = ready(ledger, records=str(place)).set(on_refused="Leave these rows out", confirmation="survey")
+    wait(session.press("release"))
+    assert "Rows read 945 = counted 944 + left out 1" in session.said()
+
+
+def test_a_lost_result_is_told_and_costs_a_new_attempt(ledger: Ledger) -> None:
+    session = ready(ledger)
+    made = expected("survey", (1,))
+    ledger.spend(dataset="survey", key=f"survey|{made.hash}|1", pcost=made.pcost, plan_hash=made.hash)
+    session.run(session.app)
+    assert "no result was saved" in session.errors()
+    assert not any(b.key == "release" for b in session.app.button)
+    session.set(again_1=True, confirmation="survey")
+    assert not waiting(session)
+
+
+def test_a_refreshed_session_finds_plan_ledger_and_result(ledger: Ledger) -> None:
+    session = ready(ledger)
+    wait(session.set(confirmation="survey").press("release"))
+    again = Session(plan=link.packed(session.studio)).go("release").set(step="2. Release")
+    pd.testing.assert_frame_equal(again.app.dataframe[0].value, session.app.dataframe[0].value)
+    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+
+
+def endless(*, progress: object) -> None:
+    while progress(0.5, "working"):
+        time.sleep(0.05)
+
+
+def deaf(*, progress: object) -> None:
+    progress(0.1, "started")
+    time.sleep(60)
+
+
+def broken(*, progress: object) -> None:
+    raise RuntimeError("a value of a record")
+
+
+def ended(job: work.Job) -> work.Job:
+    for _ in range(200):
+        if not job.running:
+            return job
+        time.sleep(0.05)
+    raise AssertionError("the work never ended")
+
+
+def test_cancelling_ends_the_process() -> None:
+    job = work.start("deaf", deaf)
+    assert work.start("deaf", deaf) is job
+    for _ in range(200):
+        if job.text == "started":
+            break
+        time.sleep(0.05)
+    job.cancel()
+    assert ended(job).state == "cancelled"
+    assert not job._process.is_alive()
+    assert work.start("deaf", endless) is not job
+    work.find("deaf").cancel()
+
+
+def test_work_that_spends_is_asked_and_never_killed() -> None:
+    job = work.start("spends", endless, spends=True)
+    job.cancel()
+    assert ended(job)._process.exitcode in (0, None)
+    assert job.state == "done"
+
+
+def test_a_worker_that_dies_is_told_without_its_message(capfd: pytest.CaptureFixture) -> None:
+    job = ended(work.start("broken", broken, spends=True))
+    assert job.state == "died"
+    assert "without a result" in job.error
+    assert "a value" not in job.error + capfd.readouterr().err
+
+
+def test_plans_made_by_a_worker_are_the_same() -> None:
+    made = expected("cps")
+    job = work.start("same", tasks.make_plan, made.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
+    assert load_plan(ended(job).result).hash == made.hash

@@ -1,0 +1,461 @@
+"""Look, decide, finish: in order, once each, exactly paid, and found again after a kill at any point."""
+
+import os
+import signal
+import sys
+import threading
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import engine.release.ledger.ledger
+from demo_data.make_synthetic import synthetic
+from engine import Attribute, Budget, NestedPlanRule, Schema, Workload, plan
+from engine.choice import Decision, coarse_or_fine, nested_choices
+from engine.choice.stepwise import decide, finish, look, look_key, looks, rehearse_finish, resume
+from engine.errors import BudgetExceeded, EngineError, LedgerError, PlanError, ResultLost
+from engine.release import Ledger, apply_group, count_marginals
+from tests.choice.test_common_plan import cost_of
+from tests.release.ledger_worker import FORK
+
+measuring = sys.modules["engine.release.measure"]
+SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
+REHEARSALS = 200
+
+
+def ways(k, pcost=0.4):
+    return plan(Workload.all_ways(SCHEMA, ways=k, family="marginal"), Budget(pcost=pcost))
+
+
+COMMON = coarse_or_fine(ways(1), ways(2), names=["1-way", "2-way"])
+RECORDS = synthetic(SCHEMA, 4000, seed=3)
+FINE = Decision(choice=1, certain=True, shares={"fine, lower": 0.9}, sentence="Fine.")
+STOP = Decision(choice=None, certain=True, shares={}, sentence="Stop.")
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    made = Ledger.create(tmp_path / "office.ledger")
+    made.add_dataset("survey", total=Budget(pcost=1.0))
+    return made
+
+
+def spent(ledger):
+    return [Decimal(row.pcost) for row in ledger.rows() if row.kind == "spend"]
+
+
+def same(one, other):
+    assert one.plan.hash == other.plan.hash
+    assert (one.key, one.utc, one.dataset) == (other.key, other.utc, other.dataset)
+    for name in ("estimates", "answers_on_grid"):
+        found, expected = getattr(one, name), getattr(other, name)
+        assert found.keys() == expected.keys()
+        for space in expected:
+            np.testing.assert_array_equal(found[space], expected[space])
+
+
+# --- the usual way ---
+
+
+@pytest.mark.parametrize("option", [0, 1])
+def test_both_steps_cost_what_the_chosen_plan_costs_alone(ledger, option):
+    looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    assert spent(ledger) == [Decimal(repr(COMMON.spends[option][0]))]
+    decide(ledger, looked.key, option=option, by="A. Reader", reason="known size")
+    done = finish(ledger, looked.key, RECORDS)
+    assert sum(spent(ledger)) == Decimal(repr(COMMON.options[option].pcost))
+    assert ledger.status("survey").spent == COMMON.options[option].pcost
+    assert done.plan.hash == COMMON.options[option].hash
+    assert ledger.verify() == ()
+
+
+def test_everything_is_found_again_by_key_and_nothing_is_paid_twice(ledger):
+    looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    same(look(COMMON, RECORDS[:5], dataset="survey", ledger=ledger.path), looked)
+    assert (looks(ledger, "survey"), looked.key) == ([looked.key], look_key(COMMON, dataset="survey"))
+    steps = resume(ledger.path, looked.key)
+    same(steps.look, looked)
+    assert (steps.choice, steps.finished, steps.common.names) == (None, None, COMMON.names)
+    choice = decide(ledger.path, looked.key, verdict=FINE, rule={"rule": "nested", "share": 0.5, "snr": 5})
+    assert (choice.option, choice.verdict, choice.overridden, choice.by) == ("2-way", "2-way", False, "")
+    assert resume(ledger, looked.key).choice == choice
+    done = finish(ledger, looked.key, RECORDS)
+    same(finish(ledger.path, looked.key, None), done)
+    steps = resume(ledger, looked.key)
+    same(steps.finished, done)
+    same(steps.look, looked)
+    assert len(spent(ledger)) == 2
+
+
+def test_rehearsed_steps_are_unbiased_with_the_variances_of_the_plan_alone():
+    option = COMMON.options[1]
+    sets = [g.attributes for g in option.workload.groups]
+    counts = count_marginals(RECORDS, SCHEMA, [*sets, *measuring.maximal_sets(option)])
+    truth = np.concatenate(
+        [apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in option.workload.groups]
+    )
+    predicted = np.concatenate([option.variances(i) for i in range(len(sets))])
+    errors = []
+    for _ in range(REHEARSALS):
+        looked = look(COMMON, counts, rehearsal=True)
+        done = rehearse_finish(COMMON, looked, counts, option="2-way")
+        assert done.rehearsal
+        errors.append(np.concatenate([done.values(i) for i in range(len(sets))]) - truth)
+    mean, spread = np.mean(errors, axis=0), np.mean(np.square(errors), axis=0)
+    assert np.abs(mean / np.sqrt(predicted / REHEARSALS)).max() <= 5.0
+    assert spread.sum() / predicted.sum() == pytest.approx(1.0, abs=0.15)
+    assert np.abs(spread / predicted - 1.0).max() <= 6.0 * np.sqrt(2.0 / REHEARSALS)
+
+
+def test_the_look_answers_with_its_own_variances():
+    looks_ = [look(COMMON, RECORDS, rehearsal=True) for _ in range(REHEARSALS)]
+    answers = np.array([one.values(0) for one in looks_])
+    assert (answers.var(axis=0) / looks_[0].plan.variances(0)) == pytest.approx(1.0, abs=6 * np.sqrt(2 / REHEARSALS))
+
+
+# --- decisions ---
+
+
+def test_a_decision_needs_a_look_and_is_final(ledger):
+    key = look_key(COMMON, dataset="survey")
+    with pytest.raises(LedgerError, match="Nothing was ever spent"):
+        decide(ledger, key, verdict=FINE)
+    looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    with pytest.raises(LedgerError, match="Nothing was decided"):
+        finish(ledger, key, RECORDS)
+    decide(ledger, looked.key, verdict=FINE)
+    for other in ("1-way", "2-way", "stop"):
+        with pytest.raises(LedgerError, match="'2-way' was chosen"):
+            decide(ledger, key, option=other, by="A. Reader")
+    assert len(ledger.notes(kind="decision", key=key)) == 1
+
+
+def test_who_goes_against_a_rule_is_named(ledger):
+    looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    for options, words in (
+        ({}, "Nothing was chosen"),
+        ({"option": 0}, "Say who decides"),
+        ({"option": 0, "verdict": FINE}, "The rule says '2-way'"),
+        ({"option": 0, "verdict": FINE, "by": "  "}, "The rule says '2-way'"),
+        ({"option": "3-way", "by": "me"}, "no option '3-way'"),
+    ):
+        with pytest.raises(PlanError, match=words):
+            decide(ledger, looked.key, **options)
+    choice = decide(ledger, looked.key, option=0, verdict=FINE, by="A. Reader", reason="small cells")
+    assert (choice.option, choice.verdict, choice.overridden) == ("1-way", "2-way", True)
+    assert (choice.by, choice.reason) == ("A. Reader", "small cells")
+
+
+def test_stopping_costs_no_more_and_may_be_followed_by_spending_more(ledger):
+    looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, looked.key, verdict=STOP)
+    with pytest.raises(LedgerError, match="To stop was decided"):
+        finish(ledger, looked.key, RECORDS)
+    with pytest.raises(LedgerError, match="only an option can follow"):
+        decide(ledger, looked.key, option="stop", by="A. Reader")
+    assert len(spent(ledger)) == 1
+    decide(ledger, looked.key, option=0, by="A. Reader", reason="worth it")
+    finish(ledger, looked.key, RECORDS)
+    assert [c.option for c in resume(ledger, looked.key).choices] == ["stop", "1-way"]
+    assert sum(spent(ledger)) == Decimal(repr(COMMON.options[0].pcost))
+
+
+def test_of_decisions_at_the_same_time_one_holds(ledger):
+    looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    gate, results = threading.Barrier(4), []
+
+    def work(option):
+        mine = Ledger(ledger.path)
+        gate.wait()
+        try:
+            results.append(decide(mine, looked.key, option=option, by="A. Reader").option)
+        except LedgerError as error:
+            results.append(error)
+
+    crew = [threading.Thread(target=work, args=(i % 2,)) for i in range(4)]
+    for thread in crew:
+        thread.start()
+    for thread in crew:
+        thread.join()
+    assert sum(isinstance(result, str) for result in results) == 1
+    assert len(ledger.notes(kind="decision", key=looked.key)) == 1
+
+
+# --- chains of choices ---
+
+
+CHAIN = nested_choices(ways(1), ways(2), ways(3), names=["1-way", "2-way", "3-way"])
+
+
+@pytest.mark.parametrize("path", [["1-way"], ["look closer", "2-way"], ["look closer", "3-way"]])
+def test_every_way_through_a_chain_costs_what_its_end_costs_alone(ledger, path):
+    key, common = look(CHAIN, RECORDS, dataset="survey", ledger=ledger).key, CHAIN
+    for option in path:
+        before = resume(ledger, key)
+        assert before.common.names == common.names
+        decide(ledger, key, option=option, by="A. Reader")
+        done = finish(ledger, key, RECORDS)
+        same(resume(ledger, key).finished, done)
+        same(finish(ledger, key, None), done)
+        key, common = done.key, common.following
+    plans = dict(CHAIN.analyses)
+    assert done.plan.hash == plans[path[-1]].hash
+    assert len(spent(ledger)) == len(path) + 1
+    assert sum(spent(ledger)) == Decimal(repr(plans[path[-1]].pcost))
+    assert ledger.verify() == ()
+
+
+def test_the_law_at_the_end_of_a_chain_is_that_of_the_plan_alone():
+    option = dict(CHAIN.analyses)["3-way"]
+    blocks = [CHAIN.look.blocks, CHAIN.residuals[1].blocks, CHAIN.following.residuals[1].blocks]
+    parts, whole = [cost_of(SCHEMA, own) for own in blocks], cost_of(SCHEMA, option.blocks)
+    np.testing.assert_allclose(sum(parts), whole, atol=1e-9 * whole.max())
+    assert np.diag(sum(parts)).max() <= option.pcost
+    counts = count_marginals(RECORDS, SCHEMA, [SCHEMA.names])
+    truth = counts[SCHEMA.names].ravel()
+    errors = []
+    for _ in range(REHEARSALS):
+        looked = look(CHAIN, counts, rehearsal=True)
+        closer = rehearse_finish(CHAIN, looked, counts, option="look closer")
+        done = rehearse_finish(CHAIN.following, closer, counts, option="3-way")
+        errors.append(done.values(0) - truth)
+    assert np.mean(np.square(errors)) / option.variances(0).mean() == pytest.approx(1.0, abs=0.15)
+
+
+def test_a_closer_look_is_judged_by_the_analysis_that_comes_next():
+    rule = NestedPlanRule(common=CHAIN, share=0.5, snr=5)
+    both = NestedPlanRule(common=COMMON, share=0.5, snr=5)
+    np.testing.assert_allclose(rule.errors("look closer"), both.errors("2-way"), rtol=1e-12)
+    looked = look(CHAIN, RECORDS, rehearsal=True)
+    assert rule.decide(looked).choice == 1
+    closer = rehearse_finish(CHAIN, looked, RECORDS, option="look closer")
+    assert NestedPlanRule(common=CHAIN.following, share=0.5, snr=5).decide(closer).choice in (0, 1)
+
+
+def test_two_looks_of_a_chain_never_share_a_closer_look(ledger):
+    ledger.add_dataset("large", total=Budget(pcost=2.0))
+    ends = []
+    for attempt in (1, 2):
+        key = look(CHAIN, RECORDS, dataset="large", ledger=ledger, attempt=attempt).key
+        for option in ("look closer", "3-way"):
+            decide(ledger, key, option=option, by="A. Reader")
+            done = finish(ledger, key, RECORDS)
+            key = done.key
+        ends.append(done)
+    assert ends[0].key != ends[1].key
+    assert len(spent(ledger)) == 6
+
+
+def test_options_that_cannot_be_read_back_are_refused_before_anything_is_spent(ledger):
+    odd = coarse_or_fine(COMMON.look, COMMON.options[0])
+    with pytest.raises(PlanError):
+        look(odd, RECORDS, dataset="survey", ledger=ledger)
+    assert spent(ledger) == []
+
+
+def test_a_chain_is_refused_where_a_closer_look_tells_nothing_new():
+    with pytest.raises(PlanError, match="nothing new"):
+        nested_choices(ways(1, pcost=1.0), ways(1), ways(1))
+    with pytest.raises(PlanError, match="stands for the next choice"):
+        nested_choices(ways(1), ways(2), names=["look closer", "fine"])
+
+
+# --- options that are the look, budgets, and damage ---
+
+
+def test_an_option_that_is_the_look_draws_nothing_more(ledger):
+    common = coarse_or_fine(ways(1), ways(1, pcost=0.1), names=["dear", "cheap"])
+    assert not common.residuals[1].blocks
+    looked = look(common, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, looked.key, option="cheap", by="A. Reader")
+    done = finish(ledger, looked.key, None)
+    assert sum(spent(ledger)) == Decimal(repr(common.options[1].pcost))
+    for space, value in looked.estimates.items():
+        np.testing.assert_allclose(done.estimates[space], value, rtol=1e-12)
+    same(resume(ledger, looked.key).finished, done)
+
+
+def test_a_last_step_that_costs_nothing_is_noted_and_not_spent(ledger):
+    common = coarse_or_fine(COMMON.options[0], COMMON.options[0])
+    looked = look(common, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, looked.key, option=1, by="A. Reader")
+    for _ in range(2):
+        done = finish(ledger, looked.key, None)
+        assert done.plan.hash == common.options[1].hash
+    assert spent(ledger) == [Decimal(repr(common.options[1].pcost))]
+    assert len(ledger.notes(kind="finish", key=looked.key)) == 1
+    same(resume(ledger, looked.key).finished, done)
+
+
+def test_who_cannot_finish_does_not_look(tmp_path):
+    poor = Ledger.create(tmp_path / "poor.ledger")
+    poor.add_dataset("survey", total=Budget(pcost=0.3))
+    with pytest.raises(BudgetExceeded, match="Nothing was spent"):
+        look(COMMON, RECORDS, dataset="survey", ledger=poor)
+    assert spent(poor) == []
+
+
+def test_steps_without_a_ledger_or_with_a_rehearsal_are_kept_apart(ledger):
+    with pytest.raises(PlanError, match="needs the dataset's name"):
+        look(COMMON, RECORDS)
+    with pytest.raises(PlanError, match="spends nothing"):
+        look(COMMON, RECORDS, dataset="survey", ledger=ledger, rehearsal=True)
+    looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    with pytest.raises(PlanError, match="was released"):
+        rehearse_finish(COMMON, looked, RECORDS, option=0)
+
+
+def test_another_release_is_no_look(ledger):
+    measuring.measure(COMMON.options[0], RECORDS, dataset="survey", ledger=ledger)
+    (key,) = [row.key for row in ledger.rows() if row.kind == "spend"]
+    with pytest.raises(LedgerError, match=r"not this step|cannot be read"):
+        resume(ledger, key)
+
+
+# --- kills ---
+
+POINTS = ("counted", "spent", "drawn", "saved")
+
+
+def die_at(point):
+    """Make this process kill itself at one point of a step."""
+    die = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+    spend, draw, save = (
+        engine.release.ledger.ledger.Ledger.spend,
+        measuring.draw,
+        engine.release.ledger.ledger.Ledger.save_result,
+    )
+
+    def dying_spend(*args, **fields):
+        if point == "counted":
+            die()
+        receipt = spend(*args, **fields)
+        if point == "spent" and receipt.fresh:
+            die()
+        return receipt
+
+    def dying_draw(*args):
+        answers = draw(*args)
+        if point == "drawn":
+            die()
+        return answers
+
+    def dying_save(*args, **fields):
+        path = save(*args, **fields)
+        if point == "saved":
+            die()
+        return path
+
+    engine.release.ledger.ledger.Ledger.spend, measuring.draw, engine.release.ledger.ledger.Ledger.save_result = (
+        dying_spend,
+        dying_draw,
+        dying_save,
+    )
+
+
+def killed(work, point):
+    def run():
+        die_at(point)
+        work()
+
+    process = FORK.Process(target=run)
+    process.start()
+    process.join(60)
+    return process.exitcode == -signal.SIGKILL
+
+
+def looked_under(book):
+    return look(COMMON, RECORDS, dataset="survey", ledger=book)
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("step", ["look", "finish"])
+def test_a_kill_at_any_point_loses_at_most_one_step_and_never_draws_twice(tmp_path, step, point):
+    book = Ledger.create(tmp_path / "office.ledger")
+    book.add_dataset("survey", total=Budget(pcost=2.0))
+    key, total = look_key(COMMON, dataset="survey"), Decimal(repr(COMMON.options[1].pcost))
+    first, second = (Decimal(repr(cost)) for cost in COMMON.spends[1])
+    if step == "look":
+        assert killed(lambda: look(COMMON, RECORDS, dataset="survey", ledger=book.path), point)
+        if point in ("spent", "drawn"):
+            with pytest.raises(ResultLost):
+                looked_under(book)
+            assert spent(book) == [first]
+            key = look(COMMON, RECORDS, dataset="survey", ledger=book, attempt=2).key
+        else:
+            looked_under(book)
+            assert spent(book) == [first]
+        lost = first if point in ("spent", "drawn") else 0
+        decide(book, key, verdict=FINE)
+        finish(book, key, RECORDS)
+    else:
+        before = looked_under(book)
+        decide(book, key, verdict=FINE)
+        assert killed(lambda: finish(book.path, key, RECORDS), point)
+        same(resume(book, key).look, before)
+        lost = 0
+        if point in ("spent", "drawn"):
+            with pytest.raises(ResultLost):
+                finish(book, key, RECORDS)
+            assert spent(book) == [first, second]
+            assert resume(book, key).lost == (1,)
+            done = finish(book, key, RECORDS, attempt=2)
+            same(resume(book, key).finished, done)
+            lost = max(second, Decimal(repr(COMMON.residuals[1].pcost)))
+        else:
+            finish(book, key, RECORDS)
+    assert sum(spent(book)) == total + lost
+    assert book.verify() == ()
+
+
+def test_a_campaign_of_kills_at_random_moments(tmp_path):
+    """Workers that look, decide and finish are killed again and again; then one worker ends what they began."""
+    path, rng = tmp_path / "office.ledger", np.random.default_rng(0)
+    Ledger.create(path).add_dataset("survey", total=Budget(pcost=8.0))
+    common = COMMON
+
+    def work():
+        for attempt in range(1, 7):
+            try:
+                key = look(common, RECORDS, dataset="survey", ledger=path, attempt=attempt).key
+                if resume(path, key).choice is None:
+                    decide(path, key, option=attempt % 2, by="A. Reader")
+                finish(path, key, RECORDS)
+            except EngineError:
+                continue
+
+    for _ in range(12):
+        process = FORK.Process(target=work)
+        process.start()
+        process.join(float(rng.uniform(0.02, 0.5)))
+        process.kill()
+        process.join()
+        assert Ledger(path).verify() == ()
+    work()
+    book, endings = Ledger(path), 0
+    for key in looks(book, "survey"):
+        try:
+            steps = resume(book, key)
+        except ResultLost:
+            continue
+        assert len(steps.choices) == 1
+        if steps.finished is not None:
+            i = common.names.index(steps.choice.option)
+            own = [Decimal(r.pcost) for r in book.rows() if r.kind == "spend" and (r.key == key or key in r.note)]
+            assert sum(own) == Decimal(repr(common.options[i].pcost))
+            same(finish(book, key, None), steps.finished)
+            endings += 1
+    keys = [row.key for row in book.rows() if row.kind == "spend"]
+    assert len(keys) == len(set(keys))
+    assert endings >= 3
+
+
+def test_result_files_are_checked(ledger, tmp_path):
+    looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    (file,) = Path(f"{ledger.path}.results").glob("*.result")
+    file.chmod(0o600)
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(ResultLost, match="was changed"):
+        resume(ledger, looked.key)

@@ -1,0 +1,261 @@
+"""Pictures of a choice say what the engine says; analyses nest; rivals cost and decide what they should."""
+
+import math
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import demo_data
+from demo_data.make_synthetic import synthetic
+from engine import Attribute, Budget, NestedPlanRule, Schema, Workload, coarse_or_fine, nested_choices, plan
+from engine.choice import analyses, compare_rivals, stepwise
+from engine.choice.common_mechanism import CENSUS_AGES
+from engine.choice.plan_rule import rows_of_group
+from engine.choice.rivals import _exponential_law, _threshold_law, even_totals, touched
+from engine.errors import NotApplicable, WorkloadError
+from engine.figures import choice as coarse_figures
+from engine.release import apply_group, count_marginals, measure
+from tests.oracles import workload_rows
+
+SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "<b>y</b>"])])
+
+
+def common_of(found, pcost=0.5, split=coarse_or_fine):
+    return split(*(plan(w, Budget(pcost=pcost)) for w in found.values()), names=list(found))
+
+
+COMMON = common_of(analyses.by_ways(SCHEMA, (1, 2, 3)))
+RECORDS = synthetic(SCHEMA, 800, seed=4)
+COUNTS = count_marginals(RECORDS, SCHEMA, [("a",), ("b",), ("c",)])
+RULE = NestedPlanRule(common=COMMON, primary="1-way", share=0.5, snr=5.0)
+LOOKED = stepwise.look(COMMON, RECORDS, rehearsal=True)
+
+
+def checked(picture):
+    assert picture.title
+    assert picture.alt
+    assert len(picture.table)
+    assert "<b>" not in picture.figure.to_json()
+    return picture
+
+
+# --- analyses ---
+
+
+def test_k_way_analyses_are_all_tables_of_k_attributes():
+    found = analyses.by_ways(SCHEMA, (2, 1, 2))
+    assert list(found) == ["1-way", "2-way"]
+    assert [g.attributes for g in found["2-way"].groups] == [("a", "b"), ("a", "c"), ("b", "c")]
+    for ways in ((), (1,), (2, 2), (0, 1), (1, 4)):
+        with pytest.raises(WorkloadError, match="from 1 to 3"):
+            analyses.by_ways(SCHEMA, ways)
+
+
+def test_a_coarser_workload_is_told_by_the_finer_one():
+    present = (
+        Workload(SCHEMA)
+        .add(("a", "b"), {"a": "range", "b": "marginal"})
+        .add(("b", "c"), "marginal")
+        .add(("c",), "marginal")
+        .add((), "total")
+    )
+    found = analyses.against_coarser(present)
+    assert list(found) == [analyses.FEWER, analyses.PRESENT]
+    coarse = found[analyses.FEWER]
+    asked = [(g.attributes, g.family_text) for g in coarse.groups]
+    assert asked == [(("a",), "range"), (("b",), "marginal"), (("c",), "marginal"), ((), "total")]
+    fine_rows = np.concatenate(workload_rows(present))
+    for rows in workload_rows(coarse):
+        solution = np.linalg.lstsq(fine_rows.T, rows.T, rcond=None)[0]
+        np.testing.assert_allclose(fine_rows.T @ solution, rows.T, atol=1e-9)
+    NestedPlanRule(common=common_of(found), share=0.5, snr=5.0)
+    for empty in (Workload(SCHEMA), Workload(SCHEMA).add((), "total")):
+        with pytest.raises(WorkloadError, match="leave out"):
+            analyses.against_coarser(empty)
+
+
+def test_the_census_cascade_counts_the_bins_of_the_paper():
+    census = Schema.from_json(demo_data.schemas()["census"].read_bytes())
+    found = analyses.census_ages(census)
+    assert {name: w.queries for name, w in found.items()} == {"Total": 2, "Age4": 8, "Age9": 18, "Age23": 46}
+    table = np.arange(206.0).reshape(103, 2)
+    for name, edges in CENSUS_AGES.items():
+        (group,) = found[name].groups
+        expected = np.add.reduceat(table, edges[:-1], axis=0)
+        given = table.sum(axis=0) if name == "Total" else table
+        np.testing.assert_allclose(apply_group(group, given, 0, group.count), expected.ravel())
+    assert "age 18 to 44" in found["Age4"].describe(2)
+    assert "age 20 and" in found["Age23"].describe(10)
+    assert "age 85 and over" in found["Age23"].describe(44)
+    with pytest.raises(WorkloadError, match="103 cells"):
+        analyses.census_ages(SCHEMA)
+
+
+# --- what is shared ---
+
+
+def test_bars_and_sentences_are_the_budget_shares():
+    picture = checked(coarse_figures.shares_picture(COMMON))
+    pd.testing.assert_frame_equal(picture.table, COMMON.budget_shares())
+    shared, own = picture.figure.data
+    assert len(set(shared.x)) == 1
+    np.testing.assert_allclose(np.add(shared.x, own.x), [0.5] * 3)
+    assert f"{COMMON.saved:.2%}" in coarse_figures.saved_text(COMMON)
+    spaces = coarse_figures.space_table(COMMON)
+    assert spaces["cost (pcost)"].sum() == pytest.approx(sum(p.pcost for p in COMMON.options), rel=1e-4)
+    assert set(spaces["attributes"]) == {"(total)", "a", "b", "c", "a × b", "a × c", "b × c", "a × b × c"}
+
+
+def test_look_and_rest_are_printed_to_the_last_digit():
+    chain = common_of(analyses.by_ways(SCHEMA, (1, 2, 3)), pcost=0.1, split=nested_choices)
+    for common in (COMMON, chain, chain.following):
+        table = coarse_figures.spend_table(common)
+        for look, rest, both, alone in zip(*(table[c] for c in table.columns[1:]), strict=True):
+            assert Decimal(look) + Decimal(rest) == Decimal(alone)
+            assert both.endswith(f" = {alone}")
+    assert coarse_figures.exact_sum([1e-9, 0.3]) == "0.000000001 + 0.3 = 0.300000001"
+    assert coarse_figures.exact_sum([0.7]) == "0.7"
+
+
+# --- the rule and the look ---
+
+
+def test_a_rule_in_words_has_its_numbers():
+    text = coarse_figures.rule_text(RULE)
+    assert "at least 5 standard errors" in text
+    assert "off by 40% at most" in text
+    assert "at least 50% of its 9 cells" in text
+    assert "the finest of 2-way, 3-way" in text
+    assert "3 standard errors of the look" in text
+    chain = common_of(analyses.by_ways(SCHEMA, (1, 2, 3)), split=nested_choices)
+    words = coarse_figures.rule_text(NestedPlanRule(common=chain, share=0.5, snr=5.0))
+    assert "the next analysis, '2-way', look closer. If not even '1-way'" in words
+    assert "as they look." in coarse_figures.rule_text(NestedPlanRule(common=COMMON, share=0.5, snr=5.0, sigmas=0.0))
+
+
+@pytest.mark.parametrize("primary", ["1-way", "2-way"])
+def test_ratios_are_those_of_the_rule(primary):
+    common = COMMON if primary == "1-way" else common_of(analyses.by_ways(SCHEMA, (2, 3)))
+    looked = stepwise.look(common, RECORDS, rehearsal=True)
+    rule = NestedPlanRule(common=common, share=0.5, snr=5.0)
+    for group in range(len(rule.groups)):
+        picture = checked(coarse_figures.snr_picture(rule, looked, group, "3-way"))
+        expected = rule.signal_to_noise(looked, group, "3-way")
+        np.testing.assert_array_equal(picture.table["snr_low"], expected["snr_low"])
+        assert f"{expected['stands_out'].sum()} of {len(expected)}" in picture.alt
+        assert "REHEARSAL" in picture.figure.to_json()
+        drawn = picture.figure.data
+        if primary == "2-way":
+            np.testing.assert_allclose(np.ravel(drawn[0].z), expected["snr_low"])
+        else:
+            assert len(drawn[0].x) == expected["stands_out"].sum()
+            assert len(drawn[0].x) + len(drawn[1].x) == len(expected)
+
+
+def test_shares_above_the_ratio_lead_to_the_verdict():
+    picture = checked(coarse_figures.shares_above_picture(RULE, LOOKED))
+    shares = RULE.decide(LOOKED).shares
+    table = picture.table.set_index("option")
+    assert table.loc["2-way", "share above, lowest"] == pytest.approx(shares["2-way, lower"])
+    assert table.loc["3-way", "share above, highest"] == pytest.approx(shares["3-way, upper"])
+    assert table.loc["1-way", "share above, highest"] == pytest.approx(shares["1-way, upper"])
+    line = next(t for t in picture.figure.data if t.name == "2-way" and t.showlegend)
+    estimate = RULE.estimates(LOOKED) / RULE.errors("2-way")
+    for ratio, above in zip(line.x, line.y, strict=True):
+        assert above == pytest.approx((estimate >= ratio).mean())
+
+
+def test_a_released_look_has_no_mark():
+    made = measure(COMMON.look, RECORDS, rehearsal=True)
+    released = type(made)(**{**vars(made), "rehearsal": False})
+    for picture in (
+        coarse_figures.snr_picture(RULE, released, 0, 0),
+        coarse_figures.shares_above_picture(RULE, released),
+    ):
+        assert "REHEARSAL" not in picture.figure.to_json()
+        assert "ehearsal" not in picture.alt
+    with pytest.raises(NotApplicable, match="rehearsals only"):
+        compare_rivals(RULE, released, COUNTS)
+
+
+def test_large_groups_are_thinned():
+    schema = Schema([Attribute.of_size("a", 600), Attribute.of_size("b", 300)])
+    common = common_of({"a": Workload(schema).add(("a",), "marginal"), "ab": Workload.all_ways(schema, ways=2)}, 1.0)
+    looked = stepwise.look(common, synthetic(schema, 100, seed=1), rehearsal=True)
+    picture = coarse_figures.snr_picture(NestedPlanRule(common=common, share=0.5, snr=1.0), looked, 0, 1)
+    assert sum(len(t.x) for t in picture.figure.data) == coarse_figures.MAX_POINTS
+    assert len(picture.table) == 600
+    assert "evenly spaced" in picture.note
+
+
+# --- rivals ---
+
+
+def test_one_record_touches_as_many_queries_as_its_column_holds():
+    workload = (
+        Workload(SCHEMA)
+        .add(("a", "b"), {"a": "range", "b": "prefix"})
+        .add(("a",), "marginal")
+        .add((), "total")
+        .add(("a", "b"), "affine")
+    )
+    for group in workload.groups:
+        assert touched(group) == (rows_of_group(SCHEMA, group) != 0).sum(axis=0).max()
+
+
+def test_even_totals_just_meet_the_rule():
+    totals = even_totals(RULE)
+    assert totals == sorted(totals)
+    for option, total in zip(RULE.finer, totals, strict=True):
+        for factor, enough in ((1.0 + 1e-9, True), (1.0 - 1e-6, False)):
+            table = np.full((4, 3, 2), total * factor / 24)
+            exact = np.concatenate([table.sum(axis=axes) for axes in ((1, 2), (0, 2), (0, 1))])
+            share = (exact / RULE.errors(option) >= RULE.snr).mean()
+            assert (share >= RULE.share) == enough
+
+
+def test_threshold_probabilities_are_frequencies():
+    first, second = even_totals(RULE)
+    records, cost = round((first + second) / 2), (2.0 / (second - first)) ** 2
+    law = _threshold_law(RULE, records, cost)
+    random = np.random.default_rng(5)
+    noisy = records + random.standard_normal(200_000) / math.sqrt(cost)
+    passed = (noisy >= first).astype(int) + (noisy >= second)
+    np.testing.assert_allclose(law, np.bincount(passed, minlength=3) / 200_000, atol=0.006)
+    assert law.sum() == pytest.approx(1.0)
+
+
+def test_the_exponential_mechanism_favours_what_is_right_and_keeps_its_promise():
+    exact = np.array([400.0, 300, 60, 40, 500, 250, 50, 600, 200])
+    neighbour = exact - np.array([1.0, 0, 0, 0, 1, 0, 0, 1, 0])
+    pcost = 4.0
+    one, other = (_exponential_law(RULE, counts, pcost) for counts in (exact, neighbour))
+    assert np.abs(np.log(one / other)).max() <= 2 * math.sqrt(pcost) + 1e-9
+    for counts in (exact, exact * 0.1, exact * 0.5):
+        enough = [i for i in RULE.finer if (counts / RULE.errors(i) >= RULE.snr).mean() >= RULE.share]
+        assert int(np.argmax(_exponential_law(RULE, counts, 1e4))) == (enough[-1] if enough else 0)
+
+
+def test_rivals_cost_and_decide():
+    found = compare_rivals(RULE, LOOKED, COUNTS)
+    table = found.table.set_index("way to choose")
+    assert found.right == COMMON.names[RULE.right(COUNTS)]
+    assert table.loc["the shared look", "costs extra (pcost)"] == 0
+    assert 0 < table.loc["a separate look, as exact", "costs extra (pcost)"] <= COMMON.look.budget.pcost
+    assert table["right with probability"].between(0, 1).all()
+    verdict = RULE.decide(LOOKED)
+    assert table.loc["the shared look", "right with probability"] == float(verdict.choice == RULE.right(COUNTS))
+    assert found.note == ""
+
+
+def test_a_separate_look_on_a_large_domain_costs_what_the_shared_one_does():
+    schema = Schema([Attribute.of_size(n, 9) for n in "abc"])
+    common = common_of(analyses.by_ways(schema))
+    records = synthetic(schema, 500, seed=2)
+    looked = stepwise.look(common, records, rehearsal=True)
+    counts = count_marginals(records, schema, [(n,) for n in "abc"])
+    found = compare_rivals(NestedPlanRule(common=common, share=0.5, snr=5.0), looked, counts)
+    assert found.table["costs extra (pcost)"].iloc[1] == common.look.budget.pcost
+    assert "512 cells" in found.note

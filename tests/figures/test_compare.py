@@ -1,0 +1,318 @@
+"""Pictures of comparisons, pairs, strategies and differences say what the plans say, checked by brute force."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import Attribute, Budget, Plan, Schema, Workload, load_plan, plan
+from engine.errors import PlanError
+from engine.figures import (
+    Picture,
+    block_names,
+    costs,
+    factor_names,
+    gram_picture,
+    ranking_picture,
+    ratio_picture,
+    refused,
+    rows_picture,
+    spreads_picture,
+)
+from engine.figures.choice import MAX_SIDE
+from engine.figures.compare import COLORS, gap_words, mechanism_look, mechanism_name, ranked
+from engine.figures.errors import error_grid
+from engine.insight import (
+    ROWS,
+    Comparison,
+    beside,
+    comparison,
+    expected,
+    label_of,
+    losses,
+    plan_diff,
+    ratios,
+    spread,
+    summary,
+    variants,
+)
+from engine.insight.published import printed
+from engine.mechanisms import MECHANISMS
+from engine.texts import amount
+from engine.workload import Custom
+
+SCHEMA = Schema(
+    [Attribute.of_size("age", 6), Attribute.categorical("sex", ["F", "<b>M</b>"]), Attribute.of_size("x", 5)]
+)
+
+
+def workload(weight: float = 1.0) -> Workload:
+    return (
+        Workload.all_ways(SCHEMA, (1, 2, 3))
+        .add((), "total")
+        .add(("age",), "range", weight=weight)
+        .add(("x",), "circular")
+        .add(("age", "x"), "affine")
+    )
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Plan]:
+    names = ("identity", "querysmasher", "wff")
+    return {name: plan(workload(), Budget(pcost=0.7), name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    return comparison(workload(), Budget(pcost=0.7), ["identity", "querysmasher", "laplace", "nonsense"])
+
+
+def checked(picture: Picture) -> Picture:
+    assert picture.title
+    assert picture.alt
+    assert len(picture.table)
+    assert "<b>" not in picture.figure.to_json().replace("\\u003c", "<")
+    return picture
+
+
+def test_the_ranking_draws_every_result_and_the_bound(found: Comparison) -> None:
+    picture = checked(ranking_picture(found))
+    bars = [trace for trace in picture.figure.data if trace.type == "bar"]
+    done = found.frame[found.frame["status"] == "ok"]
+    assert [bar.x[0] for bar in bars] == pytest.approx(sorted(done["rmse"]))
+    assert [bar.marker.color for bar in bars] == [mechanism_look(label).color for label in done["mechanism"]]
+    line = next(trace for trace in picture.figure.data if trace.type == "scatter")
+    assert line.x[0] == pytest.approx(found.bound)
+    assert all(bar.x[0] >= found.bound * (1 - 1e-9) for bar in bars)
+    assert gap_words(float(done["gap"].iloc[0])) in picture.alt
+    assert refused(found)["mechanism"].tolist() == ["laplace", "nonsense"]
+    assert list(costs(found)) == ranked(found)["mechanism"].tolist() == ["querysmasher", "identity"]
+
+
+def test_a_weighted_ranking_stands_against_its_own_bound() -> None:
+    heavy = comparison(workload(weight=50.0), Budget(pcost=1.0), ["wff", "identity"])
+    picture = ranking_picture(heavy)
+    made = {label: load_plan(text).weighted_rmse for label, text in heavy.plans.items()}
+    assert [t.x[0] for t in picture.figure.data if t.type == "bar"] == pytest.approx(sorted(made.values()), rel=1e-6)
+    assert "weighted" in picture.figure.layout.xaxis.title.text
+
+
+def test_far_rankings_have_a_logarithmic_axis() -> None:
+    rows = [("querysmasher", 1.0, 1.0, 0.0), ("identity", 900.0, 1.0, 899.0)]
+    frame = pd.DataFrame(rows, columns=["mechanism", "rmse", "max_std", "gap"])
+    frame = frame.assign(seconds=1.0, peak_mb=1.0, status="ok")
+    picture = ranking_picture(Comparison(frame=frame, plans={}, bound=1.0, statement="."))
+    assert picture.figure.layout.xaxis.type == "log"
+    assert picture.figure.layout.xaxis.range[0] < 0 < math.log10(900) < picture.figure.layout.xaxis.range[1]
+    assert "logarithmic" in picture.note
+    unknown = ranking_picture(Comparison(frame=frame.assign(gap=math.nan), plans={}, bound=0.0, statement="."))
+    assert "no bound known" in unknown.alt
+
+
+def test_a_mechanism_that_leaves_a_query_out_does_not_spoil_the_picture() -> None:
+    asked = Workload(SCHEMA).add(("age",), "total").add(("age",), "prefix", weight=0.0)
+    made = comparison(asked, Budget(pcost=1.0), ["querysmasher", "identity"])
+    assert not np.isfinite(made.frame["rmse"]).all()
+    picture = checked(ranking_picture(made))
+    assert np.isfinite(picture.figure.layout.xaxis.range).all()
+    one, other = (load_plan(made.plans[name]) for name in ("querysmasher", "identity"))
+    lost = losses(one, other)
+    assert math.isinf(lost.worst)
+    assert losses(other, one).worse == pytest.approx(2 / 7)  # the total, and the prefix that is the total
+    checked(spreads_picture({"querysmasher": one, "identity": other}))
+    checked(ratio_picture({"querysmasher": one, "identity": other}, 1))
+
+
+def test_a_forecast_comes_before_the_start_with_its_refusals() -> None:
+    table = expected(workload(), Budget(pcost=1.0))
+    assert table["mechanism"].tolist() == list(variants())
+    assert (table.loc[table["mechanism"] == "laplace", "status"] != "ok").all()
+    ready = table[table["status"] == "ok"]
+    assert (ready["seconds"] > 0).all()
+    assert (ready["memory_mb"] > 0).all()
+    small = expected(workload(), Budget(pcost=1.0), ["querysmasher"], memory_limit=1e3)
+    assert "more than the limit" in small["status"][0]
+
+
+def test_every_mechanism_has_one_colour_and_no_two_look_the_same() -> None:
+    looks = {label: mechanism_look(label) for label in variants()}
+    assert len(set(looks.values())) == len(looks)
+    for label, seen in looks.items():
+        assert seen.color == mechanism_look(mechanism_name(label)).color
+        assert seen.color in COLORS
+    assert label_of("a", {"b": 1}) == "a (b=1)"
+    assert mechanism_name("a (b=1)") == "a"
+    assert {mechanism_name(label) for label in looks} == {m.name for m in MECHANISMS}
+
+
+def test_distributions_of_several_plans_share_an_axis(plans: dict[str, Plan]) -> None:
+    picture = checked(spreads_picture(plans))
+    for label, made in plans.items():
+        stds = np.concatenate([np.sqrt(made.variances(i)) for i in range(len(made.workload.groups))])
+        exact = np.quantile(stds, [0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0], method="inverted_cdf")
+        np.testing.assert_allclose(picture.table[label], exact)
+        drawn = next(t for t in picture.figure.data if t.legendgroup == label and t.mode == "lines")
+        np.testing.assert_allclose(np.asarray(drawn.x), np.sort(stds)[: len(drawn.x)])
+    names = [t.name for t in picture.figure.data if t.showlegend is not False]
+    assert names == list(plans)
+
+
+def test_ratios_of_every_query_are_those_of_the_plans(plans: dict[str, Plan]) -> None:
+    pair = {name: plans[name] for name in ("identity", "querysmasher")}
+    for i, group in enumerate(workload().groups):
+        ratio = np.sqrt(plans["identity"].variances(i) / plans["querysmasher"].variances(i))
+        if len(group.parts) > 2:
+            picture = checked(ratio_picture(pair, i, (0, 2), [0, 1, 0]))
+            ratio = ratio.reshape([p.count for p in group.parts])[:, 1, :].ravel()
+        else:
+            picture = checked(ratio_picture(pair, i))
+        np.testing.assert_allclose(picture.table["ratio"], ratio)
+        trace = picture.figure.data[0]
+        if trace.type == "heatmap":
+            shown = np.asarray(trace.z, dtype=float)
+            np.testing.assert_allclose(2.0 ** shown[~np.isnan(shown)], ratio)
+            assert trace.zmin == -trace.zmax
+    assert ratios(np.array([np.inf, 2.0]), np.array([np.inf, np.inf])).tolist() == [1.0, 0.0]
+
+
+def brute(one: Plan, other: Plan) -> tuple[float, float, float, list[str]]:
+    asked = one.workload
+    found = [np.sqrt(one.variances(i) / other.variances(i)) for i in range(len(asked.groups))]
+    ratio = np.concatenate(found)
+    texts = [asked.describe(int(k)) for k in np.flatnonzero(ratio > ratio.max() * (1 - 1e-6))]
+    return float((ratio > 1 + 1e-6).mean()), float((ratio < 1 - 1e-6).mean()), float(ratio.max()), texts
+
+
+def test_where_a_loses_is_counted_query_by_query(plans: dict[str, Plan]) -> None:
+    for one, other in (("identity", "wff"), ("wff", "identity"), ("querysmasher", "wff")):
+        lost = losses(plans[one], plans[other])
+        worse, better, worst, texts = brute(plans[one], plans[other])
+        assert (lost.worse, lost.better) == pytest.approx((worse, better))
+        assert lost.worst == pytest.approx(worst)
+        assert lost.query in texts
+        assert lost.exact
+        assert lost.groups["queries"].sum() == workload().queries
+    same = losses(plans["wff"], plans["wff"])
+    assert (same.worse, same.better, same.worst) == (0.0, 0.0, 1.0)
+
+
+def test_a_sample_of_many_queries_comes_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Schema([Attribute.of_size(c, 24) for c in "abc"])
+    asked = Workload.all_ways(schema, (1, 2, 3))
+    one, other = (plan(asked, Budget(pcost=1.0), name) for name in ("querysmasher", "wff"))
+    exact = losses(one, other)
+    monkeypatch.setattr(spread, "EXACT_QUERIES", 1000)
+    monkeypatch.setattr(spread, "SAMPLE", 5000)
+    sampled = losses(one, other)
+    assert exact.exact
+    assert not sampled.exact
+    assert sampled.worse == pytest.approx(exact.worse, abs=0.02)
+    assert sampled.worst <= exact.worst * (1 + 1e-12)
+    assert sampled.worst >= 0.97 * exact.worst
+    row = sampled.groups.iloc[0]
+    position = next(
+        k
+        for k in range(asked.groups[row["group"]].count)
+        if asked.describe_in_group(row["group"], k) == row["worst query"]
+    )
+    ratio = math.sqrt(one.variances(row["group"])[position] / other.variances(row["group"])[position])
+    assert ratio == pytest.approx(row["worst ratio"])
+
+
+def test_plans_of_different_queries_are_no_pair(plans: dict[str, Plan]) -> None:
+    other = plan(Workload.all_ways(SCHEMA, (1,)), Budget(pcost=1.0))
+    with pytest.raises(PlanError, match="different queries"):
+        losses(plans["wff"], other)
+    with pytest.raises(PlanError, match="different queries"):
+        ratio_picture({"a": plans["wff"], "b": other}, 0)
+
+
+def test_grids_hold_every_query_once() -> None:
+    asked = workload()
+    for i, group in enumerate(asked.groups):
+        if len(group.parts) > 2:
+            continue
+        grid = error_grid(asked, i)
+        counts = [p.count for p in group.parts]
+        numbers = np.ravel_multi_index(grid.index, counts) if counts else np.zeros(1)
+        assert sorted(numbers) == list(range(group.count))
+        assert all(len(texts) == group.count for texts in grid.columns().values())
+
+
+def test_strategies_and_their_gram_matrices() -> None:
+    asked = Workload(SCHEMA).add(("age", "x"), "range").add(("age", "x"), Custom(predicates=["age <= x"]))
+    for name in ("querysmasher", "identity", "optimum"):
+        made = plan(asked, Budget(pcost=1.0), name)
+        for key, words in block_names(made).items():
+            assert f"{made.blocks[key].measurements:,} number" in words
+            factors = made.blocks[key].factors
+            assert len(factor_names(made, key)) == len(factors)
+            for factor in range(max(1, len(factors))):
+                rows = factors[factor][1].rows if factors else np.ones((1, 1))
+                drawn = np.asarray(checked(rows_picture(made, key, factor)).figure.data[0].z)
+                np.testing.assert_allclose(drawn, rows)
+                gram = np.asarray(checked(gram_picture(made, key, factor)).figure.data[0].z)
+                np.testing.assert_allclose(gram, rows.T @ rows, atol=1e-12)
+                assert gram.max() <= 1.0 + 1e-9
+
+
+def test_large_strategies_are_thinned_and_say_so() -> None:
+    schema = Schema([Attribute.of_size("y", 600)])
+    made = plan(Workload(schema).add(("y",), "marginal"), Budget(pcost=1.0), "wff")
+    key = ("y",)
+    for picture in (rows_picture(made, key), gram_picture(made, key)):
+        assert np.shape(picture.figure.data[0].z) == (MAX_SIDE, MAX_SIDE)
+        assert "are drawn of" in picture.note or "are drawn." in picture.note
+
+
+def test_what_differs_between_two_plans() -> None:
+    first = plan(workload(), Budget(pcost=1.0))
+    assert plan_diff(first, first).words == ()
+    assert "same typical error" in summary(plan_diff(first, first), first, first)
+    asked = Workload(SCHEMA, (*workload().groups[1:-2], *workload(weight=3.0).groups[-3:-2])).add(("x",), "total")
+    second = plan(asked, Budget.zcdp(2.0), centers="tuned")
+    different = plan_diff(first, second)
+    request = different.request.set_index("what")
+    assert request.loc["budget"].tolist() == ["pcost 1", "pcost 4"]
+    assert request.loc["option centers"].tolist() == ["uniform", "tuned"]
+    assert "Only" not in " ".join(different.words)
+    groups = different.groups
+    assert (groups["in"] == "only first").sum() + (groups["in"] == "both").sum() == len(first.workload.groups)
+    assert (groups["in"] == "only second").sum() + (groups["in"] == "both").sum() == len(second.workload.groups)
+    both = groups[groups["in"] == "both"]
+    assert (both["ratio"] < 1).all()
+    assert amount(second.rmse) in summary(different, first, second)
+    for _, g in both.iterrows():
+        i = next(
+            i
+            for i, one in enumerate(first.workload.groups)
+            if (" × ".join(one.attributes) or "(total)") == g["attributes"] and one.family_text == g["family"]
+        )
+        assert g["RMSE, first"] == pytest.approx(first.by_group()["rmse"][i])
+
+
+def test_weights_schemas_and_laws_are_told() -> None:
+    base = Workload(SCHEMA).add(("age",), "range")
+    heavy = plan(Workload(SCHEMA).add(("age",), "range", weight=2.0), Budget(pcost=1.0))
+    assert plan_diff(plan(base, Budget(pcost=1.0)), heavy).words == ("1 group with another weight.",)
+    coarse = Schema([Attribute.of_size("age", 3), *SCHEMA.attributes[1:]])
+    other = plan(Workload(coarse).add(("age",), "range"), Budget.pure(1.0), "hierarchical", max_records=1000)
+    different = plan_diff(plan(base, Budget(pcost=1.0)), other)
+    assert "The budget differs: pcost 1 and pure epsilon 1." in different.words
+    assert "The schemas differ in 1 attribute." in different.words
+    assert "The cap on records differs: 100,000,000 and 1,000." in different.words
+    renamed = Schema([Attribute.categorical("age", list("abcdef")), *SCHEMA.attributes[1:]])
+    again = plan(Workload(renamed).add(("age",), "marginal"), Budget(pcost=1.0))
+    texts = plan_diff(plan(base, Budget(pcost=1.0)), again).request.set_index("what").loc["attribute age"]
+    assert texts.tolist() == ["numeric, 6 cells", "categorical, 6 cells"]
+
+
+def test_published_rows() -> None:
+    table = beside({"CPS 1-way": 3.0})
+    assert len(table) == len(ROWS) == 42
+    assert table["ours"].notna().sum() == 1
+    assert printed("[50]^40", "abs") == 52.8
+    assert all(row.optimum <= row.printed * (1 + 5e-4) for row in ROWS)

@@ -1,0 +1,190 @@
+"""Classic strategies against their definitions, explicit pseudo-inverses and explicit marginals."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from engine.errors import PlanError, WorkloadError
+from engine.mechanisms.marginal_tables import data_cube, marginals_error
+from engine.mechanisms.trees.hierarchies import (
+    branching_factor,
+    error,
+    greedy_hierarchy,
+    hb,
+    hierarchy,
+    identity,
+    quadtree,
+    sensitivity,
+    wavelet,
+)
+from engine.workload import family
+
+SIZES = (1, 2, 3, 5, 8, 13, 16, 31)
+STRATEGIES = {
+    "identity": identity,
+    "H2": hierarchy,
+    "three branches without root": lambda n: hierarchy(n, 3, root=False),
+    "HB, Laplace": hb,
+    "HB, Gaussian": lambda n: hb(n, "gaussian"),
+    "wavelet": wavelet,
+    "quadtree": lambda n: quadtree((n, 3)),
+    "GreedyH, Laplace": lambda n: greedy_hierarchy(family("range").gram((n,))),
+    "GreedyH, Gaussian": lambda n: greedy_hierarchy(family("prefix").gram((n,)), "gaussian"),
+}
+
+
+def brute_error(rows, W, noise):
+    """Sum of the variances of the workload when every strategy row has noise of the size of the sensitivity."""
+    columns = rows.T.tolist()
+    norms = [sum(abs(v) for v in c) if noise == "laplace" else math.sqrt(sum(v * v for v in c)) for c in columns]
+    return max(norms) ** 2 * np.sum((W @ np.linalg.pinv(rows)) ** 2)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_table_comes_back_exactly(name, n):
+    rows = STRATEGIES[name](n)
+    x = np.random.default_rng(n).standard_normal(rows.shape[1])
+    np.testing.assert_allclose(np.linalg.lstsq(rows, rows @ x, rcond=None)[0], x, atol=1e-9)
+
+
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+@pytest.mark.parametrize("n", [1, 5, 12])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_error_is_that_of_the_pseudo_inverse(name, n, noise):
+    rows = STRATEGIES[name](n)
+    W = np.random.default_rng(n).integers(-1, 3, (7, rows.shape[1])).astype(float)
+    assert error(rows, W.T @ W, noise) == pytest.approx(brute_error(rows, W, noise), rel=1e-9)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_column_norms_are_the_known_ones(n):
+    depth = math.ceil(math.log2(n)) if n > 1 else 0
+    for rows in (hierarchy(n), wavelet(n)):
+        assert sensitivity(rows, "laplace") == depth + 1
+        assert sensitivity(rows, "gaussian") == pytest.approx(math.sqrt(depth + 1))
+    np.testing.assert_array_equal(np.abs(identity(n)).sum(axis=0), 1)
+    for noise in ("laplace", "gaussian"):
+        rows = greedy_hierarchy(family("range").gram((n,)), noise)
+        norms = rows.sum(axis=0) if noise == "laplace" else np.sum(rows**2, axis=0)
+        np.testing.assert_allclose(norms, 1, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("branching", [2, 3, 4])
+def test_a_tree_is_the_total_its_parts_and_the_cells(n, branching):
+    rows = hierarchy(n, branching)
+    runs = {tuple(np.flatnonzero(row)) for row in rows}
+    assert len(runs) == len(rows)
+    assert {tuple(range(n)), *((c,) for c in range(n))} <= runs
+    for run in runs:
+        assert run == tuple(range(run[0], run[-1] + 1))
+        inside = [r for r in runs if set(r) < set(run)]
+        parts = [r for r in inside if not any(set(r) < set(other) for other in inside)]
+        if len(run) > 1:
+            assert sorted(itertools.chain(*parts)) == list(run)
+            assert len(parts) == min(branching, len(run))
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert len(hierarchy(n, branching, root=False)) == max(len(rows) - 1, 1)
+
+
+def test_a_wavelet_has_orthogonal_rows_when_n_is_a_power_of_two():
+    rows = wavelet(16)
+    np.testing.assert_allclose(rows @ rows.T, np.diag(np.sum(rows**2, axis=1)), atol=1e-12)
+
+
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+@pytest.mark.parametrize("n", [64, 216, 256])
+def test_the_branching_factor_is_no_worse_than_others(n, noise):
+    """On sizes that are full trees of many factors, the chosen tree is close to the best of all full trees."""
+    gram = family("range").gram((n,))
+    full = [b for b in range(2, n + 1) if any(b**h == n for h in range(1, 10))]
+    errors = {b: error(hierarchy(n, b, root=False), gram, noise) for b in full}
+    chosen = error(hb(n, noise), gram, noise)
+    assert chosen <= 1.25 * min(errors.values())
+    assert chosen <= error(identity(n), gram, noise)
+    assert 2 <= branching_factor(n, noise) <= n
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+def test_greedy_is_never_worse_than_its_published_rule(seed, noise):
+    rng = np.random.default_rng(seed)
+    W = rng.integers(0, 2, (9, int(rng.integers(2, 20)))).astype(float)
+    gram = W.T @ W
+    published = greedy_hierarchy(gram, noise, squared=True, discount=0.5**0.5)
+    assert brute_error(greedy_hierarchy(gram, noise), W, noise) <= brute_error(published, W, noise) * (1 + 1e-9)
+
+
+def explicit_marginals(sizes, sets):
+    one = {True: np.eye, False: lambda n: np.ones((1, n))}
+    out = []
+    for axes in sets:
+        rows = np.ones((1, 1))
+        for i, n in enumerate(sizes):
+            rows = np.kron(rows, one[i in axes](n))
+        out.append(rows)
+    return np.concatenate(out)
+
+
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+@pytest.mark.parametrize(
+    ("asked", "measured"),
+    [
+        ([(0,), (1,), (2,)], [(0, 1), (1, 2)]),
+        ([(), (0,), (0, 1), (0, 1, 2)], [(0, 1, 2)]),
+        ([(0, 2), (1,)], [(0, 2), (1, 2), (1,)]),
+        ([()], [(1,)]),
+    ],
+)
+def test_the_error_of_marginals_is_that_of_explicit_rows(asked, measured, noise):
+    sizes = (2, 3, 4)
+    A, W = explicit_marginals(sizes, measured), explicit_marginals(sizes, asked)
+    assert marginals_error(sizes, asked, measured, noise) == pytest.approx(brute_error(A, W, noise), rel=1e-9)
+
+
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+@pytest.mark.parametrize("limit", [None, 1, 4, 10_000])
+def test_a_data_cube_covers_what_is_asked(limit, noise):
+    sizes = (2, 3, 4, 1)
+    asked = [axes for k in range(4) for axes in itertools.combinations(range(4), k)]
+    chosen = data_cube(sizes, asked, noise, limit=limit)
+    for axes in asked:
+        covers = [math.prod(sizes[i] for i in big if i not in axes) for big in chosen if set(axes) <= set(big)]
+        assert covers
+        assert min(covers) <= (limit or 10_000)
+    assert set(chosen) <= set(asked)
+    if limit is None:
+        mine = marginals_error(sizes, asked, chosen, noise)
+        for one in (1, 2, 4, 6, 24):
+            rival = data_cube(sizes, asked, noise, limit=one)
+            assert mine <= marginals_error(sizes, asked, rival, noise) * (1 + 1e-9)
+
+
+def test_what_is_not_measured_has_no_finite_error():
+    assert marginals_error((2, 3), [(0, 1)], [(0,), (1,)], "gaussian") == math.inf
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: identity(0),
+        lambda: wavelet(2.5),
+        lambda: quadtree((2, 0)),
+        lambda: greedy_hierarchy(np.ones((2, 3))),
+        lambda: greedy_hierarchy(np.array([[math.nan]])),
+        lambda: data_cube((2, 3), []),
+        lambda: data_cube((2, 3), [(2,)]),
+    ],
+)
+def test_a_wrong_workload_is_refused_in_words(wrong):
+    with pytest.raises(WorkloadError, match="Give"):
+        wrong()
+
+
+@pytest.mark.parametrize("wrong", [lambda: hierarchy(4, 1), lambda: sensitivity(np.eye(2), "uniform")])
+def test_a_wrong_option_is_refused_in_words(wrong):
+    with pytest.raises(PlanError, match=r"Give|Choose"):
+        wrong()

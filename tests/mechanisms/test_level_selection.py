@@ -1,0 +1,220 @@
+"""Level selection against explicit pseudo-inverses, exhaustive splits and certified optima."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+
+import engine.mechanisms.trees.level_selection as selection
+import engine.mechanisms.trees.levels as search
+from engine.errors import LimitExceeded, WorkloadError
+from engine.mechanisms.trees.level_selection import generalised, level_selection, merge_cells, separated, svd_bound
+from engine.mechanisms.trees.levels import PUBLISHED, LevelOptions
+from engine.spaces import DualProblem, Factor, WholeDomain
+from engine.spaces import Options as SolverOptions
+from engine.workload import family
+
+
+def workload(name, *sizes):
+    rows = np.ones((1, 1))
+    for n in sizes:
+        rows = np.kron(rows, family(name).rows((n,)))
+    return rows
+
+
+def random_rows(seed, cells=None):
+    rng = np.random.default_rng(seed)
+    return rng.integers(-1, 3, (int(rng.integers(1, 9)), cells or int(rng.integers(1, 14)))).astype(float)
+
+
+WORKLOADS = {
+    "range": (workload("range", 13), (13,)),
+    "prefix": (workload("prefix", 16), (16,)),
+    "two axes": (workload("range", 5, 4), (5, 4)),
+    "three axes": (workload("prefix", 3, 2, 3), (3, 2, 3)),
+    "one cell": (np.array([[2.0]]), (1,)),
+    "an axis of one cell": (workload("range", 6, 1), (6, 1)),
+    "nothing asked": (np.zeros((1, 5)), (5,)),
+    "signed": (random_rows(3, 12), (12,)),
+}
+
+
+def brute_error(rows, W):
+    return max(np.sum(rows**2, axis=0)) * np.sum((W @ np.linalg.pinv(rows)) ** 2)
+
+
+@pytest.mark.parametrize("options", [PUBLISHED, LevelOptions(patience=2, levels=60)], ids=["published", "patient"])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_error_rows_and_bound(name, options):
+    W, sizes = WORKLOADS[name]
+    found = level_selection(W.T @ W, sizes, options)
+    np.testing.assert_allclose(np.sum(found.rows**2, axis=0), 1, rtol=1e-12)
+    assert found.error == pytest.approx(brute_error(found.rows, W), rel=1e-8)
+    np.testing.assert_allclose(found.rows.T @ found.rows, found.precision, atol=1e-12)
+    np.testing.assert_allclose(found.square_rows.T @ found.square_rows, found.precision, atol=1e-12)
+    x = np.random.default_rng(0).standard_normal(W.shape[1])
+    np.testing.assert_allclose(np.linalg.lstsq(found.rows, found.rows @ x, rcond=None)[0], x, atol=1e-8)
+    assert found.bound <= found.error * (1 + 1e-9)
+    assert found.error <= np.sum(W**2) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_never_worse_than_single_cells_and_never_better_than_the_optimum(seed):
+    W = random_rows(seed)
+    gram = W.T @ W
+    if not gram.any():
+        return
+    n = len(gram)
+    problem = DualProblem(lift=WholeDomain(n), factor=Factor(sizes=(n,), matrix=gram))
+    optimum = problem.solution(*problem.maximise(SolverOptions(gap=1e-5)))
+    for found in (level_selection(gram), level_selection(gram, options=PUBLISHED), generalised(gram)):
+        assert found.error <= np.trace(gram) * (1 + 1e-9)
+        assert found.error >= optimum.bound * (1 - 1e-9)
+    assert svd_bound(gram) <= optimum.value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["two axes", "range", "signed"])
+def test_gains_are_those_of_explicit_inverses(name):
+    """Every split that the corners say pays, and its gain, against the error of the explicit precision."""
+    W, sizes = WORKLOADS[name]
+    gram, cells = W.T @ W, np.arange(W.shape[1]).reshape(sizes)
+    rng = np.random.default_rng(1)
+    A = rng.standard_normal((len(gram), len(gram)))
+    X = np.eye(len(gram)) + A.T @ A
+    R = np.linalg.inv(X)
+    half = sizes[0] // 2
+    boxes = np.array([[[0] * len(sizes), [half, *sizes[1:]]], [[half, *[0] * (len(sizes) - 1)], list(sizes)]])
+    level = search.Level(R, R @ gram @ R, boxes, sizes)
+
+    def error(level_boxes):
+        P = search.indicator(np.array(level_boxes), sizes).toarray()
+        return np.sum(gram * np.linalg.inv(X + P.T @ P))
+
+    before = error(boxes)
+    assert np.sum(gram * R) - level.gain == pytest.approx(before, rel=1e-9)
+    gains, children = level.splits(R, R @ gram @ R)
+    for k in range(2):
+        tried = []
+        for axis in range(len(sizes)):
+            for cut in range(boxes[k, 0, axis] + 1, boxes[k, 1, axis]):
+                first, second = boxes[k].copy(), boxes[k].copy()
+                first[1, axis] = second[0, axis] = cut
+                tried.append((before - error([boxes[1 - k], first, second]), first, second))
+        best = max(tried, key=lambda t: t[0])
+        assert gains[k] == pytest.approx(max(best[0], 0.0), rel=1e-7, abs=1e-9)
+        if best[0] > 1e-9:
+            np.testing.assert_array_equal(children[k], best[1:])
+    assert cells.size == len(gram)
+
+
+def test_levels_cover_every_cell_once_and_refreshing_changes_nothing(monkeypatch):
+    W = workload("range", 24)
+    gram = W.T @ W
+    found = level_selection(gram, options=LevelOptions(patience=1, levels=40))
+    copies = np.rint(found.weights**2 * found.levels)
+    lengths = found.boxes[:, 1, 0] - found.boxes[:, 0, 0]
+    assert np.dot(copies, lengths) == 24 * found.levels
+    monkeypatch.setattr(search, "REFRESH", 1)
+    assert level_selection(gram, options=LevelOptions(patience=1, levels=40)).error == pytest.approx(
+        found.error, rel=1e-9
+    )
+
+
+def test_patience_never_hurts_and_limits_hold():
+    W = workload("range", 32)
+    gram = W.T @ W
+    plain = level_selection(gram, options=LevelOptions(patience=0))
+    assert level_selection(gram, options=LevelOptions(patience=2)).error <= plain.error * (1 + 1e-12)
+    assert level_selection(gram, options=PUBLISHED).error <= plain.error * (1 + 1e-12)
+    short = level_selection(gram, options=LevelOptions(levels=3))
+    assert short.levels == 3
+    assert "3 levels" in short.status
+    assert plain.error < short.error < np.trace(gram)
+    late = level_selection(gram, options=LevelOptions(deadline=time.monotonic() - 1))
+    assert "time limit" in late.status
+    assert late.error == pytest.approx(np.trace(gram))
+    seen = []
+    level_selection(gram, options=LevelOptions(patience=0, watch=lambda levels, gap: seen.append((levels, gap))))
+    assert [levels for levels, _ in seen] == list(range(2, len(seen) + 2))
+    assert seen[-1][1] == pytest.approx(math.sqrt(plain.error / plain.bound) - 1, rel=1e-6)
+
+
+def test_cells_that_every_query_treats_alike_are_merged():
+    W = np.array([[1.0, 1, 0, 2, 0], [0, 0, 3, 1, 3]])
+    labels, gram = merge_cells(W.T @ W)
+    np.testing.assert_array_equal(labels, [0, 0, 1, 2, 1])
+    np.testing.assert_allclose(gram, W[:, [0, 2, 3]].T @ W[:, [0, 2, 3]])
+    singular = np.linalg.svd(W[:, [0, 2, 3]], compute_uv=False)
+    assert svd_bound(W.T @ W) == pytest.approx(singular.sum() ** 2 / 3)
+
+
+@pytest.mark.parametrize("sizes", [(4, 3), (3, 1, 5), (6,)])
+def test_separated_error_is_that_of_all_rows_on_the_full_domain(sizes):
+    rows = [workload("prefix", n) for n in sizes]
+    found = separated([W.T @ W for W in rows])
+    assert found.total + sum(found.shares) == pytest.approx(1)
+
+    def lifted(axis, own):
+        out = np.ones((1, 1))
+        for i, n in enumerate(sizes):
+            out = np.kron(out, own if i == axis else np.ones((1, n)))
+        return out
+
+    A = [math.sqrt(found.total) * np.ones((1, math.prod(sizes)))]
+    A += [math.sqrt(s) * lifted(i, p.rows) for i, (s, p) in enumerate(zip(found.shares, found.parts, strict=True))]
+    W = np.concatenate([lifted(i, own) for i, own in enumerate(rows)])
+    stacked = np.concatenate(A)
+    np.testing.assert_allclose(np.sum(stacked**2, axis=0), 1, rtol=1e-9)
+    assert found.error == pytest.approx(np.sum((W @ np.linalg.pinv(stacked)) ** 2), rel=1e-7)
+    even = np.array([1.0 / len(sizes)] * len(sizes))
+    assert found.error <= sum(p.error / s for p, s in zip(found.parts, even, strict=True)) * (1 + 1e-6)
+
+
+def test_separation_costs_little_against_the_full_search():
+    """Range queries over two one-way tables: the penalty over a search on the full domain is small."""
+    n = 6
+    one, other = np.kron(workload("range", n), np.ones((1, n))), np.kron(np.ones((1, n)), workload("range", n))
+    W = np.concatenate([one, other])
+    ranges = workload("range", n)
+    apart = separated([ranges.T @ ranges] * 2, LevelOptions(patience=1))
+    assert svd_bound(W.T @ W) <= apart.error * (1 + 1e-9)
+    assert apart.error <= 1.1 * level_selection(W.T @ W, (n, n), LevelOptions(patience=1)).error
+
+
+@pytest.mark.parametrize(("n", "groups"), [(1, None), (7, 2), (30, None), (30, 5), (30, 30), (30, 1), (9, 4)])
+def test_generalised_strategies_are_feasible_and_exact(n, groups):
+    W = workload("range", n)
+    found = generalised(W.T @ W, groups)
+    np.testing.assert_allclose(np.sum(found.rows**2, axis=0), 1, rtol=1e-9)
+    assert found.error == pytest.approx(brute_error(found.rows, W), rel=1e-8)
+    assert found.bound * (1 - 1e-9) <= found.error <= np.sum(W**2) * (1 + 1e-9)
+
+
+def test_generalisation_costs_little_on_ranges():
+    gram = family("range").gram((64,))
+    assert generalised(gram).error <= 1.5 * level_selection(gram).error
+    assert generalised(gram).error < 0.5 * np.trace(gram)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: level_selection(np.ones((2, 3))),
+        lambda: level_selection(np.array([[1.0, 2.0], [0.0, 1.0]])),
+        lambda: level_selection(np.array([[math.inf]])),
+        lambda: level_selection(np.eye(4), (3,)),
+        lambda: level_selection(np.zeros((0, 0))),
+        lambda: generalised(np.eye(3), 4),
+        lambda: separated([]),
+    ],
+)
+def test_what_is_no_workload_is_refused_in_words(wrong):
+    with pytest.raises(WorkloadError, match=r"Give|sizes"):
+        wrong()
+
+
+def test_too_many_cells_are_refused_before_any_work(monkeypatch):
+    monkeypatch.setattr(selection, "MAX_CELLS", 5)
+    with pytest.raises(LimitExceeded, match="at most 5"):
+        level_selection(np.eye(6))

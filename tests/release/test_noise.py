@@ -1,0 +1,302 @@
+"""The sampler follows the stated law exactly: right laws pass, and the same statistics reject wrong ones.
+
+A right law is refused with probability 1e-6 per p-value; the wrong laws are many standard deviations past that.
+"""
+
+import inspect
+from collections.abc import Callable
+from fractions import Fraction
+from math import erfc, isqrt, sqrt
+
+import numpy as np
+import opendp.prelude as dp
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest, chi2_contingency, chisquare
+
+from engine.errors import PlanError
+from engine.release import discrete_gaussian, noise
+from engine.release.noise import discrete_laplace
+
+FALSE_ALARM = 1e-6
+DRAWS = 1_000_000
+VARIANCES = [Fraction(1, 10), Fraction(1, 2), 1, 3, Fraction(1000, 7), 10**6, 2**40, 2**60, 2**62]
+SCALES = [Fraction(1, 3), 1, Fraction(7, 2), 1000, 2**30 + 1]
+
+
+def gaussian_cdf(edges, variance):
+    """P(K <= edge): summed term by term where that is possible, else by the midpoint rule (error 1 / (24 variance))."""
+    if variance > 10**6:
+        return np.array([erfc(-(float(edge) + 0.5) / sqrt(2 * variance)) / 2 for edge in edges])
+    reach = 12 * isqrt(int(variance)) + 40
+    support = np.arange(-reach, reach + 1)
+    weights = np.exp(-(support.astype(float) ** 2) / (2 * float(variance)))
+    return (np.cumsum(weights) / weights.sum())[edges + reach]
+
+
+def laplace_cdf(edges, scale):
+    below = np.exp(-np.abs(edges + (edges >= 0)) / float(scale)) / (1 + np.exp(-1 / float(scale)))
+    return np.where(edges < 0, below, 1 - below)
+
+
+def cells(cdf, parameter, *, spread, draws):
+    """Edges that do not line up with the sampler's bins, and the probabilities of the cells; at least 20 draws each."""
+    edges = np.unique(np.rint(spread * np.linspace(-4.2, 4.2, 31)).astype(np.int64))
+    below = cdf(edges, parameter)
+    use = (below * draws >= 20) & ((1 - below) * draws >= 20)
+    return edges[use], np.diff(below[use], prepend=0, append=1)
+
+
+def fit(samples, cdf, parameter, *, spread):
+    """p-value of the samples under the law."""
+    edges, expected = cells(cdf, parameter, spread=spread, draws=len(samples))
+    seen = np.bincount(np.searchsorted(edges, samples), minlength=len(expected))
+    return chisquare(seen, expected * len(samples)).pvalue
+
+
+def same_law(first, second, *, spread):
+    """p-value of two samples under a common law."""
+    edges = np.unique(np.rint(spread * np.linspace(-3, 3, 25)).astype(np.int64))
+    counts = [np.bincount(np.searchsorted(edges, x), minlength=len(edges) + 1) for x in (first, second)]
+    return chi2_contingency(counts).pvalue
+
+
+def half_shift(draws, sigma, generator):
+    """Half a unit where that can be seen, else half a cell."""
+    return draws + (generator.integers(0, 2, len(draws)) if sigma < 1000 else int(sigma * 8.4 / 30 / 2))
+
+
+def sign_bias(draws, sigma, generator):
+    return np.where((draws < 0) & (generator.random(len(draws)) < 0.1), -draws, draws)
+
+
+def zero_twice(draws, sigma, generator):
+    """What comes out when minus zero is not refused."""
+    return np.append(draws, np.zeros(np.count_nonzero(draws == 0), dtype=np.int64))
+
+
+@pytest.mark.parametrize("variance", VARIANCES, ids=str)
+def test_gaussian_law(variance):
+    sigma = float(variance) ** 0.5
+    generator = np.random.default_rng(1)
+    draws = discrete_gaussian(variance=variance, size=DRAWS)
+    assert draws.dtype == np.int64
+    assert draws.shape == (DRAWS,)
+    assert fit(draws, gaussian_cdf, variance, spread=sigma) > FALSE_ALARM
+
+    wrong = [half_shift(draws, sigma, generator), sign_bias(draws, sigma, generator)]
+    wrong += [discrete_gaussian(variance=variance * Fraction(f, 100) ** 2, size=DRAWS) for f in (99, 101)]
+    wrong += [zero_twice(draws, sigma, generator)] if variance < 1000 else []
+    for samples in wrong:
+        assert fit(samples, gaussian_cdf, variance, spread=sigma) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=str)
+def test_laplace_law(scale):
+    draws = discrete_laplace(scale=scale, size=DRAWS)
+    assert fit(draws, laplace_cdf, scale, spread=float(scale)) > FALSE_ALARM
+    assert (
+        fit(half_shift(draws, scale, np.random.default_rng(2)), laplace_cdf, scale, spread=float(scale)) < FALSE_ALARM
+    )
+    for factor in (Fraction(98, 100), Fraction(102, 100)):
+        wrong = discrete_laplace(scale=scale * factor, size=DRAWS)
+        assert fit(wrong, laplace_cdf, scale, spread=float(scale)) < FALSE_ALARM
+
+
+def test_every_bit_is_used_and_draws_do_not_repeat():
+    draws = discrete_gaussian(variance=2**62, size=400_000)
+    for shift in range(0, 28, 4):  # far below sigma the digits of a draw are uniform
+        assert chisquare(np.bincount((draws >> shift) & 15, minlength=16)).pvalue > FALSE_ALARM
+    assert len(np.unique(draws)) > len(draws) - 100  # a chunk drawn twice would repeat tens of thousands
+    ahead = np.sign(draws[1:]) * np.sign(draws[:-1])
+    assert binomtest(int(np.count_nonzero(ahead > 0)), len(ahead)).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("scale", [1.5, 2.0**31])
+def test_agrees_with_opendp_gaussian(scale):
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
+    theirs = np.array(dp.m.make_gaussian(*space, scale=scale)([0] * 30_000))
+    variance = Fraction(scale) ** 2
+    assert same_law(theirs, discrete_gaussian(variance=variance, size=DRAWS), spread=scale) > FALSE_ALARM
+    wrong = discrete_gaussian(variance=variance * Fraction(90, 100) ** 2, size=DRAWS)
+    assert same_law(theirs, wrong, spread=scale) < FALSE_ALARM
+
+
+def test_agrees_with_opendp_laplace():
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
+    theirs = np.array(dp.m.make_laplace(*space, scale=2.5)([0] * 30_000))
+    assert same_law(theirs, discrete_laplace(scale=Fraction(5, 2), size=DRAWS), spread=2.5) > FALSE_ALARM
+    assert same_law(theirs, discrete_laplace(scale=Fraction(9, 4), size=DRAWS), spread=2.5) < FALSE_ALARM
+
+
+def gaussian_envelope(variance):
+    return noise._envelope(power=2, rate=1 / (2 * Fraction(variance)), floor_scale=isqrt(int(variance)))
+
+
+def laplace_envelope(scale):
+    return noise._envelope(power=1, rate=1 / Fraction(scale), floor_scale=int(scale))
+
+
+def entropy(seed) -> Callable[[int], bytes]:
+    return np.random.default_rng(seed).bytes
+
+
+@pytest.mark.parametrize("variance", [Fraction(1, 2), Fraction(1000, 7), 2**60], ids=str)
+def test_law_when_integers_decide_everything(variance):
+    draws = noise._draw(gaussian_envelope(variance), size=20_000, entropy=entropy(3), margin=2.0)
+    assert fit(draws, gaussian_cdf, variance, spread=float(variance) ** 0.5) > FALSE_ALARM
+    wrong = variance * Fraction(110, 100) ** 2
+    assert fit(draws, gaussian_cdf, wrong, spread=float(wrong) ** 0.5) < FALSE_ALARM
+
+
+def propose_by_integers(envelope, words, *, entropy):
+    """The oracle: the layout of a word and every decision, one word at a time, without a float."""
+    for word in map(int, words):
+        bin_, word = int(envelope.bin_of[word % noise.ENTRIES]), word // noise.ENTRIES
+        negative, word = word % 2, word // 2
+        head, place = divmod(word, 1 << envelope.width_bits)
+        if bin_ == len(envelope.counts):
+            m, bound = noise._beyond_bins(envelope, entropy=entropy)
+        else:
+            m = (bin_ << envelope.width_bits) + place
+            bound = Fraction(envelope.height, int(envelope.counts[bin_]))
+        gamma, bits = envelope.rate * m**envelope.power, envelope.head_bits
+        kept = noise._uniform_below(bound, gamma, head=head, head_bits=bits, entropy=entropy)
+        yield (-m if negative else m), kept and not (negative and m == 0)
+
+
+@pytest.mark.parametrize("margin", [noise.MARGIN, 2.0])
+@pytest.mark.parametrize("envelope", [gaussian_envelope(3), gaussian_envelope(2**96), laplace_envelope(2**48)])
+def test_float_filter_decides_as_integers_do(envelope, margin):
+    """Scales past the public limit leave 4 bits to the head, so one decision in 16 is close."""
+    words = np.frombuffer(entropy(4)(8 * 6_000), dtype=np.uint64)
+    values, kept = noise._propose(envelope, words, entropy=entropy(5), margin=margin)
+    expected = propose_by_integers(envelope, words, entropy=entropy(5))
+    assert list(zip(values.tolist(), kept.tolist(), strict=True)) == list(expected)
+
+
+GAUSSIAN_MASS, LAPLACE_MASS = sqrt(2 * np.pi), 2.0  # sum of f over all integers, per unit of scale, at large scales
+
+
+@pytest.mark.parametrize(
+    ("envelope", "cdf", "parameter", "spread", "mass"),
+    [
+        (gaussian_envelope(1000), gaussian_cdf, 1000, sqrt(1000), GAUSSIAN_MASS),
+        (gaussian_envelope(2**60), gaussian_cdf, 2**60, 2**30, GAUSSIAN_MASS),
+        (laplace_envelope(2**30), laplace_cdf, 2**30, 2**30, LAPLACE_MASS),
+    ],
+    ids=["gaussian-1000", "gaussian-2^60", "laplace-2^30"],
+)
+def test_law_past_the_bins(envelope, cdf, parameter, spread, mass):
+    words = np.frombuffer(entropy(6)(8 * 12_000), dtype=np.uint64) | np.uint64(noise.ENTRIES - 1)
+    values, kept = noise._propose(envelope, words, entropy=entropy(7), margin=noise.MARGIN)
+    start = len(envelope.counts) << envelope.width_bits
+    assert abs(values).min() >= start
+
+    beyond = cdf(np.array([-start]), parameter)[0]  # P(K >= start)
+    rate = envelope.height / 2**envelope.width_bits * beyond * mass * spread
+    assert binomtest(int(kept.sum()), len(kept), rate).pvalue > FALSE_ALARM
+    assert binomtest(int(kept.sum()), len(kept), 1.4 * rate).pvalue < FALSE_ALARM
+
+    edges = start + np.rint(spread * np.linspace(0.03, 0.5, 8)).astype(np.int64)
+    expected = np.diff(1 - cdf(-edges - 1, parameter) / beyond, prepend=0, append=1)
+    seen = np.bincount(np.searchsorted(edges, abs(values[kept])), minlength=len(expected))
+    assert chisquare(seen, expected * seen.sum()).pvalue > FALSE_ALARM
+    assert chisquare(seen[::-1], expected * seen.sum()).pvalue < FALSE_ALARM
+
+
+def exp_by_series(gamma, *, terms=200):
+    """exp(-gamma) as a Fraction, wrong by less than 2^-400 for gamma up to 20."""
+    term = total = Fraction(1)
+    for n in range(1, terms):
+        term *= -gamma / n
+        total += term
+    return total
+
+
+@given(gamma=st.fractions(0, 20, max_denominator=10**6), bits=st.integers(1, 300))
+@example(gamma=Fraction(20), bits=20)
+@example(gamma=Fraction(19), bits=20)
+@example(gamma=Fraction(12), bits=20)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_exp_enclosure(gamma, bits):
+    low, high = noise._exp_enclosure(gamma, bits=bits)
+    assert low <= exp_by_series(gamma) * 2**bits <= high <= low + 3
+
+
+@pytest.mark.parametrize("gamma", [Fraction(0), Fraction(1, 3), Fraction(35, 4)])
+@pytest.mark.parametrize("head_bits", [12, 49])
+@pytest.mark.parametrize("above", [False, True])
+def test_integers_go_on_from_the_bits_already_drawn(gamma, head_bits, above):
+    bound = Fraction(2, 3)
+    digits = int(bound * exp_by_series(gamma) * 2 ** (head_bits + 64)) + above  # u meets the bound in all but the last
+    rest = iter([(digits >> 32) & 0xFFFFFFFF, digits & 0xFFFFFFFF] + [0] * 9)
+    told = lambda count: next(rest).to_bytes(count, "big")  # noqa: E731
+    assert noise._uniform_below(bound, gamma, head=digits >> 64, head_bits=head_bits, entropy=told) is not above
+
+
+@given(st.booleans(), st.integers(-39, 40), st.fractions(1, 2, max_denominator=1000))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_envelope_lies_above_the_law(gaussian, power, mantissa):
+    scale = min(mantissa * Fraction(2) ** power, Fraction(2**40))
+    envelope = gaussian_envelope(scale**2) if gaussian else laplace_envelope(scale)
+    bins = len(envelope.counts)
+    assert envelope.counts.sum() + 1 == noise.ENTRIES == len(envelope.bin_of)
+    np.testing.assert_array_equal(np.bincount(envelope.bin_of), [*envelope.counts, 1])
+    assert 16 << envelope.width_bits > scale
+    assert envelope.head_bits >= 12
+    for j, most in enumerate([*map(int, envelope.counts), Fraction(1, 32)]):
+        gamma = envelope.rate * (j << envelope.width_bits) ** envelope.power
+        assert envelope.height * noise._exp_enclosure(gamma, bits=100)[1] <= most * 2**100
+    assert bins < 256
+
+
+@pytest.mark.parametrize(("draw", "name"), [(discrete_gaussian, "variance"), (discrete_laplace, "scale")])
+def test_no_seed_and_no_other_randomness(draw, name, monkeypatch):
+    assert set(inspect.signature(draw).parameters) == {name, "size"}
+    np.random.seed(0)
+    first = draw(**{name: 2**30}, size=50)
+    np.random.seed(0)
+    assert not np.array_equal(first, draw(**{name: 2**30}, size=50))
+    pairs = []
+    for _ in range(2):
+        monkeypatch.setattr(noise.os, "urandom", entropy(8))
+        pairs.append(draw(**{name: 2**30}, size=100_000))
+    np.testing.assert_array_equal(*pairs)
+
+
+def test_sizes():
+    for size in (0, 1, 7, np.int32(5)):
+        assert discrete_gaussian(variance=1, size=size).shape == (size,)
+    assert discrete_gaussian(variance=np.int64(2**62), size=100).std() > 2**30  # its fixed width must not wrap
+
+
+TOO_LONG_TO_PRINT = pytest.param(10**9999, id="huge")
+
+
+@pytest.mark.parametrize("value", [0, -1, 0.5, True, "1", None, Fraction(-1, 3), Fraction(1, 2**81), TOO_LONG_TO_PRINT])
+def test_bad_scales_are_refused(value):
+    for draw, name in ((discrete_gaussian, "variance"), (discrete_laplace, "scale")):
+        with pytest.raises(PlanError, match=rf"{name} is .*pass|{name} is .*Fraction\(x\)"):
+            draw(**{name: value}, size=1)
+
+
+@pytest.mark.parametrize("size", [-1, 1.0, True, None, (2, 3), 2**31])
+def test_bad_sizes_are_refused(size):
+    with pytest.raises(PlanError, match=r"size is .*pass"):
+        noise._checked_size(size)
+
+
+def test_sizes_are_checked_by_both_laws():
+    for draw in (lambda: discrete_gaussian(variance=1, size=-1), lambda: discrete_laplace(scale=1, size=-1)):
+        with pytest.raises(PlanError, match="size is negative"):
+            draw()
+
+
+def test_a_value_past_int64_raises(monkeypatch):
+    monkeypatch.setattr(noise, "_beyond_bins", lambda envelope, entropy: (1 << 63, Fraction(1)))
+    with pytest.raises(OverflowError):
+        noise._propose(gaussian_envelope(1), np.full(1, 2**64 - 1, np.uint64), entropy=entropy(9), margin=0.0)

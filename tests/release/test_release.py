@@ -1,0 +1,226 @@
+"""Releases end to end: unbiased, with the promised variances, spent once, readable afterwards."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from demo_data.make_synthetic import synthetic
+from engine import Attribute, Budget, Plan, Schema, Workload, plan
+from engine.errors import BudgetExceeded, Cancelled, DataError, LedgerError, NotAnswerable, PlanError, ResultLost
+from engine.mechanisms import load_plan
+from engine.publish import write_answers
+from engine.release import Ledger, apply_group, count_marginals, release_key
+
+measuring = sys.modules["engine.release.measure"]  # the package shows the function under this name
+measure = measuring.measure
+SCHEMA = Schema(
+    [
+        Attribute.categorical("sex", ["F", "M"]),
+        Attribute.of_size("age", 7),
+        Attribute.of_size("hours", 6),
+        Attribute.of_size("one", 1),
+    ]
+)
+REHEARSALS = 300
+
+
+def small_workload() -> Workload:
+    workload = Workload.all_ways(SCHEMA, ways=(1, 2, 3))
+    return workload.add(("hours", "age"), "affine").add(("age",), "range", weight=2.0).add(("age", "hours"), "circular")
+
+
+@pytest.fixture(scope="module")
+def records() -> pd.DataFrame:
+    return synthetic(SCHEMA, 3000, seed=5)
+
+
+@pytest.fixture(scope="module")
+def small_plan() -> Plan:
+    return plan(small_workload(), Budget(pcost=0.5))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    made = Ledger.create(tmp_path / "office.ledger")
+    made.add_dataset("survey", total=Budget(pcost=1.2))
+    return made
+
+
+def true_answers(made: Plan, records: pd.DataFrame) -> list[np.ndarray]:
+    sets = [g.attributes for g in made.workload.groups]
+    counts = count_marginals(records, made.schema, sets)
+    return [apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in made.workload.groups]
+
+
+def test_rehearsals_are_unbiased_with_the_predicted_variances(small_plan: Plan, records: pd.DataFrame) -> None:
+    truth = np.concatenate(true_answers(small_plan, records))
+    predicted = np.concatenate([small_plan.variances(i) for i in range(len(small_plan.workload.groups))])
+    counts = count_marginals(records, SCHEMA, measuring.maximal_sets(small_plan))
+    errors = []
+    for _ in range(REHEARSALS):
+        drawn = measure(small_plan, counts, rehearsal=True)
+        errors.append(np.concatenate([drawn.values(i) for i in range(len(small_plan.workload.groups))]) - truth)
+    mean, spread = np.mean(errors, axis=0), np.mean(np.square(errors), axis=0)
+    assert np.abs(mean / np.sqrt(predicted / REHEARSALS)).max() <= 5.0
+    # one query's variance from 300 draws is only known to 8%, so 12% is asked of groups and of the whole
+    assert spread.sum() / predicted.sum() == pytest.approx(1.0, abs=0.12)
+    starts = np.cumsum([0, *(g.count for g in small_plan.workload.groups)])
+    for low, high in itertools.pairwise(starts):
+        assert spread[low:high].sum() / predicted[low:high].sum() == pytest.approx(1.0, abs=0.35)
+    worst = np.abs(spread / predicted - 1.0).max()
+    assert worst <= 6.0 * math.sqrt(2.0 / REHEARSALS)
+
+
+def test_release_spends_once_and_the_same_key_returns_the_same_answers(
+    small_plan: Plan, records: pd.DataFrame, ledger: Ledger
+) -> None:
+    first = measure(small_plan, records, dataset="survey", ledger=ledger)
+    again = measure(small_plan, records.iloc[:10], dataset="survey", ledger=ledger.path)
+    for number in range(len(small_plan.workload.groups)):
+        pd.testing.assert_frame_equal(first.answers(number), again.answers(number))
+    assert ledger.status("survey").spent == pytest.approx(small_plan.pcost)
+    second = measure(small_plan, records, dataset="survey", ledger=ledger, attempt=2)
+    assert not np.allclose(first.values(0), second.values(0))
+    with pytest.raises(BudgetExceeded, match="left"):
+        measure(small_plan, records, dataset="survey", ledger=ledger, attempt=3)
+    assert ledger.verify() == ()
+
+
+def test_answers_are_consistent_and_follow_the_texts(small_plan: Plan, records: pd.DataFrame) -> None:
+    drawn = measure(small_plan, records, rehearsal=True)
+    both, age = drawn.marginal(("age", "sex")), drawn.marginal(("age",))
+    np.testing.assert_allclose(both.sum(axis=1), age, atol=1e-8)
+    np.testing.assert_allclose(drawn.marginal(("sex", "age")), both.T)
+    np.testing.assert_allclose(age.sum(), float(drawn.marginal(())), atol=1e-8)
+    workload = small_plan.workload
+    index = 0
+    for number, group in enumerate(workload.groups):
+        frame = drawn.answers(number, confidence=0.9)
+        assert list(frame["query"]) == [workload.describe(index + i) for i in range(group.count)]
+        np.testing.assert_allclose(frame["std"], np.sqrt(small_plan.variances(number)))
+        np.testing.assert_allclose(frame["high"] - frame["low"], 2 * 1.6448536 * frame["std"], rtol=1e-6)
+        pd.testing.assert_frame_equal(
+            drawn.answers(number, 1, 4, confidence=0.9), frame.iloc[1:4].reset_index(drop=True)
+        )
+        index += group.count
+
+
+def test_free_queries_and_differences_have_exact_errors(small_plan: Plan, records: pd.DataFrame) -> None:
+    drawn = measure(small_plan, records, rehearsal=True)
+    table = np.random.default_rng(0).normal(size=(7, 2))
+    found = drawn.answer(("age", "sex"), table)
+    assert found.answer == pytest.approx(float(np.sum(table * drawn.marginal(("age", "sex")))))
+    assert found.std == pytest.approx(math.sqrt(small_plan.variance_of(("age", "sex"), table)))
+    men, women = [0.0, 1.0], [1.0, 0.0]
+    difference = drawn.combination([(("sex",), men), (("sex",), women)], [1.0, -1.0])
+    direct = drawn.answer(("sex",), [-1.0, 1.0])
+    assert difference.answer == pytest.approx(direct.answer)
+    assert difference.std == pytest.approx(direct.std)
+
+
+def test_what_was_not_measured_is_refused(records: pd.DataFrame) -> None:
+    made = plan(Workload(SCHEMA).add(("age", "hours"), "affine"), Budget(pcost=1.0))
+    drawn = measure(made, records, rehearsal=True)
+    with pytest.raises(NotAnswerable, match="age x hours"):
+        drawn.marginal(("age", "hours"))
+    with pytest.raises(NotAnswerable, match="sex"):
+        drawn.answer(("sex",), [1.0, 0.0])
+    low_sums = np.add.outer(np.arange(7), np.arange(6)) <= 3
+    assert drawn.answer(("age", "hours"), low_sums).answer == pytest.approx(drawn.values(0)[3])
+
+
+def test_bad_records_spend_nothing(small_plan: Plan, records: pd.DataFrame, ledger: Ledger) -> None:
+    bad = records.copy()
+    bad.loc[3, "age"] = 99
+    with pytest.raises(DataError, match="age"):
+        measure(small_plan, bad, dataset="survey", ledger=ledger)
+    capped = plan(small_workload(), Budget(pcost=0.5), max_records=100)
+    with pytest.raises(DataError, match="100"):
+        measure(capped, records, dataset="survey", ledger=ledger)
+    with pytest.raises(Cancelled):
+        measure(small_plan, records, dataset="survey", ledger=ledger, progress=lambda *_: False)
+    with pytest.raises(LedgerError):
+        measure(small_plan, records, dataset="nobody", ledger=ledger)
+    assert ledger.status("survey").spent == 0.0
+    seen = []
+    measure(small_plan, bad, dataset="survey", ledger=ledger, on_refused="drop", intake=seen.append)
+    assert (seen[0].rows_in, seen[0].counted, seen[0].refused) == (3000, 2999, 1)
+
+
+@pytest.mark.parametrize("words", [{}, {"dataset": "survey"}, {"rehearsal": True, "dataset": "survey"}])
+def test_a_release_names_its_dataset_and_ledger(small_plan: Plan, records: pd.DataFrame, words: dict) -> None:
+    with pytest.raises(PlanError):
+        measure(small_plan, records, **words)
+
+
+def test_a_crash_between_spend_and_save_never_draws_again(
+    small_plan: Plan, records: pd.DataFrame, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = []
+
+    def dies(*_: object, **__: object) -> None:
+        draws.append(ledger.status("survey").spent)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(measuring, "draw", dies)
+        with pytest.raises(KeyboardInterrupt):
+            measure(small_plan, records, dataset="survey", ledger=ledger)
+    assert draws == [pytest.approx(small_plan.pcost)], "the spend is durable before anything is drawn"
+    with pytest.raises(ResultLost, match="attempt"):
+        measure(small_plan, records, dataset="survey", ledger=ledger)
+    assert measure(small_plan, records, dataset="survey", ledger=ledger, attempt=2).key.endswith("|2")
+
+
+def test_stored_results_survive_a_changed_plan_file(small_plan: Plan, records: pd.DataFrame, ledger: Ledger) -> None:
+    first = measure(small_plan, records, dataset="survey", ledger=ledger)
+    key = release_key(dataset="survey", plan_hash=small_plan.hash, attempt=1)
+    loaded = measuring.load_measurement(ledger, key)
+    assert loaded.plan.to_json() == small_plan.to_json()
+    assert loaded.key == first.key
+    ledger.result_path(key).write_bytes(b"nonsense")
+    with pytest.raises(ResultLost):
+        measuring.load_measurement(ledger, key)
+
+
+def test_files_hold_every_answer(small_plan: Plan, records: pd.DataFrame, tmp_path: Path) -> None:
+    drawn = measure(small_plan, records, rehearsal=True)
+    parquet = pq.read_table(write_answers(drawn, tmp_path / "a.parquet"))
+    assert parquet.num_rows == small_plan.workload.queries
+    assert b"REHEARSAL" in parquet.schema.metadata[b"status"]
+    frame = pd.concat([drawn.answers(i) for i in range(len(small_plan.workload.groups))])
+    np.testing.assert_array_equal(parquet["answer"].to_numpy(), frame["answer"])
+    assert parquet["query"].to_pylist() == list(frame["query"])
+    text = write_answers(drawn, tmp_path / "a.csv", format="csv")
+    rows = list(csv.DictReader(text.open()))
+    assert [float(r["answer"]) for r in rows] == pytest.approx(list(frame["answer"]))
+    with pytest.raises(Cancelled):
+        write_answers(drawn, tmp_path / "b.csv", format="csv", progress=lambda *_: False)
+    with pytest.raises(PlanError, match="parquet"):
+        write_answers(drawn, tmp_path / "b.xls", format="xls")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "a.parquet"]
+
+
+def test_labels_cannot_become_spreadsheet_formulas(tmp_path: Path) -> None:
+    schema = Schema([Attribute.categorical("=cmd|'/c calc'!A1", ["-1", "@x"])])
+    made = plan(Workload.all_ways(schema, ways=(1,)), Budget(pcost=1.0))
+    drawn = measure(made, pd.DataFrame({"=cmd|'/c calc'!A1": ["-1", "@x"]}), rehearsal=True)
+    cells = [c for row in csv.reader(write_answers(drawn, tmp_path / "a.csv", format="csv").open()) for c in row]
+    assert not [c for c in cells if c[:1] in "=+@" or (c[:1] == "-" and not c[1:2].isdigit())]
+    assert any(c.startswith("'=cmd") for c in cells)
+
+
+def test_plans_of_a_release_are_those_that_were_saved(small_plan: Plan) -> None:
+    loaded = load_plan(small_plan.to_json())
+    assert loaded.to_json() == small_plan.to_json()
+    for space, block in small_plan.blocks.items():
+        assert (block.noise, block.grid) == (loaded.blocks[space].noise, loaded.blocks[space].grid)

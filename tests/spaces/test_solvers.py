@@ -1,0 +1,356 @@
+"""The solver against an independent one, its certificate against weak duality, and its shortcuts against none."""
+
+import itertools
+import math
+import time
+
+import numpy as np
+import pytest
+
+import engine.spaces.solvers as solvers
+from engine.spaces import DualProblem, Factor, Lift, Options, SubworkloadSolver, basis, decompose
+from engine.spaces.solvers import FixedBasisProblem, FourierProblem
+from engine.spaces.subworkload import assemble, merge
+from engine.workload import Circular, Custom, Family, Marginal, Prefix, Random, Range, Workload
+from tests import oracles, shapes
+
+TIGHT = Options(gap=1e-6)
+
+
+def kron(*matrices):
+    out = np.ones((1, 1))
+    for m in matrices:
+        out = np.kron(out, m)
+    return out
+
+
+def coordinates(sizes):
+    """Orthonormal basis of the residual space on all attributes, shape (cells, class coordinates)."""
+    return kron(*(basis(n) for n in sizes))
+
+
+def class_rows(rows, sizes):
+    return rows @ coordinates(sizes)
+
+
+def pair_rows(name, n, m):
+    from engine.workload import family
+
+    return family(name).rows((n, m))
+
+
+def stacked(*families_on_sizes):
+    return np.concatenate(families_on_sizes)
+
+
+def product(one: Family, other: Family, n, m):
+    return np.kron(one.rows((n,)), other.rows((m,)))
+
+
+PROBLEMS = {  # name -> (sizes, query rows on the cells)
+    "prefix": ((7,), Prefix().rows((7,))),
+    "range": ((6,), Range().rows((6,))),
+    "four cells": ((4,), stacked(3 * Prefix().rows((4,)), Prefix().rows((4,))[:, ::-1], Marginal().rows((4,)))),
+    "affine and prefix on four": ((4,), np.cumsum(np.array([[1, 0, 0, 0.0], [0, 1, 0, 0], [0, 0, 1, 0]]), axis=1)),
+    "two cells": ((2,), np.array([[1.0, 0.0]])),
+    "affine": ((5, 5), pair_rows("affine", 5, 5)),
+    "abs": ((4, 6), pair_rows("abs", 4, 6)),
+    "affine and abs": ((5, 5), stacked(pair_rows("affine", 5, 5), pair_rows("abs", 5, 5))),
+    "two products": ((4, 5), stacked(product(Range(), Range(), 4, 5), product(Prefix(), Prefix(), 4, 5))),
+    "random": ((3, 4), Random(count=30, seed=1).rows((3, 4))),
+    "random of low rank": ((4, 4), Random(count=4, seed=2).rows((4, 4))),
+    "three attributes": ((3, 3, 3), Random(p=0.4, count=50, seed=5).rows((3, 3, 3))),
+    "signed": ((5,), np.random.default_rng(0).standard_normal((4, 5))),
+    "one query": ((6,), np.array([[1.0, 0, 0, 1, 1, 0]])),
+    "uneven": ((5,), np.diag([1e3, 1, 1, 1e-2, 5.0])),
+}
+
+
+def problem_of(name, cls=DualProblem, low_rank=False):
+    sizes, rows = PROBLEMS[name]
+    c = class_rows(rows, sizes)
+    factor = Factor(sizes=sizes, matrix=c if low_rank else c.T @ c, low_rank=low_rank)
+    return cls(lift=Lift(sizes), factor=factor)
+
+
+def cell_gram(name):
+    sizes, rows = PROBLEMS[name]
+    N = coordinates(sizes)
+    pieces = class_rows(rows, sizes) @ N.T
+    return pieces.T @ pieces
+
+
+def solve(problem, options=TIGHT):
+    return problem.solution(*problem.maximise(options))
+
+
+def check_solution(solution, gram):
+    """The strategy is feasible and has the value; the bound is below; class coordinates come back from the answers."""
+    strategy = solution.strategy
+    assert strategy.column_norm <= 1 + 1e-9
+    assert np.sum(strategy.covariance * gram) == pytest.approx(solution.value, rel=1e-7)
+    assert 0 < solution.bound <= solution.value * (1 + 1e-12)
+    N = coordinates(strategy.sizes)
+    measured = strategy.rows @ N  # strategy rows as class rows
+    np.testing.assert_allclose(measured @ N.T, strategy.rows, atol=1e-9)  # nothing outside the residual space
+    span = strategy.pinv @ measured  # identity on what is measured
+    np.testing.assert_allclose(span @ span, span, atol=1e-6)
+    np.testing.assert_allclose(gram @ span.T, gram, atol=1e-6 * np.abs(gram).max())
+    assert strategy.complete == (np.linalg.matrix_rank(measured, tol=1e-7) == N.shape[1])
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_value_and_bound_against_an_independent_solver(name):
+    low, high = oracles.optimum(cell_gram(name), tolerance=1e-6)
+    solution = solve(problem_of(name))
+    N = coordinates(PROBLEMS[name][0])
+    check_solution(solution, N.T @ cell_gram(name) @ N)
+    assert solution.status == "optimal"
+    assert solution.gap <= 1e-5
+    assert solution.bound <= high * (1 + 1e-9)
+    assert solution.value >= low * (1 - 1e-8)
+    assert solution.value <= high * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_grams_are_always_solved(seed):
+    """Grams of every rank on up to 16 cells; many have symmetric starts, idle cells or null directions."""
+    rng = np.random.default_rng(seed)
+    sizes = tuple(rng.integers(2, 5, rng.integers(1, 3)))
+    rows = rng.integers(-1, 3, (rng.integers(1, 6), math.prod(sizes))).astype(float)
+    c = class_rows(rows, sizes)
+    if np.sum(c**2) < 1e-9:
+        return
+    solution = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
+    check_solution(solution, c.T @ c)
+    low, high = oracles.optimum((c @ coordinates(sizes).T).T @ (c @ coordinates(sizes).T), tolerance=1e-5)
+    assert solution.gap <= 1e-4
+    assert low * (1 - 1e-8) <= solution.value <= high * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("pattern", list(itertools.product([1.0, 4.0], repeat=3)))
+def test_symmetric_starts_do_not_stick(pattern):
+    """On four cells the first step of a unit length can land where two weights are zero and their gradient, too."""
+    N = basis(4)
+    gram = N.T @ (Prefix().gram((4,)) + np.diag([*pattern, pattern[0]])) @ N
+    for g in (gram, np.diag(pattern), np.diag(pattern[::-1]) + 0.1):
+        solution = solve(DualProblem(lift=Lift((4,)), factor=Factor(sizes=(4,), matrix=g)))
+        low, high = oracles.optimum(N @ g @ N.T, tolerance=1e-6)
+        assert solution.status == "optimal"
+        assert low * (1 - 1e-8) <= solution.value <= high * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_weak_duality_at_random_weights(name):
+    """Every weight vector proves a bound that no feasible strategy beats, good or bad."""
+    rng, problem, gram = np.random.default_rng(7), problem_of(name), cell_gram(name)
+    N = coordinates(problem.sizes)
+    values = [solve(problem).value]
+    for _ in range(20):
+        half = rng.standard_normal((len(gram), len(gram))) + 3 * rng.random() * np.eye(len(gram))
+        X = N.T @ half.T @ half @ N
+        X = X / np.max(np.einsum("cr,rs,cs->c", N, X, N))  # feasible
+        values.append(float(np.trace(np.linalg.solve(X, N.T @ gram @ N))))
+    assert min(values) == pytest.approx(values[0], rel=1e-9)
+    for k in range(30):
+        mass = rng.dirichlet(np.full(problem.variables, 0.05 if k % 2 else 3.0)) * 10.0 ** rng.integers(-3, 4)
+        assert 0 <= problem.bound(mass) <= min(values) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_low_rank_rows_give_the_same_optimum(name):
+    dense, low = solve(problem_of(name)), solve(problem_of(name, low_rank=True))
+    assert low.value == pytest.approx(dense.value, rel=1e-5)
+    assert len(low.strategy.rows) == len(dense.strategy.rows)
+    assert low.strategy.complete == dense.strategy.complete
+
+
+def test_null_directions_are_left_alone():
+    solution = solve(problem_of("random of low rank"))
+    assert len(solution.strategy.rows) <= 4 < 9
+    assert not solution.strategy.complete
+    one = solve(problem_of("one query"))
+    assert one.strategy.rows.shape == (1, 6)
+    rows = PROBLEMS["one query"][1]
+    piece = rows - rows.mean()
+    assert one.value == pytest.approx(np.max(np.abs(piece)) ** 2, rel=1e-6)
+
+
+# ---- symmetry ---------------------------------------------------------------------------------------------------
+
+SYMMETRIC = {
+    "affine and abs": ((5, 5), stacked(pair_rows("affine", 5, 5), pair_rows("abs", 5, 5)), 25),
+    "range": ((9,), Range().rows((9,)), 9),
+    "range of two sizes": ((4, 5), product(Range(), Range(), 4, 5), 20),
+    "prefix squared": ((5, 5), product(Prefix(), Prefix(), 5, 5), 25),
+    "three ranges": ((3, 3, 3), kron(*[Range().rows((3,))] * 3) + 0.0, 27),
+    "three and a pair": (
+        (3, 3, 3),
+        stacked(kron(*[Prefix().rows((3,))] * 3), np.kron(pair_rows("affine", 3, 3), np.ones((1, 3)))),
+        27,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+def test_symmetry_reduction_changes_nothing(name, monkeypatch):
+    sizes, rows, cells = SYMMETRIC[name]
+    c = class_rows(rows, sizes)
+    factor = Factor(sizes=sizes, matrix=c.T @ c)
+    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 10**9)
+    plain = DualProblem(lift=Lift(sizes), factor=factor)
+    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
+    reduced = DualProblem(lift=Lift(sizes), factor=factor)
+    assert plain.variables == cells
+    assert reduced.variables < 0.7 * cells
+    assert len(reduced.roots) > 1 or len(sizes) == 1
+    one, other = solve(plain), solve(reduced)
+    assert other.value == pytest.approx(one.value, rel=1e-5)
+    assert other.bound <= one.value * (1 + 1e-9)
+    assert one.bound <= other.value * (1 + 1e-9)
+    check_solution(other, c.T @ c)
+    assert sum(map(len, reduced.roots)) == sum(map(len, plain.roots))
+    mass = np.random.default_rng(1).dirichlet(np.ones(reduced.variables))
+    spread = (mass / reduced.multiplicity)[reduced.orbit]
+    assert reduced.bound(mass) == pytest.approx(plain.bound(spread), rel=1e-9)
+
+
+def test_no_symmetry_is_seen_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
+    rng = np.random.default_rng(2)
+    for sizes in ((7,), (4, 4), (3, 3, 3)):
+        c = rng.standard_normal((40, math.prod(n - 1 for n in sizes)))
+        problem = DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c))
+        assert problem.variables == math.prod(sizes)
+    # swapping two attributes of equal size is no symmetry when they are asked differently
+    rows = class_rows(stacked(product(Prefix(), Custom(rng.random((3, 5))), 5, 5), pair_rows("affine", 5, 5)), (5, 5))
+    problem = DualProblem(lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=rows.T @ rows))
+    assert problem.variables == 25
+
+
+@pytest.mark.parametrize("weaken", [1e-3, 1e-6])
+def test_almost_symmetric_grams_are_no_symmetric_ones(weaken, monkeypatch):
+    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
+    rows = stacked(product(Prefix(), Prefix(), 5, 5), weaken * product(Range(), Marginal(), 5, 5))
+    c = class_rows(rows, (5, 5))
+    reduced = DualProblem(lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=c.T @ c))
+    check_solution(solve(reduced), c.T @ c)
+
+
+# ---- products ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    list(itertools.combinations(["prefix", "range", "signed", "affine", "one query"], 2)),
+)
+def test_a_kronecker_gram_has_a_kronecker_optimum(one, other):
+    (first, rows), (second, more) = PROBLEMS[one], PROBLEMS[other]
+    sizes, c = first + second, np.kron(class_rows(rows, first), class_rows(more, second))
+    whole = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
+    parts = [solve(problem_of(one)), solve(problem_of(other))]
+    assert math.prod(p.value for p in parts) == pytest.approx(whole.value, rel=2e-5)
+    assert math.prod(p.bound for p in parts) <= whole.value * (1 + 1e-9)
+
+
+def test_subworkloads_of_products_are_solved_factor_by_factor():
+    workload = Workload(shapes.numeric(5, 4, 6)).add(("a", "b", "c"), {"a": "prefix", "b": "range", "c": "circular"})
+    parts = decompose(workload)
+    solver = SubworkloadSolver(factors=parts.factors, method="optimal", options=TIGHT, memory_limit=1e9)
+    number, _ = parts.spaces[("a", "b", "c")]
+    sub = parts.subworkloads[number]
+    solved = solver.solve(sub)
+    assert [len(axes) for axes, _ in solved.factors] == [1, 1, 1]
+    assert len(solver.duals) == 3
+    gram = assemble(merge(sub, parts.factors), (0, 1, 2), sub.sizes)
+    whole = solve(DualProblem(lift=Lift(sub.sizes), factor=gram))
+    assert solved.value == pytest.approx(whole.value, rel=1e-5)
+    for other in parts.subworkloads:
+        solver.solve(other)
+    assert len(solver.duals) == 3  # every factor was solved once
+
+
+# ---- approximate constructions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [FixedBasisProblem, FourierProblem])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_approximate_solutions_are_feasible_and_certified(name, cls):
+    solution, exact = solve(problem_of(name, cls)), solve(problem_of(name))
+    N = coordinates(PROBLEMS[name][0])
+    check_solution(solution, N.T @ cell_gram(name) @ N)
+    assert solution.value >= exact.bound * (1 - 1e-9)
+    assert solution.bound <= exact.value * (1 + 1e-9)
+    assert solution.status != "optimal"
+
+
+@pytest.mark.parametrize("cls", [DualProblem, FixedBasisProblem, FourierProblem])
+@pytest.mark.parametrize("asked", [Circular(), Marginal()], ids=lambda f: f.name)
+def test_circulant_grams_are_solved_exactly_by_all(asked, cls):
+    N = basis(8)
+    factor = Factor(sizes=(8,), matrix=N.T @ asked.gram((8,)) @ N)
+    solution = solve(cls(lift=Lift((8,)), factor=factor))
+    eigenvalues = np.linalg.eigvalsh(factor.matrix)
+    assert solution.value == pytest.approx(np.sqrt(eigenvalues).sum() ** 2 / 8, rel=1e-6)
+    assert solution.gap <= 1e-6
+
+
+# ---- scale, limits, replay --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e12])
+def test_scaling_the_queries_scales_the_value(scale):
+    sizes, rows = PROBLEMS["affine and abs"]
+    c = class_rows(rows, sizes)
+    small = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=scale * (c.T @ c))))
+    assert small.value == pytest.approx(scale * solve(problem_of("affine and abs")).value, rel=1e-5)
+    assert small.strategy.column_norm <= 1 + 1e-9
+
+
+def test_a_stopped_search_says_so_and_stays_honest():
+    problem = problem_of("affine and abs")
+    stopped = solve(problem, Options(gap=1e-12, deadline=time.monotonic() - 1))
+    exact = solve(problem)
+    assert "time limit" in stopped.status
+    assert stopped.gap > 1e-3
+    assert stopped.bound <= exact.value <= stopped.value * (1 + 1e-9)
+    N = coordinates((5, 5))
+    check_solution(stopped, N.T @ cell_gram("affine and abs") @ N)
+    few = solve(problem, Options(gap=1e-12, evaluations=3))
+    assert few.status not in ("optimal", "")
+    assert few.bound <= exact.value
+
+
+def test_the_watch_hears_a_falling_gap_and_may_stop():
+    heard = []
+    problem = problem_of("affine and abs")
+    problem.maximise(TIGHT, watch=heard.append)
+    assert len(heard) > 5
+    assert heard == sorted(heard, reverse=True)
+    assert heard[-1] <= TIGHT.gap
+
+    def stop(gap):
+        raise KeyError(gap)
+
+    with pytest.raises(KeyError):
+        problem.maximise(TIGHT, watch=stop)
+
+
+@pytest.mark.parametrize("name", ["affine", "two products", "random of low rank", "signed"])
+def test_the_strategy_is_a_function_of_the_weights(name):
+    problem = problem_of(name)
+    mass, status = problem.maximise(TIGHT)
+    one, other = problem.solution(mass, status), problem_of(name).solution(mass.copy(), status)
+    np.testing.assert_array_equal(one.strategy.rows, other.strategy.rows)
+    assert one.value == other.value
+    np.testing.assert_allclose(problem.solution(mass * 1e3, status).strategy.rows, one.strategy.rows, atol=1e-6)
+
+
+def test_lift_is_its_matrix():
+    rng = np.random.default_rng(0)
+    for centers in (None, [None, rng.dirichlet(np.ones(4))]):
+        lift = Lift((3, 4), centers)
+        pis = [np.full(3, 1 / 3), np.full(4, 1 / 4) if centers is None else centers[1]]
+        L = kron(*(basis(n).T @ (np.eye(n) - np.outer(pi, np.ones(n))) for n, pi in zip((3, 4), pis, strict=True)))
+        np.testing.assert_allclose(lift.rows(np.eye(6)), L, atol=1e-12)
+        np.testing.assert_allclose(lift.classes(np.eye(12)), L.T, atol=1e-12)

@@ -1,0 +1,270 @@
+"""Every query family asks what it says: its rows, sums, Grams and texts against the meaning, cell by cell."""
+
+import itertools
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine import FAMILIES, Attribute
+from engine.workload import Abs, Affine, Circular, Custom, Marginal, Prefix, Random, Range, Total, Width, family
+from engine.workload import family as family_module
+from engine.workload.families import family_from_dict
+from tests import oracles
+
+quick = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+
+
+def codes(*sizes):
+    return [Attribute.of_size("xyz"[i], n) for i, n in enumerate(sizes)]
+
+
+numbers = st.integers(-5000, 5000).map(lambda v: v / 1000)
+
+
+@st.composite
+def sizes_for(draw, name):
+    """Sizes that a family fits: two attributes for joint families, one for intervals, either for the rest."""
+    joint = name in ("affine", "abs") or (name in ("random", "custom") and draw(st.booleans()))
+    return tuple(draw(st.integers(1, 8)) for _ in range(1 + joint))
+
+
+@st.composite
+def value(draw, name, sizes):
+    """A value of the family that fits these sizes."""
+    if name == "width":
+        return Width(draw(st.integers(1, sizes[0])))
+    if name == "random":
+        count, seed = draw(st.none() | st.integers(1, 9)), draw(st.integers(0, 3))
+        return Random(p=draw(st.sampled_from([0.1, 0.5, 0.9])), count=count, seed=seed)
+    if name == "custom":
+        cells = math.prod(sizes)
+        drawn = draw(st.lists(numbers, min_size=cells, max_size=min(5 * cells, 80)))
+        return Custom(np.array(drawn[: len(drawn) // cells * cells]).reshape(-1, cells))
+    return family(name)
+
+
+@st.composite
+def given_family(draw, name):
+    """A family value with sizes that it fits."""
+    sizes = draw(sizes_for(name))
+    return draw(value(name, sizes)), sizes
+
+
+every_family = pytest.mark.parametrize("name", [f.name for f in FAMILIES])
+
+
+def test_every_family_is_tested():
+    assert {f.name for f in FAMILIES} == {*TEXTS, "random", "custom"}
+    assert all(f.meaning and f.meaning[-1] in ".?" for f in FAMILIES)
+
+
+@every_family
+@quick
+@given(data=st.data())
+def test_rows_are_the_meaning(name, data):
+    asked, sizes = data.draw(given_family(name))
+    W = oracles.family_rows(asked, codes(*sizes))
+    assert asked.name == name
+    assert asked.bind(codes(*sizes)) == asked
+    assert asked.count(sizes) == len(W)
+    np.testing.assert_array_equal(asked.rows(sizes), W)
+    start, stop = data.draw(st.integers(0, len(W))), data.draw(st.none() | st.integers(0, len(W) + 2))
+    np.testing.assert_array_equal(asked.rows(sizes, start, stop), W[start:stop])
+
+
+@every_family
+@quick
+@given(data=st.data())
+def test_sums_and_grams_are_those_of_the_rows(name, data):
+    asked, sizes = data.draw(given_family(name))
+    W = asked.rows(sizes)
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    cells, exact = W.shape[1], {"rtol": 1e-10, "atol": 1e-9}
+    weights = rng.uniform(0, 3, len(W))
+    weights[rng.random(len(W)) < 0.3] = 0.0
+    np.testing.assert_allclose(asked.gram(sizes), W.T @ W, **exact)
+    np.testing.assert_allclose(asked.gram(sizes, weights), W.T @ (weights[:, None] * W), **exact)
+    for shape in ((cells,), (cells, 3), (cells, 2, 2)):
+        table = rng.standard_normal(shape)
+        np.testing.assert_allclose(asked.dot(sizes, table), np.tensordot(W, table, axes=1), **exact)
+    half = rng.standard_normal((cells, cells))
+    symmetric = half + half.T
+    np.testing.assert_allclose(asked.quadratic(sizes, symmetric), np.diag(W @ symmetric @ W.T), **exact)
+
+
+@every_family
+@quick
+@given(data=st.data())
+def test_chunks_are_the_rows_in_order(name, data):
+    asked, sizes = data.draw(given_family(name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(family_module, "CHUNK_ENTRIES", data.draw(st.integers(1, 40)))
+        pieces = list(asked.chunks(sizes))
+        assert [start for start, _ in pieces] == list(np.cumsum([0] + [len(rows) for _, rows in pieces])[:-1])
+        np.testing.assert_array_equal(np.concatenate([rows for _, rows in pieces]), asked.rows(sizes))
+
+
+@every_family
+@quick
+@given(data=st.data())
+def test_json_gives_back_the_same_family(name, data):
+    asked, sizes = data.draw(given_family(name))
+    again = family_from_dict(json.loads(json.dumps(asked.to_dict())))
+    assert again == asked
+    assert hash(again) == hash(asked)
+    assert again.key == asked.key
+    np.testing.assert_array_equal(again.rows(sizes), asked.rows(sizes))
+
+
+@every_family
+@quick
+@given(data=st.data())
+def test_equal_keys_ask_the_same_and_other_rows_have_other_keys(name, data):
+    one, sizes = data.draw(given_family(name))
+    fitting = [f.name for f in FAMILIES if f.arity in (None, len(sizes))]
+    other = data.draw(value(data.draw(st.sampled_from(fitting)), sizes))
+    same_rows = np.array_equal(one.rows(sizes), other.rows(sizes))
+    assert same_rows or one.key != other.key
+    assert (one == other) <= (one.key == other.key)
+    hash(one.key)
+
+
+def test_families_with_different_queries_never_share_a_key():
+    eye = np.eye(6)
+    known = [Width(w) for w in range(1, 7)] + [f() for f in (Marginal, Prefix, Range, Circular, Total)]
+    known += [Random(seed=s, count=c, p=p) for s in (0, 1) for c in (2, 3) for p in (0.3, 0.5)]
+    known += [Custom(eye), Custom(eye[::-1]), Custom(eye[:3]), Custom(2 * eye), Custom(eye, labels=list("abcdef"))]
+    assert len({f.key for f in known}) == len(known)
+    assert Affine().key != Abs().key
+    assert Custom(np.ones((2, 6))).key != Custom(np.ones((3, 4))).key
+
+
+def test_custom_predicates_are_fitted_when_bound_and_kept_as_text():
+    attributes = [Attribute.numeric("age", [0, 20, 65]), Attribute.categorical("sex", ["F", "M"])]
+    asked = Custom(predicates=["age < 20 and sex == 'F'", "sex != 'F'"])
+    bound = asked.bind(attributes)
+    np.testing.assert_array_equal(bound.rows((2, 2)), [[1, 0, 0, 0], [0, 1, 0, 1]])
+    assert bound.to_dict() == asked.to_dict() == {"name": "custom", "predicates": list(asked.predicates)}
+    assert bound.text(attributes, 1) == "sex != 'F'"
+    assert bound == asked
+    assert bound.bind(attributes).key == bound.key
+
+
+def test_words_give_families():
+    for f in FAMILIES:
+        if f.name not in ("width", "custom"):
+            assert family(f.name) == f()
+    assert family(Width(3)) == Width(3)
+
+
+# ---- texts ------------------------------------------------------------------------------------------------------
+
+
+def holds(text, values):
+    """Whether a cell belongs to the query that a text describes, read as a person would."""
+    if text == "":
+        return True
+    if around := re.fullmatch(r"(\w+) from (\d+) around to (\d+)", text):
+        name, first, last = around[1], int(around[2]), int(around[3])
+        return values[name] >= first or values[name] <= last
+    for word, value in sorted(values.items(), reverse=True):
+        text = re.sub(rf"\b{word}\b", repr(value), text)
+    text = re.sub(r"\|(.*)\|", r"abs(\1)", text)
+    return bool(eval(re.sub(r"(?<![<>=])=(?!=)", "==", text), {"abs": abs}))
+
+
+TEXTS = ["marginal", "prefix", "suffix", "range", "circular", "total", "width", "affine", "abs"]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@quick
+@given(data=st.data())
+def test_text_says_what_is_counted(name, data):
+    asked, sizes = data.draw(given_family(name))
+    attributes, W = codes(*sizes), asked.rows(sizes)
+    names = [a.name for a in attributes]
+    for q in range(len(W)):
+        text = asked.text(attributes, q)
+        cells = itertools.product(*map(range, sizes))
+        said = [float(holds(text, dict(zip(names, cell, strict=True)))) for cell in cells]
+        assert said == list(W[q]), text
+
+
+@every_family
+@quick
+@given(data=st.data())
+def test_texts_are_unique(name, data):
+    asked, sizes = data.draw(given_family(name))
+    texts = [asked.text(codes(*sizes), q) for q in range(asked.count(sizes))]
+    assert len(set(texts)) == len(texts)
+
+
+EDGES = {
+    "plain": [0, 20, 30, 65, 120],
+    "dates": [20240101, 20240102, 20240103, 20240104, 20240105],
+    "large": [1e6, 1e6 + 1, 1e6 + 2, 1e6 + 3, 1e6 + 4],
+    "fine": [0.1, 0.10000001, 0.10000002, 0.10000003, 0.10000004],
+    "negative": [-40.5, -10, 0, 1e-9, 3],
+}
+
+
+@pytest.mark.parametrize("edges", EDGES)
+@pytest.mark.parametrize("asked", [Marginal(), Prefix(), Range(), Circular(), Width(2)], ids=lambda f: f.name)
+def test_texts_of_bins_name_their_edges_exactly(asked, edges):
+    attribute = Attribute.numeric("x", EDGES[edges])
+    texts = [asked.text([attribute], q) for q in range(asked.count((4,)))]
+    assert len(set(texts)) == len(texts)
+    number = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+    for text in texts:
+        found = [float(v.replace(",", "")) for v in number.findall(text.replace("x", " "))]
+        assert found, text
+        assert set(found) <= set(map(float, EDGES[edges])), text
+
+
+@pytest.mark.parametrize("asked", [Prefix(), Range(), Width(1), Circular()], ids=lambda f: f.name)
+@pytest.mark.parametrize("edges", [[0, 10], [0, 10, 20], [0, 10, 20, 30]], ids=len)
+def test_last_bin_is_closed_in_the_text_too(asked, edges):
+    attribute = Attribute.numeric("x", edges)
+    n = attribute.size
+    for q, row in enumerate(asked.rows((n,))):
+        text = asked.text([attribute], q)
+        if row[-1] and "around" not in text:
+            assert text.endswith(("]", f"<= {edges[-1]}")), text
+
+
+def test_labels_are_named():
+    sex = Attribute.categorical("sex", ["F", "M"])
+    assert [Marginal().text([sex], q) for q in range(2)] == ["sex = F", "sex = M"]
+    assert Total().text([sex], 0) == ""
+    assert Random(seed=4).text([sex, *codes(3)], 2) == "random set 2 of cells of sex x x (p 0.3, seed 4)"
+    assert Custom(np.eye(2), labels=["women", "men"]).text([sex], 1) == "men"
+    age = Attribute.numeric("age", [0, 20, 65])
+    assert Affine().text([age, *codes(3)], 2) == "cell number of age + x <= 2"
+
+
+def test_large_intervals_need_no_rows():
+    """Sums over a thousand cells, half a million ranges: closed forms only."""
+    n = 1000
+    G = Range().gram((n,))
+    i, j = np.minimum.outer(np.arange(n), np.arange(n)), np.maximum.outer(np.arange(n), np.arange(n))
+    np.testing.assert_array_equal(G, (i + 1) * (n - j))
+    assert Range().count((n,)) == n * (n + 1) // 2
+    assert Circular().count((n,)) == n * n
+    lengths, apart = np.arange(1, 201)[:, None], np.arange(200)
+    both = np.maximum(lengths - apart, 0) + np.where(apart > 0, np.maximum(lengths - (200 - apart), 0), 0)
+    np.testing.assert_array_equal(Circular().gram((200,))[0], both.sum(axis=0))
+
+
+def test_random_queries_are_the_same_everywhere():
+    """The same seed and shape give the same queries; another seed, size or p gives others."""
+    one = Random(p=0.3, count=50, seed=9)
+    np.testing.assert_array_equal(one.rows((4, 5)), Random(p=0.3, count=50, seed=9).rows((4, 5)))
+    assert not np.array_equal(one.rows((4, 5)), Random(p=0.3, count=50, seed=10).rows((4, 5)))
+    assert not np.array_equal(one.rows((4, 5)), one.rows((5, 4)))
+    assert abs(Random(p=0.3, count=2000, seed=1).rows((10,)).mean() - 0.3) < 0.02
+    assert Random().count((4, 5)) == 60

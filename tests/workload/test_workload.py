@@ -1,0 +1,236 @@
+"""Workloads: exact counts, texts by index, groups in any order, and JSON both ways."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from engine import Attribute, Schema, Workload
+from engine.errors import SchemaError, WorkloadError
+from engine.workload import Custom, Prefix, Random, Width
+from tests import oracles, shapes
+from tests.shapes import SHAPES
+
+ADULT = {"categorical": (42, 16, 15, 9, 7, 6, 5, 2, 2), "numeric": (100, 100, 100, 99, 85)}
+
+
+def schema_of(categorical, numeric):
+    kinds = [("categorical", n) for n in categorical] + [("numeric", n) for n in numeric]
+    return Schema([Attribute.of_size(f"x{i}", n, kind) for i, (kind, n) in enumerate(kinds)])
+
+
+def forty(n):
+    return Schema([Attribute.of_size(f"x{i}", n) for i in range(40)])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_counts_and_texts_follow_the_rows(shape):
+    workload = SHAPES[shape]()
+    rows = oracles.workload_rows(workload)
+    assert [g.count for g in workload.groups] == [len(W) for W in rows]
+    assert workload.queries == len(workload) == sum(map(len, rows))
+    assert workload.starts == [0, *itertools.accumulate(map(len, rows))][:-1]
+    for number, (group, start) in enumerate(zip(workload.groups, workload.starts, strict=True)):
+        assert group.sizes == workload.schema.sizes(group.attributes)
+        for index in {0, group.count // 2, group.count - 1}:
+            assert workload.describe(start + index) == workload.describe_in_group(number, index)
+
+
+def test_texts_name_every_part_in_the_order_of_the_group():
+    schema = Schema([Attribute.numeric("age", [0, 20, 65, 120]), Attribute.categorical("sex", ["F", "M"])])
+    workload = Workload(schema).add(("sex", "age"), {"age": "prefix", "sex": "marginal"}).add((), "total")
+    workload = workload.add(("age", "sex"), {"age": "total", "sex": "marginal"}).add(("age", "sex"), "total")
+    assert [workload.describe(q) for q in range(len(workload))] == [
+        "sex = F and age < 20",
+        "sex = F and age < 65",
+        "sex = F and age <= 120",
+        "sex = M and age < 20",
+        "sex = M and age < 65",
+        "sex = M and age <= 120",
+        "all records",
+        "sex = F",
+        "sex = M",
+        "all records",
+    ]
+
+
+def test_texts_of_a_product_are_unique_and_in_row_order():
+    workload = Workload(shapes.numeric(3, 4)).add(("b", "a"), {"a": "marginal", "b": Width(2)})
+    texts = [workload.describe(q) for q in range(9)]
+    assert texts[:4] == ["b <= 1 and a = 0", "b <= 1 and a = 1", "b <= 1 and a = 2", "1 <= b <= 2 and a = 0"]
+    assert len(set(texts)) == 9
+
+
+@pytest.mark.parametrize("index", [-1, 12, 10**30, 1.0, True, "0", None])
+def test_no_text_for_a_query_that_is_not_there(index):
+    workload = Workload(shapes.numeric(3, 4)).add(("a", "b"), "marginal")
+    with pytest.raises(WorkloadError, match="0 to 11"):
+        workload.describe(index)
+    assert workload.describe(np.int64(11)) == "a = 2 and b = 3"
+
+
+# ---- all k-way sets ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ways", "queries"), [((1,), 588), ((2,), 148_137), ((3,), 20_894_536), ((1, 2, 3), 21_043_261), ((0,), 1)]
+)
+def test_all_ways_of_the_adult_schema(ways, queries):
+    workload = Workload.all_ways(schema_of(**ADULT), ways)
+    assert workload.queries == queries
+    assert len(workload.groups) == sum(math.comb(14, k) for k in ways)
+    assert {f for g in workload.groups for f in g.family.values()} <= {"marginal", "prefix"}
+
+
+@pytest.mark.parametrize(
+    ("family", "queries"),
+    [("marginal", 78_400), ("prefix", 78_400), ("range", 2_361_700), ("circular", 7_804_000)],
+)
+def test_all_ways_of_forty_attributes_of_ten_values(family, queries):
+    assert Workload.all_ways(forty(10), (1, 2), family).queries == queries
+
+
+def test_all_ways_takes_a_number_a_joint_family_or_a_mapping():
+    schema = shapes.mixed()
+    assert Workload.all_ways(schema, 2) == Workload.all_ways(schema, (2,))
+    mapped = Workload.all_ways(schema, (1, 2), {"age": "range"})
+    assert mapped.groups[0].family == {"age": "range"}
+    assert mapped.groups[1].family == {"sex": "marginal"}
+    assert mapped.groups[3].family == {"age": "range", "sex": "marginal"}
+    pairs = Workload.all_ways(shapes.numeric(3, 4, 5), 2, "affine")
+    assert [g.attributes for g in pairs.groups] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert [g.count for g in pairs.groups] == [6, 7, 8]
+    assert Workload.all_ways(shapes.numeric(3, 4, 5), 3, Random(count=7)).queries == 7
+
+
+def test_numbers_beyond_any_machine_word_are_exact():
+    workload = Workload.all_ways(forty(1000), 3, "range")
+    each = 1000 * 1001 // 2
+    assert workload.queries == math.comb(40, 3) * each**3 == 9880 * 500_500**3
+    last = workload.describe(workload.queries - 1)
+    assert last == "x37 = 999 and x38 = 999 and x39 = 999"
+    assert workload.describe(each**3 * 5000).count(" and ") == 2
+    counted = Workload(forty(2000))
+    for k in range(30):
+        counted = counted.add(counted.schema.names[k : k + 4], "circular")
+    assert counted.queries == 30 * 2000**8
+    assert forty(1000).size == 1000**40
+
+
+def test_ten_thousand_groups_are_added_one_by_one():
+    schema = forty(20)
+    workload = Workload(schema)
+    pairs = list(itertools.islice(itertools.cycle(itertools.combinations(schema.names, 2)), 10_000))
+    for pair in pairs:
+        workload = workload.add(pair, "prefix")
+    assert len(workload.groups) == 10_000
+    assert workload.queries == 10_000 * 400
+    assert workload.groups[-1].attributes == pairs[-1]
+
+
+# ---- order, weights, values -------------------------------------------------------------------------------------
+
+
+def test_adding_leaves_the_old_workload_alone():
+    first = Workload(shapes.numeric(3, 4)).add("a")
+    second = first.add("b", "range")
+    assert [g.attributes for g in first.groups] == [("a",)]
+    assert [g.attributes for g in second.groups] == [("a",), ("b",)]
+    with pytest.raises(AttributeError):
+        second.groups = ()
+    with pytest.raises(AttributeError):
+        second.groups[0].weight = 2.0
+
+
+def test_mapping_is_copied_and_may_name_attributes_in_any_order():
+    asked = {"b": "prefix", "a": "marginal"}
+    workload = Workload(shapes.numeric(3, 4)).add(("a", "b"), asked)
+    asked["a"] = "range"
+    assert [p.family.name for p in workload.groups[0].parts] == ["marginal", "prefix"]
+    assert workload.groups[0].family_text == "marginal × prefix"
+    assert workload.groups[0].sizes == (3, 4)
+    assert workload == Workload(shapes.numeric(3, 4)).add(("a", "b"), {"a": "marginal", "b": Prefix().name})
+
+
+def test_query_weights_are_copied_checked_and_in_the_order_of_describe():
+    given = np.arange(12.0)
+    workload = Workload(shapes.numeric(3, 4)).add(("b", "a"), "marginal", query_weights=given)
+    given[:] = 0
+    np.testing.assert_array_equal(workload.groups[0].query_weights, np.arange(12.0))
+    with pytest.raises(ValueError, match="read-only"):
+        workload.groups[0].query_weights[0] = 1
+    assert workload.describe(5) == "b = 1 and a = 2"
+    assert Workload(shapes.numeric(3, 4)).add((), query_weights=[2.0]).groups[0].query_weights.tolist() == [2.0]
+
+
+def test_groups_with_the_same_queries_have_the_same_key_whatever_the_names():
+    schema = shapes.numeric(3, 3, 4)
+    w = Workload(schema).add(("a", "c"), "prefix").add(("b", "c"), "prefix", weight=9.0).add(("a", "b"), "prefix")
+    w = w.add(("c", "a"), "prefix").add(("a", "c"), "prefix", query_weights=np.ones(12)).add(("a", "c"), "range")
+    keys = [g.key for g in w.groups]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 5
+
+
+def test_equality_and_hash():
+    build = SHAPES["query_weighted"]
+    assert build() == build()
+    assert hash(build()) == hash(build())
+    assert build() != build().add("a")
+    assert build() != Workload(build().schema, build().groups[::-1])
+    assert build() != "workload"
+
+
+# ---- JSON -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_json_both_ways(shape):
+    workload = SHAPES[shape]()
+    text = workload.to_json()
+    again = Workload.from_json(text)
+    assert again == workload
+    assert again.to_json() == text
+    assert Workload.from_json(text.encode()) == workload
+    assert Workload.from_dict(json.loads(text)) == workload
+    for mine, other in zip(workload.groups, again.groups, strict=True):
+        assert (mine.key, mine.weight, mine.attributes) == (other.key, other.weight, other.attributes)
+    for mine, other in zip(oracles.workload_rows(workload), oracles.workload_rows(again), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    assert [workload.describe(q) for q in range(0, len(workload), 7)] == [
+        again.describe(q) for q in range(0, len(workload), 7)
+    ]
+
+
+def test_json_keeps_weights_to_the_last_bit():
+    weights = np.random.default_rng(1).random(4) * 10.0 ** np.arange(-8, 8, 4)
+    workload = Workload(shapes.numeric(4)).add("a", "prefix", weight=math.pi, query_weights=weights)
+    again = Workload.from_json(workload.to_json())
+    assert again.groups[0].weight == math.pi
+    np.testing.assert_array_equal(again.groups[0].query_weights, weights)
+    matrix = np.random.default_rng(2).standard_normal((3, 4))
+    again = Workload.from_json(Workload(shapes.numeric(4)).add("a", Custom(matrix)).to_json())
+    np.testing.assert_array_equal(again.groups[0].parts[0].family.matrix, matrix)
+
+
+def test_json_is_plain_and_names_its_format():
+    document = json.loads(SHAPES["permuted_group"]().to_json())
+    assert document["format"] == "workload/1"
+    assert document["groups"][0] == {
+        "attributes": ["c", "a", "b"],
+        "family": {"each": {"c": "range", "a": "prefix", "b": "marginal"}},
+    }
+
+
+def test_unicode_names_survive():
+    schema = Schema([Attribute.categorical("Größe", ["klein", "groß"]), Attribute.of_size("年", 3)])
+    workload = Workload(schema).add(("年", "Größe"), {"年": "prefix", "Größe": "marginal"})
+    assert Workload.from_json(workload.to_json()) == workload
+    assert workload.describe(1) == "年 <= 0 and Größe = groß"
+
+
+def test_unknown_attributes_are_named():
+    with pytest.raises(SchemaError, match=r"'agee'.*'age'"):
+        Workload(Schema([Attribute.of_size("age", 3)])).add("agee")
