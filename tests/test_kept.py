@@ -48,7 +48,8 @@ def test_an_earlier_choice_and_its_ledger_are_whole(office: Path) -> None:
     assert verify_ledger(office) == ()
     assert book.status("people").spent == FIGURES["spent"]
     steps = stepwise.resume(book, FIGURES["look"])
-    assert steps.choice is not None and steps.finished is not None
+    assert steps.choice is not None
+    assert steps.finished is not None
     assert steps.choice.option == "fine"
     for group, answers in enumerate(FIGURES["answers"]["finished"]):
         np.testing.assert_allclose(steps.finished.answers(group)["answer"], answers, rtol=1e-9, atol=1e-9)

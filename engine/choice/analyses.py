@@ -20,7 +20,7 @@ def by_ways(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
 
     Raises: WorkloadError unless there are two numbers or more, each from 1 to the number of attributes.
 
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute
     >>> found = by_ways(Schema([Attribute.of_size(name, 2) for name in "abc"]), (1, 2))
     >>> {name: workload.queries for name, workload in found.items()}
     {'1-way': 6, '2-way': 12}
@@ -41,7 +41,7 @@ def against_coarser(workload: Workload) -> Analyses:
 
     Raises: WorkloadError if there are no groups, or no group has an attribute to leave out.
 
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute
     >>> pairs = Workload.all_ways(Schema([Attribute.of_size(name, 2) for name in "abc"]), ways=2)
     >>> [len(w.groups) for w in against_coarser(pairs).values()]
     [3, 3]

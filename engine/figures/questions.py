@@ -130,7 +130,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
 def cells_in_box(schema: Schema, names: Sequence[str], box: Mapping[str, Sequence[float]]) -> dict[str, Run]:
     """Return the runs of cells whose middle lies in a box drawn on `range_picture`, at least the nearest cell.
 
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute
     >>> schema = Schema([Attribute.of_size("age", 9), Attribute.of_size("code", 4)])
     >>> cells_in_box(schema, ["age"], {"x": [2.4, 5.1], "y": [0, 1]})
     {'age': (3, 5)}

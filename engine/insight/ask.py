@@ -34,7 +34,7 @@ def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> p
 def find_groups(workload: Workload, words: str) -> list[int]:
     """Return the numbers of the groups in whose number, attributes and family every word occurs; case does not count.
 
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute
     >>> schema = Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2, kind="categorical")])
     >>> find_groups(Workload.all_ways(schema, (1, 2)), "AGE prefix")
     [0, 2]
@@ -78,7 +78,7 @@ class Query:
 def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
     """Return the count of the records whose attributes lie in the given cells.
 
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute
     >>> box_query(Schema([Attribute.of_size("age", 4)]), {"age": [1, 2]}).text
     'age in 1..2'
     """
@@ -100,7 +100,7 @@ def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
 def run_query(schema: Schema, runs: Mapping[str, tuple[int, int]]) -> Query:
     """Return the count of the records in runs of cells: attribute -> first and last cell, both included.
 
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute
     >>> run_query(Schema([Attribute.of_size("age", 4)]), {"age": (1, 2)}).text
     'age in 1..2'
     """
@@ -110,7 +110,7 @@ def run_query(schema: Schema, runs: Mapping[str, tuple[int, int]]) -> Query:
 def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> Query:
     """Return the count of the records that meet a condition in words; raises WorkloadError when it cannot be read.
 
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute
     >>> written_query(Schema([Attribute.of_size("age", 4)]), ["age"], "age >= 2").tensor
     array([0., 0., 1., 1.])
     """

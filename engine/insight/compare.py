@@ -98,7 +98,7 @@ def compare(
     its weighted RMSE to the best known bound, which holds for all matrix mechanisms; seconds; peak_mb; status, "ok" or
     the reason why there is no result.  A mechanism that fails never raises.
 
-    >>> from engine.schema import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size("age", 4)])
     >>> found = compare(Workload.all_ways(schema, ways=(1,)), Budget(pcost=1.0), ["wff", "nonsense"])
     >>> found["status"].str[:13].tolist()

@@ -59,7 +59,7 @@ def tolerance_for(made: Plan, share: float = 1.0) -> float:
     ------
     PlanError : a share that is not above 0 and at most 1.
 
-    >>> from engine.schema import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
     >>> round(tolerance_for(made, 0.5), 6), share_within(made, 0.99)
     (1.0, 0.0)
@@ -93,7 +93,7 @@ def budget_for(
     PlanError : targets or a share that are none, or targets that no budget meets, because queries of weight zero are
         not answerable.
 
-    >>> from engine.schema import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
     >>> round(budget_for(workload, 0.5).pcost, 4)
     4.0

@@ -3,7 +3,7 @@
 To touch: a lesson is its numbers here and one file among the parts of the page.
 """
 
-from engine.lessons.contest import contest_picture, proof_text, range_errors_picture, strategy_picture
+from engine.lessons.contest_pictures import contest_picture, proof_text, range_errors_picture, strategy_picture
 from engine.lessons.numbers import (
     INVENTED,
     attribute_sets,

@@ -78,7 +78,7 @@ def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **
     PlanError : an unknown mechanism or option, or a workload without weighted queries.
     NotApplicable, LimitExceeded, Cancelled : see `engine.errors`.
 
-    >>> from engine.schema import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size("age", 10), Attribute.of_size("hours", 10)])
     >>> made = plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=1.0))
     >>> round(made.rmse, 3)

@@ -47,7 +47,7 @@ def global_bound(workload: Workload, law: str = "gaussian") -> float:
     For Laplace noise it is twice that, at epsilon 1: an L1 sensitivity is never below the Euclidean one, and Laplace
     noise of scale 1 has variance 2.
 
-    >>> from engine.schema import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "marginal")
     >>> round(global_bound(workload), 6)  # noise on every cell is optimal
     3.0

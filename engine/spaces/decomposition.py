@@ -295,7 +295,7 @@ def decompose(
     Guarantee: for every residual space the sum of its terms equals the weighted Gram of the projected queries; spaces
     whose Gram is zero are left out, proportional and identical subworkloads appear once.
 
-    >>> from engine.schema import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
     >>> parts = decompose(Workload.all_ways(schema, ways=(1, 2), family="prefix"))
     >>> len(parts.spaces), len(parts.subworkloads)

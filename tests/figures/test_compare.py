@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import numpy as np
@@ -22,7 +23,7 @@ from engine.figures import (
     rows_picture,
     spreads_picture,
 )
-from engine.figures.choice import MAX_SIDE
+from engine.figures.charts import MAX_SIDE
 from engine.figures.compare import COLORS, gap_words, mechanism_look, mechanism_name, ranked
 from engine.figures.errors import error_grid
 from engine.insight import (
@@ -35,7 +36,6 @@ from engine.insight import (
     losses,
     plan_diff,
     ratios,
-    spread,
     summary,
     variants,
 )
@@ -204,8 +204,8 @@ def test_a_sample_of_many_queries_comes_close(monkeypatch: pytest.MonkeyPatch) -
     asked = Workload.all_ways(schema, (1, 2, 3))
     one, other = (plan(asked, Budget(pcost=1.0), name) for name in ("querysmasher", "wff"))
     exact = losses(one, other)
-    monkeypatch.setattr(spread, "EXACT_QUERIES", 1000)
-    monkeypatch.setattr(spread, "SAMPLE", 5000)
+    monkeypatch.setattr(importlib.import_module("engine.insight.spread"), "EXACT_QUERIES", 1000)
+    monkeypatch.setattr(importlib.import_module("engine.insight.spread"), "SAMPLE", 5000)
     sampled = losses(one, other)
     assert exact.exact
     assert not sampled.exact

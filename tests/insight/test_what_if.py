@@ -133,12 +133,12 @@ def test_twice_the_budget(budget: Budget, pcost: float) -> None:
 
 
 def test_tuned_centers() -> None:
-    found = what_if.tuned_centers(REQUEST, 0).request
+    found = what_if.tune_centers(REQUEST, 0).request
     assert found.options == {"centers": "tuned"}
     with pytest.raises(NotApplicable, match="already"):
-        what_if.tuned_centers(found, 0)
+        what_if.tune_centers(found, 0)
     with pytest.raises(NotApplicable, match="no centers"):
-        what_if.tuned_centers(Request(workload=WORKLOAD, budget=Budget(pcost=1.0), mechanism="wff"), 0)
+        what_if.tune_centers(Request(workload=WORKLOAD, budget=Budget(pcost=1.0), mechanism="wff"), 0)
 
 
 def test_the_effect_is_the_plans_own_numbers() -> None:

@@ -13,7 +13,7 @@ from engine import Attribute, Budget, Schema, Workload, plan
 from engine.errors import PlanError, WorkloadError
 from engine.figures import Picture
 from engine.lessons import FAMILIES, SIZES, contest
-from engine.lessons import contest as strategy_figures
+from engine.lessons import contest_pictures as strategy_figures
 from engine.lessons import numbers as lessons
 from engine.lessons import pictures as lesson_figures
 from engine.lessons.strategies import fourier_rows, tree_rows, wavelet_rows

@@ -66,7 +66,7 @@ def residual_traces(workload: Workload) -> dict[Space, float]:
     Every workload is equivalent to one of weighted marginals as far as marginal strategies go.
     Source: HDMM, theorem 10.
 
-    >>> from engine.schema import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> found = residual_traces(Workload(Schema([Attribute.of_size("a", 4)])).add("a", "marginal"))
     >>> {space: round(t, 9) for space, t in found.items()}
     {(): 0.25, ('a',): 3.0}
@@ -223,7 +223,7 @@ def marginal_strategy(
     Raises: NotApplicable if there are too many sets to measure; PlanError for an unknown noise.
     Source: HDMM, problem 2.
 
-    >>> from engine.schema import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> asked = Workload.all_ways(Schema([Attribute.of_size(c, 10) for c in "ab"]), (0, 1, 2), "marginal")
     >>> found = marginal_strategy(asked)
     >>> found.status, round(found.squared_error / found.bound, 9)

@@ -299,7 +299,7 @@ def best_of(
     when no query has a weight.
     Source: HDMM, section 9.
 
-    >>> from engine.schema import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> found = best_of(Workload(Schema([Attribute.of_size("a", 8), Attribute.of_size("b", 9)])).add("a").add("b"))
     >>> found.best.operator
     'OPT_0: one explicit strategy on all cells'

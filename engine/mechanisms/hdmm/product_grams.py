@@ -85,7 +85,7 @@ class GramBuilder:
     workload : the queries.
     max_cells : most cells of a unit.
 
-    >>> from engine.schema import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> asked = Workload(Schema([Attribute.of_size(c, 4) for c in "abc"])).add("a", "prefix").add(("c", "b"), "affine")
     >>> GramBuilder(asked).build((0, 1)).units
     (('a',), ('b', 'c'))
@@ -206,7 +206,7 @@ def _asks(group: Group) -> bool:
 def by_sets(workload: Workload) -> list[tuple[int, ...]]:
     """Return one cluster for every set of attributes.
 
-    >>> from engine.schema import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> asked = Workload.all_ways(Schema([Attribute.of_size(c, 3) for c in "ab"]), (1, 2)).add("a", "marginal")
     >>> by_sets(asked), by_maximal_sets(asked)
     ([(0, 3), (1,), (2,)], [(2, 0, 3, 1)])

@@ -45,7 +45,7 @@ class Counts(Mapping[Names, np.ndarray]):
     Guarantee: rows_in = records + rows_refused.
 
     >>> import pandas as pd
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute
     >>> schema = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.numeric("age", [0, 20, 65, 120])])
     >>> rows = pd.DataFrame({"sex": ["F", "M", "F"], "age": [19, 20, 70]})
     >>> counts = count_marginals(rows, schema, [("sex", "age"), ("age",)])

@@ -108,7 +108,7 @@ def check_clauses(found: exp.Select, table: str | None, *, strict: bool) -> str:
 def whole_edges(schema: Schema) -> list[str]:
     """Return the names of the attributes whose bins have whole numbers for edges, as whole numbers usually have.
 
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute
     >>> whole_edges(Schema([Attribute.numeric("age", [0, 18, 65]), Attribute.numeric("rate", [0, 0.5, 1])]))
     ['age']
     """
@@ -118,7 +118,7 @@ def whole_edges(schema: Schema) -> list[str]:
 def example(schema: Schema) -> str:
     """Return SQL that the schema can answer, to begin with.
 
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute
     >>> print(example(Schema([Attribute.of_size("age", 9), Attribute.categorical("pay-grade", ["A", "B"])])))
     SELECT age, "pay-grade", COUNT(*) FROM records GROUP BY age, "pay-grade";
     SELECT "pay-grade", COUNT(*) FROM records WHERE age >= 4 GROUP BY "pay-grade"

@@ -48,7 +48,7 @@ def workload_from_sql(
     ------
     WorkloadError : what cannot be read, is not supported, or does not follow the cells of the schema; says why.
 
-    >>> from engine.schema import Attribute
+    >>> from engine import Attribute
     >>> schema = Schema([Attribute.numeric("age", [0, 20, 40, 90]), Attribute.categorical("sex", ["F", "M"])])
     >>> asked = workload_from_sql(schema, "SELECT sex, COUNT(*) FROM t WHERE age < 40 GROUP BY sex")
     >>> [asked.describe(i) for i in range(len(asked))]
