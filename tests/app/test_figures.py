@@ -12,6 +12,7 @@ from engine import Attribute, Budget, Plan, Schema, Workload, measure, plan
 from engine.figures import Picture, questions
 from engine.figures import errors as error_figures
 from engine.figures import plans as plan_figures
+from engine.figures import release as figures
 from engine.figures.charts import MAX_SIDE
 from engine.figures.questions import MAX_ROWS
 from engine.insight import ask, group_table
