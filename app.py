@@ -1,7 +1,7 @@
 """The workbench in the browser: `streamlit run app.py`.
 
-This file is the frame around the pages.  The guard keeps worker processes, which import the main module again, from
-drawing anything.
+Streamlit serves `app`, which asks the guard before anything else, and runs this file for every session as its script:
+the frame around the pages.  Worker processes, which import the main module again, find neither.
 """
 
 
@@ -25,3 +25,12 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+elif __name__ == "app":
+    import streamlit as st
+    from starlette.middleware import Middleware
+
+    from pages.parts.shell import guard
+
+    token = guard.start_token()
+    guarded = [Middleware(guard.Guard, token=token)]
+    app = st.App(__file__, middleware=guarded, lifespan=lambda _: guard.announced(token))
