@@ -23,20 +23,21 @@ from engine.errors import LedgerError, PlanError
 from engine.release.ledger import Receipt
 from engine.spaces import Space
 
+HEAD = 4096  # bytes in which the description of an array ends
 Shapes = Mapping[Space, tuple[int, ...]]
 
 
 def write_archive(
     file: BinaryIO,
     head: Mapping[str, Any],
-    receipt: Receipt,
+    receipt: Receipt | None,
     *,
     texts: Mapping[str, str],
     answers: Mapping[Space, npt.NDArray[np.int64]],
     estimates: Mapping[Space, Array],
 ) -> None:
-    """Write drawn numbers; the head gets key, dataset, time and cost of their receipt."""
-    spent = {name: getattr(receipt, name) for name in ("key", "dataset", "utc", "pcost")}
+    """Write drawn numbers; the head gets key, dataset, time and cost of their receipt, where anything was spent."""
+    spent = {} if receipt is None else {n: getattr(receipt, n) for n in ("key", "dataset", "utc", "pcost")}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("release.json", json.dumps({**head, **spent}))
         for name, text in texts.items():
@@ -51,7 +52,8 @@ def write_archive(
 class Archive:
     """A stored file of drawn numbers; used in a `with`, where any damage becomes a LedgerError in plain words.
 
-    Arrays must have exactly the type and the shape that are asked for.
+    Arrays must have exactly the type and the shape that are asked for.  They are read-only windows on the file, which
+    take memory only where they are looked at; the file stays open until the last of them is gone.
     """
 
     path: Path
@@ -59,6 +61,8 @@ class Archive:
     def __enter__(self) -> Archive:
         try:
             self._zip = zipfile.ZipFile(self.path)
+            # one window for all arrays: each of its own would hold a file descriptor
+            self._content = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
         except (OSError, zipfile.BadZipFile):
             raise self._damaged() from None
         return self
@@ -78,8 +82,8 @@ class Archive:
         found: dict[str, Any] = json.loads(self.text("release.json"))
         if any(found.get(name) != value for name, value in expected.items()):
             raise LedgerError(
-                f"What is stored as {self.path.name} is not this step. Give the key of a look to go on from it; restore "
-                "the file of a release from a copy."
+                f"What is stored as {self.path.name} is not this step. Give the key of a look to go on from it; "
+                "restore the file of a release from a copy."
             )
         return found
 
@@ -95,13 +99,32 @@ class Archive:
         """Return the estimates of some spaces, in counts."""
         return {s: self._array("estimates", s, i, np.float64, shape) for i, (s, shape) in enumerate(shapes.items())}
 
+    def everything(self, folder: str) -> dict[Space, npt.NDArray[Any]]:
+        """Return all "answers" or all "estimates", whatever their shapes."""
+        names = [name for name in self._zip.namelist() if name.startswith(f"{folder}/")]
+        return {tuple(json.loads(name[len(folder) + 1 : -len(".npy")])): self._window(name) for name in names}
+
     def _array(self, folder: str, space: Space, number: int, dtype: Any, shape: Iterable[int]) -> npt.NDArray[Any]:
         name = _member(folder, space)
-        content = io.BytesIO(self.text(name if name in self else f"{folder}/{number}.npy"))
-        array = np.lib.format.read_array(content, allow_pickle=False)
+        array = self._window(name if name in self else f"{folder}/{number}.npy")
         if array.dtype != dtype or array.shape != tuple(shape):
             raise ValueError(f"{name} has another shape")
         return array
+
+    def _window(self, name: str) -> npt.NDArray[Any]:
+        """Return an array of the file without reading it."""
+        member = self._zip.getinfo(name)
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{name} is packed")
+        lengths = self._content[member.header_offset + 26 : member.header_offset + 30].view("<u2")
+        start = member.header_offset + 30 + int(lengths.sum())
+        stored = self._content[start : start + member.file_size]
+        head = io.BytesIO(stored[:HEAD].tobytes())
+        np.lib.format.read_magic(head)
+        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(head)
+        if by_columns or dtype.hasobject:
+            raise ValueError(f"{name} is no array of ours")
+        return stored[head.tell() :].view(dtype).reshape(shape)
 
     def _damaged(self) -> LedgerError:
         return LedgerError(f"The stored result {self.path.name} cannot be read. Restore it from a copy.")

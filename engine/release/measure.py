@@ -28,7 +28,7 @@ from engine.spaces import Space
 from engine.threads import threads_for
 from engine.workload import Schema
 
-FORMAT = "measurement/1"
+FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"
 MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
 Progress = Callable[[float, str], object]
 Answers = Mapping[Space, npt.NDArray[np.int64]]
@@ -162,6 +162,26 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
         rehearsal=False,
         answers_on_grid=answers,
         estimates=plan.combine(estimates),
+    )
+
+
+def keep_rehearsal(found: Measurement, path: str | os.PathLike[str]) -> None:
+    """Write the numbers of a rehearsal, without its plan, to a file that `kept_rehearsal` reads in pieces."""
+    with open(path, "wb") as file:
+        head = {"format": REHEARSAL}
+        write_archive(file, head, None, texts={}, answers=found.answers_on_grid, estimates=found.estimates)
+
+
+def kept_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
+    """Return the rehearsal of a plan from its file; of large arrays only what is looked at is read.
+
+    Raises: LedgerError when the file is gone or damaged.
+    """
+    with Archive(path=Path(path)) as archive:
+        archive.head(format=REHEARSAL)
+        answers, estimates = archive.everything("answers"), archive.everything("estimates")
+    return Measurement(
+        plan=plan, dataset="", key="", utc="", rehearsal=True, answers_on_grid=answers, estimates=estimates
     )
 
 
