@@ -9,13 +9,14 @@ def main() -> None:
     """Draw the sidebar and the chosen page."""
     import streamlit as st
 
-    from pages.parts.jobs import work
+    from pages.parts.jobs import workers
     from pages.parts.shell import frame, link
 
     st.set_page_config(page_title="DP query workbench", page_icon="🔐", layout="wide")
     pages = [st.Page(p.file, title=p.title, icon=p.icon, default=p is frame.PAGES[0]) for p in frame.PAGES]
     chosen = st.navigation(pages)
-    work.warm()
+    workers.warm()
+    frame.enter(chosen.title)
     link.restore()
     link.keep()
     with frame.drawn():
@@ -29,8 +30,8 @@ elif __name__ == "app":
     import streamlit as st
     from starlette.middleware import Middleware
 
-    from pages.parts.shell import guard
+    from pages.parts.shell import guard, serve
 
     token = guard.start_token()
     guarded = [Middleware(guard.Guard, token=token)]
-    app = st.App(__file__, middleware=guarded, lifespan=lambda _: guard.announced(token))
+    app = st.App(__file__, middleware=guarded, lifespan=serve.lifespan(token))

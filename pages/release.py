@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 import streamlit as st
 
 from engine import Measurement, Plan
-from engine.release import Ledger
-from pages.parts.jobs import plans, tasks, watch, work
+from engine.release import Ledger, kept_rehearsal
+from pages.parts.jobs import plans, private, tasks, watch, work
 from pages.parts.release import dataset_form, release_form, results_view
 from pages.parts.shell import code, frame, show, state
-from pages.parts.shell.words import plain, shown_here
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 
 frame.require()
 
@@ -22,9 +22,12 @@ TUTORIAL = (
 
 def start_rehearsal(plan: Plan, key: str, rows: int, seed: int) -> None:
     """Start the rehearsal and drop the one before it."""
-    work.forget(st.session_state.get("rehearsal", ""))
+    if (old := st.session_state.get("rehearsal", key)) != key:
+        watch.let_go(old)
     st.session_state["rehearsal"] = key
-    work.start(key, tasks.rehearse, plan.to_json(), rows, seed)
+    with kept_for("rehearsal"):
+        file = private.new_file("rehearsal")
+        watch.start(key, tasks.rehearse, plan.to_json(), rows, seed, str(file), files=[file])
 
 
 def look(
@@ -51,13 +54,14 @@ def rehearse(plan: Plan) -> str:
     seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="seed"))
     key = f"rehearsal|{plan.hash}|{rows}|{seed}"
     right.button("Rehearse", on_click=start_rehearsal, args=(plan, key, rows, seed), key="rehearse")
+    show_kept("rehearsal")
     script = code.rehearsal_code(state.current(), rows=rows, seed=seed)
     done = watch.job(key, label="Rehearsal")
     if done is None:
         if work.find(key) is None:
             st.info("Nothing rehearsed yet with this plan and this size. Press Rehearse; it costs nothing.", icon="🎭")
         return script
-    found = Measurement(plan=plan, dataset="", key="", utc="", rehearsal=True, **done.result)
+    found = kept_rehearsal(plan, done.result)
     st.warning("REHEARSAL on simulated records: nothing here may be published, and nothing was spent.", icon="🎭")
     records = results_view.simulated(plan.schema.to_json(), rows, seed)
     check = lambda: results_view.coverage(plan, rows=rows, seed=seed)  # noqa: E731
@@ -105,7 +109,7 @@ def results(book: Ledger, key: str) -> None:
         return
     found = release_form.stored(book, key)
     if found is not None:
-        release_form.receipt(book, key, job)
+        release_form.receipt(book, key)
         look(found, key="release_result", ledger=str(book.path))
 
 

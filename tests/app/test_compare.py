@@ -163,18 +163,18 @@ def test_published_numbers() -> None:
 
 def test_cancelling_ends_every_process() -> None:
     asked = Workload.all_ways(demo("adult"), (1, 2, 3))
-    job = work.start("slow", slow, asked.to_json(), gentle=True)
+    work.start("slow", slow, asked.to_json(), gentle=True)
     for _ in range(400):
-        if job.text.startswith("Comparing: querysmasher") and workers():
+        if work.find("slow").text.startswith("Comparing: querysmasher") and workers():
             break
         time.sleep(0.05)
     assert workers()
-    job.cancel()
+    work.cancel("slow")
     for _ in range(400):
-        if not job.running and not workers():
+        if not work.find("slow").running and not workers():
             break
         time.sleep(0.05)
-    assert job.state == "cancelled"
+    assert work.find("slow").state == "cancelled"
     assert not workers()
 
 

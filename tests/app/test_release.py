@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import demo_data
-from engine import Budget, load_plan
+from engine import Budget, measure
 from engine.release import Ledger, load_measurement
-from pages.parts.jobs import tasks, work
+from pages.parts.jobs import tasks
 from pages.parts.shell import link
 from tests.app.test_pages import Session, expected, with_plan
 
@@ -168,7 +168,7 @@ def test_an_upload_is_read_and_its_copy_removed(ledger: Ledger, monkeypatch: pyt
     session.run(session.app.file_uploader(key="records_file").upload("s.csv", content, "text/csv"))
     wait(session.set(confirmation="survey").press("release"))
     assert "Released for survey" in session.said()
-    assert not list(folder.iterdir())
+    assert not list(folder.rglob("records*"))
 
 
 @pytest.mark.parametrize(
@@ -216,65 +216,34 @@ def test_a_lost_result_is_told_and_costs_a_new_attempt(ledger: Ledger) -> None:
     assert not waiting(session)
 
 
+def test_a_paid_result_is_shown_whatever_became_of_the_job_of_this_page(ledger: Ledger) -> None:
+    session = ready(ledger, records=str(ledger.path.parent / "missing.csv")).set(confirmation="survey")
+    wait(session.press("release"))
+    assert "there is no file" in session.errors()
+    measure(expected("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)  # another program was faster
+    session.run(session.app)
+    assert "Released for survey" in session.said()
+    assert "Rows read" not in session.said()
+
+
+def test_what_happened_to_the_rows_is_told_once_and_nobody_else(ledger: Ledger) -> None:
+    session = ready(ledger)
+    other = ready(ledger)
+    wait(session.set(confirmation="survey").press("release"))
+    for again in (other.run(other.app), ready(ledger)):
+        assert "Released for survey" in again.said()
+        assert "Rows read" not in again.said()
+    assert "Rows read 944" in session.said()
+    session.set(release_result_group=4)
+    assert "Rows read 944" in session.said()
+    session.go("preview").go("release").set(step="2. Release")
+    assert "Released for survey" in session.said()
+    assert "Rows read" not in session.said()
+
+
 def test_a_refreshed_session_finds_plan_ledger_and_result(ledger: Ledger) -> None:
     session = ready(ledger)
     wait(session.set(confirmation="survey").press("release"))
     again = Session(plan=link.packed(session.studio)).go("release").set(step="2. Release")
     pd.testing.assert_frame_equal(again.app.dataframe[0].value, session.app.dataframe[0].value)
     assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
-
-
-def endless(*, progress: object) -> None:
-    while progress(0.5, "working"):
-        time.sleep(0.05)
-
-
-def deaf(*, progress: object) -> None:
-    progress(0.1, "started")
-    time.sleep(60)
-
-
-def broken(*, progress: object) -> None:
-    raise RuntimeError("a value of a record")
-
-
-def ended(job: work.Job) -> work.Job:
-    for _ in range(200):
-        if not job.running:
-            return job
-        time.sleep(0.05)
-    raise AssertionError("the work never ended")
-
-
-def test_cancelling_ends_the_process() -> None:
-    job = work.start("deaf", deaf)
-    assert work.start("deaf", deaf) is job
-    for _ in range(200):
-        if job.text == "started":
-            break
-        time.sleep(0.05)
-    job.cancel()
-    assert ended(job).state == "cancelled"
-    assert not job._process.is_alive()
-    assert work.start("deaf", endless) is not job
-    work.find("deaf").cancel()
-
-
-def test_work_that_spends_is_asked_and_never_killed() -> None:
-    job = work.start("spends", endless, spends=True)
-    job.cancel()
-    assert ended(job)._process.exitcode in (0, None)
-    assert job.state == "done"
-
-
-def test_a_worker_that_dies_is_told_without_its_message(capfd: pytest.CaptureFixture) -> None:
-    job = ended(work.start("broken", broken, spends=True))
-    assert job.state == "died"
-    assert "without a result" in job.error
-    assert "a value" not in job.error + capfd.readouterr().err
-
-
-def test_plans_made_by_a_worker_are_the_same() -> None:
-    made = expected("cps")
-    job = work.start("same", tasks.make_plan, made.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
-    assert load_plan(ended(job).result).hash == made.hash

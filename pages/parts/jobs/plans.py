@@ -101,7 +101,7 @@ def _offer(key: str, studio: Studio, expected: Forecast) -> None:
 
 def _start(key: str, studio: Studio) -> None:
     budget = studio.budget.to_dict()
-    work.start(key, tasks.make_plan, studio.workload.to_json(), budget, studio.mechanism, dict(studio.options))
+    watch.start(key, tasks.make_plan, studio.workload.to_json(), budget, studio.mechanism, dict(studio.options))
 
 
 def _duration(seconds: float) -> str:

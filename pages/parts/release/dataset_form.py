@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import streamlit as st
 
 from engine import Budget
 from engine.release import DatasetStatus, Ledger
+from pages.parts.jobs import private
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 
 DEFAULT_LEDGER = "budget.ledger"
@@ -31,15 +30,14 @@ class Source:
         """Whether there is anything to read."""
         return bool(self.path.strip()) or self.upload is not None
 
-    def to_file(self) -> tuple[str, bool]:
-        """The path to read, and whether it is a copy that the reader has to delete."""
+    def to_file(self) -> tuple[str, tuple[Path, ...]]:
+        """The path to read, and the copies that have to go when it was read."""
         if self.upload is None:
-            return self.path.strip(), False
+            return self.path.strip(), ()
         suffix = "".join(Path(self.upload.name).suffixes[-2:]) if self.upload.name.endswith(".gz") else ""
-        handle, path = tempfile.mkstemp(prefix="records_", suffix=suffix or Path(self.upload.name).suffix)
-        with os.fdopen(handle, "wb") as file:  # mkstemp makes it readable by its owner only
-            file.write(self.upload.getbuffer())
-        return path, True
+        file = private.new_file("records", suffix or Path(self.upload.name).suffix)
+        file.write_bytes(self.upload.getbuffer())
+        return str(file), (file,)
 
 
 def create_ledger(path: str) -> None:

@@ -156,7 +156,7 @@ def _start_export(job: str, ledger: str, release: str, path: str) -> None:
     with kept_for("export"):
         work.forget(job)
         kind = {".csv": "csv", ".zip": "zip"}.get(place.suffix, "parquet")
-        work.start(job, tasks.export, ledger, release, str(place), kind, 0.95)
+        watch.start(job, tasks.export, ledger, release, str(place), kind, 0.95)
 
 
 def _content(found: Measurement, kind: str) -> bytes:
@@ -184,7 +184,7 @@ def coverage(plan: Plan, *, rows: int, seed: int) -> None:
     right.button(
         "Check the intervals",
         key="coverage_start",
-        on_click=work.start,
+        on_click=watch.start,
         args=(job, tasks.coverage, plan.to_json(), rows, seed, rehearsals),
     )
     done = watch.job(job, label="Coverage check")

@@ -8,9 +8,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from engine import Budget
 from engine.texts import cost
+from pages.parts.jobs import watch
 from pages.parts.shell import state
 from pages.parts.shell.words import plain, summary, trouble
 
@@ -51,6 +53,15 @@ def drawn() -> Iterator[None]:
         yield
     finally:
         _DRAWN.reset(token)
+
+
+def enter(title: str) -> None:
+    """Note which page is drawn; what belonged to the page before it alone is forgotten, uploads above all."""
+    if st.session_state.get("page", title) != title:
+        st.session_state.pop(watch.ROWS, None)
+        if (context := get_script_run_ctx()) is not None:
+            context.uploaded_file_mgr.remove_session_files(context.session_id)
+    st.session_state["page"] = title
 
 
 def require() -> None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -129,16 +128,6 @@ def start_token() -> str:
     if given and not (len(given) >= SHORTEST and re.fullmatch(r"[A-Za-z0-9_-]+", given)):
         raise SystemExit(f"{VARIABLE} must have {SHORTEST} or more letters and digits.")
     return given or secrets.token_urlsafe(32)
-
-
-@asynccontextmanager
-async def announced(token: str) -> AsyncIterator[None]:
-    """Print where to open the workbench while it runs."""
-    names = [name for name in config.get_option("server.allowedHosts") if name not in LOOPBACK]
-    scheme = "https" if names or config.get_option("server.sslCertFile") else "http"
-    host = names[0] if names else f"{LOOPBACK[0]}:{config.get_option('server.port')}"
-    print(f"\n  Open the workbench at {scheme}://{host}/?token={token}\n  Keep this address to yourself.\n", flush=True)
-    yield
 
 
 def _ours(host: str) -> bool:
