@@ -10,7 +10,7 @@ def main() -> None:
     import streamlit as st
 
     from pages.parts.jobs import workers
-    from pages.parts.shell import frame, link
+    from pages.parts.shell import frame, link, places
 
     st.set_page_config(page_title="DP query workbench", page_icon="🔐", layout="wide")
     pages = [st.Page(p.file, title=p.title, icon=p.icon, default=p is frame.PAGES[0]) for p in frame.PAGES]
@@ -18,10 +18,12 @@ def main() -> None:
     workers.warm()
     frame.enter(chosen.title)
     link.restore()
+    places.restore()
     link.keep()
     with frame.drawn():
         frame.sidebar()
         chosen.run()
+    places.keep()
 
 
 if __name__ == "__main__":

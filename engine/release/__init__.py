@@ -18,6 +18,7 @@ from engine.release.measure import (
     maximal_sets,
     measure,
     read_plan,
+    releases,
     spend_draw_save,
     teller,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "query_texts",
     "read_plan",
     "release_key",
+    "releases",
     "spend_draw_save",
     "teller",
     "verify_ledger",

@@ -141,6 +141,19 @@ def spend_draw_save(
     return receipt, answers
 
 
+def releases(ledger: Ledger, dataset: str) -> list[Receipt]:
+    """Return the receipts of all releases of a dataset that `load_measurement` opens, oldest first.
+
+    Looks and what followed them are not among them; `engine.choice.looks` names those.
+    """
+    rows = ledger.rows()
+    return [
+        Receipt.of(row, fresh=False)
+        for row in rows
+        if row.kind == "spend" and row.dataset == dataset and ":" not in row.plan_hash  # steps put a word before it
+    ]
+
+
 def load_measurement(ledger: Ledger, key: str) -> Measurement:
     """Return the stored result of a release.
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import demo_data
-from engine import Budget, measure
+import engine
+from engine import Budget, measure, stepwise
 from engine.release import Ledger, load_measurement
 from pages.parts.jobs import tasks
-from pages.parts.shell import link
+from pages.parts.shell import places
 from tests.app.test_pages import Session, expected, with_plan
 
 SURVEY = str(demo_data.tables()["survey"])
@@ -241,9 +245,86 @@ def test_what_happened_to_the_rows_is_told_once_and_nobody_else(ledger: Ledger) 
     assert "Rows read" not in session.said()
 
 
-def test_a_refreshed_session_finds_plan_ledger_and_result(ledger: Ledger) -> None:
+@pytest.fixture
+def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sessions that begin from now on are in the browser of this name."""
+    monkeypatch.setenv("DP_WORKBENCH_SETTINGS", str(tmp_path / "settings"))
+
+    def sit_at(name: str) -> None:
+        monkeypatch.setattr(places, "browser", lambda: name)
+
+    return sit_at
+
+
+def reloaded(session: Session, page: str = "release") -> Session:
+    """A new session at the address of an old one."""
+    return Session(**session.app.query_params).go(page)
+
+
+def test_a_reload_shows_the_same_dataset_tab_and_result(ledger: Ledger, browser: Callable[[str], None]) -> None:
+    browser("mine")
+    ledger.add_dataset("other", total=Budget(pcost=1.0))
+    session = ready(ledger).set(dataset="other")
+    wait(session.set(confirmation="other").press("release"))
+    again = reloaded(session)
+    assert "Released for other" in again.said()
+    pd.testing.assert_frame_equal(again.app.dataframe[0].value, session.app.dataframe[0].value)
+    assert kinds(ledger) == ["ledger", "dataset", "dataset", "spend", "saved"]
+    for word in (str(ledger.path), "other"):
+        assert word not in str(session.app.query_params)
+
+
+def test_another_browser_with_the_same_address_sees_nothing_of_it(
+    ledger: Ledger, browser: Callable[[str], None]
+) -> None:
+    browser("mine")
     session = ready(ledger)
     wait(session.set(confirmation="survey").press("release"))
-    again = Session(plan=link.packed(session.studio)).go("release").set(step="2. Release")
-    pd.testing.assert_frame_equal(again.app.dataframe[0].value, session.app.dataframe[0].value)
-    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+    for name in ("theirs", ""):
+        browser(name)
+        for other in (reloaded(session), reloaded(session).set(step="2. Release")):
+            assert other.studio.to_json() == session.studio.to_json()
+            shown = str(other.app.main) + str(other.app.sidebar)
+            for word in (str(ledger.path), "Released for", "Rows read", "2.5 pcost", "'survey'"):
+                assert word not in shown
+
+
+def test_paid_releases_are_found_from_the_ledger_without_a_plan(ledger: Ledger, browser: Callable[[str], None]) -> None:
+    browser("mine")
+    ledger.add_dataset("other", total=Budget(pcost=9.0))
+    made = [
+        measure(expected("survey", ways, pcost), SURVEY, dataset=dataset, ledger=ledger)
+        for dataset, ways, pcost in (("survey", (1,), 1.0), ("other", (1, 2), 2.0), ("other", (1,), 0.5))
+    ]
+    common = engine.coarse_or_fine(expected("survey", (1,)), expected("survey", (1, 2)))
+    stepwise.look(common, SURVEY, dataset="other", ledger=ledger)
+    session = Session().go("release")
+    assert not any(b.key == "release" for b in session.app.button)
+    session.set(ledger_path=str(ledger.path))
+    for again in (session, Session().go("release")):  # the second one is a new day: the ledger is remembered
+        assert "1 release of survey" in " ".join(s.value for s in again.app.subheader)
+        pd.testing.assert_frame_equal(again.app.dataframe[0].value, made[0].answers(0))
+        again.set(dataset="other")
+        assert len(again.app.selectbox(key="paid").options) == 2
+        pd.testing.assert_frame_equal(again.app.dataframe[0].value, made[2].answers(0))
+        again.set(paid=made[1].key)
+        pd.testing.assert_frame_equal(again.app.dataframe[0].value, made[1].answers(0))
+        assert "Look 1 of" in again.said()
+        assert "waits for a decision" in again.said()
+    pd.testing.assert_frame_equal(reloaded(session).app.dataframe[0].value, made[1].answers(0))
+    session.press("paid_look_0")
+    session.app.switch_page("pages/coarse.py")
+    assert "What the look says" in " ".join(s.value for s in session.run(session.app).app.subheader)
+    assert len([k for k in kinds(ledger) if k == "spend"]) == 4
+
+
+def test_the_settings_hold_places_and_are_for_their_owner(ledger: Ledger, browser: Callable[[str], None]) -> None:
+    browser("mine")
+    session = ready(ledger)
+    file = ledger.path.parent / "settings" / "places.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert set(json.loads(file.read_text())["mine"]) == {"pages", "ledgers", "used"}
+    for content in ("", "[]", "{", "[" * 100_000):
+        file.write_text(content)
+        assert "Privacy cost" in reloaded(session).metrics()

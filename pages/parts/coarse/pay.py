@@ -26,9 +26,7 @@ def payer() -> tuple[Ledger, DatasetStatus, Source] | None:
         return None
     with right:
         source = dataset_form.source()
-    if st.session_state.get("dataset_status") != status:  # for the gauge in the sidebar
-        st.session_state["dataset_status"] = status
-        st.rerun()
+    dataset_form.remember(status)
     if status is None:
         st.info("Declare the dataset whose budget pays.", icon="🗂️")
         return None

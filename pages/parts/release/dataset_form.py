@@ -10,10 +10,10 @@ import streamlit as st
 from engine import Budget
 from engine.release import DatasetStatus, Ledger
 from pages.parts.jobs import private
+from pages.parts.shell import places
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 
 DEFAULT_LEDGER = "budget.ledger"
-_LAST = {"ledger": DEFAULT_LEDGER}  # the ledger that was opened last: a refresh begins a new session, and finds it here
 FIT, DROP = "Refuse the whole table", "Leave these rows out"
 
 
@@ -56,9 +56,9 @@ def declare(ledger: Ledger) -> None:
 
 def ledger() -> Ledger | None:
     """Draw the choice of the ledger and open it."""
+    st.session_state.setdefault("ledger_path", DEFAULT_LEDGER)
     path = st.text_input(
         "Ledger file on this machine",
-        value=_LAST["ledger"],
         key="ledger_path",
         persist_state="session",
         help="The ledger remembers every release of every dataset. It is one file, with the results beside it; keep it "
@@ -77,12 +77,28 @@ def ledger() -> Ledger | None:
         )
         st.button("Create a new ledger here", on_click=create_ledger, args=(str(place),), key="create_ledger")
         show_kept("ledger")
+        _others("")
         return None
     with shown_here():
         book = Ledger(place)
-        _LAST["ledger"] = str(place)
+        places.opened(str(place))
+        _others(str(place))
         return book
     return None
+
+
+def _others(here: str) -> None:
+    """Ledgers that this browser opened before."""
+    known = [path for path in places.ledgers() if path != here]
+    if not known:
+        return
+    with st.expander("Ledgers opened before", expanded=not here):
+        for number, path in enumerate(known):
+            st.button(plain(path), on_click=_open, args=(path,), key=f"open_ledger_{number}")
+
+
+def _open(path: str) -> None:
+    st.session_state["ledger_path"] = path
 
 
 def dataset(book: Ledger) -> DatasetStatus | None:
@@ -91,6 +107,8 @@ def dataset(book: Ledger) -> DatasetStatus | None:
     names = [status.dataset for status in found]
     chosen = None
     if names:
+        if st.session_state.get("dataset") not in names:
+            st.session_state.pop("dataset", None)
         chosen = st.selectbox("Dataset that pays", names, key="dataset", persist_state="session")
     with st.expander("Declare a dataset", expanded=not names):
         st.caption(
@@ -104,6 +122,13 @@ def dataset(book: Ledger) -> DatasetStatus | None:
         st.button("Declare", on_click=declare, args=(book,), key="declare")
         show_kept("dataset")
     return next((status for status in found if status.dataset == chosen), None)
+
+
+def remember(status: DatasetStatus | None) -> None:
+    """Keep the dataset's budget for the gauge in the sidebar."""
+    if st.session_state.get("dataset_status") != status:
+        st.session_state["dataset_status"] = status
+        st.rerun()
 
 
 def source() -> Source:

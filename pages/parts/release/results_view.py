@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,23 @@ KINDS = {"CSV": "csv", "Parquet": "parquet"}
 def simulated(schema: str, rows: int, seed: int) -> Any:
     """Simulated records, made again from their seed; nothing in them comes from a person."""
     return tasks.synthetic(Schema.from_json(schema), rows, seed)
+
+
+def views(
+    found: Measurement,
+    *,
+    key: str,
+    records: Any = None,
+    ledger: str = "",
+    more: Mapping[str, Callable[[], object]] | None = None,
+) -> None:
+    """Everything that can be done with a measurement."""
+    tabs = {
+        "Answers": lambda: browse(found, key=key, records=records),
+        "Ask something else": lambda: ask(found, key=key),
+        "Download": lambda: downloads(found, key=key, ledger=ledger),
+    }
+    show.tabs(tabs | dict(more or {}), key=f"{key}_view")
 
 
 def browse(found: Measurement, *, key: str, records: Any = None, name: str = "answers_page") -> None:

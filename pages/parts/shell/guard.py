@@ -21,6 +21,7 @@ from streamlit import config
 
 VARIABLE, SHORTEST = "DP_WORKBENCH_TOKEN", 32
 LOOPBACK = ("127.0.0.1", "localhost")
+BROWSER, YEAR = "workbench-browser", 365 * 24 * 3600  # a name for each browser, to find again where it was
 NO_KEY = "The address of this workbench has a key in it. Open the one that was printed where the workbench was started."
 HEADERS = {
     # every request of a page goes to its own server, so that no name or picture can make a browser ask another host
@@ -45,7 +46,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         told = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        answer = send if scope["type"] == "websocket" else _sealed(send)
+        answer = send if scope["type"] == "websocket" else _sealed(send, named=f"{BROWSER}=" in told.get("cookie", ""))
         reason = refusal(told, safe=scope.get("method") in ("GET", "HEAD"))
         if not reason and scope["type"] == "http" and (page := self._exchanged(scope)):
             await page(scope, receive, answer)
@@ -141,15 +142,17 @@ def _ours(host: str) -> bool:
     return port == ours or (not port and ours in ("80", "443"))
 
 
-def _sealed(send: Send) -> Send:
-    """Add the headers to every response."""
+def _sealed(send: Send, *, named: bool) -> Send:
+    """Add the headers to every response, and to a page a name for a browser that has none."""
 
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
-            kept = [
-                (name, value) for name, value in message["headers"] if name.decode("latin-1").lower() not in HEADERS
-            ]
-            message = {**message, "headers": kept + [(n.encode(), v.encode()) for n, v in HEADERS.items()]}
+            sealed = {name.encode(): value.encode() for name, value in HEADERS.items()}
+            kept = [(name, value) for name, value in message["headers"] if name.lower() not in sealed]
+            if not named and message["status"] == 200 and dict(kept).get(b"content-type", b"").startswith(b"text/html"):
+                cookie = f"{BROWSER}={secrets.token_urlsafe(24)}; HttpOnly; Path=/; SameSite=strict; Max-Age={YEAR}"
+                kept.append((b"set-cookie", cookie.encode()))
+            message = {**message, "headers": [*kept, *sealed.items()]}
         await send(message)
 
     return answer
