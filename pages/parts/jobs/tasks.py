@@ -19,7 +19,7 @@ from engine.insight import (
     label_of,
     mechanism_bound,
 )
-from engine.publish import write_answers, write_package
+from engine.publish import new_file, write_answers, write_package
 from engine.release import Intake, Ledger, count_marginals, keep_rehearsal, kept_rehearsal, load_measurement
 
 Progress = Callable[[float, str], bool]
@@ -93,13 +93,19 @@ def release(
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
-def export(ledger: str, key: str, path: str, kind: str, confidence: float, *, progress: Progress) -> str:
-    """Write all answers of a stored release, or its package, to a file and return its path."""
+def export(
+    ledger: str, key: str, path: str, keep: Sequence[str], overwrite: bool, confidence: float, *, progress: Progress
+) -> str:
+    """Write all answers of a stored release, or its package, to a file of a new name and return its path."""
     book = Ledger(ledger)
     found = load_measurement(book, key)
-    if kind == "zip":
-        return str(write_package(found, path, receipt=book.find(key), confidence=confidence, progress=progress))
-    return str(write_answers(found, path, format=kind, confidence=confidence, progress=progress))
+    with new_file(path, keep=[ledger, *keep], overwrite=overwrite) as partial:
+        if path.lower().endswith(".zip"):
+            write_package(found, partial, receipt=book.find(key), confidence=confidence, progress=progress)
+        else:
+            kind = "csv" if path.lower().endswith(".csv") else "parquet"
+            write_answers(found, partial, format=kind, confidence=confidence, progress=progress)
+    return path
 
 
 def coverage(made: str, rows: int, seed: int, rehearsals: int, *, progress: Progress) -> Coverage:

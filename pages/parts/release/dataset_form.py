@@ -8,10 +8,12 @@ from pathlib import Path
 import streamlit as st
 
 from engine import Budget
+from engine.errors import EngineError
 from engine.release import DatasetStatus, Ledger
 from pages.parts.jobs import private
+from pages.parts.release import folders
 from pages.parts.shell import places
-from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
 
 DEFAULT_LEDGER = "budget.ledger"
 FIT, DROP = "Refuse the whole table", "Leave these rows out"
@@ -33,7 +35,7 @@ class Source:
     def to_file(self) -> tuple[str, tuple[Path, ...]]:
         """The path to read, and the copies that have to go when it was read."""
         if self.upload is None:
-            return self.path.strip(), ()
+            return str(folders.readable(self.path, folders.RECORDS)), ()
         suffix = "".join(Path(self.upload.name).suffixes[-2:]) if self.upload.name.endswith(".gz") else ""
         file = private.new_file("records", suffix or Path(self.upload.name).suffix)
         file.write_bytes(self.upload.getbuffer())
@@ -43,7 +45,7 @@ class Source:
 def create_ledger(path: str) -> None:
     """Make a new ledger file."""
     with kept_for("ledger"):
-        Ledger.create(path)
+        Ledger.create(folders.inside(path))
 
 
 def declare(ledger: Ledger) -> None:
@@ -67,7 +69,12 @@ def ledger() -> Ledger | None:
     if not path.strip():
         st.info("Give the path of the ledger file.")
         return None
-    place = Path(path.strip()).expanduser().resolve()
+    try:
+        place = folders.readable(path)
+    except EngineError as error:
+        trouble(str(error))
+        _others("")
+        return None
     if str(place) != path.strip():
         st.caption(plain(str(place)))
     if not place.exists():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from streamlit import config, runtime
@@ -20,6 +23,7 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
 
     @asynccontextmanager
     async def life(_: Any) -> AsyncIterator[None]:
+        keep_values_out_of_logs()
         private.sweep()
         ending = asyncio.create_task(_end_sessions())
         names = [name for name in config.get_option("server.allowedHosts") if name not in LOOPBACK]
@@ -33,6 +37,23 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
         ending.cancel()
 
     return life
+
+
+def keep_values_out_of_logs() -> None:
+    """From now on, log of an exception its kind and the place in the program: its text may hold values or paths."""
+    make = logging.getLogRecordFactory()
+
+    def quiet(*given: Any, **named: Any) -> logging.LogRecord:
+        record = make(*given, **named)
+        kind, _, trace = record.exc_info or (None, None, None)
+        if kind is not None:
+            found = traceback.extract_tb(trace)
+            place = f" at {Path(found[-1].filename).name}, line {found[-1].lineno}" if found else ""
+            record.msg, record.args = f"{record.getMessage()} ({kind.__name__}{place})", ()
+            record.exc_info = record.exc_text = None
+        return record
+
+    logging.setLogRecordFactory(quiet)
 
 
 async def _end_sessions() -> None:
