@@ -107,7 +107,7 @@ def against(studio: Studio, found: Compared | None) -> str:
             f"{at_least}{texts.amount(lost.worst)}",
             help="Largest ratio of the two standard errors",
         )
-        how = "Every query was computed." if lost.exact else insight.SAMPLED
+        how = "Every query was counted." if lost.exact else insight.SAMPLED
         st.caption(plain(f"The worst ratio is that of: {lost.query}. {how}"))
         st.subheader("Ratio of standard errors, query by query")
         number = plan_views.choose_group(plans[one], key="pair_group")
