@@ -212,6 +212,13 @@ def test_budgets_of_targets_by_group_are_the_smallest(mechanism: str) -> None:
         check_budget(made, [0.3, 1.5, 0.7], share)
 
 
+def test_the_cap_on_records_stays_that_of_the_request() -> None:
+    asked = Workload(shapes.numeric(4, 3)).add(("a", "b"), "prefix")
+    found = budget_for(asked, 1.0, max_records=2**48)
+    assert found.pcost > 1.01 * budget_for(asked, 1.0).pcost
+    assert share_within(plan(asked, found, max_records=2**48), 1.0) == 1.0
+
+
 def test_the_budget_of_a_marginal_is_known() -> None:
     """One block of column norm 1, all queries alike: pcost is 1 over the variance."""
     asked = Workload(shapes.numeric(4)).add("a", "marginal")
@@ -222,11 +229,14 @@ def test_the_budget_of_a_marginal_is_known() -> None:
     assert budget_for(asked, 100.0, mechanism="laplace") == budget_for(asked, 100.0, mechanism="laplace", law="laplace")
 
 
-def test_rounding_that_costs_more_than_the_noise_is_paid_for() -> None:
+def test_rounding_that_costs_more_than_the_noise_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise this large has a grid as wide as a count, so that the variance is far from 1 / pcost."""
     made = plan(Workload(shapes.numeric(40, 30)).add(("a", "b"), "marginal"), Budget.pure(1.0), "identity")
-    found = check_budget(made, 1e7, 1.0)
-    assert found.pure_epsilon > 1.2 * math.sqrt(2) / 1e7
+    tried: list[Budget] = []
+    monkeypatch.setattr(fitness, "at_budget", lambda made, budget: tried.append(budget) or at_budget(made, budget))
+    found = check_budget(made, 1e11, 1.0)
+    assert len(tried) <= 10  # where the variance is no longer in proportion, tries still close in fast
+    assert found.pure_epsilon > 100 * math.sqrt(2) / 1e11
 
 
 def test_the_budget_for_one_query() -> None:
