@@ -28,6 +28,7 @@ from engine.insight.fitness import (
     error_for,
     how_exact,
     mechanism_bound,
+    scaled_budget,
     two_digits,
     within_text,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "plan_diff",
     "ratios",
     "run_query",
+    "scaled_budget",
     "share_within",
     "spread",
     "summary",

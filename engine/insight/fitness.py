@@ -67,10 +67,10 @@ def budget_for_error(plan: Plan, error: float, share: float = 0.95) -> Budget:
             f"No budget does: only {down(answered)} of the queries can be answered at all. Give every group a weight "
             "above 0."
         )
-    return budget_for(plan, reached, error)
+    return scaled_budget(plan, reached, error)
 
 
-def budget_for(plan: Plan, reached: float, error: float) -> Budget:
+def scaled_budget(plan: Plan, reached: float, error: float) -> Budget:
     """Return the smallest budget that turns a standard error of this plan, ``reached``, into ``error``, in counts."""
     if not (isinstance(error, (int, float)) and math.isfinite(error) and error > 0):
         raise PlanError(f"The wanted standard error was {error!r}. Give a number of counts above 0.")

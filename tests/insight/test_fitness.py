@@ -76,7 +76,7 @@ def test_the_budget_for_one_query() -> None:
     tensor = np.ones((3, 2))
     tensor = np.outer([1.0, 1.0, 0.0, 0.0, 0.0], [1.0, 0.0])
     reached = math.sqrt(made.variance_of(("age", "sex"), tensor))
-    again = plan(WORKLOAD, fitness.budget_for(made, reached, 2.5))
+    again = plan(WORKLOAD, fitness.scaled_budget(made, reached, 2.5))
     assert 2.5 * (1 - 1e-6) <= math.sqrt(again.variance_of(("age", "sex"), tensor)) <= 2.5
 
 
