@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
+from demo_data.make_synthetic import synthetic
 from engine import Measurement, Plan, Schema, figures, texts
 from engine.insight import with_truth
 from engine.publish import write_answers, write_package
 from engine.release import Ledger
 from pages.parts.jobs import tasks, watch, work
-from pages.parts.preview import plan_views
 from pages.parts.shell import show
 from pages.parts.shell.words import count, kept_for, plain, show_kept, shown_here
-from pages.parts.workload import query_form
+from pages.parts.workload import group_choice, query_form
 
 PAGE = 100  # answers a page
 IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
@@ -27,7 +28,7 @@ KINDS = {"CSV": "csv", "Parquet": "parquet"}
 @st.cache_resource(max_entries=2, show_spinner=False)
 def simulated(schema: str, rows: int, seed: int) -> Any:
     """Simulated records, made again from their seed; nothing in them comes from a person."""
-    return tasks.synthetic(Schema.from_json(schema), rows, seed)
+    return synthetic(Schema.from_json(schema), rows, seed)
 
 
 def browse(found: Measurement, *, key: str, records: Any = None, name: str = "answers_page") -> None:
@@ -37,7 +38,7 @@ def browse(found: Measurement, *, key: str, records: Any = None, name: str = "an
     """
     left, right = st.columns([3, 1])
     with left:
-        number = plan_views.choose_group(found.plan, key=f"{key}_group")
+        number = group_choice.choose_group(found.plan, key=f"{key}_group")
     confidence = right.number_input(
         "Confidence",
         0.5,
@@ -95,7 +96,7 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
     for column, (word, kind) in zip(columns, KINDS.items(), strict=False):
         column.download_button(
             f"All answers as {word}",
-            data=lambda kind=kind: _content(found, kind),
+            data=partial(_content, found, kind),
             file_name=f"{_mark(found)}answers.{kind}",
             key=f"{key}_{kind}",
             on_click="ignore",
@@ -184,7 +185,7 @@ def coverage(plan: Plan, *, rows: int, seed: int) -> None:
     right.button(
         "Check the intervals",
         key="coverage_start",
-        on_click=work.start,
+        on_click=watch.begin,
         args=(job, tasks.coverage, plan.to_json(), rows, seed, rehearsals),
     )
     done = watch.job(job, label="Coverage check")
