@@ -80,7 +80,6 @@ __all__ = [
     "plan_diff",
     "ratios",
     "run_query",
-    "scaled_budget",
     "share_within",
     "spread",
     "summary",
