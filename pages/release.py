@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import streamlit as st
 
 from engine import Measurement, Plan
-from engine.release import Ledger
+from engine.release import Ledger, release_key
 from pages.parts.jobs import plans, tasks, watch, work
 from pages.parts.release import dataset_form, release_form, results_view
 from pages.parts.shell import code, frame, show, state
@@ -33,7 +33,7 @@ def look(
     key: str,
     records: object = None,
     ledger: str = "",
-    more: Mapping[str, Callable] | None = None,
+    more: Mapping[str, Callable[[], None]] | None = None,
 ) -> None:
     """The views of a measurement."""
     views = {
@@ -84,7 +84,7 @@ def release(plan: Plan) -> str:
     again = bool(spent) and st.checkbox("Release once more with new noise (spends again)", key=f"again_{len(spent)}")
     attempt = len(spent) + 1 if again or not spent else len(spent)
     if not spent or again:
-        waiting = release_form.release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
+        waiting = release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
         release_form.running(book, waiting)
         job = work.find(release_form.job_key(book, waiting))
         if job is None or not job.running:

@@ -110,3 +110,4 @@ def test_a_planted_import_breaks_the_contract(file: str, line: str, tmp_path: Pa
     tool = Path(sys.executable).with_name("lint-imports")
     run = subprocess.run([tool, "--no-cache"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert run.returncode != 0, run.stdout
+    assert "BROKEN" in run.stdout or "not listed" in run.stdout + run.stderr, run.stdout

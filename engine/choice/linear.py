@@ -63,7 +63,7 @@ class LinearMechanism:
     @property
     def cells(self) -> int:
         """Number of cells of the domain."""
-        return self.B.shape[1]
+        return int(self.B.shape[1])
 
     @property
     def rank(self) -> int:

@@ -104,7 +104,7 @@ class Block:
 
     def cell_pcosts(self, max_records: int) -> Array:
         """Privacy cost of the block for a record of each cell, one axis per attribute."""
-        return (self._released(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2
+        return np.asarray((self._released(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2)
 
     def _released(self, norm: Any, max_records: int) -> Any:
         """A column norm of B, or several, with the rounding of what is released."""

@@ -185,7 +185,7 @@ class ExplicitPlan(Plan):
     def _share(self, block: Block) -> float:
         costs = [b.pcost(self.max_records) for b in self.components]
         own, power = block.pcost(self.max_records), 0.5 if block.law == "laplace" else 1.0
-        return own**power / math.fsum(c**power for c in costs)
+        return float(own**power / math.fsum(c**power for c in costs))
 
     def table(self, estimates: Mapping[Space, Array], number: int, attributes: Sequence[str]) -> Array:
         """Return the noisy table on some attributes from the estimate of one component, axes in the order given."""

@@ -147,7 +147,7 @@ def index_window(index: tuple[Any, ...], counts: Sequence[int], low: int, high: 
 
 def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
     if not isinstance(index[0], range):
-        return array[tuple(index[p] for p in parts)]
+        return np.asarray(array[tuple(index[p] for p in parts)])
     window = array[tuple(slice(index[p].start, index[p].stop) for p in parts)]
     shape = [1] * len(index)
     for p, n in zip(parts, window.shape, strict=True):

@@ -65,7 +65,7 @@ class Factor:
     @property
     def dimension(self) -> int:
         """Number of class coordinates."""
-        return self.matrix.shape[1]
+        return int(self.matrix.shape[1])
 
     def dense(self) -> Array:
         """Return the class Gram, shape (dimension, dimension)."""

@@ -57,7 +57,7 @@ class Lift:
             if other != axis:
                 own = (other, out.ndim // 2 + other)
                 out = np.tensordot(out, self.matrices[other], axes=(own, (0, 1)))
-        return out.sum(axis=1)
+        return np.asarray(out.sum(axis=1))
 
     @staticmethod
     def _along(rows: Array, shape: Sequence[int], matrices: Sequence[Array]) -> Array:

@@ -130,7 +130,7 @@ class Lattice:
             out, inn = (np.take(table, side, axis=axis) for side in (0, 1))
             pair = (out + sign * inn / n, inn) if forward else (out, inn + sign * out / n)
             table = np.stack(pair, axis=axis)
-        return table.ravel()[self.position]
+        return np.asarray(table.ravel()[self.position])
 
 
 def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
@@ -289,7 +289,7 @@ def _trimmed(lattice: Lattice, traces: Array, v: Array, noise: str) -> Array:
     """Return v without negligible shares at sensitivity 1, unless the error would grow."""
 
     def at_one(values: Array) -> Array:
-        return values / (values.sum() if noise == "gaussian" else np.sqrt(values).sum() ** 2)
+        return np.asarray(values / (values.sum() if noise == "gaussian" else np.sqrt(values).sum() ** 2))
 
     def error(values: Array) -> float:
         f = lattice.precision(values)[traces > 0]

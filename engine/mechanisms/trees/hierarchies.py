@@ -110,7 +110,7 @@ def branching_factor(n: int, noise: Noise = "laplace") -> int:
         height = 1
         while b**height < n:  # exact, where a logarithm would round
             height += 1
-        return ((b - 1) * height - 2 * (b + 1) / 3) * height**power
+        return float(((b - 1) * height - 2 * (b + 1) / 3) * height**power)
 
     return min(range(2, max(n, 2) + 1), key=variance)
 

@@ -133,11 +133,11 @@ class Level:
 
     @functools.cached_property
     def B(self) -> Array:  # noqa: N802
-        return scipy.linalg.cho_solve(self.S, self.Z)
+        return np.asarray(scipy.linalg.cho_solve(self.S, self.Z))
 
     @functools.cached_property
     def D(self) -> Array:  # noqa: N802
-        return self.Y - 0.5 * self.T @ self.B
+        return np.asarray(self.Y - 0.5 * self.T @ self.B)
 
     def splits(self, R: Array, M: Array) -> tuple[Array, Boxes]:
         """Return the gain of the best split of every box, and its two halves, shape (boxes, 2, 2, axes)."""

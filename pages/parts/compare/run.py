@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -15,6 +15,9 @@ from pages.parts.jobs import tasks, watch, work
 from pages.parts.shell import show
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import count, plain, shown_here
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
 START_LIMIT = 60
@@ -49,8 +52,8 @@ def _loaded(key: str, _text: str) -> Plan:
 
 
 @st.cache_resource(max_entries=8, show_spinner="Looking at what each mechanism would take")
-def _expected(key: str, _studio: Studio, _choices: list) -> Any:
-    return expected(_studio.workload, _studio.budget, _choices)
+def _expected(key: str, _studio: Studio, _choices: list[tuple[str, Mapping[str, Any]]]) -> pd.DataFrame:
+    return expected(_studio.asked, _studio.budget, _choices)
 
 
 def present(studio: Studio) -> tuple[str, tuple[str, Mapping[str, Any]]]:
@@ -70,7 +73,7 @@ def begin(key: str, studio: Studio, choices: list[tuple[str, Mapping[str, Any]]]
     st.session_state[LAST] = key
     plain_choices = [(name, dict(options)) for name, options in choices]
     work.start(
-        key, tasks.compare_all, studio.workload.to_json(), studio.budget.to_dict(), plain_choices, limit, gentle=True
+        key, tasks.compare_all, studio.asked.to_json(), studio.budget.to_dict(), plain_choices, limit, gentle=True
     )
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import streamlit as st
 
 from pages.parts.jobs import work
 from pages.parts.shell.words import plain, trouble
+
+
+def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Start the work of this key: what a button calls."""
+    work.start(key, function, *arguments)
 
 
 def job(key: str, *, label: str) -> work.Job | None:

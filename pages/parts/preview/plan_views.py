@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from engine import Plan, figures, insight, texts
 from engine.workload import Circular, Group, Range
@@ -59,7 +60,7 @@ def every_query(plan: Plan) -> None:
 def choose_slice(plan: Plan, number: int, prefix: str = "") -> tuple[tuple[int, ...] | None, list[int]] | None:
     """The parts of a group to draw along and where the others are held; None until something can be drawn."""
     group = plan.workload.groups[number]
-    across, fixed = tuple(range(len(group.parts))), [0] * len(group.parts)
+    across, fixed = list(range(len(group.parts))), [0] * len(group.parts)
     if len(group.parts) > 1:
         runs = [p for p, part in enumerate(group.parts) if isinstance(part.family, (Range, Circular))]
         names = {p: " × ".join(group.attributes[a] for a in part.axes) for p, part in enumerate(group.parts)}
@@ -67,7 +68,7 @@ def choose_slice(plan: Plan, number: int, prefix: str = "") -> tuple[tuple[int, 
             "Draw along",
             list(names),
             default=runs[:1] or list(names)[:2],
-            format_func=names.get,
+            format_func=names.__getitem__,
             max_selections=2,
             key=f"{prefix}across_{number}",
             help="One attribute gives a line, or a triangle of ranges; two give a heat map.",
@@ -102,11 +103,11 @@ def _group_words(group: Group, number: int) -> str:
     return f"{number}: {names}, {group.family_text} ({count(group.count, 'query', 'queries')})"
 
 
-def _fixed(column: object, plan: Plan, group: Group, part: int, *, key: str) -> int:
+def _fixed(column: DeltaGenerator, plan: Plan, group: Group, part: int, *, key: str) -> int:
     asked = group.parts[part]
     attributes = [plan.schema[group.attributes[a]] for a in asked.axes]
     name = " × ".join(a.name for a in attributes)
     if asked.count > MANY:
         return int(column.number_input(f"Query on {plain(name)}", 0, asked.count - 1, 0, key=key))
     words = lambda i: asked.family.text(attributes, i) or "all records"  # noqa: E731
-    return column.selectbox(f"Hold {plain(name)} at", range(asked.count), format_func=words, key=key)
+    return int(column.selectbox(f"Hold {plain(name)} at", range(asked.count), format_func=words, key=key))

@@ -116,7 +116,7 @@ def _forget() -> None:
 
 
 def _request(studio: Studio) -> Request:
-    return Request(workload=studio.workload, budget=studio.budget, mechanism=studio.mechanism, options=studio.options)
+    return Request(workload=studio.asked, budget=studio.budget, mechanism=studio.mechanism, options=studio.options)
 
 
 def _studio(studio: Studio, changed: Changed) -> Studio:

@@ -6,12 +6,17 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from engine import Budget
-from engine.release import DatasetStatus, Ledger
+from engine.errors import LedgerError
+from engine.release import DatasetStatus, Ledger, Receipt
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
+
+if TYPE_CHECKING:
+    from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 DEFAULT_LEDGER = "budget.ledger"
 _LAST = {"ledger": DEFAULT_LEDGER}  # the ledger that was opened last: a refresh begins a new session, and finds it here
@@ -23,7 +28,7 @@ class Source:
     """The records: a path on this machine, or an upload that is written to a file of its own when the work starts."""
 
     path: str = ""
-    upload: object | None = None
+    upload: UploadedFile | None = None
     on_refused: str = "error"
 
     @property
@@ -85,6 +90,14 @@ def ledger() -> Ledger | None:
         _LAST["ledger"] = str(place)
         return book
     return None
+
+
+def spent(book: Ledger, key: str) -> Receipt:
+    """What the ledger holds about a spend that was made; raises LedgerError when it holds none."""
+    found = book.find(key)
+    if found is None:
+        raise LedgerError("The ledger holds no spend of this release. Open the ledger that paid for it.")
+    return found
 
 
 def dataset(book: Ledger) -> DatasetStatus | None:

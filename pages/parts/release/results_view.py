@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
+from demo_data.make_synthetic import synthetic
 from engine import Measurement, Plan, Schema, figures, texts
 from engine.insight import with_truth
 from engine.publish import write_answers, write_package
@@ -27,7 +29,7 @@ KINDS = {"CSV": "csv", "Parquet": "parquet"}
 @st.cache_resource(max_entries=2, show_spinner=False)
 def simulated(schema: str, rows: int, seed: int) -> Any:
     """Simulated records, made again from their seed; nothing in them comes from a person."""
-    return tasks.synthetic(Schema.from_json(schema), rows, seed)
+    return synthetic(Schema.from_json(schema), rows, seed)
 
 
 def browse(found: Measurement, *, key: str, records: Any = None, name: str = "answers_page") -> None:
@@ -95,7 +97,7 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
     for column, (word, kind) in zip(columns, KINDS.items(), strict=False):
         column.download_button(
             f"All answers as {word}",
-            data=lambda kind=kind: _content(found, kind),
+            data=partial(_content, found, kind),
             file_name=f"{_mark(found)}answers.{kind}",
             key=f"{key}_{kind}",
             on_click="ignore",
@@ -184,7 +186,7 @@ def coverage(plan: Plan, *, rows: int, seed: int) -> None:
     right.button(
         "Check the intervals",
         key="coverage_start",
-        on_click=work.start,
+        on_click=watch.begin,
         args=(job, tasks.coverage, plan.to_json(), rows, seed, rehearsals),
     )
     done = watch.job(job, label="Coverage check")

@@ -11,7 +11,7 @@ from typing import Any
 
 import demo_data
 from engine import Budget, Schema, Workload
-from engine.workload import Attribute, Family, Group
+from engine.workload import Attribute, Custom, Family, Group
 from pages.parts.shell.state import Studio
 from pages.parts.workload.family_form import default_name
 
@@ -192,12 +192,11 @@ def _family(family: str | Family) -> str:
         return repr(family)
     found: dict[str, Any] = family.to_dict()
     name = found.pop("name")
-    if name == "custom":
-        predicates = getattr(family, "predicates", None)
-        rows, labels = getattr(family, "matrix", None), getattr(family, "labels", None)
-        found = {"predicates": list(predicates)} if predicates is not None else {"matrix": rows.tolist()}
-        if predicates is None and labels is not None:
-            found["labels"] = list(labels)
+    if isinstance(family, Custom):
+        if family.predicates is not None:
+            found = {"predicates": list(family.predicates)}
+        elif family.matrix is not None:
+            found = {"matrix": family.matrix.tolist()} | ({"labels": list(family.labels)} if family.labels else {})
     if not found:
         return repr(name)
     return f"{type(family).__name__}({', '.join(f'{key}={value!r}' for key, value in found.items())})"

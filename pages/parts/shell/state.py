@@ -36,6 +36,13 @@ class Studio:
         """The public schema, None before one was chosen."""
         return self.workload.schema if self.workload is not None else None
 
+    @property
+    def asked(self) -> Workload:
+        """The workload where there has to be one; raises PlanError before a schema was chosen."""
+        if self.workload is None:
+            raise PlanError("There is no schema yet. Choose one on the Schema page.")
+        return self.workload
+
     @cached_property
     def question(self) -> str:
         """Everything but the budget as text."""
@@ -95,7 +102,8 @@ class History:
 
 def history() -> History:
     """The history of this session."""
-    return st.session_state.setdefault(KEY, History())
+    found: History = st.session_state.setdefault(KEY, History())
+    return found
 
 
 def current() -> Studio:
@@ -175,4 +183,5 @@ def note_lost(reasons: Iterable[str]) -> None:
 
 def lost() -> tuple[str, ...]:
     """Reasons why groups were left out by the last change of the schema."""
-    return st.session_state.get("lost", ())
+    found: tuple[str, ...] = st.session_state.get("lost", ())
+    return found

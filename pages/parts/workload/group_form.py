@@ -31,7 +31,7 @@ class GroupRequest:
 
 def add_groups(groups: tuple[Group, ...]) -> None:
     """Add groups that were made for the present schema."""
-    workload = state.current().workload
+    workload = state.current().asked
     with kept_for("group"):
         state.change(workload=Workload(workload.schema, (*workload.groups, *groups)), redraw=True)
 
