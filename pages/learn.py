@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.parts.lessons import LESSONS
+from pages.parts.lessons.known import LESSONS
 from pages.parts.lessons.lesson import INSTRUCTOR, draw, overview, progress
 from pages.parts.shell import code, frame, show
 

@@ -100,11 +100,23 @@ def test_no_public_name_stands_in_two_modules() -> None:
         ("engine/publish/report.py", "from engine.release.noise import discrete_gaussian"),
         ("engine/mechanisms/wff.py", "from engine.mechanisms.optimum import Optimum"),
         ("engine/unplaced.py", "X = 1"),
+        ("engine/texts.py", "from pages.parts.shell import words"),
+        ("pages/preview.py", "import numpy"),
+        ("pages/parts/compare/run.py", "from scipy import stats"),
+        ("pages/parts/release/results_view.py", "import plotly"),
+        ("pages/parts/shell/code.py", "from pages.parts.workload import family_form"),
+        ("pages/parts/compare/views.py", "from pages.parts.preview import plan_views"),
+        ("pages/parts/release/results_view.py", "import pages.release"),
+        ("pages/parts/jobs/tasks.py", "from pages.parts.jobs import watch"),
+        ("pages/unplaced.py", "X = 1"),
+        ("pages/parts/unplaced/__init__.py", "X = 1"),
     ],
 )
 def test_a_planted_import_breaks_the_contract(file: str, line: str, tmp_path: Path) -> None:
-    shutil.copytree(ENGINE, tmp_path / "engine", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("engine", "pages"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
     with open(tmp_path / file, "a", encoding="utf-8") as target:
         target.write(f"\n{line}\n")
     tool = Path(sys.executable).with_name("lint-imports")

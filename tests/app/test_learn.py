@@ -8,7 +8,7 @@ import pytest
 
 from engine import Budget, Plan, plan
 from engine.lessons import contest
-from pages.parts.lessons import LESSONS
+from pages.parts.lessons.known import LESSONS
 from pages.parts.lessons.lesson import Lesson
 from tests.app.test_pages import Session, demo
 from tests.app.test_release import wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from pages.parts.lessons import LESSONS
+from pages.parts.lessons.known import LESSONS
 from tests.browser.conftest import Visit
 
 

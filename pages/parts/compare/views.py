@@ -11,10 +11,10 @@ from engine import figures, insight, texts
 from engine.mechanisms import mechanism_class
 from pages.parts.compare import script
 from pages.parts.compare.run import Compared
-from pages.parts.preview import plan_views
 from pages.parts.shell import show, state
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
+from pages.parts.workload import group_choice
 
 SHOWN = 4  # mechanisms that the distributions begin with
 
@@ -110,8 +110,8 @@ def against(studio: Studio, found: Compared | None) -> str:
         how = "Every query was counted." if lost.exact else insight.SAMPLED
         st.caption(plain(f"The worst ratio is that of: {lost.query}. {how}"))
         st.subheader("Ratio of standard errors, query by query")
-        number = plan_views.choose_group(plans[one], key="pair_group")
-        drawn = plan_views.choose_slice(plans[one], number, prefix="pair_")
+        number = group_choice.choose_group(plans[one], key="pair_group")
+        drawn = group_choice.choose_slice(plans[one], number, prefix="pair_")
         if drawn is not None:
             show.picture(figures.ratio_picture(plans, number, *drawn), key="ratio")
         st.subheader("Where A loses, group by group")

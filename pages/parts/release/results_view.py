@@ -15,10 +15,9 @@ from engine.insight import with_truth
 from engine.publish import write_answers, write_package
 from engine.release import Ledger
 from pages.parts.jobs import tasks, watch, work
-from pages.parts.preview import plan_views
 from pages.parts.shell import show
 from pages.parts.shell.words import count, kept_for, plain, show_kept, shown_here
-from pages.parts.workload import query_form
+from pages.parts.workload import group_choice, query_form
 
 PAGE = 100  # answers a page
 IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
@@ -39,7 +38,7 @@ def browse(found: Measurement, *, key: str, records: Any = None, name: str = "an
     """
     left, right = st.columns([3, 1])
     with left:
-        number = plan_views.choose_group(found.plan, key=f"{key}_group")
+        number = group_choice.choose_group(found.plan, key=f"{key}_group")
     confidence = right.number_input(
         "Confidence",
         0.5,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -11,7 +9,7 @@ import streamlit as st
 
 from engine import Budget
 from engine.texts import cost
-from pages.parts.shell import state
+from pages.parts.shell import link, state
 from pages.parts.shell.words import plain, summary, trouble
 
 
@@ -40,15 +38,20 @@ def page(title: str) -> PageInfo:
     return next(p for p in PAGES if p.title == title)
 
 
-_DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
+_DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)  # whether the frame is there while a page draws itself
 
 
-@contextmanager
-def drawn() -> Iterator[None]:
-    """Mark that the frame is there while the page draws itself."""
+def start() -> None:
+    """Draw the sidebar and the chosen page."""
+    st.set_page_config(page_title="DP query workbench", page_icon="🔐", layout="wide")
+    pages = [st.Page(p.file, title=p.title, icon=p.icon, default=p is PAGES[0]) for p in PAGES]
+    chosen = st.navigation(pages)
+    link.restore()
+    link.keep()
     token = _DRAWN.set(True)
     try:
-        yield
+        sidebar()
+        chosen.run()
     finally:
         _DRAWN.reset(token)
 
@@ -60,9 +63,7 @@ def require() -> None:
     the address of a page leads to the bare page.
     """
     if not _DRAWN.get():
-        import app
-
-        app.main()
+        start()
         st.stop()
 
 
