@@ -5,19 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import streamlit as st
 
 from engine import Plan, load_plan
 from engine.insight import Comparison, expected, label_of, variants
+from engine.texts import Frame
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.shell import show
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import count, plain, shown_here
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
 START_LIMIT = 60
@@ -52,7 +50,7 @@ def _loaded(key: str, _text: str) -> Plan:
 
 
 @st.cache_resource(max_entries=8, show_spinner="Looking at what each mechanism would take")
-def _expected(key: str, _studio: Studio, _choices: list[tuple[str, Mapping[str, Any]]]) -> pd.DataFrame:
+def _expected(key: str, _studio: Studio, _choices: list[tuple[str, Mapping[str, Any]]]) -> Frame:
     return expected(_studio.asked, _studio.budget, _choices)
 
 

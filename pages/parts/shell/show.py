@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import streamlit as st
 
 from engine.figures import Picture
-from engine.texts import csv_text
+from engine.texts import Frame, csv_text
 from pages.parts.shell.words import plain
 
 if TYPE_CHECKING:
-    import pandas as pd
     from streamlit.elements.lib.column_types import ColumnConfig
 
 SHORT = 8  # rows that need no height of their own
@@ -55,12 +54,12 @@ def picture(
 
 
 def table(
-    frame: pd.DataFrame,
+    frame: Frame,
     *,
     name: str,
     alt: str,
     height: int | Literal["auto"] = "auto",
-    whole: Callable[[], pd.DataFrame] | None = None,
+    whole: Callable[[], Frame] | None = None,
 ) -> None:
     """Draw a table with its CSV download; `whole` makes the table to download when only a part is drawn."""
     tall: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
@@ -75,7 +74,7 @@ def table(
     )
 
 
-def _columns(frame: pd.DataFrame) -> dict[str, ColumnConfig]:
+def _columns(frame: Frame) -> dict[str, ColumnConfig]:
     """Number formats by meaning: whole numbers with separators, errors in counts with four digits."""
     formats: dict[str, ColumnConfig] = {}
     labels = {"std": "standard error", "low": "interval from", "high": "interval to"}
