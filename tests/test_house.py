@@ -1,6 +1,7 @@
 """The rooms: how large they are, how they are entered, and that a wrong import is noticed."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -123,6 +124,36 @@ def test_mechanisms_and_pages_are_imported_by_none_of_their_like() -> None:
 def test_a_step_sideways_is_noticed(place: str, text: str) -> None:
     with planted(place, text) as file:
         assert len(sideways(file)) == 1
+
+
+def shapeless(file: Path) -> list[str]:
+    """Return the public functions of a file that take or give arrays and do not tell their shapes."""
+    found = []
+
+    def visit(body: list[ast.stmt], inside: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                visit(node.body, f"{inside}{node.name}.")
+            elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                types = " ".join(ast.unparse(t) for t in (*(a.annotation for a in every), node.returns) if t)
+                arrays = re.search(r"(?<!pa\.)\b(Array|Index|NDArray|ArrayLike|ndarray)\b", types)
+                words = ast.get_docstring(node)  # an overriding method has its base's
+                if arrays and words is not None and "shape" not in words.lower():
+                    found.append(f"{file.relative_to(ROOT)}:{node.lineno} {inside}{node.name}")
+
+    visit(ast.parse(file.read_text(encoding="utf-8")).body, "")
+    return found
+
+
+def test_functions_on_arrays_tell_their_shapes() -> None:
+    assert [line for file in ENGINE.rglob("*.py") for line in shapeless(file)] == []
+
+
+def test_a_function_without_shapes_is_noticed() -> None:
+    text = 'def f(x: Array) -> float:\n    """Add."""\n\n\ndef g(x: Array) -> float:\n    """Add x, shape (n,)."""\n'
+    with planted("engine/planted.py", text) as file:
+        assert shapeless(file) == ["engine/planted.py:1 f"]
 
 
 def test_no_public_name_stands_in_two_modules() -> None:

@@ -42,7 +42,7 @@ class Losses:
 
 
 def ratios(first: Array, second: Array) -> Array:
-    """Return standard errors of one plan over those of another; 1 where both are infinite.
+    """Return standard errors of one plan over those of another; 1 where both are infinite. All have one shape.
 
     >>> ratios(np.array([2.0, np.inf, 1.0]), np.array([1.0, np.inf, np.inf])).tolist()
     [2.0, 1.0, 0.0]

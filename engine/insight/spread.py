@@ -143,6 +143,7 @@ def is_exact(workload: Workload) -> bool:
 def chosen_queries(workload: Workload, group: int, total: int | None = None) -> list[npt.NDArray[np.int64]] | None:
     """Return the queries of a group that stand for all of it, one array of positions a part; None stands for all.
 
+    Each has shape (chosen queries,).
     ``total`` is the number of queries that they stand for, when that is more than the group's own.
     """
     asked = workload.groups[group]
@@ -153,12 +154,18 @@ def chosen_queries(workload: Workload, group: int, total: int | None = None) -> 
 
 
 def variances_of(plan: Plan, group: int, index: Sequence[npt.NDArray[np.int64]] | None) -> Array:
-    """Return variances of a group's queries at positions, one array a part, in counts^2; of all when None."""
+    """Return variances of a group's queries at positions, one array a part, in counts^2; of all when None.
+
+    Shape (chosen queries,).
+    """
     return plan.variances(group) if index is None else plan.group_variance(group).at(tuple(index))
 
 
 def number_in_group(group: Group, index: Sequence[npt.NDArray[np.int64]] | None, at: int) -> int:
-    """Return the number within its group of the query at one place of `chosen_queries`."""
+    """Return the number within its group of the query at one place of `chosen_queries`.
+
+    Positions have shape (chosen queries,).
+    """
     if index is None:
         return at
     number = 0

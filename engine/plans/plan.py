@@ -115,7 +115,7 @@ class Plan:
         return self.blocks
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
-        """Return estimates of what answers are made of from estimates of what was measured."""
+        """Return estimates of what answers are made of from estimates of what was measured. Values keep their shape."""
         return estimates
 
     @cached_property
@@ -231,7 +231,7 @@ class Plan:
         return pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "share"])
 
     def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return variances of queries ``start:stop`` of a group, in counts^2, in the order of `Workload.describe`."""
+        """Return variances of queries ``start:stop``, shape (stop - start,), in counts^2, as `describe` orders them."""
         found = self.group_variance(group)
         first, last, _ = slice(start, stop).indices(self.workload.groups[group].count)
         return found.values(first, last)
@@ -248,7 +248,7 @@ class Plan:
         return float(self.covariance([(attributes, query_tensor)])[0, 0])
 
     def covariance(self, queries: Sequence[Query]) -> Array:
-        """Return the covariance matrix of the answers to some queries, in counts^2; see `variance_of`."""
+        """Return the covariance of the answers to k queries, shape (k, k), in counts^2; see `variance_of`."""
         pieces = [self._reconstruction(attributes, tensor) for attributes, tensor in queries]
         out = np.zeros((len(pieces), len(pieces)))
         for i, a in enumerate(pieces):
@@ -258,7 +258,10 @@ class Plan:
         return out
 
     def query_table(self, names: Space, query_tensor: npt.ArrayLike) -> Array:
-        """Return a query as a table of numbers; raise PlanError unless it is one on these attributes."""
+        """Return a query as a table of numbers; raise PlanError unless it is one on these attributes.
+
+        Its shape is (n_1, ..., n_k).
+        """
         sizes = self.schema.sizes(names)
         try:
             tensor = np.asarray(query_tensor, dtype=float)
@@ -272,7 +275,7 @@ class Plan:
         return tensor
 
     def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
-        """Return the pieces of a query by residual space, in class coordinates of the sorted attributes."""
+        """Return the pieces of a query by residual space, shape (n_1 - 1, ...) on the sorted attributes."""
         names = tuple(attributes)
         tensor = self.query_table(names, query_tensor)
         order = sorted(range(len(names)), key=lambda a: self.schema.names.index(names[a]))

@@ -279,7 +279,7 @@ def _subsets(space: Space) -> list[Space]:
 
 
 def draw(part: Measurable, counts: Counts, tell: Callable[[float, str], None]) -> dict[Space, npt.NDArray[np.int64]]:
-    """Return z = rint(B x / grid) + exact discrete noise for every block."""
+    """Return z = rint(B x / grid) + exact discrete noise for every block. Shapes (measurements,)."""
     wanted = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
     tables = count_marginals(counts, part.schema, wanted, memory_limit=10**15)
     released = {}

@@ -39,7 +39,10 @@ class Lift:
         return tuple(len(m) for m in self.matrices)
 
     def degrees(self, axis: int) -> npt.NDArray[np.int64]:
-        """Return which cosine every class coordinate of an attribute is; odd ones change their sign on reversal."""
+        """Return which cosine every class coordinate of an attribute is; odd ones change their sign on reversal.
+
+        Shape (n - 1,).
+        """
         return np.arange(1, self.sizes[axis])
 
     def rows(self, class_rows: Array) -> Array:

@@ -114,12 +114,15 @@ class DualProblem:
         return len(self.multiplicity)
 
     def evaluate(self, mass: Array) -> tuple[float, Array]:
-        """Return T and the diagonal d of L^T X L on representatives, for the total weight of every orbit."""
+        """Return T and the diagonal d of L^T X L on representatives, for the total weight of every orbit.
+
+        Both have shape (orbits,).
+        """
         parts = side_by_side(lambda W: _block(W, mass), self.projected)
         return math.fsum(T for T, _ in parts), np.sum([d for _, d in parts], axis=0)
 
     def bound(self, mass: Array) -> float:
-        """Return the lower bound on the value of any strategy that the weights prove."""
+        """Return the lower bound on the value of any strategy that the weights prove. ``mass`` has shape (orbits,)."""
         T, _ = DualProblem.evaluate(self, mass)
         return T * T / float(mass.sum())
 
@@ -161,7 +164,7 @@ class DualProblem:
         return T, out
 
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
-        """Return the best weights found (one total per orbit) and how the search ended."""
+        """Return the best weights found (one total per orbit) and how the search ended. Shape (orbits,)."""
         ratio, best = math.inf, np.zeros(0)
         status = "optimal"
 
@@ -205,7 +208,7 @@ class DualProblem:
         return best, status
 
     def solution(self, mass: Array, status: str) -> Solution:
-        """Return the strategy that the weights stand for, with its certificate."""
+        """Return the strategy that the weights stand for, with its certificate. ``mass`` has shape (orbits,)."""
         T, d = self.evaluate(mass)
         strategy_rows, pinv, scale = [], [], math.sqrt(float(d.max()))
         for root, W in zip(self.roots, self.projected, strict=True):

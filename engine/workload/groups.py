@@ -256,7 +256,7 @@ def make_group(
     weight: float = 1.0,
     query_weights: npt.ArrayLike | None = None,
 ) -> Group:
-    """Return a checked group; see `Workload.add`."""
+    """Return a checked group; see `Workload.add`. ``query_weights`` has shape (queries,)."""
     names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
     for name in names:
         if not isinstance(name, str):

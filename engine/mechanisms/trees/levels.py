@@ -90,6 +90,7 @@ def search(
 ) -> tuple[Found, str]:
     """Add levels to the boxes found so far; return those of the smallest error and how the search ended.
 
+    ``gram`` has shape (cells, cells).
     R and M are computed anew from the ``gram`` now and then when it is given, which keeps rounding small.
     """
     cells = sum(math.prod(part.sizes) for part in parts)
