@@ -39,6 +39,27 @@ def page(room: str) -> tuple[str, list[str]]:
     return ast.get_docstring(tree) or "", ast.literal_eval(named.value)
 
 
+def test_the_page_of_the_engine_names_places_that_exist() -> None:
+    words = ast.get_docstring(ast.parse((ENGINE / "__init__.py").read_text(encoding="utf-8"))) or ""
+    rooms, places = (
+        words.split("What is changed where:")[0],
+        words.split("What is changed where:")[1].split("Notation")[0],
+    )
+    top = {
+        p.stem if p.is_file() else p.name
+        for p in ENGINE.iterdir()
+        if not p.name.startswith(("__init__", "__pyc", "py."))
+    }
+    assert top <= set(re.findall(r"\w+", rooms.split("like this one:")[1]))
+    named = set(re.findall(r"\b(?:[a-z_]+\.)+[a-z_]+\b", places))
+    assert len(named) > 20
+    assert [
+        n
+        for n in named
+        if not (ENGINE / n.replace(".", "/")).is_dir() and not (ENGINE / f"{n.replace('.', '/')}.py").is_file()
+    ] == []
+
+
 def back_doors(file: Path) -> list[str]:
     """Return the imports of a file that enter a room by another way than its page."""
     me, found = module_name(file), []
