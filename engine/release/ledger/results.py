@@ -60,12 +60,14 @@ def draft(ledger: Path, key: str, content: Content) -> Iterator[Draft]:
     try:
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
+        # in the same folder, because only within one file system is a new name given at once
         handle, partial = tempfile.mkstemp(dir=folder, suffix=".part")
         with open(handle, "wb") as file:
             if callable(content):
                 content(file)
             else:
                 file.write(content)
+            # on the disk before it gets its name: after a power cut a result is whole or not there
             file.flush()
             os.fsync(file.fileno())
         yield Draft(path=Path(partial), sha256=_digest(Path(partial)), size=os.path.getsize(partial))
