@@ -40,7 +40,7 @@ def spread(plan: Plan) -> None:
         help="A 95% interval reaches about two standard errors to each side.",
     )
     share = three.selectbox(
-        "For how many of the queries", list(SHARES), index=3, format_func=SHARES.get, key="tolerance_share"
+        "For how many of the queries", list(SHARES), index=3, format_func=SHARES.__getitem__, key="tolerance_share"
     )
     error = tolerance if meant == ERROR else insight.error_for(plan, tolerance)
     text = insight.within_text(plan, error)
