@@ -27,6 +27,7 @@ from engine.release import Ledger, release_key, verify_ledger
 from engine.release.ledger.balance import exact
 from engine.release.ledger.chain import Row
 from tests.release.ledger_worker import COSTS, DATASETS, FORK, campaign, hammer, make
+from tests.waiting import CEILING
 
 
 @pytest.fixture
@@ -566,7 +567,7 @@ def test_a_ledger_deleted_during_a_spend_grants_nothing(ledger, monkeypatch, mom
 
 
 def test_a_locked_ledger_says_so_or_waits(ledger):
-    patient = Ledger(ledger.path, wait=20.0)
+    patient = Ledger(ledger.path, wait=CEILING)
     with closing(sqlite3.connect(ledger.path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(LedgerError, match="Another program is writing"):
@@ -702,7 +703,7 @@ def test_four_processes_never_overspend_and_draw_each_key_once(tmp_path):
     crew = [FORK.Process(target=hammer, args=(ledger.path, seed, found)) for seed in range(4)]
     for process in crew:
         process.start()
-    answers = [found.get(timeout=60) for _ in crew]
+    answers = [found.get(timeout=CEILING) for _ in crew]
     for process in crew:
         process.join()
     fresh = Counter(key for keys, _ in answers for key in keys)
