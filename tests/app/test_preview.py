@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import pytest
 
@@ -123,11 +122,7 @@ def test_a_change_that_does_not_apply_says_why_and_one_can_be_forgotten(session:
 def test_a_slow_change_is_planned_in_a_worker() -> None:
     asked = Workload(Schema.from_json('{"x": 40, "y": 30}')).add(("x", "y"), "prefix").add("x", "range")
     session = opened(asked).set(view="Why bad?").press("what_if_tuned")
-    for _ in range(300):
-        if any(b.key == "what_if_keep" for b in session.app.button):
-            break
-        time.sleep(0.2)
-        session.run(session.app)
+    session.until(lambda: any(b.key == "what_if_keep" for b in session.app.button))
     session.press("what_if_keep")
     assert session.studio.options == {"centers": "tuned"}
 
@@ -163,11 +158,7 @@ def test_a_probe_that_counts_nothing_needs_no_budget(session: Session) -> None:
 def test_the_distance_to_the_best_is_found_once_and_told_beside_the_certificate() -> None:
     asked = Workload(demo("survey")).add("vote").add("education").add(("vote", "education"))
     session = opened(asked).set(view="The limit")
-    for _ in range(200):
-        if "any matrix mechanism could reach" in session.said():
-            break
-        time.sleep(0.1)
-        session.run(session.app)
+    session.until(lambda: "any matrix mechanism could reach" in session.said())
     made = plan(asked, Budget(pcost=1.0))
     words = fitness.bound_text(made, fitness.mechanism_bound(asked))
     assert words in session.said()

@@ -14,18 +14,14 @@ from engine.release import Ledger, load_measurement
 from pages.parts.jobs import tasks, work
 from pages.parts.shell import link
 from tests.app.test_pages import Session, expected, with_plan
+from tests.waiting import CEILING, until
 
 SURVEY = str(demo_data.tables()["survey"])
 
 
 def wait(session: Session) -> Session:
     """Run the page until no work goes on."""
-    for _ in range(300):
-        session.run(session.app)
-        if not any((b.key or "").startswith("cancel_") for b in session.app.button):
-            return session
-        time.sleep(0.1)
-    raise AssertionError("the work never ended")
+    return session.until(lambda: not any((b.key or "").startswith("cancel_") for b in session.app.button))
 
 
 @pytest.fixture
@@ -231,7 +227,7 @@ def endless(*, progress: object) -> None:
 
 def deaf(*, progress: object) -> None:
     progress(0.1, "started")
-    time.sleep(60)
+    time.sleep(2 * CEILING)
 
 
 def broken(*, progress: object) -> None:
@@ -239,20 +235,14 @@ def broken(*, progress: object) -> None:
 
 
 def ended(job: work.Job) -> work.Job:
-    for _ in range(200):
-        if not job.running:
-            return job
-        time.sleep(0.05)
-    raise AssertionError("the work never ended")
+    until(lambda: not job.running, words=lambda: job.text)
+    return job
 
 
 def test_cancelling_ends_the_process() -> None:
     job = work.start("deaf", deaf)
     assert work.start("deaf", deaf) is job
-    for _ in range(200):
-        if job.text == "started":
-            break
-        time.sleep(0.05)
+    until(lambda: job.text == "started", words=lambda: job.state)
     job.cancel()
     assert ended(job).state == "cancelled"
     assert not job._process.is_alive()
