@@ -6,24 +6,12 @@ the frame around the pages.  Worker processes, which import the main module agai
 
 
 def main() -> None:
-    """Draw the sidebar and the chosen page."""
-    import streamlit as st
-
+    """Make the workers ready, then draw the frame with the chosen page."""
     from pages.parts.jobs import workers
-    from pages.parts.shell import frame, link, places
+    from pages.parts.shell import frame
 
-    st.set_page_config(page_title="DP query workbench", page_icon="🔐", layout="wide")
-    pages = [st.Page(p.file, title=p.title, icon=p.icon, default=p is frame.PAGES[0]) for p in frame.PAGES]
-    chosen = st.navigation(pages)
     workers.warm()
-    frame.enter(chosen.title)
-    link.restore()
-    places.restore()
-    link.keep()
-    with frame.drawn():
-        frame.sidebar()
-        chosen.run()
-    places.keep()
+    frame.start()
 
 
 if __name__ == "__main__":
@@ -32,7 +20,8 @@ elif __name__ == "app":
     import streamlit as st
     from starlette.middleware import Middleware
 
-    from pages.parts.shell import guard, serve
+    from pages.parts.jobs import serve
+    from pages.parts.shell import guard
 
     token = guard.start_token()
     guarded = [Middleware(guard.Guard, token=token)]

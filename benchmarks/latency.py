@@ -88,11 +88,7 @@ def weights(visit: Visit, edits: int) -> list[float]:
         old = visit.page.evaluate(NUMBER)
         to_workload(visit)
         visit.pick("Groups to change", "0: ")
-        field = visit.page.get_by_role("spinbutton", name="New weight")
-        field.fill(f"{1000 + 500 * k}")
-        field.press("Tab")
-        visit.page.wait_for_timeout(300)
-        visit.settle()
+        visit.number("New weight", f"{1000 + 500 * k}")
         out.append(seconds(visit.page, lambda: edit_and_preview(visit, "Set this weight"), old))
         visit.settle()
     return out
@@ -111,11 +107,7 @@ def families(visit: Visit, edits: int) -> list[float]:
             visit.choose("One set of attributes")
         visit.pick("Attributes of the group", "age")
         visit.pick("Family on each attribute", names[k % len(names)])
-        number = visit.page.get_by_role("spinbutton", name="Weight of each query").first
-        number.fill(f"{1000 + 500 * k}")
-        number.press("Tab")
-        visit.page.wait_for_timeout(300)
-        visit.settle()
+        visit.number("Weight of each query", f"{1000 + 500 * k}")
         out.append(seconds(visit.page, lambda: edit_and_preview(visit, "Add this group"), old))
         visit.settle()
     return out

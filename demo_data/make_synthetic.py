@@ -65,7 +65,7 @@ def _column(
 
 
 def _normalised(weights: np.ndarray) -> np.ndarray:
-    return weights / weights.sum()
+    return np.asarray(weights / weights.sum())
 
 
 def _zipf(n: int) -> np.ndarray:
@@ -82,7 +82,7 @@ def _bump(n: int, center: float, width: float) -> np.ndarray:
 def _draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
     """Cells of shape (rows,) whose cumulative weight first passes the uniform numbers in [0, 1)."""
     cumulative = np.cumsum(weights)
-    return np.searchsorted(cumulative[:-1], uniform * cumulative[-1], side="right")
+    return np.asarray(np.searchsorted(cumulative[:-1], uniform * cumulative[-1], side="right"))
 
 
 def _inside(edges: np.ndarray, codes: np.ndarray, uniform: np.ndarray) -> np.ndarray:
@@ -91,7 +91,7 @@ def _inside(edges: np.ndarray, codes: np.ndarray, uniform: np.ndarray) -> np.nda
     # The convex combination cannot overflow; rounding may still reach the open end, hence the clip.
     numbers = np.clip(low * (1 - uniform) + high * uniform, low, np.nextafter(high, low))
     whole = bool(np.all(edges == np.floor(edges)) and np.abs(edges).max() < 2**53)
-    return np.floor(numbers).astype(np.int64) if whole else numbers
+    return np.asarray(np.floor(numbers).astype(np.int64) if whole else numbers)
 
 
 def main(arguments: list[str] | None = None) -> None:

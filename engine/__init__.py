@@ -12,17 +12,37 @@ Rooms, from the top; imports go down only, and a room is entered through its own
     __main__     command line
     lessons      worked examples with small numbers, for the Learn page
     publish      what is handed out: answers as files, package, certificate, report
-    figures      pictures: charts in one look; on queries, plans, errors, comparison, choice, release
-    choice       coarse or fine: what analyses share, rules, look - decide - finish on the ledger
-    insight      plans read before release: fitness (error to budget and back), spread, differences, what if, compare
-    release      private values: records (sources, encoding, counts), ledger (chain, what verify checks), noise drawn,
-                 measure, reconstruct (estimates, covariances, intervals)
-    mechanisms   one file a mechanism and one name in ``known.MECHANISMS``; searches of hdmm and trees
-    plans        blocks with noise and privacy cost, variances of all queries, objectives, shares of the budget, files
-    spaces       residual spaces: coordinates, Gram matrices, solvers with their precision, splits, lower bounds, cache
-    workload     schema, families (one class, one name in ``FAMILIES``), runs of cells and their words, groups, SQL
-    privacy      budgets, their conversions rounded towards privacy, and what neighbours are
-    checks, texts, arrays, threads, errors   the ground: small validators, numbers as texts, names of arrays
+    figures      pictures of results, each with its table and its words for those who do not see it
+    choice       coarse or fine: what analyses share, rules, look - decide - finish
+    insight      plans read before release: from error to budget, what if, comparisons, as numbers and sentences
+    release      the only room with private values: records in, budget spent, noise drawn, answers out
+    mechanisms   workload and budget in, plan out
+    plans        what will be measured, with noise, privacy cost and the variance of every query
+    spaces       residual spaces and their best strategies, whatever the budget
+    workload     what may be asked, and how it reads in words
+    privacy      what a budget is and means
+    checks, texts, arrays, threads, errors   the ground
+    counts, families, ledger, report         doors of a few lines, for other programs
+
+What is changed where:
+
+    a query family                       workload.families   one class, one name in FAMILIES
+    ranges, and how they read in words   workload.runs       what asks for runs of cells: prefix, range, width, ...
+    SQL that is understood               workload.sql
+    budget conversions, neighbours       privacy             rho, mu, epsilon, delta; adding or replacing a record
+    a solver, in float32 for example     spaces.solvers      one class, one name in spaces.search.PROBLEMS
+    a lower bound                        spaces.bounds
+    an objective                         plans.objectives    shares of the budget: plans.shares; plan files: plans.file
+    a mechanism                          mechanisms.known    one name in MECHANISMS, beside a file of its own
+    a file format of records             release.records.sources      a value's cell: release.records.encoding
+    how noise is drawn                   release.noise       when, and after which spend: release.measure
+    answers, confidence intervals        release.reconstruct
+    columns and hashes of the ledger     release.ledger.chain         its sums: release.ledger.balance
+    what `verify` checks                 release.ledger.ledger        of a package that was handed out: publish.package
+    from an error to its budget          insight.fitness
+    the rule that chooses                choice.rules        on plans: choice.plan_rule
+    a chart on the page Compare          figures.compare     other pages: figures.plans, figures.choice, figures.release
+    a lesson                             lessons.numbers     pictures: lessons.pictures; words: pages/parts/lessons
 
 Notation
 --------

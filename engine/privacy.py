@@ -264,7 +264,8 @@ def _first_double(holds: Callable[[float], bool]) -> float:
 
 
 def _double(bits: int) -> float:
-    return struct.unpack("<d", struct.pack("<q", bits))[0]
+    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return value
 
 
 def _root(pcost: float) -> float:

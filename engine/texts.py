@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 MAX_NAME = 200
+Frame = pd.DataFrame  # a table for people; the pages name it without importing pandas
 
 
 def shown(value: object) -> str:

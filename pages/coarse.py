@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from engine import figures
+from engine import CommonPlan, figures
 from pages.parts.coarse import choose, rehearsal, steps
 from pages.parts.coarse import script as coarse_code
 from pages.parts.shell import code, frame, show
@@ -30,7 +30,8 @@ studio = frame.header(
     "Look at what the analyses share, then choose; the look costs nothing extra.",
     TUTORIAL,
 )
-common, script = None, None
+common: CommonPlan | None = None
+script: Script | None = None
 st.header("1. Analyses")
 tell("Choose two or more analyses of the same records, from coarse to fine. They are plans: no record is read here.")
 chosen = choose.choose(studio)
@@ -47,7 +48,7 @@ else:
 st.header("3. The rule")
 tell("Fix the rule before the look: who chooses it afterwards may fit it to the noise.")
 settings = choose.settings(common)
-if common is not None:
+if common is not None and script is not None:
     rule = choose.rule(common, settings)
     if rule is not None:
         st.markdown(plain(figures.rule_text(rule)))

@@ -1,8 +1,8 @@
-"""Learn page: six lessons that can be checked, each with a picture to play with and a question."""
+"""Learn page: lessons that can be checked, each with a picture to play with and a question."""
 
 import streamlit as st
 
-from pages.parts.lessons import LESSONS
+from pages.parts.lessons.known import LESSONS
 from pages.parts.lessons.lesson import INSTRUCTOR, draw, overview, progress
 from pages.parts.shell import code, frame, show
 
@@ -14,7 +14,7 @@ TUTORIAL = (
     "stay in this session and are gone when it ends; nothing leaves this machine and no budget is spent."
 )
 
-studio = frame.header(frame.page("Learn"), "Six short lessons about what the studio does, and why it may.", TUTORIAL)
+studio = frame.header(frame.page("Learn"), "Short lessons about what the studio does, and why it may.", TUTORIAL)
 left, right = st.columns([3, 1], vertical_alignment="center")
 with left:
     progress(LESSONS)

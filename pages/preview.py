@@ -3,6 +3,7 @@
 import streamlit as st
 
 from engine import load_plan
+from engine.mechanisms import mechanism_class
 from pages.parts.jobs import plans
 from pages.parts.preview import budget_form, plan_views, target_views, why_view
 from pages.parts.shell import code, frame, show, state
@@ -45,7 +46,7 @@ studio = frame.header(
 )
 st.header("Budget")
 budget_form.budget(studio.budget)
-with st.expander(f"Mechanism: {budget_form.mechanism_class(studio.mechanism).title}"):
+with st.expander(f"Mechanism: {mechanism_class(studio.mechanism).title}"):
     budget_form.mechanism(studio)
 st.header("What comes out")
 made = plans.plan_of(studio)

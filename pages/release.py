@@ -1,11 +1,14 @@
 """Release page: rehearse on simulated records, then measure the real ones once and hand out the answers."""
 
+from functools import partial
+
 import streamlit as st
 
 from engine import Plan
-from engine.release import Ledger, kept_rehearsal
+from engine.release import Ledger, kept_rehearsal, release_key
+from pages.parts.coarse import paid
 from pages.parts.jobs import plans, private, tasks, watch, work
-from pages.parts.release import dataset_form, paid, release_form, results_view
+from pages.parts.release import dataset_form, release_form, results_view
 from pages.parts.shell import code, frame, show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 
@@ -70,7 +73,7 @@ def release(plan: Plan) -> str:
     again = bool(spent) and st.checkbox("Release once more with new noise (spends again)", key=f"again_{len(spent)}")
     attempt = len(spent) + 1 if again or not spent else len(spent)
     if not spent or again:
-        waiting = release_form.release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
+        waiting = release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
         release_form.running(book, waiting)
         job = work.find(release_form.job_key(book, waiting))
         if job is None or not job.running:
@@ -102,7 +105,7 @@ made = plans.plan_of(studio)
 if made is None:
     st.caption(plain("A new release needs a plan. What was paid for before is found in the ledger, without any."))
     st.session_state.setdefault("step", PAID)
-steps = {} if made is None else {REHEARSE: lambda: rehearse(made), RELEASE: lambda: release(made)}
+steps = {} if made is None else {REHEARSE: partial(rehearse, made), RELEASE: partial(release, made)}
 with shown_here():
     script = show.tabs(steps | {PAID: paid.draw}, key="step")
 frame.footer(code=script or code.plan_code(studio), target=None)

@@ -61,7 +61,9 @@ def starting_points() -> None:
     """Demo schemas and files."""
     left, right = st.columns(2)
     with left:
-        st.selectbox("Start from a demo schema", list(demo_data.TITLES), format_func=demo_data.TITLES.get, key="demo")
+        st.selectbox(
+            "Start from a demo schema", list(demo_data.TITLES), format_func=demo_data.TITLES.__getitem__, key="demo"
+        )
         st.button(
             "Use this schema", on_click=use_demo, type="primary" if state.current().schema is None else "secondary"
         )

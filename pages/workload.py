@@ -34,7 +34,7 @@ def use_file() -> None:
 
 def clear() -> None:
     """Remove every group."""
-    state.change(workload=Workload(state.current().schema), redraw=True)
+    state.change(workload=Workload(state.current().asked.schema), redraw=True)
 
 
 def sizes(workload: Workload) -> None:

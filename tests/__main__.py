@@ -1,8 +1,8 @@
-"""Checks, then tests: `python -m tests [--checks | --only-tests] [pytest options]`.
+"""Checks, then tests: `python -m tests [--checks | --only-tests] [--full] [pytest options]`.
 
 Checks are the linter, the formatter, the type checker and the import layers; each prints one line, and its whole
-output when it fails.  pytest runs last, even after a failed check, so that its summary ends the output.  The exit
-code is 0 only when everything passed.
+output when it fails.  pytest runs last, even after a failed check, so that its summary ends the output, with the
+number of tests that only --full runs.  The exit code is 0 only when everything passed.
 """
 
 import argparse
@@ -52,7 +52,10 @@ def main(arguments: list[str] | None = None) -> int:
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--checks", action="store_true", help="run the checks only")
     only.add_argument("--only-tests", action="store_true", help="run pytest only")
+    parser.add_argument("--full", action="store_true", help="run also the tests marked full, which take many minutes")
     options, for_pytest = parser.parse_known_args(arguments)
+    if options.full:
+        for_pytest = ["-m", "", *for_pytest]
     if options.checks and for_pytest:
         parser.error(f"--checks runs no pytest, so {' '.join(for_pytest)} has no meaning")
     passed = options.only_tests or run_checks()

@@ -1,11 +1,39 @@
-"""Settings of every test run."""
+"""Settings of every test run, and a word at its end on what was left out."""
 
 import os
 import tempfile
 from pathlib import Path
+
+import pytest
 
 # before any test module is imported: no test reads or writes the cache of the person who runs it
 os.environ["DP_WORKBENCH_CACHE"] = tempfile.mkdtemp(prefix="test-cache-")
 # and the app, which may touch files below its own folder alone, may touch those of the tests
 os.environ["DP_WORKBENCH_FOLDERS"] = os.pathsep.join([tempfile.gettempdir(), str(Path(__file__).resolve().parents[1])])
 os.environ["DP_WORKBENCH_SETTINGS"] = tempfile.mkdtemp(prefix="test-settings-")
+
+
+class LeftOut:
+    """Count the tests marked full that do not run, here or in the workers of a run side by side."""
+
+    def __init__(self):
+        self.count = 0
+
+    def pytest_deselected(self, items):
+        self.count += sum(item.get_closest_marker("full") is not None for item in items)
+
+    def pytest_sessionfinish(self, session):
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["left_out"] = self.count
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node):
+        self.count = max(self.count, getattr(node, "workeroutput", {}).get("left_out", 0))  # all collect the same
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if self.count:
+            terminalreporter.write_line(f"{self.count} tests were left out; python -m tests --full runs them, too")
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(LeftOut())

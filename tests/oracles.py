@@ -5,6 +5,7 @@ Notation: N cells of the full domain in row-major order of the schema, W query r
 asks a family for its rows, a decomposition for its Grams or a plan for its formulas.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -88,7 +89,8 @@ def group_rows(schema, group):
     def factor(asked, chosen):
         asked = family(asked)
         attributes, columns = [schema[name] for name in chosen], [names.index(name) for name in chosen]
-        return np.array([[float(holds(*cell[columns])) for cell in cells] for holds in conditions(asked, attributes)])
+        own = np.ravel_multi_index(cells[:, columns].T, [a.size for a in attributes])
+        return family_rows(asked, attributes)[:, own]
 
     if not group.attributes:
         return np.ones((1, len(cells)))
@@ -104,9 +106,13 @@ def group_rows(schema, group):
     return rows
 
 
+@functools.lru_cache(maxsize=64)
 def workload_rows(workload):
-    """Query rows of every group, list of (count, N)."""
-    return [group_rows(workload.schema, g) for g in workload.groups]
+    """Query rows of every group, list of (count, N); kept, since every mechanism answers the same workloads."""
+    found = [group_rows(workload.schema, g) for g in workload.groups]
+    for rows in found:
+        rows.flags.writeable = False
+    return found
 
 
 def query_weights(workload):
@@ -281,8 +287,13 @@ def class_optimum(workload, budget, tolerance=2e-6):
 
 def svd_bound(workload, budget):
     """Weighted RMSE that no matrix mechanism whatsoever can beat."""
-    W = np.concatenate(
-        [np.sqrt(w)[:, None] * r for r, w in zip(workload_rows(workload), query_weights(workload), strict=True)]
-    )
-    singular = np.linalg.svd(W, compute_uv=False)
-    return float(singular.sum()) / math.sqrt(W.shape[1] * budget * workload.queries)
+    cells = math.prod(a.size for a in workload.schema.attributes)
+    return singular_sum(workload) / math.sqrt(cells * budget * workload.queries)
+
+
+@functools.lru_cache(maxsize=64)
+def singular_sum(workload):
+    """Sum of the singular values of all queries, each times the root of its weight."""
+    pairs = zip(workload_rows(workload), query_weights(workload), strict=True)
+    W = np.concatenate([np.sqrt(w)[:, None] * r for r, w in pairs])
+    return float(np.linalg.svd(W, compute_uv=False).sum())

@@ -67,6 +67,7 @@ class Rest:
     def combine(self, looked: Array, answers: Array | None) -> Array:
         """Return precision-weighted class coordinates from those of the look and the answers of `block`, in counts.
 
+        ``looked`` and the result have shape (n_1 - 1, ..., n_k - 1).
         ``looked`` has one axis per attribute, ``answers`` one per turn.  Source: algorithm 4.
         """
         total, out = self.known, self.known * _along(self.turns, looked, [t.rows for t in self.turns])
@@ -81,7 +82,10 @@ class Rest:
 def common_block(
     blocks: Sequence[Block], centers: Sequence[Array | None], complement: Complement | None
 ) -> tuple[Block | None, str]:
-    """Return the common part of blocks on one space, with its noise not yet on a grid, and how it was found."""
+    """Return the common part of blocks on one space, with its noise not yet on a grid, and how it was found.
+
+    Centers have shape (n_i,).
+    """
     smallest = _dominated(blocks)
     if smallest is not None:
         return smallest, "closed form"
@@ -149,7 +153,10 @@ def on_grid(block: Block, noise: float, max_records: int) -> Block:
 
 
 def class_estimate(block: Block, answers: Array, sizes: Sequence[int]) -> Array:
-    """Return class coordinates, one axis per attribute, from answers in counts, one axis per factor."""
+    """Return class coordinates, one axis per attribute, from answers in counts, one axis per factor.
+
+    The result has shape (n_1 - 1, ..., n_k - 1).
+    """
     out, order = answers, list[int]()
     for axes, strategy in block.factors:
         out = np.tensordot(out, strategy.pinv, axes=(0, 1))

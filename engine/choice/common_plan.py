@@ -143,6 +143,7 @@ class CommonPlan:
     def combine(self, option: int, look: Mapping[Space, Array], answers: Mapping[Space, Array]) -> dict[Space, Array]:
         """Return class coordinates of every space of an option from those of the look and the residual's answers.
 
+        Estimates have shape (n_1 - 1, ..., n_k - 1) on their space.
         ``answers`` are in counts, one axis per factor of the block.  Guarantee: unbiased, with the plan's covariance.
         """
         found = {}

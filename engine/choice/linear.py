@@ -63,7 +63,7 @@ class LinearMechanism:
     @property
     def cells(self) -> int:
         """Number of cells of the domain."""
-        return self.B.shape[1]
+        return int(self.B.shape[1])
 
     @property
     def rank(self) -> int:
@@ -167,7 +167,10 @@ class LinearMechanism:
         return scale[:, None] * np.linalg.cholesky(_correlation(self.Sigma)) if _is_full(self.Sigma) else scale
 
     def whiten(self, answers: Array, *, transpose: bool = False) -> Array:
-        """L^-1 times a matrix with one row per answer, Sigma = L L^T; or L^-T times it."""
+        """L^-1 times a matrix with one row per answer, Sigma = L L^T; or L^-T times it.
+
+        Shape (answers, columns), as given.
+        """
         if self._lower.ndim == 1:
             return answers / self._lower[:, None]
         factor = self._lower.T if transpose else self._lower

@@ -29,7 +29,7 @@ def look_plan(
     centers: Mapping[str, Array],
     complements: Mapping[Space, Complement],
 ) -> Plan:
-    """Return the look as a plan, for the groups of the options that it answers in full."""
+    """Return the look as a plan, for the groups of the options that it answers in full. Centers have shape (n_i,)."""
     groups = {(g.attributes, g.key): g for p in options for g in p.workload.groups}
     used = {name for space in blocks for name in space}
     made = Plan(
@@ -58,7 +58,10 @@ def _answers(plan: Plan, group: int) -> bool:
 
 
 def agreed_split(options: Sequence[Plan], names: Sequence[str]) -> tuple[dict[str, Array], dict[Space, Complement]]:
-    """Return the centers and complements of all plans together, or refuse when they stand for different functionals."""
+    """Return the centers and complements of all plans together, or refuse when they stand for different functionals.
+
+    Centers have shape (n_i,).
+    """
     whole = [p.mechanism for p in options if type(p) is not Plan]
     if whole:
         raise PlanError(

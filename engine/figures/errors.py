@@ -40,7 +40,10 @@ def error_picture(
 
 
 def grid_figure(grid: Grid, values: Array, quantity: str, unit: str) -> go.Figure:
-    """Draw one number for every query of a grid: a bar, a line or a heat map; the unit may be empty."""
+    """Draw one number for every query of a grid: a bar, a line or a heat map; the unit may be empty.
+
+    ``values`` has the grid's shape.
+    """
     what = f"{quantity} ({unit})" if unit else quantity
     if not grid.axes:
         return bars([float(values)], ["all records"], what, f"%{{y}}: %{{x:.4g}} {unit}")

@@ -23,11 +23,13 @@ from engine.insight.coverage import Coverage, coverage_check
 from engine.insight.fitness import (
     MechanismBound,
     bound_text,
+    budget_for,
     budget_for_error,
-    error_at,
+    budget_for_query,
     error_for,
-    how_exact,
     mechanism_bound,
+    share_within,
+    tolerance_for,
     two_digits,
     within_text,
 )
@@ -35,7 +37,6 @@ from engine.insight.pair import SAMPLED, check_same_queries, losses, ratios
 from engine.insight.plan_diff import plan_diff, summary
 from engine.insight.published import ROWS, beside
 from engine.insight.spread import spread
-from engine.insight.targets import budget_for, share_within, tolerance_for
 from engine.insight.what_if import CHANGES, Change, Changed, Request, asked_text, can_be_coarser, effect
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "breakdown_text",
     "budget_for",
     "budget_for_error",
+    "budget_for_query",
     "can_be_coarser",
     "certificate_text",
     "check_same_queries",
@@ -65,14 +67,12 @@ __all__ = [
     "counted_cells",
     "coverage_check",
     "effect",
-    "error_at",
     "error_for",
     "expected",
     "find_groups",
     "gap_text",
     "group_table",
     "half_width",
-    "how_exact",
     "label_of",
     "losses",
     "mechanism_bound",

@@ -1,128 +1,245 @@
 """Is a plan exact enough for its purpose: from a wanted error to a budget and back, and what any mechanism could reach.
 
-Variances scale as 1 / pcost, so the errors of a plan tell those at every other budget.  What a release adds for
-rounding to its grids does not scale, so the noise of another budget is calibrated as a plan does it; what is promised
-here then holds for the plan that is made with that budget.
+    share_within(plan, tolerance)            the share of the queries whose standard error is within a tolerance
+    tolerance_for(plan, share)               the smallest tolerance that this share of the queries meets
+    budget_for(workload, targets, share)     the smallest budget at which a share of the queries meets its target
+    budget_for_error(plan, targets, share)   the same, with the mechanism of a plan that is there
+    budget_for_query(plan, ..., error)       the same for one query
+
+Variances are nearly in proportion to 1 / pcost: what a release adds for rounding to its grids is not.  So a budget is
+never computed from a plan at another one; the plan is made at the budget, which takes no search, and looked at.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
+import numpy.typing as npt
 
-from engine.errors import BudgetError, LimitExceeded, PlanError
-from engine.insight.breakdown import worst_error
-from engine.insight.spread import spread
-from engine.plans import Plan, calibrate, total_pcost
+from engine.errors import LimitExceeded, PlanError
+from engine.insight.spread import spread, spread_of_ratios
+from engine.mechanisms import at_budget, mechanism_class, plan
+from engine.plans import Plan, check_targets
 from engine.privacy import Budget
 from engine.release import quantile
 from engine.spaces import exact_bound, global_bound, small_domain
 from engine.texts import amount, number
 from engine.workload import Workload
 
-GUARD = 1.0 + 1e-8  # covers the rounding of noise to a grid, and of sums of variances
+FITS = ("scale", "shape")
+LAWS = ("gaussian", "laplace")
+GUARD = 1.0 + 1e-9  # two ways to add up a variance differ by less
+SURE = 3.0  # standard errors that a share from a sample is kept from what is promised
+PRECISION = 1e-8  # of a budget; the noise is rounded to whole steps of 2^-30, so that a finer one would mean nothing
+STEPS = 100  # a search takes three or four
 MOST_CELLS = 2_000  # of one attribute, up to which a bound for all mechanisms is searched
-MOST_RATIO = 1e12  # between the present error and the wanted one
 
 
-def error_at(plan: Plan, share: float = 0.95) -> float:
-    """Return the smallest standard error, in counts, that at least a share of all queries does not exceed.
+def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
+    """Return the share of all queries whose standard error is at most a tolerance, from 0 to 1.
 
-    Exact up to 2 million queries; above, that of an even sample, but for a share of 1, which is always exact.
+    Every query is counted, up to four million different variances; above that an even sample, as `spread` says.  A
+    query that cannot be answered is within no tolerance.
 
-    >>> from engine import Attribute, Budget, Schema, plan
-    >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age", "marginal"), Budget(pcost=0.25))
-    >>> round(error_at(made, 0.5), 4)
-    2.0
-    """
-    _check_share(share)
-    found = spread(plan)
-    errors, shares, exact = found.errors, found.shares, found.exact
-    if share == 1.0 and not exact:
-        return max(worst_error(plan), float(errors[-1]))
-    return float(errors[min(int(np.searchsorted(shares, share)), len(errors) - 1)])
-
-
-def share_within(plan: Plan, error: float) -> float:
-    """Return the share of all queries whose standard error is at most ``error`` counts; sampled as in `error_at`."""
-    return spread(plan).within(error)
-
-
-def budget_for_error(plan: Plan, error: float, share: float = 0.95) -> Budget:
-    """Return the smallest budget at which a share of all queries has a standard error of at most ``error`` counts.
-
-    Guarantee: the same mechanism planned with this budget keeps the promise for every query that was looked at; a
-    budget smaller by a millionth does not.
+    Parameters
+    ----------
+    tolerance : standard error in counts, above 0: one number, or one a group, shape (groups,).
 
     Raises
     ------
-    PlanError : an error or a share that is none, or too many queries that the plan cannot answer.
+    PlanError : a tolerance that is no number above 0, or not one a group.
+
+    >>> from engine.workload import Attribute, Schema
+    >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age").add("age", "total", weight=0.0)
+    >>> made = plan(workload, Budget(pcost=1.0))
+    >>> share_within(made, 1.5), share_within(made, [1.5, 3.0])
+    (0.8, 1.0)
     """
-    reached = error_at(plan, share)
-    if not math.isfinite(reached):
-        answered = share_within(plan, np.finfo(float).max)
+    given = _checked(made.workload, tolerance, "tolerance")
+    return spread(made).within(given) if isinstance(given, float) else spread_of_ratios(made, given).within(1.0)
+
+
+def tolerance_for(made: Plan, share: float = 1.0) -> float:
+    """Return the smallest standard error, in counts, that at least this share of all queries is within.
+
+    Counts as `share_within` does; where that is a sample, with a margin of three standard errors of the share.  For a
+    share of 1 every query counts, always.  Infinite when too many queries of weight zero are not answerable.
+
+    Raises
+    ------
+    PlanError : a share that is not above 0 and at most 1.
+
+    >>> from engine.workload import Attribute, Schema
+    >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
+    >>> round(tolerance_for(made, 0.5), 6), share_within(made, 0.99)
+    (1.0, 0.0)
+    """
+    return spread(made).quantile(_checked_share(share), SURE)
+
+
+def budget_for(
+    workload: Workload,
+    targets: float | Sequence[float],
+    share: float = 1.0,
+    mechanism: str = "querysmasher",
+    fit: str = "scale",
+    law: str | None = None,
+    **options: Any,
+) -> Budget:
+    """Return the smallest budget at which a share of all queries has a standard error within its target.
+
+    Parameters
+    ----------
+    targets : largest standard error that is fine, in counts: one number, or one a group, shape (groups,).
+    share : of the queries, above 0 and at most 1.
+    fit : "scale", noise in the proportions of ``plan(workload, budget, mechanism, **options)``; "shape", proportions
+        made for the targets, as ``objective="max", targets=targets`` does.  A shape needs less where ``share`` is 1.
+    law : "gaussian", or "laplace" for a budget of pure epsilon; left out, the first that the mechanism draws.
+    options : of the mechanism, as for `plan`.
+
+    Guarantee: ``plan(workload, budget_for(...), mechanism, **options)``, with ``objective="max", targets=targets`` for
+    a shape, keeps the targets for the share, as `share_within` counts it; at a pcost smaller by a relative 1e-7 it does
+    not.
+
+    Raises
+    ------
+    PlanError : targets or a share that are none, or targets that no budget meets, because queries of weight zero are
+        not answerable, or that every budget meets, because the queries have no noise.
+    NotApplicable : the mechanism does not draw this noise.
+
+    >>> from engine.workload import Attribute, Schema
+    >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
+    >>> round(budget_for(workload, 0.5).pcost, 4), round(budget_for(workload, 100.0).pcost, 8)
+    (4.0, 0.0001)
+    """
+    if fit not in FITS:
+        raise PlanError(f"fit was {fit!r}. Choose one of {', '.join(FITS)}.")
+    if law is not None and law not in LAWS:
+        raise PlanError(f"law was {law!r}. Choose one of {', '.join(LAWS)}, or leave it out.")
+    _checked_share(share), _checked(workload, targets, "targets")
+    if fit == "shape":
+        taken = [name for name in ("objective", "power", "targets") if name in options]
+        if taken:
+            raise PlanError(f"A shape has its own objective. Leave out {', '.join(taken)}, or take fit='scale'.")
+        options = options | {"objective": "max", "targets": check_targets(targets)}
+    drawn = mechanism_class(mechanism).laws[0] if law is None else law
+    return budget_for_error(plan(workload, _budget(drawn, 1.0), mechanism, **options), targets, share)
+
+
+def budget_for_error(made: Plan, targets: float | Sequence[float], share: float = 1.0) -> Budget:
+    """Return `budget_for` the request of a plan, whatever its own budget; of the same kind, and without searching.
+
+    >>> from engine.workload import Attribute, Schema
+    >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
+    >>> budget_for_error(plan(workload, Budget(pcost=7.0)), 0.5) == budget_for(workload, 0.5)
+    True
+    """
+    share, given = _checked_share(share), _checked(made.workload, targets, "targets")
+    several = (given,) * len(made.workload.groups) if isinstance(given, float) else given
+
+    def ratio(found: Plan) -> float:
+        seen = spread_of_ratios(found, several)
+        reached = seen.quantile(share, SURE)
+        if math.isfinite(reached):
+            return reached
         raise PlanError(
-            f"No budget does: only {down(answered)} of the queries can be answered at all. Give every group a weight "
-            "above 0."
+            f"No budget meets the targets: only {down(seen.within(math.inf))} of the queries can be answered at all. "
+            "The others have weight zero and are not covered by those. Give them a weight, leave them out, or ask for "
+            "a smaller share."
         )
-    return budget_for(plan, reached, error)
+
+    return _smallest(made, ratio)
 
 
-def budget_for(plan: Plan, reached: float, error: float) -> Budget:
-    """Return the smallest budget that turns a standard error of this plan, ``reached``, into ``error``, in counts."""
-    if not (isinstance(error, (int, float)) and math.isfinite(error) and error > 0):
-        raise PlanError(f"The wanted standard error was {error!r}. Give a number of counts above 0.")
-    if reached == 0.0:
-        raise PlanError("This has no noise at any budget, so every budget will do.")
-    if not 1.0 / MOST_RATIO < reached / error < MOST_RATIO:
+def budget_for_query(made: Plan, attributes: Sequence[str], query_tensor: npt.ArrayLike, error: float) -> Budget:
+    """Return the smallest budget at which one query of one's own has a standard error of at most ``error`` counts.
+
+    ``query_tensor`` has the shape of the marginal table on the attributes, in the order given.  Guarantee and errors
+    are those of `budget_for`; NotAnswerable when the strategy says nothing about a piece of the query.
+
+    >>> from engine.workload import Attribute, Schema
+    >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
+    >>> round(budget_for_query(made, ["age"], [1, 1, 0, 0], 2.0).pcost, 6)
+    0.5
+    """
+    target = _checked(made.workload, error, "error")
+    if not isinstance(target, float):
+        raise PlanError("error was several numbers for one query. Give one, in counts and above 0.")
+    return _smallest(made, lambda found: math.sqrt(found.variance_of(attributes, query_tensor)) / target)
+
+
+def _smallest(made: Plan, ratio: Callable[[Plan], float]) -> Budget:
+    """Return the smallest budget, up to `PRECISION`, at which a ratio of standard error to target is at most 1.
+
+    The plan is made at every budget that is tried.  Each try aims beside where the ratio, a power of pcost between the
+    last two tries, is 1: above when the last try fell short and below when it did not, until the two sides meet.
+    """
+    low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
+    last: tuple[float, float] | None = None
+    for _ in range(STEPS):
+        found = ratio(at_budget(made, _budget(made.budget.law, pcost))) * GUARD
+        if found == 0.0:
+            raise PlanError("These queries have no noise at any budget, so every budget meets the targets.")
+        low, high = (low, pcost) if found <= 1.0 else (pcost, high)
+        if high <= low * (1.0 + PRECISION):
+            return _budget(made.budget.law, high)
+        if last is not None and abs(math.log(pcost / last[0])) > 1e-3:  # closer, the rounding of noise is all there is
+            slope = min(max(math.log(found / last[1]) / math.log(pcost / last[0]), -1.0), -0.25)
+        last = pcost, found
+        aim = PRECISION / 3.0 if found > 1.0 else -PRECISION / 3.0
+        pcost *= found ** (-1.0 / slope) * (1.0 + aim)
+        if not low < pcost < high:
+            pcost = math.sqrt(low * high)
+    raise PlanError("The noise of these targets is finer than its grid. Lower max_records, or ask for less accuracy.")
+
+
+def _budget(law: str, pcost: float) -> Budget:
+    return Budget(pcost=pcost) if law == "gaussian" else Budget.pure(math.sqrt(pcost))
+
+
+def _checked_share(share: object) -> float:
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        raise PlanError(f"share was {share!r}. Give a number above 0 and at most 1, such as 0.95.")
+    return float(share)
+
+
+def _checked(workload: Workload, given: object, name: str) -> float | tuple[float, ...]:
+    """Return standard errors in counts: one number for all groups, or one for each."""
+    try:
+        values = check_targets(given)
+    except PlanError as error:
+        raise PlanError(str(error).replace("targets was", f"{name} was")) from None
+    if isinstance(values, tuple) and len(values) != len(workload.groups):
         raise PlanError(
-            f"The wanted standard error of {error:g} counts is too far from the present {amount(reached)}. Give one "
-            "that is closer."
+            f"{name} has {len(values)} numbers for {len(workload.groups)} groups. Give one a group, or one for all."
         )
-    pcost, best = plan.budget.pcost * (reached / error) ** 2, math.inf
-    for _ in range(40):
-        found = reached * _noise_ratio(plan, _like(plan.budget, pcost)) * GUARD
-        if found <= error:
-            best = min(best, pcost)
-        if error * (1.0 - 1e-7) <= found <= error:
-            break
-        pcost *= (found / error) ** 2 * GUARD
-    if not math.isfinite(best):
-        raise PlanError(f"No budget was found for a standard error of {error:g} counts. Give another one.")
-    return _like(plan.budget, best)
+    return values
 
 
-def error_for(plan: Plan, half: float, confidence: float = 0.95) -> float:
+def error_for(made: Plan, half: float, confidence: float = 0.95) -> float:
     """Return the standard error, in counts, whose interval reaches ``half`` counts to each side."""
-    return half / quantile(confidence, plan.budget.law)
+    return half / quantile(confidence, made.budget.law)
 
 
-def two_digits(error: float, plan: Plan) -> float:
+def two_digits(error: float, made: Plan) -> float:
     """Return an error to start a search from: of two digits, and that of a single count where it is not finite.
 
-    >>> from engine import Attribute, Budget, Schema, plan
+    >>> from engine.workload import Attribute, Schema
     >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age", "marginal"), Budget(pcost=0.25))
     >>> two_digits(12.345, made), two_digits(math.inf, made)
     (12.0, 2.0)
     """
-    return max(0.001, float(f"{error if math.isfinite(error) else 1.0 / plan.budget.mu:.2g}"))
+    return max(0.001, float(f"{error if math.isfinite(error) else 1.0 / made.budget.mu:.2g}"))
 
 
-def how_exact(plan: Plan) -> str:
-    """Return in words whether shares of queries are exact or come from a sample."""
-    found = spread(plan)
-    if found.exact:
-        return found.how
-    return f"Shares come from an evenly spread sample of {len(found.errors):,} queries; the largest error is exact."
-
-
-def within_text(plan: Plan, error: float) -> str:
+def within_text(made: Plan, error: float) -> str:
     """Return the share of the queries within a standard error in words, rounded down."""
-    asked = number(plan.workload.queries)
+    asked = number(made.workload.queries)
     return (
-        f"{down(share_within(plan, error))} of {asked} queries have a standard error of {amount(error)} counts or less."
+        f"{down(share_within(made, error))} of {asked} queries have a standard error of {amount(error)} counts or less."
     )
 
 
@@ -181,37 +298,4 @@ def bound_text(plan: Plan, bound: MechanismBound) -> str:
     return (
         f"This plan is at most {above:.1f}% above what any matrix mechanism could reach: none has a weighted RMSE "
         f"below {least:.5g} counts on this workload at this budget."
-    )
-
-
-def _check_share(share: float) -> None:
-    if not (isinstance(share, (int, float)) and 0.0 < share <= 1.0):
-        raise PlanError(f"The share of the queries was {share!r}. Give a number above 0, at most 1.")
-
-
-def _like(budget: Budget, pcost: float) -> Budget:
-    """Return a budget of the same kind that costs ``pcost``."""
-    if not math.isfinite(pcost):
-        raise BudgetError("The wanted error needs a budget beyond all numbers. Give a larger error.")
-    return Budget(pcost=pcost) if budget.pure_epsilon is None else Budget.pure(math.sqrt(pcost))
-
-
-def _noise_ratio(plan: Plan, budget: Budget) -> float:
-    """Return the largest ratio of noise at another budget to noise in the plan."""
-    start = math.sqrt(plan.budget.pcost / budget.pcost)
-    if plan.pcost >= plan.budget.pcost * (1.0 - 1e-8):  # it was enlarged to hold the budget with its rounding
-        bare = {space: replace(block, grid=0.0) for space, block in plan.blocks.items()}
-        start *= math.sqrt(total_pcost(bare, 0) / plan.budget.pcost)
-    strategies = {space: block.factors for space, block in plan.blocks.items()}
-    # a grid is a power of two: beside a power either of its neighbours may be the one that a plan takes
-    return max(
-        made.noise / plan.blocks[space].noise
-        for side in (1.0 - 1e-9, 1.0 + 1e-9)
-        for space, made in calibrate(
-            strategies,
-            {space: block.noise * start * side for space, block in plan.blocks.items()},
-            budget.pcost,
-            plan.max_records,
-            budget.law,
-        ).items()
     )

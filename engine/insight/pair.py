@@ -13,7 +13,7 @@ import pandas as pd
 from engine.arrays import Array
 from engine.errors import PlanError
 from engine.insight.spread import chosen_queries, is_exact, number_in_group, variances_of
-from engine.plans import Plan
+from engine.plans import GroupVariance, Plan
 
 SAMPLED = "Computed on an even sample of the queries of each group and on its corners; other queries may be worse."
 MAX_CORNERS = 10  # parts of a group whose first and last queries join the sample
@@ -42,7 +42,7 @@ class Losses:
 
 
 def ratios(first: Array, second: Array) -> Array:
-    """Return standard errors of one plan over those of another; 1 where both are infinite.
+    """Return standard errors of one plan over those of another; 1 where both are infinite. All have one shape.
 
     >>> ratios(np.array([2.0, np.inf, 1.0]), np.array([1.0, np.inf, np.inf])).tolist()
     [2.0, 1.0, 0.0]
@@ -72,10 +72,10 @@ def losses(first: Plan, second: Plan) -> Losses:
     PlanError : the plans answer different queries.
     """
     check_same_queries(first, second)
-    workload, done = first.workload, dict[tuple[int, int], tuple[float, float, float, int]]()
+    workload, done = first.workload, dict[tuple[GroupVariance, GroupVariance], tuple[float, float, float, int]]()
     rows = []
     for i, group in enumerate(workload.groups):
-        key = (id(first.group_variance(i)), id(second.group_variance(i)))
+        key = (first.group_variance(i), second.group_variance(i))
         if key not in done:
             done[key] = _counted(first, second, i)
         worse, better, worst, number = done[key]

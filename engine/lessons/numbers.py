@@ -69,7 +69,7 @@ class Smashed:
 
     def added(self, count: int | None = None) -> Array:
         """Return the sum of the first ``count`` pieces, of all when left out, shape (n_1, ..., n_k)."""
-        return np.sum([np.zeros_like(self.query), *(p.spread for p in self.pieces[:count])], axis=0)
+        return np.asarray(np.sum([np.zeros_like(self.query), *(p.spread for p in self.pieces[:count])], axis=0))
 
     @property
     def misfit(self) -> float:

@@ -6,11 +6,12 @@ Files that hold a mechanism import none of each other; `residual` and `explicit`
 
 from engine.mechanisms import known
 from engine.mechanisms.base import Forecast, check_request
-from engine.mechanisms.known import MECHANISMS, forecast, load_plan, mechanism_class, plan
+from engine.mechanisms.known import MECHANISMS, at_budget, forecast, load_plan, mechanism_class, plan
 
 __all__ = [
     "MECHANISMS",
     "Forecast",
+    "at_budget",
     "check_request",
     "forecast",
     "known",

@@ -69,7 +69,10 @@ class ExplicitMechanism(Mechanism):
 
     @abstractmethod
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
-        """Return what to measure; ``found`` holds the matrices of an earlier design, empty for a new search."""
+        """Return what to measure; ``found`` holds the matrices of an earlier design, empty for a new search.
+
+        Their shapes are the mechanism's own.
+        """
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         check_request(workload, budget, self.laws)

@@ -94,6 +94,25 @@ def forecast(workload: Workload, mechanism: str = "querysmasher", **options: Any
     return _configured(mechanism, options).forecast(workload, limits)
 
 
+def at_budget(made: Plan, budget: Budget) -> Plan:
+    """Return the plan that the same request makes at another budget of the same kind, without searching again.
+
+    Guarantee: blocks, noise and grids are those of ``plan(made.workload, budget, made.mechanism, **made.options)``.
+
+    Raises
+    ------
+    PlanError : the plan comes from none of ``MECHANISMS``, or the budget is beyond what its noise can be rounded to.
+    NotApplicable : the mechanism has no noise that keeps this kind of budget.
+
+    >>> from engine.workload import Attribute, Schema
+    >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
+    >>> round(at_budget(made, Budget(pcost=4.0)).rmse, 6)
+    0.5
+    """
+    options = dict(made.options) | {"max_records": made.max_records}
+    return _configured(made.mechanism, options).rebuild(made.workload, budget, made.solved)
+
+
 def load_plan(text: str | bytes) -> Plan:
     """Return the plan that `Plan.to_json` wrote, rebuilt from its solver weights and checked against its promises.
 

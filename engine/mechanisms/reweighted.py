@@ -143,7 +143,7 @@ class TradeoffSearch:
         self.variables = int(ends[-1])
 
     def emphasis(self, x: Array) -> Emphasis:
-        """Return the weights of a point."""
+        """Return the weights of a point. A point has shape (kind weights + entries of all vectors,)."""
         vectors = []
         for start, window in zip(self.starts, self.windows, strict=True):
             own = x[window] - x[window].max()
@@ -159,6 +159,7 @@ class TradeoffSearch:
     def evaluate(self, x: Array) -> tuple[float, Array, Array, Array]:
         """Return the log of the dual value, log of what each weight earns over what it costs, these costs, and masses.
 
+        Earnings and costs have the shape of the point, masses (kinds,).
         The costs are shares of the dual norm, the masses those of the kinds of groups in the best shares.
         """
         if time.monotonic() > self.deadline and self.best is not None:
@@ -333,7 +334,10 @@ def unit_blocks(parts: Decomposition, solutions: list[SpaceSolution]) -> dict[Sp
 
 
 def dual_norm(workload: Workload, goal: Objective, emphasis: Emphasis) -> tuple[float, Array, list[Array]]:
-    """Return the dual norm of the weights, and its derivative by the logs of kind weights and of vectors."""
+    """Return the dual norm of the weights, and its derivative by the logs of kind weights and of vectors.
+
+    Shapes (kind weights,) and those of the vectors.
+    """
     q = goal.conjugate
     first = {kind: i for i, kind in reversed(list(enumerate(emphasis.kinds)))}
     sizes = np.bincount([k for k in emphasis.kinds if k >= 0], minlength=len(emphasis.weights))

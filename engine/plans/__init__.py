@@ -9,7 +9,7 @@ from engine.plans.emphasis import Emphasis
 from engine.plans.explicit import Component, ExplicitPlan, answered_by, component_blocks, explicit_strategy
 from engine.plans.file import check_rebuilt, parse_plan
 from engine.plans.footprint import Footprint, footprint
-from engine.plans.group_variance import SLAB, GroupVariance
+from engine.plans.group_variance import SLAB, GroupVariance, Summand
 from engine.plans.marginals import MarginalsPlan
 from engine.plans.objectives import (
     LARGEST_POWER,
@@ -43,6 +43,7 @@ __all__ = [
     "Objective",
     "Plan",
     "Solved",
+    "Summand",
     "Symmetry",
     "Tradeoff",
     "VarianceBuilder",

@@ -91,7 +91,10 @@ class Block:
         return math.sqrt(float(self.column_squares().max()))
 
     def column_squares(self) -> Array:
-        """Squared norms of the columns of B, one axis per attribute: what one record of each cell moves."""
+        """Squared norms of the columns of B, one axis per attribute: what one record of each cell moves.
+
+        Shape (n_1, ..., n_k).
+        """
         out = np.ones(()) if self.weights is None else self.weights**2
         order: list[int] = []
         sizes: list[int] = []
@@ -103,8 +106,8 @@ class Block:
         return out.reshape(sizes).transpose([order.index(a) for a in range(len(order))])
 
     def cell_pcosts(self, max_records: int) -> Array:
-        """Privacy cost of the block for a record of each cell, one axis per attribute."""
-        return (self._released(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2
+        """Privacy cost of the block for a record of each cell, one axis per attribute. Shape (n_1, ..., n_k)."""
+        return np.asarray((self._released(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2)
 
     def _released(self, norm: Any, max_records: int) -> Any:
         """A column norm of B, or several, with the rounding of what is released."""
@@ -137,7 +140,10 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
 
 
 def measures_piece(block: Block, piece: Array) -> bool:
-    """Return whether a piece, in class coordinates, lies in the span of the block's strategy."""
+    """Return whether a piece, in class coordinates, lies in the span of the block's strategy.
+
+    Its shape is (n_1 - 1, ..., n_k - 1).
+    """
     if all(s.complete for _, s in block.factors):
         return True
     inside = apply_factors(block, piece, lambda s: s.span.T)

@@ -151,10 +151,10 @@ class Emphasis:
 
 
 def pack(vector: Array) -> str:
-    """Return numbers as text, exactly."""
+    """Return numbers as text, exactly. Shape (n,)."""
     return base64.b64encode(vector.astype("<f8").tobytes()).decode()
 
 
 def unpack(text: str) -> Array:
-    """Return the numbers that `pack` wrote."""
+    """Return the numbers that `pack` wrote. Shape (n,)."""
     return np.frombuffer(base64.b64decode(text, validate=True), "<f8")

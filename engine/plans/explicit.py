@@ -112,7 +112,10 @@ class ExplicitPlan(Plan):
         return out
 
     def essential(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> tuple[Space, Array]:
-        """Return a query without the attributes that it does not distinguish: (names, table)."""
+        """Return a query without the attributes that it does not distinguish: (names, table).
+
+        The table has shape (n_1, ..., n_k) of these names.
+        """
         names = tuple(attributes)
         table = self.query_table(names, query_tensor)
         for axis in reversed(range(len(names))):
@@ -122,7 +125,7 @@ class ExplicitPlan(Plan):
         return names, table
 
     def component_for(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> int:
-        """Return the component that answers a query with the smallest variance.
+        """Return the component that answers a query with the smallest variance. The query has shape (n_1, ..., n_k).
 
         Raises
         ------
@@ -185,10 +188,13 @@ class ExplicitPlan(Plan):
     def _share(self, block: Block) -> float:
         costs = [b.pcost(self.max_records) for b in self.components]
         own, power = block.pcost(self.max_records), 0.5 if block.law == "laplace" else 1.0
-        return own**power / math.fsum(c**power for c in costs)
+        return float(own**power / math.fsum(c**power for c in costs))
 
     def table(self, estimates: Mapping[Space, Array], number: int, attributes: Sequence[str]) -> Array:
-        """Return the noisy table on some attributes from the estimate of one component, axes in the order given."""
+        """Return the noisy table on some attributes from the estimate of one component, axes in the order given.
+
+        Shape (n_1, ..., n_k).
+        """
         block = self.components[number]
         kept = [block.attributes.index(name) for name in attributes]
         whole = estimates[component_key(number)]

@@ -60,7 +60,7 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
 
 
 def presence(group: Group) -> list[tuple[Parts, Array]]:
-    """Return for every part which of its queries count a cell at all, 1 or 0."""
+    """Return for every part which of its queries count a cell at all, 1 or 0. Shapes (queries of the part,)."""
     return [
         ((p,), np.concatenate([rows.any(axis=1) for _, rows in part.family.chunks(part.sizes)]).astype(float))
         for p, part in enumerate(group.parts)
@@ -89,7 +89,10 @@ def linked(
 
 
 def matrix_of(strategy: Strategy, kind: str) -> Array:
-    """Return the covariance of the cells at noise scale 1, the projector on the measured span, or the identity."""
+    """Return the covariance of the cells at noise scale 1, the projector on the measured span, or the identity.
+
+    Shape (cells, cells).
+    """
     if kind == "covariance":
         return strategy.covariance
     return strategy.span @ strategy.span.T if kind == "projector" else np.eye(strategy.cells)
@@ -181,6 +184,7 @@ def _contract(rows: Array, table: Array) -> Array:
 def bilinear(block: Block, left: tuple[Sequence[str], Array], right: tuple[Sequence[str], Array], kind: str) -> float:
     """Return (left (x) 1) M (right (x) 1)^T for two queries on attributes of the block.
 
+    Queries have shape (n_1, ..., n_k) on their names.
     M is the Kronecker product of the factors' matrices of this ``kind``; nothing of the block's whole domain is built.
     """
     (left_names, left_table), (right_names, right_table) = left, right

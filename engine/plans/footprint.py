@@ -49,7 +49,7 @@ class Footprint:
 
     @cached_property
     def distinct(self) -> tuple[tuple[Array, Array], ...]:
-        """For every table its distinct columns and their total weight."""
+        """For every table its distinct columns and their total weight. Shapes (spaces, columns) and (columns,)."""
         out = []
         for table in self.tables:
             weights = np.ones(table.shape[1]) if self.own is None else self.own
@@ -59,7 +59,10 @@ class Footprint:
 
     @cached_property
     def extreme(self) -> tuple[Array, ...]:
-        """For every table the columns among which the largest variance lies, whatever the noises."""
+        """For every table the columns among which the largest variance lies, whatever the noises.
+
+        Shapes (spaces, columns).
+        """
         return tuple(_extreme(columns) for columns, _ in self.distinct)
 
     def largest(self, noises: Array) -> tuple[float, Array]:
@@ -123,13 +126,19 @@ class Footprint:
         return {}
 
     def blocks(self) -> Iterator[tuple[Array, Array]]:
-        """Yield (variances, number of queries that have them) over all queries, a few million at a time."""
+        """Yield (variances, number of queries that have them) over all queries, a few million at a time.
+
+        Both have one shape.
+        """
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
             yield (self.noises[:, None] * left).T @ right, np.multiply.outer(left_weight, right_weight)
 
 
 def footprint(found: GroupVariance, own: Array | None = None) -> Footprint:
-    """Return the variances of a group as a footprint; ``own`` holds weights of single queries."""
+    """Return the variances of a group as a footprint.
+
+    ``own`` holds weights of single queries, shape (queries,).
+    """
     noises = np.array([s.coefficient for s in found.summands])
     sets = [tuple(range(len(found.counts)))]
     if own is None:

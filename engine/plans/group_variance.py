@@ -85,7 +85,7 @@ class GroupVariance:
         return best
 
     def values(self, start: int, stop: int) -> Array:
-        """Variances of queries ``start:stop``, the last part varying fastest."""
+        """Variances of queries ``start:stop``, the last part varying fastest. Shape (stop - start,), in counts^2."""
         if stop <= start:
             return np.zeros(0)
         out = np.empty(stop - start)
@@ -94,7 +94,10 @@ class GroupVariance:
         return out
 
     def at(self, index: tuple[Any, ...]) -> Array:
-        """Variances of chosen queries: one range a part for a slab, or one integer array a part for points."""
+        """Variances of chosen queries: one range a part for a slab, or one integer array a part for points.
+
+        A slab has shape (len(range_1), ..., len(range_k)), points have (points,).
+        """
         by_range = not index or isinstance(index[0], range)
         shape = tuple(len(i) for i in index) if by_range else (len(index[0]),)
         values, unanswerable = np.zeros(shape), np.zeros(shape, dtype=bool)
@@ -147,7 +150,7 @@ def index_window(index: tuple[Any, ...], counts: Sequence[int], low: int, high: 
 
 def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
     if not isinstance(index[0], range):
-        return array[tuple(index[p] for p in parts)]
+        return np.asarray(array[tuple(index[p] for p in parts)])
     window = array[tuple(slice(index[p].start, index[p].stop) for p in parts)]
     shape = [1] * len(index)
     for p, n in zip(parts, window.shape, strict=True):
@@ -156,7 +159,7 @@ def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
 
 
 def along(values: Array, k: int, dimensions: int) -> Array:
-    """Return values along axis k of so many dimensions."""
+    """Return values along axis k of so many dimensions. Shape (1, ..., n, ..., 1)."""
     shape = [1] * dimensions
     shape[k] = len(values)
     return values.reshape(shape)
@@ -177,7 +180,10 @@ def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
 
 
 def pareto(features: Array) -> Any:
-    """Return columns of ``features`` (features x points) such that every point is dominated by one of them."""
+    """Return columns of ``features`` (features x points) such that every point is dominated by one of them.
+
+    Shape (kept,).
+    """
     order = np.argsort(-features.sum(axis=0), kind="stable")
     kept = []
     while len(order):

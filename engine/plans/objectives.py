@@ -125,6 +125,7 @@ def symmetry(
 ) -> Symmetry:
     """Return the coarsest equitable partition of groups and residual spaces, by colour refinement.
 
+    Centers have shape (n_i,).
     Groups start with their queries, weight and target, spaces with their attributes' sizes, labels and centers; each
     round tells apart what touches different colours.
     """
@@ -244,7 +245,10 @@ def footprints(
 
 
 def deciding_weights(group: Group, goal: Objective) -> Array | None:
-    """Return the weights of single queries where they matter: for the largest variance only whether they are 0."""
+    """Return the weights of single queries where they matter: for the largest variance only whether they are 0.
+
+    Shape (queries,).
+    """
     own = group.query_weights
     if own is None or not math.isinf(goal.power):
         return own

@@ -10,8 +10,8 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +26,7 @@ from engine.plans.emphasis import pack
 from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import GroupVariance
 from engine.plans.objectives import Objective, deciding_weights, norm, objective
-from engine.plans.solved import Tradeoff, pack_complements
+from engine.plans.solved import Solved, Tradeoff, pack_complements
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
 from engine.spaces import Complement, Space, inner, part_of, pieces
@@ -115,7 +115,7 @@ class Plan:
         return self.blocks
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
-        """Return estimates of what answers are made of from estimates of what was measured."""
+        """Return estimates of what answers are made of from estimates of what was measured. Values keep their shape."""
         return estimates
 
     @cached_property
@@ -138,16 +138,15 @@ class Plan:
                 f"There is no group {group!r}; this workload has groups 0 to {len(self.workload.groups) - 1}."
             )
 
+    def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
+        """Return one number a group, computed once for groups with the same variances."""
+        found = [self.group_variance(i) for i in range(len(self.workload.groups))]
+        known = {variances: value(variances) for variances in dict.fromkeys(found)}
+        return [known[variances] for variances in found]
+
     @cached_property
     def _totals(self) -> list[float]:
-        cache: dict[int, float] = {}
-        out = []
-        for i in range(len(self.workload.groups)):
-            found = self.group_variance(i)
-            if id(found) not in cache:
-                cache[id(found)] = found.total()
-            out.append(cache[id(found)])
-        return out
+        return self._by_group(GroupVariance.total)
 
     @cached_property
     def rmse(self) -> float:
@@ -184,11 +183,11 @@ class Plan:
         queries: list[Footprint] = []
         weights: list[float] = []
         targets: list[float] = []
-        kinds: dict[tuple[int, int, float, float], int] = {}
+        kinds: dict[tuple[GroupVariance, int, float, float], int] = {}
         for i, group in enumerate(self.workload.groups):
             if group.weight > 0:
                 found = self.group_variance(i)
-                key = (id(found), id(group.query_weights), group.weight, goal.target(i))
+                key = (found, id(group.query_weights), group.weight, goal.target(i))  # the workload keeps its weights
                 if key not in kinds:
                     kinds[key] = len(queries)
                     queries.append(footprint(found, deciding_weights(group, goal)))
@@ -216,13 +215,11 @@ class Plan:
 
     def by_group(self) -> pd.DataFrame:
         """Return one row a group: attributes, family, queries, rmse and max_std in counts."""
-        rows, cache = [], {}
-        for i, group in enumerate(self.workload.groups):
-            found = self.group_variance(i)
-            if id(found) not in cache:
-                cache[id(found)] = math.sqrt(found.largest())
-            rmse = math.sqrt(self._totals[i] / group.count)
-            rows.append((group.attributes, group.family_text, group.count, rmse, cache[id(found)]))
+        totals, largest = self._totals, self._by_group(GroupVariance.largest)
+        rows = [
+            (g.attributes, g.family_text, g.count, math.sqrt(total / g.count), math.sqrt(most))
+            for g, total, most in zip(self.workload.groups, totals, largest, strict=True)
+        ]
         return pd.DataFrame(rows, columns=["attributes", "family", "queries", "rmse", "max_std"])
 
     def by_space(self) -> pd.DataFrame:
@@ -234,7 +231,7 @@ class Plan:
         return pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "share"])
 
     def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return variances of queries ``start:stop`` of a group, in counts^2, in the order of `Workload.describe`."""
+        """Return variances of queries ``start:stop``, shape (stop - start,), in counts^2, as `describe` orders them."""
         found = self.group_variance(group)
         first, last, _ = slice(start, stop).indices(self.workload.groups[group].count)
         return found.values(first, last)
@@ -251,7 +248,7 @@ class Plan:
         return float(self.covariance([(attributes, query_tensor)])[0, 0])
 
     def covariance(self, queries: Sequence[Query]) -> Array:
-        """Return the covariance matrix of the answers to some queries, in counts^2; see `variance_of`."""
+        """Return the covariance of the answers to k queries, shape (k, k), in counts^2; see `variance_of`."""
         pieces = [self._reconstruction(attributes, tensor) for attributes, tensor in queries]
         out = np.zeros((len(pieces), len(pieces)))
         for i, a in enumerate(pieces):
@@ -261,7 +258,10 @@ class Plan:
         return out
 
     def query_table(self, names: Space, query_tensor: npt.ArrayLike) -> Array:
-        """Return a query as a table of numbers; raise PlanError unless it is one on these attributes."""
+        """Return a query as a table of numbers; raise PlanError unless it is one on these attributes.
+
+        Its shape is (n_1, ..., n_k).
+        """
         sizes = self.schema.sizes(names)
         try:
             tensor = np.asarray(query_tensor, dtype=float)
@@ -275,7 +275,7 @@ class Plan:
         return tensor
 
     def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
-        """Return the pieces of a query by residual space, in class coordinates of the sorted attributes."""
+        """Return the pieces of a query by residual space, shape (n_1 - 1, ...) on the sorted attributes."""
         names = tuple(attributes)
         tensor = self.query_table(names, query_tensor)
         order = sorted(range(len(names)), key=lambda a: self.schema.names.index(names[a]))
@@ -298,6 +298,11 @@ class Plan:
     def unions(self) -> Mapping[Space, tuple[Space, ...]]:
         """Residual spaces that are measured together, by the attributes of their block."""
         return {attributes: block.union for attributes, block in self.blocks.items() if block.union}
+
+    @property
+    def solved(self) -> Solved:
+        """What the search for the plan had found, enough to make it again, at this budget or another."""
+        return Solved(**{f.name: getattr(self, f.name) for f in fields(Solved)})
 
     def measures(self, space: Space) -> bool:
         """Return whether all class coordinates of a residual space follow from what is measured."""

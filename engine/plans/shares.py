@@ -59,6 +59,7 @@ def best_shares(asked: Sequence[Asked], counts: Array, goal: Objective, start: A
     start : squared noises to begin with, shape (space kinds,).
     gap : relative gap of the variance at which to stop.
     """
+    # norm times cost is the same for every multiple, so that the start may be brought to cost 1
     start = start * float(np.sum(counts / start))
     if math.isinf(goal.power):
         return _largest(asked, counts, start, gap)
@@ -78,6 +79,7 @@ def _largest(asked: Sequence[Asked], counts: Array, start: Array, gap: float) ->
 
     def join(k: int, row: Array) -> None:
         spread = _spread(asked[k], row, spaces)
+        # a row twice would split one multiplier at random and leave the method without a unique answer
         if (k, spread.tobytes()) not in known:
             known.add((k, spread.tobytes()))
             rows.append(spread)
@@ -94,11 +96,13 @@ def _largest(asked: Sequence[Asked], counts: Array, start: Array, gap: float) ->
                 join(k, kind.queries.largest(alone)[1])
     best = Shares(noises=start, value=math.inf, bound=0.0, mass=np.ones(len(asked)))
     for _ in range(ROUNDS):
+        # few of millions of queries decide the largest variance: solve for those, then look who else passes it
         s, lam = _interior(np.array(rows), counts, start, gap)
         s = s * float(np.sum(counts / s))
         found = [kind.queries.largest(s[list(kind.spaces)]) for kind in asked]
         worst = np.array([v / kind.target for (v, _), kind in zip(found, asked, strict=True)])
         pulled = np.maximum(np.array(rows).T @ lam, 0.0)
+        # any weights prove a bound, so multipliers of an unfinished problem are as honest as the best
         bound = float(np.sum(np.sqrt(counts * pulled))) ** 2 / float(lam.sum())
         mass = np.asarray(np.bincount(owner, lam, minlength=len(asked)), dtype=float)
         value = float(worst.max())
@@ -108,6 +112,7 @@ def _largest(asked: Sequence[Asked], counts: Array, start: Array, gap: float) ->
             best = Shares(noises=best.noises, value=best.value, bound=max(bound, best.bound), mass=best.mass)
         if best.value <= best.bound * (1.0 + gap):
             break
+        # what lies below the bound cannot be what holds the value up
         before, level = len(rows), bound * (1.0 + 0.1 * gap)
         for k in [k for k, w in enumerate(worst) if w > level]:
             join(k, found[k][1])
@@ -122,11 +127,14 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
 
     Primal-dual interior point: s stays strictly feasible, the multipliers positive.
     """
+    # in units of the start, which is near the answer: all unknowns are then near 1
     scaled = rows * start
+    # half way to the first constraint, where every slack is well above 0
     z = np.full(len(start), 0.5 / float(scaled.sum(axis=1).max()))
     cost = counts / start
     slack = 1.0 - scaled @ z
     lam = np.full(len(rows), float(np.sum(cost / z)) / len(rows)) / slack
+    # at the optimum z times the stationarity condition says that the multipliers add up to the cost
     lam *= float(np.sum(cost / z)) / float(lam.sum())
     for _ in range(STEPS):
         residual = -cost / z**2 + scaled.T @ lam
@@ -134,6 +142,7 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
         value = float(np.sum(cost / z))
         if centered * len(rows) <= 0.02 * gap * value and float(np.max(np.abs(residual) * z)) <= 0.02 * gap * value:
             break
+        # going for 0 at once would run into a wall; each step aims at a seventh of what is left
         aim = 0.15 * centered
         hessian = np.diag(2.0 * cost / z**3) + (scaled.T * (lam / slack)) @ scaled
         right = -residual - scaled.T @ ((aim - slack * lam) / slack)
@@ -152,6 +161,7 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
                 alpha = min(alpha, keep * float(np.min(-vector[down] / move[down])))
         z, lam = z + alpha * step, lam + alpha * lam_step
         slack = 1.0 - scaled @ z
+        # rounding took the step over a wall: the point before it is the best there is
         if not (slack > 0).all():
             z, lam = z - alpha * step, lam - alpha * lam_step
             break
@@ -195,6 +205,7 @@ def _powers(asked: Sequence[Asked], counts: Array, p: float, start: Array, gap: 
     spaces, share = len(counts), np.array([kind.groups * kind.weight for kind in asked])
     best = Shares(noises=start, value=math.inf, bound=0.0, mass=np.ones(len(asked)))
     batches, others = _batches(asked, p)
+    # powers up to 100 of plain variances would leave the range of doubles
     scale = max(kind.queries.largest(start[list(kind.spaces)])[0] for kind in asked)
 
     def sums(s: Array) -> tuple[Array, Array]:

@@ -99,6 +99,7 @@ def measure(
         raise PlanError("A release needs the dataset's name and a ledger. Give both, or set rehearsal=True.")
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
+    # looked up before the records are read: a second call must not even need them
     if book.find(key) is not None:
         return load_measurement(book, key)
     status = book.status(dataset)
@@ -113,6 +114,7 @@ def measure(
         spend=lambda: book.spend(dataset=dataset, key=key, pcost=plan.pcost, plan_hash=plan.hash),
         write=lambda file, receipt, answers: _write(file, plan, receipt, answers),
     )
+    # another call with this key was faster; what it drew is the one answer there will ever be
     if done is None:
         return load_measurement(book, key)
     tell(1.0, "Released")
@@ -132,6 +134,7 @@ def spend_draw_save(
 
     Guarantee: of all calls with one key exactly one draws, and it returns only after its result is saved.
     """
+    # spend before drawing: a crash in between loses budget, never privacy
     receipt = spend()
     if not receipt.fresh:
         return None
@@ -252,6 +255,7 @@ def count(
         intake(
             Intake(rows_in=counts.rows_in, counted=counts.records, refused=counts.rows_refused, reasons=counts.refused)
         )
+    # the cap is public and the count is not: refusing tells whether it is passed, never by how much
     if counts.records > part.max_records:
         raise DataError(
             f"The table has more records than the plan's public cap of {part.max_records:,}. Plan again with a larger "
@@ -268,6 +272,7 @@ def maximal_sets(part: Measurable) -> list[Space]:
     for space in spaces:
         if space not in covered:
             kept.append(space)
+            # every smaller table is a sum of one that is counted, so one pass over the records serves all
             covered.update(_subsets(space))
     return kept
 
@@ -280,12 +285,13 @@ def _subsets(space: Space) -> list[Space]:
 
 
 def draw(part: Measurable, counts: Counts, tell: Callable[[float, str], None]) -> dict[Space, npt.NDArray[np.int64]]:
-    """Return z = rint(B x / grid) + exact discrete noise for every block."""
+    """Return z = rint(B x / grid) + exact discrete noise for every block. Shapes (measurements,)."""
     wanted = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
     tables = count_marginals(counts, part.schema, wanted, memory_limit=10**15)
     released = {}
     for i, (space, block) in enumerate(part.blocks.items()):
         with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
+            # round first: noise is then drawn exactly, on whole numbers; the budget pays for the shift
             exact = np.rint(strategy_answers(block, tables[block.attributes]).ravel() / block.grid).astype(np.int64)
         if block.law == "laplace":
             noise = discrete_laplace(scale=block.grid_noise, size=block.measurements)

@@ -83,7 +83,7 @@ class Measurement:
         return pd.DataFrame({"query": texts, "answer": values, "std": std, "low": values - half, "high": values + half})
 
     def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return the answers to queries ``start:stop`` of a group, in counts."""
+        """Return the answers to queries ``start:stop`` of a group, in counts. Shape (queries,)."""
         asked = self._group(group)
         first, last, _ = slice(start, stop).indices(asked.count)
         if isinstance(self.plan, ExplicitPlan):
@@ -94,7 +94,7 @@ class Measurement:
         return apply_group(asked, table, first, max(first, last))
 
     def marginal(self, attributes: Sequence[str]) -> Array:
-        """Return the noisy table on ``attributes``, in counts, its axes in the order given.
+        """Return the noisy table on ``attributes``, in counts, its axes in the order given. Shape (n_1, ..., n_k).
 
         Raises
         ------
@@ -130,7 +130,10 @@ class Measurement:
         coefficients: Sequence[float],
         confidence: float = 0.95,
     ) -> Estimate:
-        """Return a sum or difference of answers, with the exact error that their covariance leaves."""
+        """Return a sum or difference of answers, with the exact error that their covariance leaves.
+
+        Queries have shape (n_1, ..., n_k).
+        """
         weights = np.asarray(coefficients, dtype=float)
         if weights.shape != (len(queries),) or not np.isfinite(weights).all():
             raise PlanError(f"{len(queries)} queries need as many finite coefficients; {weights.shape} were given.")
@@ -227,13 +230,19 @@ def estimate_shape(block: Block) -> tuple[int, ...]:
 
 
 def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:
-    """Return the exact strategy answers B x of a marginal table, in counts, one axis per factor."""
+    """Return the exact strategy answers B x of a marginal table, in counts, one axis per factor.
+
+    Shape (rows_1, ..., rows_k).
+    """
     exact: Array = apply_factors(block, table.astype(float), lambda s: s.rows)
     return exact if block.weights is None else exact * block.weights
 
 
 def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
-    """Return queries ``start:stop`` of a group on a table whose axes are the group's attributes."""
+    """Return queries ``start:stop`` of a group on a table whose axes are the group's attributes.
+
+    Shape (stop - start,).
+    """
     if not group.parts:
         return np.full(stop - start, float(table))
     order = [a for part in group.parts for a in part.axes]

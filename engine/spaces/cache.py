@@ -98,7 +98,7 @@ class SolveCache:
         return self._solutions.get(search.key)
 
     def weights(self, search: Search) -> Array | None:
-        """Return the weights that a file holds for an equal search, unchecked, or None."""
+        """Return the weights that a file holds for an equal search, unchecked, or None. Shape (orbits,)."""
         return self._read(search.key) if _worth_a_file(search) else None
 
     def _read(self, key: str) -> Array | None:
@@ -116,12 +116,12 @@ class SolveCache:
             return None
 
     def numbers(self, key: str) -> tuple[Array | None, bool]:
-        """Return numbers kept under a key, or None, and whether this process found them itself."""
+        """Return numbers kept under a key, or None, and whether this process found them itself. Any shape."""
         own = self._numbers.get(key)
         return (own, True) if own is not None else (self._read(key), False)
 
     def keep_numbers(self, key: str, values: Array) -> None:
-        """Keep numbers under a key: the centers and complements of a request."""
+        """Keep numbers under a key: the centers and complements of a request. Any shape."""
         self._numbers.put(key, values, values.nbytes)
         self._save(key, values)
 

@@ -65,7 +65,7 @@ class Factor:
     @property
     def dimension(self) -> int:
         """Number of class coordinates."""
-        return self.matrix.shape[1]
+        return int(self.matrix.shape[1])
 
     def dense(self) -> Array:
         """Return the class Gram, shape (dimension, dimension)."""
@@ -177,7 +177,7 @@ def class_rows(
 
 
 def center(n: int, given: Array | None) -> Array:
-    """Return the center vector, uniform unless one is given."""
+    """Return the center vector, uniform unless one is given. Shape (n,)."""
     return np.full(n, 1.0 / n) if given is None else given
 
 
@@ -192,7 +192,7 @@ class Registry:
     def look_up(
         self, part: Part, names: tuple[str, ...], inside: Axes, weights: Array | None
     ) -> tuple[int, float] | float:
-        """Return (factor number, scale) of a part on the axes inside, or the scalar when nothing is inside."""
+        """Return (factor number, scale) of a part, weights (shape: queries,), or the scalar if nothing is inside."""
         given = [self.centers.get(name) for name in names]
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
         complement = self.complement(names)
@@ -290,7 +290,7 @@ def decompose(
     labels: Mapping[str, Hashable] | None = None,
     complements: Mapping[Space, Complement] | None = None,
 ) -> Decomposition:
-    """Split a workload into subworkloads, one Gram for every residual space.
+    """Split a workload into subworkloads, one Gram for every residual space. Centers have shape (n_i,).
 
     Guarantee: for every residual space the sum of its terms equals the weighted Gram of the projected queries; spaces
     whose Gram is zero are left out, proportional and identical subworkloads appear once.
@@ -322,7 +322,7 @@ def decompose(
 
 
 def digest(vector: Array | None) -> bytes | None:
-    """Return a hashable identity of a center vector; None for uniform."""
+    """Return a hashable identity of a center vector; None for uniform. Shape (n,)."""
     return None if vector is None else vector.tobytes()
 
 

@@ -39,7 +39,10 @@ class Lift:
         return tuple(len(m) for m in self.matrices)
 
     def degrees(self, axis: int) -> npt.NDArray[np.int64]:
-        """Return which cosine every class coordinate of an attribute is; odd ones change their sign on reversal."""
+        """Return which cosine every class coordinate of an attribute is; odd ones change their sign on reversal.
+
+        Shape (n - 1,).
+        """
         return np.arange(1, self.sizes[axis])
 
     def rows(self, class_rows: Array) -> Array:
@@ -57,7 +60,7 @@ class Lift:
             if other != axis:
                 own = (other, out.ndim // 2 + other)
                 out = np.tensordot(out, self.matrices[other], axes=(own, (0, 1)))
-        return out.sum(axis=1)
+        return np.asarray(out.sum(axis=1))
 
     @staticmethod
     def _along(rows: Array, shape: Sequence[int], matrices: Sequence[Array]) -> Array:

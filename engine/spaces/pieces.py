@@ -27,6 +27,8 @@ def part_of(count: int, space: Axes) -> tuple[Any, ...]:
 def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.int64]:
     """Return where the class coordinates of spaces, one space after the other, stand in a flat table of pieces.
 
+    Shape (coordinates of all spaces,).
+
     >>> positions((2, 3), [(0,), (0, 1)])
     array([3, 4, 5])
     """

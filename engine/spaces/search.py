@@ -102,7 +102,7 @@ class Search:
         return PROBLEMS[self.method](lift=lift, factor=factor)
 
     def run(self, known: Array | None = None, near: Array | None = None, watch: Watch | None = None) -> Solution:
-        """Return the strategy.
+        """Return the strategy. Weights have shape (orbits,).
 
         ``known`` holds weights that someone found for this very search: they are taken when they prove the gap that is
         asked, and are started from otherwise.  ``near`` holds weights of a similar search to start from.
@@ -126,7 +126,10 @@ class Search:
         return gap <= self.options.gap * (1.0 + 1e-6) + 1e-15
 
     def replay(self, mass: Array, status: str) -> Solution:
-        """Return the strategy of recorded weights, however good they are; raise ValueError when they do not fit."""
+        """Return the strategy of recorded weights, however good they are; raise ValueError when they do not fit.
+
+        Weights have shape (orbits,).
+        """
         with threads_for(self.factor.rank):
             problem = self.problem()
             if len(mass) != problem.variables:
@@ -135,7 +138,7 @@ class Search:
 
 
 def usable(problem: DualProblem, mass: Array | None) -> bool:
-    """Return whether an array may stand for the weights of a problem."""
+    """Return whether an array may stand for the weights of a problem. Its shape must be (orbits,)."""
     return (
         mass is not None
         and mass.shape == (problem.variables,)
@@ -145,7 +148,10 @@ def usable(problem: DualProblem, mass: Array | None) -> bool:
 
 
 def start(problem: DualProblem, near: Array | None) -> Array | None:
-    """Return near weights mixed with a little of the uniform ones, because a weight of zero would stay zero."""
+    """Return near weights mixed with a little of the uniform ones, because a weight of zero would stay zero.
+
+    Shape (orbits,).
+    """
     if near is None or not usable(problem, near):
         return None
     mixed: Array = (1.0 - MIX) * near + MIX * problem.multiplicity / problem.multiplicity.sum()

@@ -95,6 +95,7 @@ class DualProblem:
         self.orbit, self.multiplicity, representatives = orbits([action for _, action in found], lift.cells)
         self.roots: list[Array] = []  # H_b, rows in class coordinates with sum of H_b^T H_b = G
         if factor.low_rank:
+            # a block is judged beside the whole Gram: what is null there is rounding, though it is the block's largest
             most = float(scipy.linalg.norm(factor.matrix @ factor.matrix.T, 2))
             for rows in character_rows(on_classes, factor.matrix):
                 root = _independent(rows, most)
@@ -106,6 +107,7 @@ class DualProblem:
                 root = _root(block.T @ factor.matrix @ block if found else factor.matrix, largest)
                 if len(root):
                     self.roots.append(root @ block.T if found else root)
+        # the best weights are equal on an orbit, so one cell of each stands for all of them
         self.projected = [np.ascontiguousarray(lift.rows(root)[:, representatives]) for root in self.roots]
 
     @property
@@ -114,12 +116,17 @@ class DualProblem:
         return len(self.multiplicity)
 
     def evaluate(self, mass: Array) -> tuple[float, Array]:
-        """Return T and the diagonal d of L^T X L on representatives, for the total weight of every orbit."""
+        """Return T and the diagonal d of L^T X L on representatives, for the total weight of every orbit.
+
+        Both have shape (orbits,).
+        """
+        # blocks share the weights and nothing else
         parts = side_by_side(lambda W: _block(W, mass), self.projected)
         return math.fsum(T for T, _ in parts), np.sum([d for _, d in parts], axis=0)
 
     def bound(self, mass: Array) -> float:
-        """Return the lower bound on the value of any strategy that the weights prove."""
+        """Return the lower bound on the value of any strategy that the weights prove. ``mass`` has shape (orbits,)."""
+        # not self.evaluate: a subclass restricts the strategies, and its dual would be no bound on all of them
         T, _ = DualProblem.evaluate(self, mass)
         return T * T / float(mass.sum())
 
@@ -161,12 +168,13 @@ class DualProblem:
         return T, out
 
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
-        """Return the best weights found (one total per orbit) and how the search ended."""
+        """Return the best weights found (one total per orbit) and how the search ended. Shape (orbits,)."""
         ratio, best = math.inf, np.zeros(0)
         status = "optimal"
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
             nonlocal ratio, best
+            # squares are never negative, so that the search needs no constraints
             mass = s * s
             T, d = self.evaluate(mass)
             total = float(mass.sum())
@@ -179,6 +187,7 @@ class DualProblem:
                 raise StopIteration
             if time.monotonic() > options.deadline:
                 raise TimeoutError
+            # -log of T^2 / total does not change with the length of s, so that no constraint fixes the total either
             return math.log(total) - 2.0 * math.log(T), 2.0 * s / total - 2.0 * s * d / T
 
         # the first step of L-BFGS has length 1: from a longer start it cannot land on s = 0, where gradients vanish
@@ -193,6 +202,7 @@ class DualProblem:
                     "maxcor": 30,
                     "maxiter": options.evaluations,
                     "maxfun": options.evaluations,
+                    # only a proved gap, or the deadline, ends the search; small steps prove nothing
                     "ftol": 0.0,
                     "gtol": 0.0,
                 },
@@ -205,8 +215,9 @@ class DualProblem:
         return best, status
 
     def solution(self, mass: Array, status: str) -> Solution:
-        """Return the strategy that the weights stand for, with its certificate."""
+        """Return the strategy that the weights stand for, with its certificate. ``mass`` has shape (orbits,)."""
         T, d = self.evaluate(mass)
+        # after division by the root of the largest d no record moves the answers by more than 1
         strategy_rows, pinv, scale = [], [], math.sqrt(float(d.max()))
         for root, W in zip(self.roots, self.projected, strict=True):
             eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
@@ -225,6 +236,7 @@ class DualProblem:
 def _block(W: Array, mass: Array) -> tuple[float, Array]:
     """Return tr M^(1/2) and the diagonal of W^T M^(-1/2) W for M = W diag(mass) W^T."""
     eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+    # weights of zero may leave directions without any; the floor keeps their inverse a number
     root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
     half = (U / np.sqrt(root)).T @ W
     return float(root.sum()), np.einsum("rc,rc->c", half, half)
@@ -281,6 +293,7 @@ class FourierProblem(DualProblem):
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
         weights: Array = np.ones(1)
         for n, L in zip(self.sizes, self.lift.matrices, strict=True):
+            # a line of n cells is half of a circle whose two ends are one place
             own = np.ones(n)
             if _circle(L):
                 own[[0, -1]] = 0.5
@@ -293,10 +306,12 @@ class FourierProblem(DualProblem):
             return super().solution(mass, f"half circles, {status}")
         E = np.ones((1, 1), dtype=complex)
         for n in self.sizes:
+            # without the constant wave, which belongs to smaller spaces
             E = np.kron(E, basis(n).T @ (np.fft.fft(np.eye(n)) / math.sqrt(n))[:, 1:])
         coefficients = sum(np.sum(np.abs(root @ E) ** 2, axis=0) for root in self.roots)
         asked = coefficients > NULL * coefficients.max()
         eigenvalues = np.where(asked, np.sqrt(coefficients), 0.0)
+        # turning the circle leaves X alone, so every cell pays the mean of the eigenvalues: make that 1
         eigenvalues *= self.lift.cells / eigenvalues.sum()
         half = np.sqrt(eigenvalues)
         back = np.divide(1.0, half, out=np.zeros_like(half), where=asked)

@@ -80,4 +80,5 @@ class Strategy:
     def leaves_span(self, class_rows: Array) -> npt.NDArray[np.bool_]:
         """Return for every class row whether it asks for something that is not measured, shape (k,)."""
         left = class_rows - (class_rows @ self.span) @ self.span.T
-        return np.linalg.norm(left, axis=1) > LEAVING * np.maximum(np.linalg.norm(class_rows, axis=1), 1e-300)
+        most = LEAVING * np.maximum(np.linalg.norm(class_rows, axis=1), 1e-300)
+        return np.asarray(np.linalg.norm(left, axis=1) > most)

@@ -103,7 +103,10 @@ def character_bases(actions: Sequence[Signed], dimension: int) -> list[Array]:
 
 
 def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
-    """Return the rows projected to the subspaces on which every action is +1 or -1; their Grams add up."""
+    """Return the rows projected to the subspaces on which every action is +1 or -1; their Grams add up.
+
+    Each has shape (k, cells).
+    """
     pieces = [rows]
     for permutation, sign in actions:
         moved = [piece[:, permutation] * sign for piece in pieces]
@@ -112,7 +115,10 @@ def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
 
 
 def orbits(actions: Sequence[Signed], cells: int) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]:
-    """Return (orbit of every cell, cells in every orbit, one representative of every orbit)."""
+    """Return (orbit of every cell, cells in every orbit, one representative of every orbit).
+
+    Shapes (cells,), (orbits,), (orbits,).
+    """
     lowest = np.arange(cells)
     for _ in range(2):  # commuting involutions: two rounds reach the least cell of every orbit
         for permutation, _sign in actions:

@@ -6,7 +6,7 @@ Only public descriptions are known here; no records, no noise, no budget.
 
 from engine.workload.attribute import Attribute
 from engine.workload.conditions import box_workload
-from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family
+from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family, usual_family
 from engine.workload.family import Family
 from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group, whole_group
 from engine.workload.matrix_file import read_matrix
@@ -43,6 +43,7 @@ __all__ = [
     "family",
     "make_group",
     "read_matrix",
+    "usual_family",
     "whole_edges",
     "whole_group",
     "workload_from_sql",

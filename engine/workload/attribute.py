@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from numbers import Integral, Real
@@ -248,7 +248,7 @@ def _number(value: Any, what: str) -> float:
         return math.inf
 
 
-def _call(build: Any, name: str, domain: Any, options: dict[str, Any]) -> Attribute:
+def _call(build: Callable[..., Attribute], name: str, domain: Any, options: dict[str, Any]) -> Attribute:
     try:
         return build(name, domain, **options)
     except TypeError:

@@ -295,6 +295,15 @@ def family(value: str | Family) -> Family:
         ) from None
 
 
+def usual_family(kind: str) -> str:
+    """Return the family that an attribute of this kind is asked by when nobody names one.
+
+    >>> usual_family("categorical"), usual_family("numeric")
+    ('marginal', 'prefix')
+    """
+    return "marginal" if kind == "categorical" else "prefix"
+
+
 def family_from_dict(data: object) -> Family:
     """Rebuild a family from ``Family.to_dict``; raise WorkloadError when the data is not one."""
     if not isinstance(data, dict) or "name" not in data:

@@ -69,7 +69,10 @@ class Family(ABC):
         """Return the condition of query ``index`` in words; empty when every record counts."""
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
-        """Yield (start, rows) pieces that never hold more than a few million entries."""
+        """Yield (start, rows) pieces that never hold more than a few million entries.
+
+        Rows have shape (chunk, prod(sizes)).
+        """
         total, step = self.count(sizes), max(1, CHUNK_ENTRIES // max(1, math.prod(sizes)))
         for start in range(0, total, step):
             yield start, self.rows(sizes, start, min(total, start + step))

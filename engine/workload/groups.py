@@ -22,7 +22,7 @@ import numpy.typing as npt
 from engine.arrays import Array
 from engine.errors import EngineError, WorkloadError
 from engine.workload.attribute import Attribute
-from engine.workload.families import family, family_from_dict
+from engine.workload.families import family, family_from_dict, usual_family
 from engine.workload.family import CHUNK_ENTRIES, Family
 from engine.workload.schema import Schema
 
@@ -166,9 +166,7 @@ class Workload:
                 f"All {', '.join(f'{k}-way' for k in ways)} sets of {len(schema)} attributes make {groups:,} groups, "
                 f"more than the {MAX_GROUPS:,} allowed. Ask for fewer ways, or pick the attribute sets that matter."
             )
-        default: dict[str, str | Family] = {
-            a.name: "marginal" if a.kind == "categorical" else "prefix" for a in schema.attributes
-        }
+        default: dict[str, str | Family] = {a.name: usual_family(a.kind) for a in schema.attributes}
         chosen: FamilySpec
         if isinstance(family, Mapping):
             for name in family:
@@ -258,7 +256,7 @@ def make_group(
     weight: float = 1.0,
     query_weights: npt.ArrayLike | None = None,
 ) -> Group:
-    """Return a checked group; see `Workload.add`."""
+    """Return a checked group; see `Workload.add`. ``query_weights`` has shape (queries,)."""
     names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
     for name in names:
         if not isinstance(name, str):

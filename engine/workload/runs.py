@@ -48,12 +48,12 @@ class Intervals(Family):
         # covers[a, b] = runs that begin at a or before and end at b or after
         covers = np.cumsum(np.cumsum(corner, axis=0)[:, ::-1], axis=1)[:, ::-1]
         i, j = np.minimum.outer(np.arange(n), np.arange(n)), np.maximum.outer(np.arange(n), np.arange(n))
-        return covers[i, j + 1] + covers[j, i + n + 1] + covers[n - 1, j + n + 1]
+        return np.asarray(covers[i, j + 1] + covers[j, i + n + 1] + covers[n - 1, j + n + 1])
 
     def dot(self, sizes: Sequence[int], table: Array) -> Array:
         first, end = self.bounds(sizes[0])
         total = np.cumsum(np.concatenate([np.zeros_like(table[:1]), table, table]), axis=0)
-        return total[end] - total[first]
+        return np.asarray(total[end] - total[first])
 
     def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
         first, end = self.bounds(sizes[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,23 +21,15 @@ from pages.parts.compare import run
 from pages.parts.jobs import work
 from pages.parts.shell import code
 from tests.app.test_pages import Session, demo, with_plan
+from tests.waiting import until
 
 FEW = ["querysmasher", "wff", "identity", "laplace"]
-
-
-def waited(session: Session, ready: Callable[[], bool]) -> Session:
-    for _ in range(600):
-        session.run(session.app)
-        if ready():
-            return session
-        time.sleep(0.05)
-    raise AssertionError(session.said())
 
 
 def compared(session: Session, chosen: list[str] = FEW) -> Session:
     """The session with a comparison that is done."""
     session.go("compare").set(compare_chosen=chosen).press("compare_start")
-    return waited(session, lambda: "Done: the results are below" in session.said())
+    return session.until(lambda: "Done: the results are below" in session.said())
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +145,7 @@ def test_published_numbers() -> None:
     work.forget("published|4")
     assert "has not been computed yet" in session.run(session.app).said()
     session.press("book_start")
-    waited(session, lambda: "Ours" in session.metrics())
+    session.until(lambda: "Ours" in session.metrics())
     assert float(session.metrics()["Ours / paper"]) == pytest.approx(1.0, abs=2e-3)
     table = next(f for f in frames(session) if "ours / paper" in f)
     assert table.loc[table["workload"] == "CPS 1-way", "ours"].tolist() == pytest.approx([3.135], abs=1e-3)
@@ -164,24 +155,17 @@ def test_published_numbers() -> None:
 def test_cancelling_ends_every_process() -> None:
     asked = Workload.all_ways(demo("adult"), (1, 2, 3))
     work.start("slow", slow, asked.to_json(), gentle=True)
-    for _ in range(400):
-        if work.find("slow").text.startswith("Comparing: querysmasher") and workers():
-            break
-        time.sleep(0.05)
-    assert workers()
+    found = lambda: work.find("slow")  # noqa: E731
+    until(lambda: found().text.startswith("Comparing: querysmasher") and workers(), words=lambda: found().text)
     work.cancel("slow")
-    for _ in range(400):
-        if not work.find("slow").running and not workers():
-            break
-        time.sleep(0.05)
-    assert work.find("slow").state == "cancelled"
-    assert not workers()
+    until(lambda: not found().running and not workers(), words=lambda: found().state)
+    assert found().state == "cancelled"
 
 
 def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:
     session = with_plan("adult", ways=(1, 2, 3)).go("compare").set(compare_chosen=["querysmasher (centers=tuned)"])
     session.press("compare_start").press("Cancel")
-    waited(session, lambda: "cancelled" in session.said())
+    session.until(lambda: "cancelled" in session.said())
     assert not next(b for b in session.app.button if b.key == "compare_start").disabled
     assert "the most exact" not in session.said()
 

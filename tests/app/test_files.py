@@ -15,9 +15,8 @@ import demo_data
 from engine import Budget, measure
 from engine.errors import DataError, EngineError
 from engine.release import Ledger
-from pages.parts.jobs import tasks
+from pages.parts.jobs import serve, tasks
 from pages.parts.release import download_view
-from pages.parts.shell import serve
 from tests.app.test_pages import Session, expected, with_plan
 from tests.app.test_release import wait
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from engine import Budget, Plan, Schema, Workload, plan
 from engine.texts import amount
 from pages.parts.shell import frame, link
 from pages.parts.shell.state import Studio
+from tests.waiting import CEILING, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +24,7 @@ class Session:
     """One session of the app; no step may end in an exception on the page."""
 
     def __init__(self, **address: str) -> None:
-        self.app = AppTest.from_file(ROOT / "app.py", default_timeout=60)
+        self.app = AppTest.from_file(ROOT / "app.py", default_timeout=CEILING)
         for name, value in address.items():
             self.app.query_params[name] = value
         self.run(self.app)
@@ -30,6 +32,11 @@ class Session:
     def run(self, element: Any) -> Session:
         element.run()
         assert not self.app.exception, [e.value for e in self.app.exception]
+        return self
+
+    def until(self, ready: Callable[[], object]) -> Session:
+        """Run the page until work that goes on beside it has come so far."""
+        until(ready, step=lambda: self.run(self.app), words=self.said)
         return self
 
     def go(self, page: str) -> Session:

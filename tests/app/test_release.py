@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,12 +23,7 @@ SURVEY = str(demo_data.tables()["survey"])
 
 def wait(session: Session) -> Session:
     """Run the page until no work goes on."""
-    for _ in range(300):
-        session.run(session.app)
-        if not any((b.key or "").startswith("cancel_") for b in session.app.button):
-            return session
-        time.sleep(0.1)
-    raise AssertionError("the work never ended")
+    return session.until(lambda: not any((b.key or "").startswith("cancel_") for b in session.app.button))
 
 
 @pytest.fixture

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
@@ -18,8 +20,11 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
-from tests.serving import ROOT, Served, serving
+from tests import waiting
+from tests.server.serving import ROOT, Served, serving
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [
@@ -36,50 +41,120 @@ WIDTH, HEIGHT = 1360, 2600  # tall, so that a picture of a page needs no scrolli
 # what a browser without a graphics card says, and Streamlit's own search for its server below the address of a page
 PAGES = ("workload", "preview", "compare", "coarse", "release", "learn")
 HARMLESS = ("WebGL", "GPU stall", *(f"/{page}/_stcore/" for page in PAGES))
+AXE = Axe()
+CEILING = 1000 * waiting.CEILING  # milliseconds
+expect.set_options(timeout=CEILING)
+# Runs of the script asked for and ended, read from the messages of the page to the server and back (the numbers of
+# their fields are those of Streamlit's BackMsg.rerun_script and ForwardMsg.script_finished), and changes of the page.
+WATCH = """(() => {
+  if (window.top !== window || window.watched) return;
+  const seen = window.watched = {asked: 0, ended: 0, open: false, changes: 0, calm: 0, last: ""};
+  const has = (message, wanted) => {
+    const bytes = new Uint8Array(message);
+    let at = 0;
+    const number = () => {
+      let value = 0, scale = 1, byte;
+      do { byte = bytes[at++]; value += (byte & 127) * scale; scale *= 128; } while (byte & 128);
+      return value;
+    };
+    while (at < bytes.length) {
+      const key = number(), kind = key & 7;
+      if (key >> 3 === wanted) return true;
+      if (kind === 0) number();
+      else if (kind === 2) { const size = number(); at += size; }
+      else return false;
+    }
+    return false;
+  };
+  const send = WebSocket.prototype.send, heard = new WeakSet();
+  WebSocket.prototype.send = function (message) {
+    if (!heard.has(this)) {
+      heard.add(this);
+      this.addEventListener("message", async (event) => {
+        const data = event.data instanceof Blob ? await event.data.arrayBuffer() : event.data;
+        if (typeof data !== "string" && has(data, SCRIPT_FINISHED)) { seen.ended += 1; seen.open = false; }
+      });
+    }
+    if (typeof message !== "string" && has(message, RERUN_SCRIPT)) {
+      seen.asked += 1;
+      seen.open = true;
+    }
+    return send.call(this, message);
+  };
+  new MutationObserver((found) => { seen.changes += found.length; }).observe(
+    document, {subtree: true, childList: true, attributes: true, characterData: true});
+})()"""
+# Nothing asked and unanswered, nothing moving, and some frames in a row without any change; called once a frame.
+CALM = """(runs) => {
+  const seen = window.watched, app = document.querySelector("[data-testid=stApp]");
+  if (!seen || !app || seen.ended === 0 || seen.asked < runs) return false;
+  const moving = document.getAnimations().some(
+    (a) => a.playState === "running" && a.effect.getTiming().iterations !== Infinity);
+  const busy = seen.open || moving || app.getAttribute("data-test-script-state") !== "notRunning";
+  const now = `${seen.asked} ${seen.changes}`;
+  seen.calm = busy || now !== seen.last ? 0 : seen.calm + 1;
+  seen.last = now;
+  if (seen.calm < 5) return false;
+  seen.calm = 0;
+  return true;
+}"""
 
 
 @dataclass(kw_only=True)
 class Visit:
-    """A page with what went wrong on it."""
+    """A page with what went wrong on it; made before its page goes anywhere, so that it hears every message."""
 
     page: Page
     url: str
     shots: Path
     console: list[str] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
+    barriers: list[tuple[str, str, str, list[str]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        script = WATCH.replace("RERUN_SCRIPT", str(BackMsg.RERUN_SCRIPT_FIELD_NUMBER))
+        script = script.replace("SCRIPT_FINISHED", str(ForwardMsg.SCRIPT_FINISHED_FIELD_NUMBER))
+        self.page.add_init_script(script)
+        self.page.set_default_timeout(CEILING)
 
     def open(self, path: str = "") -> None:
         """Go to an address of the app and wait for the page."""
         self.page.goto(f"{self.url}/{path}")
         self.settle()
 
-    def settle(self) -> None:
-        """Wait until the server has nothing more to say."""
-        self.page.wait_for_function(
-            "() => { const a = document.querySelector('[data-testid=stApp]');"
-            " return a && a.getAttribute('data-test-script-state') === 'notRunning'; }",
-            timeout=60_000,
-        )
+    def settle(self, runs: int = 0) -> None:
+        """Wait until at least so many runs were asked for, the server has answered all and the page stands still."""
+        self.page.wait_for_function(CALM, arg=runs, timeout=CEILING)
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Do what makes the page ask for a run, sooner or later, and wait for the end of the run."""
+        before = self.page.evaluate("window.watched.asked")
+        yield
+        self.settle(before + 1)
 
     def press(self, name: str, *, exact: bool = False) -> None:
         """Press a button by its name."""
-        self.page.get_by_role("button", name=name, exact=exact).first.click()
-        self.page.wait_for_timeout(120)
-        self.settle()
+        with self.run():
+            self.page.get_by_role("button", name=name, exact=exact).first.click()
 
     def choose(self, name: str) -> None:
         """Open a tab, or choose one of a few options."""
         tab = self.page.get_by_role("tab", name=name, exact=True)
         tab.or_(self.page.get_by_test_id("stRadio").get_by_text(name, exact=True)).first.click()
-        self.page.wait_for_timeout(120)
         self.settle()
 
     def fill(self, label: str, text: str) -> None:
         """Type into a field and leave it."""
-        box = self.page.get_by_role("textbox", name=label).first
+        self._type(self.page.get_by_role("textbox", name=label).first, text)
+
+    def number(self, label: str, text: str) -> None:
+        """Type into a field for a number and leave it."""
+        self._type(self.page.get_by_role("spinbutton", name=label).first, text)
+
+    def _type(self, box: Locator, text: str) -> None:
         box.fill(text)
         box.press("Tab")
-        self.page.wait_for_timeout(150)
         self.settle()
 
     def pick(self, label: str, *options: str) -> None:
@@ -90,23 +165,37 @@ class Visit:
             box.fill(option)
             self.page.get_by_role("option", name=option).first.click()
         self.page.keyboard.press("Escape")
-        self.page.wait_for_timeout(120)
         self.settle()
+
+    def upload(self, file: Path) -> None:
+        """Give a file to the first place that takes one."""
+        with self.run():
+            self.page.get_by_test_id("stFileUploader").locator("input").first.set_input_files(file)
 
     def shot(self, name: str) -> None:
         """Keep a screenshot of the page as far as it goes."""
         self.settle()
-        self.page.wait_for_timeout(400)
         low = self.page.get_by_test_id("stMainBlockContainer").bounding_box()["height"]
         frame = {"x": 0, "y": 0, "width": WIDTH, "height": max(700, min(low - 100, HEIGHT))}
         self.page.screenshot(path=self.shots / f"{name}.png", clip=frame)
 
+    def look(self, name: str) -> None:
+        """Note serious and critical findings of axe in both themes, with a screenshot of each."""
+        for scheme in ("light", "dark"):
+            self.page.emulate_media(color_scheme=scheme)
+            self.shot(f"{name}_{scheme}")
+            for problem in AXE.run(self.page).response["violations"]:
+                if problem["impact"] in ("serious", "critical"):
+                    nodes = [node["html"][:200] for node in problem["nodes"]]
+                    self.barriers.append((name, scheme, problem["id"], nodes))
+        self.page.emulate_media(color_scheme="light")
+
     def sees(self, text: str) -> None:
         """Expect a text on the page."""
-        expect(self.page.get_by_text(text).first).to_be_visible(timeout=30_000)
+        expect(self.page.get_by_text(text).first).to_be_visible()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The app, started as a person would start it; nothing outside this machine may have been asked for at the end."""
     with serving(tmp_path_factory.mktemp("server")) as found:
@@ -114,9 +203,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     assert found.strangers() == []
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser(server: Served) -> Iterator[BrowserContext]:
-    """One browser for the tests of a module, with the key of the server, so that it loads the app's scripts once."""
+    """One browser for all tests, with the key of the server, so that it loads the app's scripts once."""
     if not Path(CHROMIUM).exists():
         pytest.fail(f"{CHROMIUM} is not installed; run: apt-get install chromium")
     with sync_playwright() as driver:
@@ -151,5 +240,6 @@ def visit(server: Served, browser: BrowserContext) -> Iterator[Visit]:
     page.on("websocket", asked)
     yield found
     page.close()
+    assert found.barriers == []
     assert found.console == []
     assert found.strangers == []

@@ -6,7 +6,6 @@ import re
 from decimal import Decimal
 from pathlib import Path
 
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from demo_data.make_synthetic import synthetic
@@ -23,29 +22,11 @@ SCHEMA = Schema(
 )
 
 
-class Themes:
-    """Serious and critical findings of axe in both themes, with a screenshot of each."""
-
-    def __init__(self, visit: Visit) -> None:
-        self.visit, self.axe, self.found = visit, Axe(), []
-
-    def look(self, name: str) -> None:
-        for scheme in ("light", "dark"):
-            self.visit.page.emulate_media(color_scheme=scheme)
-            self.visit.page.wait_for_timeout(400)
-            for problem in self.axe.run(self.visit.page).response["violations"]:
-                if problem["impact"] in ("serious", "critical"):
-                    nodes = [node["html"][:200] for node in problem["nodes"]]
-                    self.found.append((name, scheme, problem["id"], nodes))
-            self.visit.shot(f"30_coarse_{name}_{scheme}")
-        self.visit.page.emulate_media(color_scheme="light")
-
-
 def with_schema(visit: Visit, tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     file.write_text(SCHEMA.to_json(), encoding="utf-8")
     visit.open()
-    visit.page.get_by_test_id("stFileUploader").locator("input").set_input_files(file)
+    visit.upload(file)
     visit.sees("Columns that will be looked for in the records: age, sex, region")
     visit.page.get_by_role("link", name="Coarse or fine").click()
     visit.sees("What every option costs")
@@ -53,10 +34,9 @@ def with_schema(visit: Visit, tmp_path: Path) -> None:
 
 
 def test_the_empty_page_has_the_census_example(visit: Visit) -> None:
-    themes = Themes(visit)
     visit.open("coarse")
     visit.sees("There is no schema yet")
-    themes.look("empty")
+    visit.look("30_coarse_empty")
     visit.choose("Census example: bins of age")
     visit.sees("Choice 3: Age9, or Age23?")
     visit.press("Rehearse the look", exact=True)
@@ -64,29 +44,26 @@ def test_the_empty_page_has_the_census_example(visit: Visit) -> None:
     visit.press("Rehearse the rest", exact=True)
     visit.sees("A closer look, number 2")
     visit.choose("How many stand out")
-    themes.look("census")
-    assert themes.found == []
+    visit.look("30_coarse_census")
 
 
 def test_the_rehearsal(visit: Visit, tmp_path: Path) -> None:
-    themes = Themes(visit)
     with_schema(visit, tmp_path)
     visit.press("Rehearse the look", exact=True)
     visit.sees("REHEARSAL on simulated records")
     visit.sees("Signal-to-noise ratios on age with 2-way")
-    themes.look("rehearsed_look")
+    visit.look("30_coarse_rehearsed_look")
     visit.page.get_by_text("What would other ways to choose").click()
     visit.sees("Right on these records")
     visit.choose("How many stand out")
     visit.sees("How many cells stand out")
     visit.press("Rehearse the rest", exact=True)
     visit.sees("look and rest together")
-    themes.look("rehearsed_rest")
-    assert themes.found == []
+    visit.look("30_coarse_rehearsed_rest")
 
 
 def test_look_decide_finish_and_come_back(visit: Visit, tmp_path: Path) -> None:
-    page, themes = visit.page, Themes(visit)
+    page = visit.page
     place, records = tmp_path / "office.ledger", tmp_path / "records.csv"
     synthetic(SCHEMA, 3000, seed=2).to_csv(records, index=False)
     with_schema(visit, tmp_path)
@@ -98,11 +75,11 @@ def test_look_decide_finish_and_come_back(visit: Visit, tmp_path: Path) -> None:
     visit.fill("Path of a CSV or parquet file", str(records))
     expect(page.get_by_role("button", name="Look: spend")).to_be_disabled()
     visit.fill("Type the name of the dataset", "office 2026")
-    themes.look("look_waits")
+    visit.look("30_coarse_look_waits")
     page.get_by_role("button", name="Look: spend").dblclick()
     visit.sees("Looked at office 2026")
     visit.sees("2-way: at least")
-    themes.look("looked")
+    visit.look("30_coarse_looked")
 
     # another tab, without any analyses chosen, finds the look and decides it
     tab = page.context.new_page()
@@ -127,8 +104,7 @@ def test_look_decide_finish_and_come_back(visit: Visit, tmp_path: Path) -> None:
     visit.fill("Type the name of the dataset", "office 2026")
     page.get_by_role("button", name="Measure the rest: spend").dblclick()
     visit.sees("exactly what this analysis alone costs")
-    themes.look("finished")
+    visit.look("30_coarse_finished")
     rows = Ledger(place).rows()
     assert [r.kind for r in rows][2:] == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
     assert sum(Decimal(r.pcost) for r in rows if r.kind == "spend") <= 1
-    assert themes.found == []

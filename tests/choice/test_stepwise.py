@@ -19,6 +19,7 @@ from engine.errors import BudgetExceeded, EngineError, LedgerError, PlanError, R
 from engine.release import Ledger, apply_group, count_marginals
 from tests.choice.test_common_plan import cost_of
 from tests.release.ledger_worker import FORK
+from tests.waiting import CEILING
 
 measuring = sys.modules["engine.release.measure"]
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
@@ -362,7 +363,7 @@ def killed(work, point):
 
     process = FORK.Process(target=run)
     process.start()
-    process.join(60)
+    process.join(CEILING)
     return process.exitcode == -signal.SIGKILL
 
 

@@ -2,6 +2,9 @@
 
 The check functions compare a plan with brute force on the full domain.  They run for every mechanism in ``MECHANISMS``
 and for a toy mechanism defined here, and each of them is shown to fail on planted bugs.
+
+A request is a mechanism with its options, a shape, and a setting: a budget, a cap on records, a limit.  Every run makes
+the rows of a pairwise design, in which any two of the three meet; ``python -m tests --full`` makes all requests.
 """
 
 import dataclasses
@@ -27,6 +30,7 @@ from engine.spaces import Strategy, decompose
 from engine.spaces.subworkload import assemble, merge
 from engine.workload import Custom, Family, Intervals, Random, Width
 from tests import oracles, shapes
+from tests.pairs import pairwise
 from tests.shapes import SHAPES
 
 EXACT = 1e-9
@@ -96,7 +100,6 @@ OPTIMAL = [pytest.param("querysmasher", {}, id="querysmasher")]  # plans that ar
 RESIDUAL = {m.name for m in SUITE if issubclass(m, (ResidualMechanism, ResidualIdentity))}
 every_case = pytest.mark.parametrize(("mechanism", "options"), CASES)
 every_shape = pytest.mark.parametrize("shape", SHAPES)
-FEW = ["nested", "mixed_three", "query_weighted", "coupled_three", "zero_weight_uncovered"]
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +112,6 @@ def workload_of(shape):
     return SHAPES[shape]()
 
 
-@functools.cache
 def rows_of(shape):
     return oracles.workload_rows(workload_of(shape))
 
@@ -127,7 +129,6 @@ def workload_for(mechanism, shape):
     return marginals
 
 
-@functools.cache
 def rows_for(mechanism, shape):
     return oracles.workload_rows(workload_for(mechanism, shape))
 
@@ -143,18 +144,51 @@ def budget_for(mechanism, pcost=1.0):
     return Budget(pcost=pcost) if "gaussian" in laws else Budget.pure(math.sqrt(pcost))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is asked of a plan beside its mechanism and its workload."""
+
+    pcost: float = 1.0
+    max_records: int | None = None
+    time_limit: float | None = None
+    memory_limit: float | None = None
+
+    def plan(self, mechanism, options, shape):
+        """The plan, or an EngineError."""
+        more = {name: v for name, v in dataclasses.asdict(self).items() if name != "pcost" and v is not None}
+        if self.time_limit is not None:
+            more["cache"] = False  # what is found on file needs no time
+        return plan(workload_for(mechanism, shape), budget_for(mechanism, self.pcost), mechanism, **options, **more)
+
+
+SETTINGS = {
+    "plain": Setting(),
+    "four budgets": Setting(pcost=4.0),
+    "a third of the budget": Setting(pcost=0.37),
+    "hardly any budget": Setting(pcost=1e-6),
+    "plenty of budget": Setting(pcost=1e9),
+    "one record": Setting(max_records=1),
+    "a thousand records": Setting(max_records=10**3),
+    "any number of records": Setting(max_records=10**12),
+    "no time": Setting(time_limit=1e-9),
+    "no memory": Setting(memory_limit=1.0),
+    "little memory": Setting(memory_limit=30_000.0),
+}
+DESIGN = pairwise(range(len(CASES)), tuple(SHAPES), tuple(SETTINGS))
+
+
 @functools.cache
-def _planned(mechanism, options, shape):
+def _planned(mechanism, options, shape, setting):
     try:
-        made = plan(workload_for(mechanism, shape), budget_for(mechanism), mechanism, **dict(options))
-    except NotApplicable as reason:
-        return str(reason), None
+        made = SETTINGS[setting].plan(mechanism, dict(options), shape)
+    except (NotApplicable, LimitExceeded) as reason:
+        return reason, None
     return made, oracles.explicit(made)
 
 
-def planned(mechanism, options, shape):
+def planned(mechanism, options, shape, setting="plain"):
     """The plan with its explicit matrix; (reason, None) when the mechanism says that it does not apply."""
-    return _planned(mechanism, tuple(sorted(options.items())), shape)
+    return _planned(mechanism, tuple(sorted(options.items())), shape, setting)
 
 
 # ---- what must be true of every plan ----------------------------------------------------------------------------
@@ -213,11 +247,9 @@ def check_summary(made, explicit, rows):
 
 def class_of(made, shape):
     """The optimum of plans that measure the residual spaces of uniform centers on their own, where that is known."""
-    return (
-        optimum_of(shape)
-        if made.mechanism in RESIDUAL and not (made.centers or made.unions) and shape != "wide"
-        else None
-    )
+    if made.mechanism not in RESIDUAL or made.centers or made.unions or shape == "wide":
+        return None
+    return tuple(end / math.sqrt(made.budget.pcost) for end in optimum_of(shape))
 
 
 def check_certificate(made, best=None):
@@ -297,20 +329,55 @@ def check_round_trip(made):
 # ---- every mechanism, every shape -------------------------------------------------------------------------------
 
 
+def check_request_of(mechanism, options, shape, setting):
+    """All checks on the plan of one request; on the plain one, where the setting leaves no plan."""
+    asked, rows = SETTINGS[setting], rows_for(mechanism, shape)
+    made, explicit = planned(mechanism, options, shape, setting)
+    if isinstance(made, LimitExceeded):
+        assert asked.memory_limit is not None
+        assert "memory" in str(made)
+        made, explicit = planned(mechanism, options, shape)
+    if isinstance(made, NotApplicable):
+        assert len(str(made)) > 20  # a reason in words
+        return
+    assert explicit.pcost <= made.pcost <= asked.pcost
+    if setting != "any number of records":  # there the price of rounding shows
+        check_privacy(made, explicit)
+    if setting not in ("any number of records", "hardly any budget", "no time"):  # a stopped search need not be tight
+        check_tight(made, explicit)
+    check_variances(made, explicit, rows)
+    check_summary(made, explicit, rows)
+    check_certificate(made, class_of(made, shape))
+    check_any_query(made, explicit, rows)
+    check_round_trip(made)
+    if setting == "four budgets":
+        plain, _ = planned(mechanism, options, shape)
+        assert made.weighted_rmse == pytest.approx(plain.weighted_rmse / 2, rel=SLACK)
+        assert made.max_variance == pytest.approx(plain.max_variance / 4, rel=2 * SLACK)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options", "shape", "setting"),
+    [pytest.param(*CASES[k].values, *more, id="-".join([CASES[k].id, *more])) for k, *more in DESIGN],
+)
+def test_plan_is_what_its_matrices_do(mechanism, options, shape, setting):
+    check_request_of(mechanism, options, shape, setting)
+
+
+@pytest.mark.full
 @every_shape
 @every_case
-def test_plan_is_what_its_matrices_do(mechanism, options, shape):
-    made, explicit = planned(mechanism, options, shape)
-    if explicit is None:
-        assert len(made) > 20  # a reason in words
-        return
-    check_privacy(made, explicit)
-    check_tight(made, explicit)
-    check_variances(made, explicit, rows_for(mechanism, shape))
-    check_summary(made, explicit, rows_for(mechanism, shape))
-    check_certificate(made, class_of(made, shape))
-    check_any_query(made, explicit, rows_for(mechanism, shape))
-    check_round_trip(made)
+def test_plan_is_what_its_matrices_do_in_every_setting(mechanism, options, shape):
+    for setting in SETTINGS:
+        check_request_of(mechanism, options, shape, setting)
+
+
+def test_the_design_holds_every_pair():
+    for one, two in itertools.combinations(range(3), 2):
+        everything = [range(len(CASES)), SHAPES, SETTINGS]
+        assert {(row[one], row[two]) for row in DESIGN} == set(itertools.product(everything[one], everything[two]))
+    cases = [case.values for case in CASES]
+    assert all((m.name, options) in cases for m in MECHANISMS for options in m.variants)
 
 
 @pytest.mark.parametrize(("mechanism", "options"), OPTIMAL)
@@ -333,34 +400,15 @@ def test_tuned_centers_are_never_worse(shape):
 
 @every_case
 def test_mechanism_serves_something(mechanism, options):
-    assert sum(planned(mechanism, options, shape)[1] is not None for shape in SHAPES) >= 3
+    case = [c.values for c in CASES].index((mechanism, options))
+    rows = [planned(mechanism, options, *row) for k, *row in DESIGN if k == case]
+    assert sum(explicit is not None for _, explicit in rows) >= 3
 
 
 def test_free_queries_of_both_kinds_were_tried():
     counts = [check_any_query(*planned("querysmasher", {}, s), rows_of(s)) for s in SHAPES]
     assert sum(answered for answered, _ in counts) > 60
     assert sum(refused for _, refused in counts) > 20
-
-
-@pytest.mark.parametrize("shape", FEW)
-@every_case
-def test_four_times_the_budget_halves_the_error(mechanism, options, shape):
-    made, explicit = planned(mechanism, options, shape)
-    if explicit is None:
-        return
-    richer = plan(made.workload, budget_for(mechanism, 4.0), mechanism, **options)
-    assert richer.weighted_rmse == pytest.approx(made.weighted_rmse / 2, rel=SLACK)
-    assert richer.max_variance == pytest.approx(made.max_variance / 4, rel=2 * SLACK)
-    check_privacy(richer, oracles.explicit(richer))
-
-
-@pytest.mark.parametrize("budget", [1e-6, 0.37, 1e9])
-@every_case
-def test_budgets_of_any_size_are_kept(mechanism, options, budget):
-    made = plan(workload_for(mechanism, "nested"), budget_for(mechanism, budget), mechanism, **options)
-    explicit = oracles.explicit(made)
-    check_privacy(made, explicit)
-    check_variances(made, explicit, rows_for(mechanism, "nested"))
 
 
 @every_case
@@ -371,18 +419,6 @@ def test_hash_names_the_request(mechanism, options):
 
     assert hashed() == hashed()
     assert len({hashed(), hashed(weight=2.0), hashed(budget=2.0), hashed(max_records=1000)}) == 4
-
-
-@pytest.mark.parametrize("records", [1, 10**3, 10**12])
-@every_case
-def test_public_cap_on_records_is_paid_for(mechanism, options, records):
-    made = plan(
-        workload_for(mechanism, "nested"), budget_for(mechanism, 1.0), mechanism, max_records=records, **options
-    )
-    explicit = oracles.explicit(made)
-    assert explicit.pcost <= made.pcost <= 1.0
-    if records <= 10**3:
-        check_tight(made, explicit)
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 5])
@@ -419,35 +455,10 @@ def test_progress_rises_to_one(mechanism, options):
 
 
 @pytest.mark.parametrize("shape", ["symmetric", "mixed_three", "cyclic"])
-@every_case
-def test_time_limit_gives_an_honest_plan(mechanism, options, shape):
-    asked, budget = workload_for(mechanism, shape), budget_for(mechanism, 1.0)
-    made = plan(asked, budget, mechanism, time_limit=1e-9, cache=False, **options)
-    explicit = oracles.explicit(made)
-    check_privacy(made, explicit)
-    check_variances(made, explicit, rows_for(mechanism, shape))
-    check_certificate(made, class_of(made, shape))
-    check_round_trip(made)
-    if mechanism == "querysmasher" and not options:
-        assert "time limit" in made.certificate.statement
-        assert made.certificate.gap > SLACK
-
-
-@pytest.mark.parametrize("shape", [*FEW, "total_only", "symmetric"])
-@every_case
-def test_memory_limit_refuses_or_falls_back(mechanism, options, shape):
-    for limit in (1.0, 30_000.0):
-        try:
-            made = plan(
-                workload_for(mechanism, shape), budget_for(mechanism, 1.0), mechanism, memory_limit=limit, **options
-            )
-        except NotApplicable:
-            continue
-        except LimitExceeded as refusal:
-            assert "memory" in str(refusal)  # noqa: PT017  (the plan may also be made)
-            continue
-        check_certificate(made)
-        check_summary(made, oracles.explicit(made), rows_for(mechanism, shape))
+def test_a_search_that_was_stopped_says_so(shape):
+    made, _ = planned("querysmasher", {}, shape, "no time")
+    assert "time limit" in made.certificate.statement
+    assert made.certificate.gap > SLACK
 
 
 def test_alternation_is_honest_and_kept_on_file():
@@ -784,6 +795,15 @@ def test_planted_bugs_are_caught(bug, monkeypatch):
     made = plan(workload, Budget(pcost=1.0), cache=False)
     with pytest.raises(AssertionError):
         check_claims(made, rows, best)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_planted_bug_is_caught_in_every_setting(setting, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "_planned", _planned.__wrapped__)
+    check_request_of("querysmasher", {}, "coupled", setting)
+    _half_norm(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_request_of("querysmasher", {}, "coupled", setting)
 
 
 def test_shapes_are_what_they_claim():

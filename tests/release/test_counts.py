@@ -722,7 +722,7 @@ def test_small_files_that_unfold_stay_small(tmp_path: Path) -> None:
     files = [constant, label, plain, packed]
     assert all(file.stat().st_size < 2_000_000 for file in files)
     run = [sys.executable, "-c", BOMB, *map(str, files)]
-    *found, megabytes = subprocess.run(run, capture_output=True, text=True, timeout=100, check=True).stdout.split()
+    *found, megabytes = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
     assert found == [str(rows), "100000", "refused", "10000000"]
     assert int(megabytes) < 300
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.serving import Served, serving
+from tests.server.serving import Served, serving
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from websockets.exceptions import InvalidHandshake
 from websockets.sync.client import connect
 
-from tests.serving import ROOT, Served, free_port, serving
+from tests.server.serving import ROOT, Served, free_port, serving
 
 PATHS = ("/", "/release", "/_stcore/health", "/_stcore/metrics", "/_stcore/host-config", "/static/x.js", "/media/x")
 FOREIGN = (

@@ -16,6 +16,7 @@ from engine.spaces import SolveCache, SubworkloadSolver, default_cache
 from engine.spaces.cache import default_folder, nearest
 from engine.spaces.search import Search
 from tests import shapes
+from tests.waiting import CEILING
 
 BUDGET = Budget(pcost=1.0)
 
@@ -250,12 +251,12 @@ def _write_many(folder, number, rounds):
 
 
 def test_writers_side_by_side_leave_whole_files(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # a fresh interpreter would write no other files
     writers = [context.Process(target=_write_many, args=(str(tmp_path), k + 1, 40)) for k in range(3)]
     for w in writers:
         w.start()
     for w in writers:
-        w.join(60)
+        w.join(CEILING)
     assert [w.exitcode for w in writers] == [0, 0, 0]
     for path in files(tmp_path):
         assert (SolveCache(tmp_path)._read(path.stem) == float(path.stem[-1])).all()

@@ -17,6 +17,7 @@ from engine.spaces import Factor, Options
 from engine.spaces.parallel import Task, configured, search_all, workers_for
 from engine.spaces.search import Search
 from tests import shapes
+from tests.waiting import CEILING, until
 
 BUDGET = Budget(pcost=1.0)
 
@@ -145,7 +146,7 @@ def test_a_cancel_ends_the_searches_and_the_pool_lives_on(backend):
         # the listener ends when the last search has ended: none goes on, and none that waited was begun
         for thread in threading.enumerate():
             if getattr(thread, "_target", None) is parallel._listen:
-                thread.join(60)
+                thread.join(CEILING)
                 assert not thread.is_alive()
         serial = plan(workload(), BUDGET, workers=1, cache=False).to_json()
         assert plan(workload(), BUDGET, cache=False).to_json() == serial
@@ -176,14 +177,11 @@ def test_searches_end_with_the_process_that_asked(tmp_path):
     assert process.stdout.readline() == b"ready\n"
     family: list[psutil.Process] = []
     while sum(child.cpu_times().user > 3.0 for child in family) < 2:  # both workers search
-        time.sleep(0.2)
+        time.sleep(0.05)
         family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 60
-    while any(map(_lives, family)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not any(map(_lives, family))
+    until(lambda: not any(map(_lives, family)), words=family)
 
 
 def _lives(process):
@@ -204,7 +202,7 @@ def test_a_process_that_planned_side_by_side_comes_to_its_end():
     child = context.Process(target=_plan_in_a_child, args=(sender,))
     child.start()
     assert receiver.recv() > 0
-    child.join(120)
+    child.join(CEILING)
     assert child.exitcode == 0
 
 

@@ -113,11 +113,11 @@ class Lattice:
         return self._along(v, forward=True) if self.full else np.asarray(self.matrix @ v)
 
     def transposed(self, by_precision: Array) -> Array:
-        """Return the derivative by v of what has this derivative by f."""
+        """Return the derivative by v of what has this derivative by f. Shape (sets,), as given."""
         return self._along(by_precision, forward=False) if self.full else np.asarray(self.matrix.T @ by_precision)
 
     def inverse(self, f: Array) -> Array:
-        """Return v with precision(v) = f; it may be negative."""
+        """Return v with precision(v) = f; it may be negative. Shape (sets,), as given."""
         if not self.full:
             return np.asarray(scipy.sparse.linalg.spsolve(self.matrix.tocsc(), f))
         return self._along(f, forward=True, sign=-1.0)
@@ -130,7 +130,7 @@ class Lattice:
             out, inn = (np.take(table, side, axis=axis) for side in (0, 1))
             pair = (out + sign * inn / n, inn) if forward else (out, inn + sign * out / n)
             table = np.stack(pair, axis=axis)
-        return table.ravel()[self.position]
+        return np.asarray(table.ravel()[self.position])
 
 
 def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
@@ -162,6 +162,8 @@ def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
 def closed_form(lattice: Lattice, traces: Array) -> Array | None:
     """Return the optimal v for Gaussian noise, sum 1, or None where it would be negative.
 
+    Traces and result have shape (sets,).
+
     Guarantee: if it is given, its squared error is `marginal_svd_bound`.  Source: HDMM, theorem 13.
     """
     v = _formula(lattice, traces)
@@ -186,6 +188,7 @@ def _counts(lattice: Lattice) -> tuple[Array, Array]:
 def marginal_svd_bound(lattice: Lattice, traces: Array) -> float:
     """Return the SVD bound of the marginal approximation of a workload, in counts^2 at pcost 1.
 
+    ``traces`` has shape (sets,).
     For a workload of marginals it bounds every matrix mechanism, otherwise every marginal strategy.  An eigenvalue has
     the multiplicity product of n - 1 over its space.
     Source: HDMM, theorem 12.
@@ -289,7 +292,7 @@ def _trimmed(lattice: Lattice, traces: Array, v: Array, noise: str) -> Array:
     """Return v without negligible shares at sensitivity 1, unless the error would grow."""
 
     def at_one(values: Array) -> Array:
-        return values / (values.sum() if noise == "gaussian" else np.sqrt(values).sum() ** 2)
+        return np.asarray(values / (values.sum() if noise == "gaussian" else np.sqrt(values).sum() ** 2))
 
     def error(values: Array) -> float:
         f = lattice.precision(values)[traces > 0]

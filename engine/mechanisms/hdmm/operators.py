@@ -110,6 +110,7 @@ class OperatorChoice:
 def budget_shares(errors: Sequence[float], noise: str) -> tuple[Array, float]:
     """Return the best shares of the budget for components of these squared errors, and the error that results.
 
+    Shares have shape (components,).
     Gaussian: pcost proportional to sqrt(E), (sum sqrt E)^2.  Laplace: epsilon proportional to E^(1/3), (sum E^(1/3))^3.
     Guarantee: no shares do better.  Source: HDMM, definition 19.
 

@@ -77,6 +77,8 @@ def p_identity_rows(theta: Array) -> Array:
 def default_p(gram: Array) -> int:
     """Return how many rows to add: 1 where identity and total are all that is asked, else n / 16 and at least 8.
 
+    ``gram`` has shape (cells, cells).
+
     Source: HDMM, section 9, which takes n / 16 throughout; small attributes gain from a few more.
 
     >>> default_p(np.eye(5) + 1.0), default_p(np.diag(np.arange(256.0)))

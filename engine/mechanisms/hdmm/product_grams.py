@@ -63,7 +63,10 @@ class ProductGrams:
         return (grams, self.choice.tobytes(), (self.weights / self.weights.max()).tobytes())
 
     def costs(self, covariances: Sequence[Array]) -> list[Array]:
-        """Return tr(covariance G_k) for every Gram of every unit: its squared error under a strategy, counts^2."""
+        """Return tr(covariance G_k) for every Gram of every unit: its squared error under a strategy, counts^2.
+
+        Covariances have shape (cells of the unit,) * 2, results (Grams of the unit,).
+        """
         return [
             np.array([float(np.sum(c * g.matrix)) for g in unit])
             for c, unit in zip(covariances, self.grams, strict=True)

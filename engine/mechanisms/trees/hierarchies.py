@@ -35,6 +35,8 @@ DISCOUNTS = (1.0, 0.5**0.5, 0.5)
 def sensitivity(rows: Array, noise: Noise) -> float:
     """Return the largest column norm: L1 for Laplace noise, Euclidean for Gaussian noise.
 
+    ``rows`` has shape (rows, cells).
+
     >>> sensitivity(hierarchy(4), "laplace")
     3.0
     """
@@ -44,7 +46,7 @@ def sensitivity(rows: Array, noise: Noise) -> float:
 
 
 def error(rows: Array, gram: Array, noise: Noise) -> float:
-    """Return sensitivity^2 tr(G (A^T A)^-1), in counts^2.
+    """Return sensitivity^2 tr(G (A^T A)^-1), in counts^2. ``rows`` has shape (rows, cells), ``gram`` (cells, cells).
 
     Source: Li and Miklau, proposition 2.4.
 
@@ -69,6 +71,7 @@ def identity(n: int) -> Array:
 def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
     """Return a tree of intervals that ends in single cells; parts of a node differ in size by at most one cell.
 
+    Shape (nodes, n).
     Columns have between floor and ceil of log_branching(n) levels, one more with the root.  Without the root the total
     of all cells is not measured on its own.
 
@@ -110,7 +113,7 @@ def branching_factor(n: int, noise: Noise = "laplace") -> int:
         height = 1
         while b**height < n:  # exact, where a logarithm would round
             height += 1
-        return ((b - 1) * height - 2 * (b + 1) / 3) * height**power
+        return float(((b - 1) * height - 2 * (b + 1) / 3) * height**power)
 
     return min(range(2, max(n, 2) + 1), key=variance)
 
@@ -173,6 +176,7 @@ def greedy_hierarchy(
 ) -> Array:
     """Return a binary tree whose nodes are weighted for the workload, bottom up; every column has norm 1.
 
+    ``gram`` has shape (cells, cells), the result (nodes, cells).
     A node takes a share of the budget of its cells, the tree below it the rest; the share minimises the error of the
     workload on these cells.  What deeper nodes do for queries across their halves is discounted by ``discount`` to the
     power of the depth.  ``squared`` puts G^2 in place of G when shares are chosen.  The published numbers have squared

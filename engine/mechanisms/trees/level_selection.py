@@ -83,6 +83,7 @@ class SelectedLevels:
 def svd_bound(gram: Array) -> float:
     """Return the error at privacy cost 1 that no matrix mechanism with Gaussian noise beats, in counts^2.
 
+    ``gram`` has shape (cells, cells).
     Cells that every query treats alike count once, which only raises the bound.
 
     Source: corollary 3.1.
@@ -98,6 +99,7 @@ def svd_bound(gram: Array) -> float:
 def merge_cells(gram: Array) -> tuple[Index, Array]:
     """Return (label of the bucket of every cell, Gram on the buckets): cells that every query treats alike.
 
+    Shapes (cells,) and (buckets, buckets).
     A strategy on the buckets, each measured as the sum of its cells, answers the workload with the same error.
 
     >>> merge_cells(np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 2]]))[0]
@@ -161,6 +163,7 @@ class Separation:
 def separated(grams: Sequence[Array], options: LevelOptions | None = None) -> Separation:
     """Return one strategy per axis for queries that each ask about one axis only, and the shares of the budget.
 
+    Grams have shape (n_i, n_i).
     One-way tables share nothing but the total, so with the total measured each axis is a problem of its own.  Least
     squares then adds to every axis what the others say about the total.  The shares minimise the exact error.
 
@@ -199,6 +202,7 @@ def separated(grams: Sequence[Array], options: LevelOptions | None = None) -> Se
 def generalised(gram: Array, groups: int | None = None, options: LevelOptions | None = None) -> SelectedLevels:
     """Return a strategy for one axis from a search on ``groups`` merged runs of cells, then one inside every run.
 
+    ``gram`` has shape (cells, cells).
     Much cheaper than the full search, and modestly less accurate.  The cube root of the number of cells when
     ``groups`` is left out, as the paper advises.
 

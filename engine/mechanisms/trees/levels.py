@@ -90,6 +90,7 @@ def search(
 ) -> tuple[Found, str]:
     """Add levels to the boxes found so far; return those of the smallest error and how the search ended.
 
+    ``gram`` has shape (cells, cells).
     R and M are computed anew from the ``gram`` now and then when it is given, which keeps rounding small.
     """
     cells = sum(math.prod(part.sizes) for part in parts)
@@ -133,11 +134,11 @@ class Level:
 
     @functools.cached_property
     def B(self) -> Array:  # noqa: N802
-        return scipy.linalg.cho_solve(self.S, self.Z)
+        return np.asarray(scipy.linalg.cho_solve(self.S, self.Z))
 
     @functools.cached_property
     def D(self) -> Array:  # noqa: N802
-        return self.Y - 0.5 * self.T @ self.B
+        return np.asarray(self.Y - 0.5 * self.T @ self.B)
 
     def splits(self, R: Array, M: Array) -> tuple[Array, Boxes]:
         """Return the gain of the best split of every box, and its two halves, shape (boxes, 2, 2, axes)."""

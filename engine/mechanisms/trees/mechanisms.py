@@ -40,7 +40,10 @@ class PerAttribute(ExplicitMechanism):
 
     @abstractmethod
     def strategy(self, n: int, gram: Array, law: str) -> Strategy:
-        """Return the strategy of a numeric attribute with n cells; ``gram`` is what is asked of it alone."""
+        """Return the strategy of a numeric attribute with n cells; ``gram`` is what is asked of it alone.
+
+        Its shape is (n, n).
+        """
 
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         attributes = asked_attributes(workload)

@@ -76,6 +76,7 @@ def utc_now() -> str:
 def create_file(path: Path) -> None:
     """Make a new file with its rules and first row, refusing to touch any file that is there."""
     try:
+        # O_EXCL: of two programs that create at once one is refused, and no file is ever emptied
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         raise LedgerError(f"{path} is there already; open it with Ledger(path), or choose another name.") from None
@@ -104,13 +105,16 @@ def transaction(path: Path, *, write: bool, wait: float, new: bool = False) -> I
             "was moved or backed up. Only for records never released before, make one with Ledger.create(path)."
         )
     try:
+        # mode=rw never creates: a ledger that is missing must not come back empty
         uri = f"{path.as_uri()}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True, timeout=wait, isolation_level=None)) as connection:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1 << 20)
+            # EXTRA syncs the folder too, so that a row granted before a power cut is there after it
             for setting in ("trusted_schema=OFF", "cell_size_check=ON", "synchronous=EXTRA", "fullfsync=ON"):
                 connection.execute(f"PRAGMA {setting}")
             if connection.execute("PRAGMA journal_mode=DELETE").fetchone() != ("delete",):
                 raise LedgerError(f"The ledger {path} cannot keep a rollback journal; was its journal mode changed?")
+            # the write lock comes before the reading: no two programs may see the same budget left and both spend it
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             if not new:
                 _check_form(connection, path)
@@ -118,6 +122,7 @@ def transaction(path: Path, *, write: bool, wait: float, new: bool = False) -> I
             connection.execute("COMMIT")
     except sqlite3.Error as error:
         raise LedgerError(f"{_reason(path, error)} Nothing was granted by this call.") from error
+    # an open file can be replaced under its name: the row then went to a file that nobody will read again
     if write and _place(path) != before:
         raise LedgerError(f"The ledger {path} was deleted or replaced during a write; draw nothing, and restore it.")
 
@@ -125,6 +130,7 @@ def transaction(path: Path, *, write: bool, wait: float, new: bool = False) -> I
 def append(connection: sqlite3.Connection, head: Row | None, **content: Any) -> Row:
     """Add one row after `head` and return it; a clock that went back gets a row of its own before it."""
     previous, seq, now = (head.hash, head.seq + 1, utc_now()) if head else (_NO_HASH, 1, utc_now())
+    # a clock set back is told in a row, not refused: refusing would stop releases, hiding it would blur the order
     if head and now < head.utc and content["kind"] != "clock":
         note = f"the clock reads earlier than in row {head.seq}; rows are ordered by number, not by time"
         return append(connection, append(connection, head, kind="clock", note=note), **content)
@@ -160,7 +166,9 @@ def chain_problems(connection: sqlite3.Connection, rows: list[Row]) -> list[str]
             break
         if row.hash != row.sealed(previous):
             problems.append(f"row {position} was edited, or rows before it were removed")
+        # go on from the hash as it stands, so that one edit is one problem and not one for every later row
         previous = str(row.hash)
+    # AUTOINCREMENT keeps its own count, which a cut tail leaves behind
     counter = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'rows'").fetchone()
     if not rows or rows[0].kind != "ledger":
         problems.append("the first row, which names the ledger, is missing")

@@ -74,6 +74,7 @@ class Ledger:
     def create(cls, path: str | os.PathLike[str], *, wait: float = 30.0) -> Ledger:
         """Make a new ledger; raises LedgerError if a file, or the results of an earlier ledger, are there."""
         place = Path(path).resolve()
+        # results or a journal without their ledger: it was moved or lost, and a new one would grant its budget again
         for trace in (results_folder(place), place.with_name(place.name + "-journal")):
             if trace.exists() and not place.exists():
                 raise LedgerError(f"{trace} shows that a ledger was at {place}; put it back, or choose another name.")
@@ -157,6 +158,7 @@ class Ledger:
                         "what was drawn under a key never changes: use a new attempt."
                     )
                 return Receipt.of(known, fresh=False)
+            # decimal numbers, exactly: sums of doubles could round a spend past the total
             if exact(cost) > book.left(name):
                 raise BudgetExceeded(
                     f"Dataset {name!r} has pcost {status.left!r} left of {status.total!r}; {cost} was asked for. "
@@ -188,6 +190,7 @@ class Ledger:
                 raise LedgerError(f"The receipt of key {key!r} is from another ledger; save it there.")
             if known and (known.sha256, known.size) != (new.sha256, new.size):
                 raise LedgerError(f"Key {key!r} has another saved result already; results never change.")
+            # the file first, then its row: a crash in between leaves a file that saving again replaces by the same
             new.publish(result_file(self.path, key))
             if not known:
                 add(kind="saved", dataset=spent.dataset, key=key, sha256=new.sha256, size=new.size)

@@ -62,12 +62,14 @@ def draft(ledger: Path, key: str, content: Content) -> Iterator[Draft]:
         if folder.stat().st_mode & 0o077:  # made by an earlier version, for everybody to read
             folder.chmod(0o700)
         sync_folder(folder.parent)
+        # in the same folder, because only within one file system is a new name given at once
         handle, partial = tempfile.mkstemp(dir=folder, suffix=".part")
         with open(handle, "wb") as file:
             if callable(content):
                 content(file)
             else:
                 file.write(content)
+            # on the disk before it gets its name: after a power cut a result is whole or not there
             file.flush()
             os.fsync(file.fileno())
         yield Draft(path=Path(partial), sha256=_digest(Path(partial)), size=os.path.getsize(partial))

@@ -7,7 +7,7 @@ import gzip
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -63,7 +63,7 @@ class _CsvFile:
     def __exit__(self, *_: object) -> None:
         self.raw.close()
 
-    def _opened(self) -> tuple[BinaryIO, Any]:
+    def _opened(self) -> tuple[BinaryIO, BinaryIO | gzip.GzipFile]:
         raw = self.path.open("rb")
         return raw, gzip.GzipFile(fileobj=raw) if self.path.suffix.lower() == ".gz" else raw
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -108,7 +108,7 @@ class Encoder:
         if pa.types.is_dictionary(kind):
             table = np.append(self.array(values.dictionary), self.dtype(self.missing))
             positions = pc.fill_null(values.indices.cast(pa.int64()), len(table) - 1)
-            return table[positions.to_numpy()]
+            return np.asarray(table[positions.to_numpy()])
         if kind == pa.string_view():
             values, kind = values.cast(pa.large_string()), pa.large_string()
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -158,13 +158,13 @@ class Encoder:
         except pa.ArrowException:
             return self.objects(values.to_pylist())
         table = np.append(self.objects(found.dictionary.to_pylist()), self.dtype(self.missing))
-        return table[pc.fill_null(found.indices.cast(pa.int64()), len(table) - 1).to_numpy()]
+        return np.asarray(table[pc.fill_null(found.indices.cast(pa.int64()), len(table) - 1).to_numpy()])
 
     def _labels_of(self, values: pa.Array) -> np.ndarray:
         found = pc.index_in(values, value_set=self._label_array.cast(values.type))
         if found.null_count == 0:
-            return found.to_numpy().astype(self.dtype)
-        codes = pc.fill_null(found, self._outside).to_numpy().astype(self.dtype)
+            return np.array(found.to_numpy(), self.dtype)
+        codes = np.array(pc.fill_null(found, self._outside).to_numpy(), self.dtype)
         empty = pc.fill_null(pc.equal(pc.binary_length(values), 0), True)
         codes[empty.to_numpy(zero_copy_only=False)] = self.missing
         return codes
@@ -177,7 +177,7 @@ class Encoder:
             return self._by_distinct(values.cast(pa.large_binary()))
         return self._with_nulls(numbers, self._floats)
 
-    def _with_nulls(self, values: pa.Array, encode: Any) -> np.ndarray:
+    def _with_nulls(self, values: pa.Array, encode: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         if values.null_count == 0:
             return encode(values.to_numpy(zero_copy_only=False))
         codes = encode(pc.fill_null(values, 0).to_numpy(zero_copy_only=False))
@@ -222,7 +222,7 @@ def is_scalar(kind: pa.DataType) -> bool:
     types = pa.types
     numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)
     text = types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
-    return numeric or text or types.is_fixed_size_binary(kind) or kind == pa.binary_view()
+    return bool(numeric or text or types.is_fixed_size_binary(kind) or kind == pa.binary_view())
 
 
 def _text(value: Any) -> str:

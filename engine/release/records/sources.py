@@ -137,14 +137,15 @@ def _parquet(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
 def _width(kind: pa.DataType) -> int:
     """Bytes that a value takes in memory, about."""
     try:
-        return max(1, kind.bit_width // 8)
+        return max(1, int(kind.bit_width) // 8)
     except ValueError:
         return _VALUE_BYTES
 
 
 def _is_text(kind: pa.DataType) -> bool:
     types = pa.types
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+    whole = types.is_string(kind) or types.is_large_string(kind)
+    return bool(whole or types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _check_size(size: int) -> None:

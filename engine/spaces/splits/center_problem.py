@@ -177,7 +177,7 @@ class CenterProblem:
         return self._rows[part.key]
 
     def evaluate(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, Array]]:
-        """Return S and its derivative by N^T pi for every tuned role."""
+        """Return S and its derivative by N^T pi for every tuned role. Centers have shape (n,), derivatives (n - 1,)."""
         state = _State(problem=self, centers=centers)
         total = 0.0
         for kind in self.kinds:
@@ -185,7 +185,10 @@ class CenterProblem:
         return total, state.finish()
 
     def dual(self, key: Any, factor: Factor, centers: Sequence[Array | None]) -> tuple[float, Array, list[Array]]:
-        """Solve one Gram, starting from the weights of the last time, and return value and derivatives."""
+        """Solve one Gram, starting from the weights of the last time, and return value and derivatives.
+
+        Shapes as those of `DualProblem.sensitivities`.
+        """
         with threads_for(factor.rank):
             problem = DualProblem(lift=Lift(factor.sizes, centers), factor=factor)
             start = self._starts.get(key)
@@ -198,13 +201,16 @@ class CenterProblem:
             return problem.sensitivities(mass)
 
     def gram(self, part: Part) -> Array:
-        """Return the Gram of a part on one attribute."""
+        """Return the Gram of a part on one attribute. Shape (n, n)."""
         if part.key not in self._grams:
             self._grams[part.key] = part.family.gram(part.sizes)
         return self._grams[part.key]
 
     def one_scalar(self, role: Role, c: float) -> Array:
-        """Return V^-1 1 / (1^T V^-1 1), V optimal on all cells for G + c mean(G) 1 1^T, G what is asked of the role."""
+        """Return V^-1 1 / (1^T V^-1 1), V optimal on all cells for G + c mean(G) 1 1^T, G what is asked of the role.
+
+        Shape (n,).
+        """
         n = self.sizes[role]
         gram = np.zeros((n, n))
         for piece in self.pieces:

@@ -35,7 +35,7 @@ SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 
 def tuned_centers(workload: Workload, watch: Watch, start: Mapping[str, Array] | None = None) -> dict[str, Array]:
-    """Return centers, by attribute, that lower S; attributes that keep uniform centers are absent.
+    """Return centers, by attribute, that lower S; attributes that keep uniform centers are absent. Shapes (n_i,).
 
     ``start`` holds centers of a similar workload; the search goes on from them when they are better than uniform ones.
 
@@ -62,7 +62,7 @@ def tuned_centers(workload: Workload, watch: Watch, start: Mapping[str, Array] |
 
 
 def polish(problem: CenterProblem, start: Mapping[Role, Array], value: float) -> dict[Role, Array]:
-    """Return centers that L-BFGS reaches from ``start``, or the start when they are no better."""
+    """Return centers that L-BFGS reaches from ``start``, or the start when they are no better. Shapes (n,)."""
     problem.options = POLISH
     lengths = [problem.sizes[r] - 1 for r in problem.tuned]
     cuts = np.cumsum([0, *lengths])

@@ -160,7 +160,10 @@ class ComplementProblem:
         self.length = sum(math.prod(shape) for _, shape in self.shapes)
 
     def parameters(self, x: Array) -> dict[Any, Array]:
-        """Return named parameters from one vector, Z_j of symmetric pairs filled in."""
+        """Return named parameters from one vector, Z_j of symmetric pairs filled in.
+
+        ``x`` has shape (length,); the shapes of parameters are those of `shapes`.
+        """
         out, at = {}, 0
         for name, shape in self.shapes:
             out[name] = x[at : at + math.prod(shape)].reshape(shape)
@@ -172,7 +175,10 @@ class ComplementProblem:
         return out
 
     def vector(self, gradient: Mapping[Any, Array]) -> Array:
-        """Return one vector from derivatives by named parameters; the reverse of `parameters`, transposed."""
+        """Return one vector from derivatives by named parameters; the reverse of `parameters`, transposed.
+
+        Shape (length,).
+        """
         pieces = []
         for name, _ in self.shapes:
             value = gradient[name]
@@ -188,7 +194,7 @@ class ComplementProblem:
         return np.concatenate(pieces)
 
     def evaluate(self, x: Array) -> tuple[float, Array]:
-        """Return S and its gradient."""
+        """Return S and its gradient. ``x`` and gradient have shape (length,)."""
         at = self.parameters(x)
         gradient = {name: np.zeros_like(value) for name, value in at.items()}
         passed = {
@@ -272,6 +278,7 @@ def tuned_complements(
 ) -> tuple[dict[str, Array], dict[Pair, Complement], Array]:
     """Return centers by attribute and complements by pair, in schema order, that lower S, and the parameters.
 
+    Centers have shape (n_i,), parameters (length,).
     ``start`` returns parameters of a similar workload to go on from, for their number, or None.
 
     Guarantee: S at the result is at most S of the published split, up to the gap of the inner solver.
@@ -311,7 +318,10 @@ def _descend(problem: ComplementProblem, x: Array, options: Options, done: int, 
 
 
 def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], dict[Pair, Complement]]:
-    """Return centers, and complements relative to the product of those centers."""
+    """Return centers, and complements relative to the product of those centers.
+
+    ``x`` has shape (length,), centers (n_i,).
+    """
     at = problem.parameters(x)
     zeta = {name: at["zeta", s] for name, s in problem.single_kind.items()}
     sizes = {name: problem.workload.schema[name].size for name in zeta}

@@ -46,6 +46,8 @@ def unite(
 ) -> Decomposition:
     """Return the decomposition with one subworkload, on the table of all its attributes, in place of every union.
 
+    Centers have shape (n_i,).
+
     Guarantee: the Gram of a union holds the products of all its pieces, those of different spaces included.
 
     Raises
@@ -96,7 +98,10 @@ def union_factor(
     centers: Mapping[str, Array],
     complements: Mapping[Space, Complement],
 ) -> Factor:
-    """Return the Gram of some spaces on one table, in their class coordinates one space after the other."""
+    """Return the Gram of some spaces on one table, in their class coordinates one space after the other.
+
+    Centers have shape (n_i,).
+    """
     sizes = workload.schema.sizes(attributes)
     kept = positions(sizes, spaces)
     stacks: dict[Axes, list[Array]] = {}
@@ -124,7 +129,10 @@ def group_rows(
     centers: Mapping[str, Array],
     complements: Mapping[Space, Complement],
 ) -> tuple[Axes, Array]:
-    """Return the axes of ``attributes`` that a group has, and rows with the Gram of its pieces on their table."""
+    """Return the axes of ``attributes`` that a group has, and rows with the Gram of its pieces on their table.
+
+    Shape (rows, cells of these axes).
+    """
     order = {name: i for i, name in enumerate(workload.schema.names)}
     parts: Sequence[Part] = group.parts
     names = tuple(sorted(group.attributes, key=order.__getitem__))
@@ -149,7 +157,10 @@ def group_rows(
 
 
 def part_rows(part: Part, weights: Array | None = None) -> Array:
-    """Return rows on the cells of a part with the same Gram as its queries; as few as there are cells or queries."""
+    """Return rows on the cells of a part with the same Gram as its queries; as few as there are cells or queries.
+
+    Shape (rows, cells).
+    """
     if len(part.sizes) == 1 and part.count > part.sizes[0]:
         eigenvalues, U = scipy.linalg.eigh(part.family.gram(part.sizes, weights), check_finite=False)
         return np.asarray((U * np.sqrt(np.maximum(eigenvalues, 0.0))).T)

@@ -177,7 +177,7 @@ def _inside(a: Attribute, sign: str, constant: str | int | float, whole: Collect
         raise WorkloadError(f"'{a.name}' is a number, but {shown(constant)} is a text. Write a number without quotes.")
     if a.edges is None:
         compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-        return (compare | {"=": operator.eq, "<>": operator.ne})[sign](np.arange(a.size), constant)
+        return np.asarray((compare | {"=": operator.eq, "<>": operator.ne})[sign](np.arange(a.size), constant))
     yes, cut = _binned(a, sign, float(constant), a.name in whole)
     if len(cut):
         helps = a.name not in whole and not len(_binned(a, sign, float(constant), True)[1])

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlglot import Dialect, exp
+from sqlglot import Dialect, Token, TokenType, exp
 from sqlglot.errors import SqlglotError
-from sqlglot.tokens import Token, TokenType
 
 from engine.errors import WorkloadError
 from engine.texts import plain

@@ -75,14 +75,15 @@ def choose(studio: Studio) -> Chosen | None:
 
 def _templates(kind: str, studio: Studio) -> tuple[Mapping[str, Workload], Script]:
     if kind == WAYS:
-        most = min(3, len(studio.schema))
+        schema = studio.asked.schema
+        most = min(3, len(schema))
         options = list(range(1, most + 1))
         ways = st.multiselect(
             "Attributes a table", options, default=options[:2], key=f"coarse_ways_{most}", persist_state="session"
         )
-        return choice.by_ways(studio.schema, ways), coarse_code.by_ways(studio, sorted(ways))
+        return choice.by_ways(schema, ways), coarse_code.by_ways(studio, sorted(ways))
     if kind == COARSER:
-        return choice.against_coarser(studio.workload), coarse_code.against_coarser(studio)
+        return choice.against_coarser(studio.asked), coarse_code.against_coarser(studio)
     st.caption(
         "Men and women of all ages together, or in 4, 9 or 23 bins of age, as for small groups of people in a census. "
         "The paper behind it asks for half of the cells above a ratio of 20."
@@ -173,22 +174,23 @@ def split(chosen: Chosen) -> tuple[CommonPlan, Script] | None:
 
 def shared(common: CommonPlan) -> None:
     """What the options share and what it saves; of a chain, every choice."""
-    choice, number = common, 0
-    while choice is not None:
-        if common.following is not None:
-            st.markdown(f"**{plain(f'Choice {number + 1}: {choice.names[0]}, or {choice.names[1]}?')}**")
-        show.picture(figures.shares_picture(choice), key=f"coarse_shares_{number}", config={"displayModeBar": False})
-        st.markdown(f"**{plain(figures.saved_text(choice))}**")
+    chain = [common]
+    while (after := chain[-1].following) is not None:
+        chain.append(after)
+    for number, one in enumerate(chain):
+        if len(chain) > 1:
+            st.markdown(f"**{plain(f'Choice {number + 1}: {one.names[0]}, or {one.names[1]}?')}**")
+        show.picture(figures.shares_picture(one), key=f"coarse_shares_{number}", config={"displayModeBar": False})
+        st.markdown(f"**{plain(figures.saved_text(one))}**")
         with st.expander(
             "What is shared, space by space", key=f"coarse_space_{number}_open", on_change="rerun"
         ) as opened:
             if opened.open:
                 show.table(
-                    figures.space_table(choice),
+                    figures.space_table(one),
                     name=f"coarse_spaces_{number}",
                     alt="Cost of every residual space by option, and the part of it that is shared",
                 )
-        choice, number = choice.following, number + 1
 
 
 def settings(common: CommonPlan | None) -> Settings:

@@ -98,9 +98,9 @@ def confirm_look(
     show_kept("coarse_look")
 
 
-def rest(book: Ledger, key: str, found: Steps, status: DatasetStatus, source: Source) -> None:
-    """Confirm and run the last step."""
-    attempt, option = len(found.lost) + 1, found.choice.option
+def rest(book: Ledger, key: str, found: Steps, option: str, status: DatasetStatus, source: Source) -> None:
+    """Confirm and run the last step, what is left of the option that was taken."""
+    attempt = len(found.lost) + 1
     for number in range(1, attempt + 1):
         if running(stored.finish_job(book, key, number)):
             see(stored.finish_job(book, key, number), "The rest")

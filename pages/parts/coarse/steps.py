@@ -101,13 +101,13 @@ def steps(
         _decide(book, key, found, decision, dict(rule.rule))
         return
     if found.finished is None:
-        pay.rest(book, key, found, status, source)
+        pay.rest(book, key, found, found.choice.option, status, source)
         return
     paid = [*before, key]
     if stored.leads_on(found):
         steps(book, found.finished.key, status, source, settings, paid)
         return
-    stored.receipt(book, found, paid)
+    stored.receipt(book, found, found.finished, found.choice.option, paid)
     views.answers(found.finished, key=f"coarse_released_{number}")
 
 
@@ -122,7 +122,7 @@ def _decide(book: Ledger, key: str, found: Steps, decision: Decision, rule: dict
         "Decide",
         options,
         index=options.index(verdict) if verdict in options else 0,
-        format_func=words.get,
+        format_func=words.__getitem__,
         key=f"coarse_decision_{found.look.utc}_{stopped}",
     )
     by, reason = "", ""

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from engine import CommonPlan, figures, stepwise, texts
+from engine import CommonPlan, Measurement, figures, stepwise, texts
 from engine.choice import Steps
 from engine.errors import EngineError
 from engine.release import Ledger
 from pages.parts.coarse.choose import Settings
 from pages.parts.coarse.views import STOP
 from pages.parts.jobs import watch
+from pages.parts.release import dataset_form
 from pages.parts.shell.words import plain, trouble
 
 
@@ -37,7 +38,8 @@ def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
 
 def read(book: Ledger, key: str) -> Steps:
     """The steps of a look, read again only when the ledger has grown."""
-    known, rows = st.session_state.setdefault("coarse_steps", {}), len(book.rows())
+    known: dict[tuple[str, str], tuple[int, Steps]] = st.session_state.setdefault("coarse_steps", {})
+    rows = len(book.rows())
     place = (str(book.path), key)
     if place not in known or known[place][0] != rows:
         known[place] = (rows, stepwise.resume(book, key))
@@ -55,25 +57,26 @@ def stored(book: Ledger, key: str) -> Steps | None:
 
 def state_text(book: Ledger, key: str) -> str:
     """A look in one line for the list, by where its last step stands."""
-    receipt = book.find(key)
+    utc = dataset_form.spent(book, key).utc
     try:
         found = read(book, key)
         names = " or ".join(name for name, _ in found.common.analyses)
         while found.finished is not None and leads_on(found):
             found = read(book, found.finished.key)
     except EngineError:
-        return f"{receipt.utc}: lost, or still at work"
+        return f"{utc}: lost, or still at work"
     if found.choice is None:
-        return f"{receipt.utc}: {names}; waits for a decision"
+        return f"{utc}: {names}; waits for a decision"
     if found.choice.option == STOP:
-        return f"{receipt.utc}: {names}; stopped"
+        return f"{utc}: {names}; stopped"
     done = "waits for the rest" if found.finished is None else "finished"
-    return f"{receipt.utc}: {names}; {found.choice.option} was decided, {done}"
+    return f"{utc}: {names}; {found.choice.option} was decided, {done}"
 
 
 def leads_on(found: Steps) -> bool:
     """Whether the option taken is the look of the next choice of a chain."""
-    return found.common.following is not None and found.choice.option == found.common.names[-1]
+    taken = found.choice.option if found.choice is not None else None
+    return found.common.following is not None and taken == found.common.names[-1]
 
 
 def choices(found: Steps) -> None:
@@ -88,7 +91,7 @@ def choices(found: Steps) -> None:
 
 def looked(book: Ledger, key: str) -> None:
     """What the ledger holds about a look, and what happened to the rows, for the curator only."""
-    receipt = book.find(key)
+    receipt = dataset_form.spent(book, key)
     st.success(
         plain(
             f"Looked at {receipt.dataset} at {receipt.utc}: {texts.cost(receipt.pcost)} pcost, ledger row "
@@ -117,15 +120,13 @@ def settled(book: Ledger, key: str, settings: Settings) -> Settings:
     return Settings(share=text["share"], snr=text["snr"], sigmas=text["sigmas"], primary=primary)
 
 
-def receipt(book: Ledger, found: Steps, paid: Sequence[str]) -> None:
-    """What all steps spent, to the last digit."""
-    last = found.finished.key
-    keys = [*paid, *([last] if last not in paid else [])]
-    spent = [book.find(key).pcost for key in keys]
-    option = found.choice.option
+def receipt(book: Ledger, found: Steps, last: Measurement, option: str, paid: Sequence[str]) -> None:
+    """What all steps spent, to the last digit: `paid` are the keys before that of the last measurement."""
+    keys = [*paid, *([last.key] if last.key not in paid else [])]
+    spent = [dataset_form.spent(book, key).pcost for key in keys]
     st.success(
         plain(
-            f"Finished with '{option}' for {found.look.dataset} at {found.finished.utc}. "
+            f"Finished with '{option}' for {found.look.dataset} at {last.utc}. "
             f"{figures.receipt_text(spent, found.common, option)}"
         ),
         icon="✅",

@@ -11,6 +11,7 @@ import streamlit as st
 
 from engine import Plan, load_plan
 from engine.insight import Comparison, expected, label_of, variants
+from engine.texts import Frame
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import show
@@ -50,8 +51,8 @@ def _loaded(key: str, _text: str) -> Plan:
 
 
 @st.cache_resource(max_entries=8, show_spinner="Looking at what each mechanism would take")
-def _expected(key: str, _studio: Studio, _choices: list) -> Any:
-    return expected(_studio.workload, _studio.budget, _choices)
+def _expected(key: str, _studio: Studio, _choices: list[tuple[str, Mapping[str, Any]]]) -> Frame:
+    return expected(_studio.asked, _studio.budget, _choices)
 
 
 def present(studio: Studio) -> tuple[str, tuple[str, Mapping[str, Any]]]:
@@ -73,7 +74,7 @@ def begin(key: str, studio: Studio, choices: list[tuple[str, Mapping[str, Any]]]
     st.session_state[LAST] = key
     plain_choices = [(name, dict(options)) for name, options in choices]
     watch.start(
-        key, tasks.compare_all, studio.workload.to_json(), studio.budget.to_dict(), plain_choices, limit, gentle=True
+        key, tasks.compare_all, studio.asked.to_json(), studio.budget.to_dict(), plain_choices, limit, gentle=True
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from engine.insight import variants
 from pages.parts.compare.run import Compared
@@ -23,7 +24,7 @@ def _comparison(studio: Studio, found: Compared | None, lines: Sequence[str], **
     return made.text()
 
 
-def _asked(found: Compared | None) -> list:
+def _asked(found: Compared | None) -> list[tuple[str, Mapping[str, Any]]]:
     """What was compared, nothing when that is every variant."""
     if found is None:
         return []

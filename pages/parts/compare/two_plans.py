@@ -24,8 +24,9 @@ def _loaded(content: bytes) -> Plan:
 def difference(studio: Studio, found: Compared | None) -> str:
     """What differs between two plans, and what that does to every group."""
     file = st.file_uploader("Open another plan file", type=["json"], key="diff_file", max_upload_size=100)
+    content = file.getvalue() if file is not None else None
     compared = found.best if found is not None else []
-    sources = [PRESENT, *([FILE] if file is not None else []), *compared]
+    sources = [PRESENT, *([FILE] if content is not None else []), *compared]
     if len(sources) < 2:
         st.info("Open a plan file, or press Compare above, to have a second plan beside the present one.", icon="⚖️")
         return ""
@@ -34,7 +35,7 @@ def difference(studio: Studio, found: Compared | None) -> str:
     rest = [source for source in sources if source != one]
     other = right.selectbox("Second plan", rest, key=f"diff_second_{FILE in sources}")
     with shown_here():
-        first, second = (_plan(studio, found, file, source) for source in (one, other))
+        first, second = (_plan(studio, found, content, source) for source in (one, other))
         if first is None or second is None:
             return ""
         _shown(first, second)
@@ -42,10 +43,10 @@ def difference(studio: Studio, found: Compared | None) -> str:
     return ""
 
 
-def _plan(studio: Studio, found: Compared | None, file: object, source: str) -> Plan | None:
-    if source == FILE:
-        return _loaded(file.getvalue())
-    return plans.plan_of(studio) if source == PRESENT else found.plan(source)
+def _plan(studio: Studio, found: Compared | None, content: bytes | None, source: str) -> Plan | None:
+    if source == FILE and content is not None:
+        return _loaded(content)
+    return found.plan(source) if found is not None and source != PRESENT else plans.plan_of(studio)
 
 
 def _shown(first: Plan, second: Plan) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import streamlit as st
 
@@ -11,10 +11,10 @@ from engine import figures, insight, texts
 from engine.mechanisms import mechanism_class
 from pages.parts.compare import script
 from pages.parts.compare.run import Compared
-from pages.parts.preview import plan_views
 from pages.parts.shell import show, state
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
+from pages.parts.workload import group_choice
 
 SHOWN = 4  # mechanisms that the distributions begin with
 
@@ -25,15 +25,15 @@ def use(name: str, options: Mapping[str, Any]) -> None:
     state.change(mechanism=name, options=dict(options) | kept, redraw=True)
 
 
-def missing(found: Compared | None, least: int = 1) -> bool:
-    """Say what to do when there are too few plans to look at."""
+def ready(found: Compared | None, least: int = 1) -> TypeGuard[Compared]:
+    """Whether there are enough plans to look at; says what to do when there are too few."""
     if found is not None and len(found.best) >= least:
-        return False
+        return True
     words = "Press Compare above; the results appear here."
     if found is not None:
         words = f"This needs {'two plans' if least > 1 else 'a plan'}; choose other mechanisms or a longer time limit."
     st.info(words, icon="⚖️")
-    return True
+    return False
 
 
 def ranking(studio: Studio, found: Compared | None) -> str:
@@ -47,7 +47,7 @@ def ranking(studio: Studio, found: Compared | None) -> str:
         for label, words in figures.costs(found.found).items():
             _offer(found, label, words)
     else:
-        missing(found)
+        ready(found)
     if found is not None and len(reasons := figures.refused(found.found)):
         st.subheader("Without a result")
         show.table(reasons, name="without_result", alt="Mechanisms without a result, and why")
@@ -71,7 +71,7 @@ def _offer(found: Compared, label: str, words: str) -> None:
 
 def spreads(studio: Studio, found: Compared | None) -> str:
     """Distributions of standard errors of chosen mechanisms on one axis."""
-    if missing(found):
+    if not ready(found):
         return ""
     best = found.best
     first = [*best[:SHOWN], *([found.present] if found.present in best[SHOWN:] else [])]
@@ -87,7 +87,7 @@ def spreads(studio: Studio, found: Compared | None) -> str:
 
 def against(studio: Studio, found: Compared | None) -> str:
     """Where the first of two mechanisms loses, and a map of the ratio of their errors."""
-    if missing(found, least=2):
+    if not ready(found, least=2):
         return ""
     best = found.best
     start = best.index(found.present) if found.present in best else 0
@@ -107,11 +107,11 @@ def against(studio: Studio, found: Compared | None) -> str:
             f"{at_least}{texts.amount(lost.worst)}",
             help="Largest ratio of the two standard errors",
         )
-        how = "Every query was computed." if lost.exact else insight.SAMPLED
+        how = "Every query was counted." if lost.exact else insight.SAMPLED
         st.caption(plain(f"The worst ratio is that of: {lost.query}. {how}"))
         st.subheader("Ratio of standard errors, query by query")
-        number = plan_views.choose_group(plans[one], key="pair_group")
-        drawn = plan_views.choose_slice(plans[one], number, prefix="pair_")
+        number = group_choice.choose_group(plans[one], key="pair_group")
+        drawn = group_choice.choose_slice(plans[one], number, prefix="pair_")
         if drawn is not None:
             show.picture(figures.ratio_picture(plans, number, *drawn), key="ratio")
         st.subheader("Where A loses, group by group")
@@ -121,13 +121,15 @@ def against(studio: Studio, found: Compared | None) -> str:
 
 def strategies(studio: Studio, found: Compared | None) -> str:
     """Strategy rows and Gram matrix of one piece of one plan."""
-    if missing(found):
+    if not ready(found):
         return ""
     left, middle, right = st.columns(3)
     label = left.selectbox("Mechanism", found.best, key="strategy_of")
     plan = found.plan(label)
     names = figures.block_names(plan)
-    key = middle.selectbox("What is measured", list(names), format_func=names.get, key=f"strategy_piece_{label}")
+    key = middle.selectbox(
+        "What is measured", list(names), format_func=names.__getitem__, key=f"strategy_piece_{label}"
+    )
     factors = figures.factor_names(plan, key)
     factor = 0
     if len(factors) > 1:

@@ -24,14 +24,14 @@ MEMORY_LIMIT = 4e9
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _forecast(question: str, _studio: Studio) -> Forecast:
-    return forecast(_studio.workload, _studio.mechanism, **_studio.options)
+    return forecast(_studio.asked, _studio.mechanism, **_studio.options)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _made(request: str, _studio: Studio) -> Plan:
     begun = time.monotonic()
     return plan(
-        _studio.workload,
+        _studio.asked,
         _studio.budget,
         _studio.mechanism,
         **_studio.options,
@@ -101,7 +101,7 @@ def _offer(key: str, studio: Studio, expected: Forecast) -> None:
 
 def _start(key: str, studio: Studio) -> None:
     budget = studio.budget.to_dict()
-    watch.start(key, tasks.make_plan, studio.workload.to_json(), budget, studio.mechanism, dict(studio.options))
+    watch.start(key, tasks.make_plan, studio.asked.to_json(), budget, studio.mechanism, dict(studio.options))
 
 
 def _duration(seconds: float) -> str:

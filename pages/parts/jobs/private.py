@@ -19,7 +19,7 @@ from typing import IO
 try:
     import fcntl
 except ImportError:  # there is no such lock on Windows, where a file that is open cannot be removed anyway
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 PREFIX, LOCK = "dp-workbench-", "lock"
 _HELD: list[IO[str]] = []  # the lock, open until the process ends, however it ends

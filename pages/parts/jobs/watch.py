@@ -10,6 +10,7 @@ import streamlit as st
 
 from pages.parts.jobs import work
 from pages.parts.jobs.status import Status
+from pages.parts.shell import state
 from pages.parts.shell.words import plain, trouble
 
 ROWS = "rows_read"
@@ -33,17 +34,17 @@ def let_go(key: str) -> None:
 
 def mine(key: str) -> None:
     """Note that this session asked for a job that reads records; what happened to the rows is told nobody else."""
-    st.session_state[ROWS] = (key, None)
+    state.only_here()[ROWS] = (key, None)
 
 
 def rows_read(key: str) -> None:
     """Say what happened to the rows that a job of this session read; the job forgets it, and so does the next page."""
-    known = st.session_state.get(ROWS)
+    known = state.only_here().get(ROWS)
     if known is None or known[0] != key:
         return
     found = work.find(key)
     if found is not None and found.done:
-        known = st.session_state[ROWS] = (key, found.result["rows"])
+        known = state.only_here()[ROWS] = (key, found.result["rows"])
         work.forget(key)
     if (rows := known[1]) is not None:
         st.caption(

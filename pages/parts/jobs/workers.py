@@ -18,10 +18,9 @@ from typing import Any
 from engine.errors import EngineError
 
 # fork would copy a server that has threads; a fork server is clean, and has the engine imported before it is needed
-_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-_CONTEXT = multiprocessing.get_context(_METHOD)
-if _METHOD == "forkserver":
-    _CONTEXT.set_forkserver_preload(["pages.parts.jobs.tasks"])
+_FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
+_CONTEXT = multiprocessing.get_context("forkserver") if _FORKSERVER else multiprocessing.get_context("spawn")
+_CONTEXT.set_forkserver_preload(["pages.parts.jobs.tasks"])
 POLITE = 10  # how far workers step back before the pages, which people wait for
 _EVERY = 0.1  # seconds between two progress messages
 
@@ -29,7 +28,7 @@ _EVERY = 0.1  # seconds between two progress messages
 @cache
 def warm() -> None:
     """Start the fork server, once, so that the first job need not wait for imports."""
-    if _METHOD == "forkserver":
+    if _FORKSERVER:
         threading.Thread(target=forkserver.ensure_running, daemon=True).start()
 
 

@@ -1,12 +1,4 @@
-"""The lessons of the Learn page in order; a lesson is one file and one name here."""
+"""The Learn page: what a lesson is, and the lessons themselves.
 
-from pages.parts.lessons import apart, bounds, coarse, noise, smashed, strategies
-
-LESSONS = (
-    smashed.LESSON,
-    apart.LESSON,
-    strategies.LESSON,
-    noise.LESSON,
-    bounds.LESSON,
-    coarse.LESSON,
-)
+To touch: a lesson is one file, with its ``LESSON``, and one name in ``known.LESSONS``.
+"""

@@ -22,7 +22,9 @@ MEANINGS = {
 def picture() -> Shown:
     """Draw all strategies and the bound that the chosen weights prove."""
     one, two, three = st.columns([2, 1, 2])
-    name = one.selectbox("Queries", FAMILIES, format_func=MEANINGS.get, key="bound_family", persist_state="session")
+    name = one.selectbox(
+        "Queries", FAMILIES, format_func=MEANINGS.__getitem__, key="bound_family", persist_state="session"
+    )
     cells = two.select_slider("Cells", SIZES, value=8, key="bound_cells", persist_state="session")
     share = three.select_slider(
         "Weights: equal (0%) to best (100%)",

@@ -89,7 +89,8 @@ def lines(text: str, **imports: str) -> Script:
 
 def answers() -> Mapping[str, Choice]:
     """The last checked answer of every lesson that has one."""
-    return st.session_state.get(ANSWERS, {})
+    found: Mapping[str, Choice] = st.session_state.get(ANSWERS, {})
+    return found
 
 
 def progress(lessons: Sequence[Lesson]) -> None:

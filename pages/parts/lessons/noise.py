@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import Attribute, Budget, Schema, Workload, lessons
+from engine.arrays import Array
 from engine.lessons import INVENTED, meanings, neighbours, outcomes
 from engine.texts import amount
 from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
@@ -16,9 +17,9 @@ DRAWS = 20
 DRAWN = "learn_draws"
 
 
-def drawn(budget: Budget) -> object:
-    """The outcomes on screen; a change of the budget draws new ones."""
-    kept = st.session_state.get(DRAWN)
+def drawn(budget: Budget) -> Array:
+    """The outcomes on screen, shape (draws, cells); a change of the budget draws new ones."""
+    kept: tuple[Budget, Array] | None = st.session_state.get(DRAWN)
     if kept is None or kept[0] != budget:
         kept = st.session_state[DRAWN] = (budget, outcomes(list(INVENTED.values()), budget, DRAWS))
     return kept[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from functools import partial
 
 import streamlit as st
 
@@ -34,7 +35,7 @@ UNIT = "budget_unit"
 LEFT_OPEN = "as asked"
 LABELS = {"centers": "How totals are passed down", "solver": "How strategies are found", "branching": "Parts of a node"}
 # what a value means, where the value itself does not say it
-MEANINGS = {
+MEANINGS: dict[tuple[str, object], str] = {
     ("centers", "uniform"): "evenly, as in the paper",
     ("centers", "tuned"): "tuned to the workload (slower, never less exact)",
     ("solver", "optimal"): "optimal, with a certificate",
@@ -77,7 +78,7 @@ def budget(found: Budget) -> None:
         f"rho **{cost(found.rho)}** {'and' if pure else '='} mu **{cost(found.mu)}** {'and' if pure else '='} epsilon "
         f"**{cost(found.epsilon(DELTA))}** at delta {DELTA:g}"
     )
-    if pure:
+    if found.pure_epsilon is not None:
         right.markdown(
             f"pure epsilon **{cost(found.pure_epsilon)}** (delta 0), which implies pcost **{cost(found.pcost)}**, "
             f"{others}"
@@ -159,7 +160,7 @@ def _options(studio: state.Studio, version: int) -> None:
                 LABELS.get(name, name),
                 values,
                 index=values.index(value),
-                format_func=lambda v, name=name: MEANINGS.get((name, v), str(v)),
+                format_func=partial(_meaning, name),
                 key=key,
                 on_change=use_option,
                 args=(name, key),
@@ -176,7 +177,13 @@ def _options(studio: state.Studio, version: int) -> None:
             )
 
 
-def _by_attribute(studio: state.Studio, name: str, value: Mapping, allowed: tuple, version: int) -> None:
+def _meaning(name: str, value: object) -> str:
+    return MEANINGS.get((name, value), str(value))
+
+
+def _by_attribute(
+    studio: state.Studio, name: str, value: Mapping[str, str], allowed: tuple[str, ...], version: int
+) -> None:
     """One choice for every ordered attribute; the others are never asked in more than one way."""
     ordered = [a.name for a in studio.schema.attributes if a.kind == "numeric"] if studio.schema else []
     if not ordered:

@@ -40,7 +40,7 @@ def spread(plan: Plan) -> None:
         help="A 95% interval reaches about two standard errors to each side.",
     )
     share = three.selectbox(
-        "For how many of the queries", list(SHARES), index=3, format_func=SHARES.get, key="tolerance_share"
+        "For how many of the queries", list(SHARES), index=3, format_func=SHARES.__getitem__, key="tolerance_share"
     )
     error = tolerance if meant == ERROR else insight.error_for(plan, tolerance)
     text = insight.within_text(plan, error)
@@ -52,9 +52,9 @@ def spread(plan: Plan) -> None:
         key="share",
     )
     if budget is not None:
-        reached = texts.amount(insight.error_at(plan, share))
+        reached = texts.amount(insight.tolerance_for(plan, share))
         st.caption(f"With the present budget the standard error is at most {reached} counts for {_share_words(share)}.")
-    show.picture(replace(figures.spread_picture(plan, error), alt=text, note=insight.how_exact(plan)), key="spread")
+    show.picture(replace(figures.spread_picture(plan, error), alt=text), key="spread")
 
 
 def needed(plan: Plan, goal: str, find: Callable[[], Budget], *, key: str) -> Budget | None:
@@ -105,7 +105,7 @@ def one_query(plan: Plan) -> None:
         needed(
             plan,
             f"To know it within ± {texts.amount(wanted)}",
-            lambda: insight.budget_for(plan, variance**0.5, insight.error_for(plan, wanted)),
+            lambda: insight.budget_for_query(plan, query.attributes, query.tensor, insight.error_for(plan, wanted)),
             key="probe",
         )
         show.picture(figures.interval_picture(plan, variance), key="probe_budgets", config={"displayModeBar": False})

@@ -9,10 +9,10 @@ import streamlit as st
 from engine import Plan, figures, insight, texts
 from engine.insight import CHANGES, Change, Changed, Request, breakdown_text, worst_group, worst_query
 from pages.parts.jobs import plans
-from pages.parts.preview import plan_views
 from pages.parts.shell import show, state
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
+from pages.parts.workload import group_choice
 
 MEAN, WORST, CHOSEN = "All its queries, on average", "Its least exact query", "One query by number"
 TRIED = "what_if"  # the change that is tried: its name, the group, the attribute, and the state it was tried on
@@ -21,7 +21,7 @@ TRIED = "what_if"  # the change that is tried: its name, the group, the attribut
 def why(plan: Plan) -> None:
     """Breakdown of a group's variance by residual space, and the changes that could help."""
     with shown_here():
-        number = plan_views.choose_group(plan, key="why_group", start=worst_group(plan))
+        number = group_choice.choose_group(plan, key="why_group", start=worst_group(plan))
         query = _query(plan, number)
         st.markdown(f"**{plain(breakdown_text(plan, number, query))}**")
         show.picture(figures.breakdown_picture(plan, number, query), key="why", config={"displayModeBar": False})
@@ -116,7 +116,7 @@ def _forget() -> None:
 
 
 def _request(studio: Studio) -> Request:
-    return Request(workload=studio.workload, budget=studio.budget, mechanism=studio.mechanism, options=studio.options)
+    return Request(workload=studio.asked, budget=studio.budget, mechanism=studio.mechanism, options=studio.options)
 
 
 def _studio(studio: Studio, changed: Changed) -> Studio:

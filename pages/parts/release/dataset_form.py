@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from engine import Budget
-from engine.errors import EngineError
-from engine.release import DatasetStatus, Ledger
+from engine.errors import EngineError, LedgerError
+from engine.release import DatasetStatus, Ledger, Receipt
 from pages.parts.jobs import private
 from pages.parts.release import folders
 from pages.parts.shell import places
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
+
+if TYPE_CHECKING:
+    from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 DEFAULT_LEDGER = "budget.ledger"
 FIT, DROP = "Refuse the whole table", "Leave these rows out"
@@ -24,7 +28,7 @@ class Source:
     """The records: a path on this machine, or an upload that is written to a file of its own when the work starts."""
 
     path: str = ""
-    upload: object | None = None
+    upload: UploadedFile | None = None
     on_refused: str = "error"
 
     @property
@@ -106,6 +110,14 @@ def _others(here: str) -> None:
 
 def _open(path: str) -> None:
     st.session_state["ledger_path"] = path
+
+
+def spent(book: Ledger, key: str) -> Receipt:
+    """What the ledger holds about a spend that was made; raises LedgerError when it holds none."""
+    found = book.find(key)
+    if found is None:
+        raise LedgerError("The ledger holds no spend of this release. Open the ledger that paid for it.")
+    return found
 
 
 def dataset(book: Ledger) -> DatasetStatus | None:

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -39,7 +40,7 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
     for column, (word, kind) in zip(columns, KINDS.items(), strict=False):
         column.download_button(
             f"All answers as {word}",
-            data=lambda kind=kind: _content(found, kind),
+            data=partial(_content, found, kind),
             file_name=f"{mark(found)}answers.{kind}",
             key=f"{key}_{kind}",
             on_click="ignore",

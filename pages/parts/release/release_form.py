@@ -9,6 +9,7 @@ from engine.errors import EngineError
 from engine.release import DatasetStatus, Ledger, load_measurement, release_key
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.jobs.status import Status
+from pages.parts.release import dataset_form
 from pages.parts.release.dataset_form import Source
 from pages.parts.shell import show
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
@@ -21,7 +22,7 @@ def job_key(book: Ledger, key: str) -> str:
 
 def attempts(book: Ledger, dataset: str, plan: Plan) -> list[str]:
     """Keys of the releases of this plan that were spent for the dataset, in order."""
-    keys = []
+    keys: list[str] = []
     while book.find(key := release_key(dataset=dataset, plan_hash=plan.hash, attempt=len(keys) + 1)) is not None:
         keys.append(key)
     return keys
@@ -96,7 +97,7 @@ def running(book: Ledger, key: str) -> Status | None:
 
 def stored(book: Ledger, key: str) -> Measurement | None:
     """The stored result of a release, read once a session; its message when it was lost."""
-    known = st.session_state.get("released")
+    known: tuple[tuple[str, str], Measurement] | None = st.session_state.get("released")
     if known is not None and known[0] == (str(book.path), key):
         return known[1]
     try:
@@ -111,7 +112,7 @@ def stored(book: Ledger, key: str) -> Measurement | None:
 def receipt(book: Ledger, key: str) -> None:
     """What the ledger holds about a release, and what happened to the rows, for the curator only."""
     with shown_here():
-        found = book.find(key)
+        found = dataset_form.spent(book, key)
         st.success(
             plain(
                 f"Released for {found.dataset} at {found.utc}: {texts.cost(found.pcost)} pcost, ledger row "

@@ -7,15 +7,15 @@ from typing import Any
 
 import streamlit as st
 
+from demo_data.make_synthetic import synthetic
 from engine import Measurement, Plan, Schema, figures, texts
 from engine.insight import with_truth
 from pages.parts.jobs import tasks, watch
-from pages.parts.preview import plan_views
 from pages.parts.release import download_view
 from pages.parts.release.download_view import mark
 from pages.parts.shell import show
 from pages.parts.shell.words import plain, shown_here
-from pages.parts.workload import query_form
+from pages.parts.workload import group_choice, query_form
 
 PAGE = 100  # answers a page
 TOGETHER = {"minus": -1.0, "plus": 1.0}  # how a second query joins the first
@@ -24,7 +24,7 @@ TOGETHER = {"minus": -1.0, "plus": 1.0}  # how a second query joins the first
 @st.cache_resource(max_entries=2, show_spinner=False)
 def simulated(schema: str, rows: int, seed: int) -> Any:
     """Simulated records, made again from their seed; nothing in them comes from a person."""
-    return tasks.synthetic(Schema.from_json(schema), rows, seed)
+    return synthetic(Schema.from_json(schema), rows, seed)
 
 
 def views(
@@ -51,7 +51,7 @@ def browse(found: Measurement, *, key: str, records: Any = None, name: str = "an
     """
     left, right = st.columns([3, 1])
     with left:
-        number = plan_views.choose_group(found.plan, key=f"{key}_group")
+        number = group_choice.choose_group(found.plan, key=f"{key}_group")
     confidence = right.number_input(
         "Confidence",
         0.5,

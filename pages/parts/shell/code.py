@@ -11,9 +11,8 @@ from typing import Any
 
 import demo_data
 from engine import Budget, Schema, Workload
-from engine.workload import Attribute, Family, Group
+from engine.workload import Attribute, Custom, Family, Group, usual_family
 from pages.parts.shell.state import Studio
-from pages.parts.workload.family_form import default_name
 
 MAX_LINES = 40  # longer schemas and workloads are read from the file that the page offers for download
 MAX_TEXT = 4000
@@ -155,7 +154,7 @@ def _attribute(attribute: Attribute) -> str:
 def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], int]:
     """Ways k such that the workload begins with all k-way sets in order, and the number of groups they make."""
     schema = workload.schema
-    usual = {a.name: default_name(a.kind) for a in schema.attributes}
+    usual = {a.name: usual_family(a.kind) for a in schema.attributes}
     for ways in sorted((c for k in (1, 2, 3) for c in combinations((1, 2, 3), k)), key=len, reverse=True):
         groups = sum(comb(len(schema), k) for k in ways) if max(ways) <= len(schema) else 0
         sets = chain.from_iterable(combinations(schema.names, k) for k in ways)
@@ -192,12 +191,11 @@ def _family(family: str | Family) -> str:
         return repr(family)
     found: dict[str, Any] = family.to_dict()
     name = found.pop("name")
-    if name == "custom":
-        predicates = getattr(family, "predicates", None)
-        rows, labels = getattr(family, "matrix", None), getattr(family, "labels", None)
-        found = {"predicates": list(predicates)} if predicates is not None else {"matrix": rows.tolist()}
-        if predicates is None and labels is not None:
-            found["labels"] = list(labels)
+    if isinstance(family, Custom):
+        if family.predicates is not None:
+            found = {"predicates": list(family.predicates)}
+        elif family.matrix is not None:
+            found = {"matrix": family.matrix.tolist()} | ({"labels": list(family.labels)} if family.labels else {})
     if not found:
         return repr(name)
     return f"{type(family).__name__}({', '.join(f'{key}={value!r}' for key, value in found.items())})"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from engine import Budget
 from engine.texts import cost
-from pages.parts.jobs import watch
-from pages.parts.shell import state
+from pages.parts.shell import link, places, state
 from pages.parts.shell.words import plain, summary, trouble
 
 
@@ -42,26 +38,25 @@ def page(title: str) -> PageInfo:
     return next(p for p in PAGES if p.title == title)
 
 
-_DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
+_DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)  # whether the frame is there while a page draws itself
 
 
-@contextmanager
-def drawn() -> Iterator[None]:
-    """Mark that the frame is there while the page draws itself."""
+def start() -> None:
+    """Draw the sidebar and the chosen page."""
+    st.set_page_config(page_title="DP query workbench", page_icon="🔐", layout="wide")
+    pages = [st.Page(p.file, title=p.title, icon=p.icon, default=p is PAGES[0]) for p in PAGES]
+    chosen = st.navigation(pages)
+    state.enter(chosen.title)
+    link.restore()
+    places.restore()
+    link.keep()
     token = _DRAWN.set(True)
     try:
-        yield
+        sidebar()
+        chosen.run()
     finally:
         _DRAWN.reset(token)
-
-
-def enter(title: str) -> None:
-    """Note which page is drawn; what belonged to the page before it alone is forgotten, uploads above all."""
-    if st.session_state.get("page", title) != title:
-        st.session_state.pop(watch.ROWS, None)
-        if (context := get_script_run_ctx()) is not None:
-            context.uploaded_file_mgr.remove_session_files(context.session_id)
-    st.session_state["page"] = title
+    places.keep()
 
 
 def require() -> None:
@@ -71,9 +66,7 @@ def require() -> None:
     the address of a page leads to the bare page.
     """
     if not _DRAWN.get():
-        import app
-
-        app.main()
+        start()
         st.stop()
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import streamlit as st
 
 from engine.figures import Picture
-from engine.texts import csv_text
+from engine.texts import Frame, csv_text
 from pages.parts.shell.words import plain
+
+if TYPE_CHECKING:
+    from streamlit.elements.lib.column_types import ColumnConfig
 
 SHORT = 8  # rows that need no height of their own
 SHARES = ("share", "over the bound", "worse", "better")  # columns that are shares
@@ -26,12 +30,22 @@ def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[
     return result
 
 
-def picture(found: Picture, *, key: str, config: dict | None = None, on_box: Callable[[], None] | None = None) -> None:
+def picture(
+    found: Picture, *, key: str, config: dict[str, Any] | None = None, on_box: Callable[[], None] | None = None
+) -> None:
     """Draw a figure of the engine, its note, and its table with a download; `on_box` hears of a box drawn on it."""
     st.markdown(f"**{plain(found.title)}**")
-    listens = {} if on_box is None else {"on_select": on_box, "selection_mode": "box"}
-    options = {"displaylogo": False} | (config or {})
-    st.plotly_chart(found.figure, key=f"chart_{key}", alt=found.alt, config=options, **listens)
+    draw = partial(
+        st.plotly_chart,
+        found.figure,
+        key=f"chart_{key}",
+        alt=found.alt,
+        config={"displaylogo": False} | (config or {}),
+    )
+    if on_box is None:
+        draw()
+    else:
+        draw(on_select=on_box, selection_mode="box")
     if found.note:
         st.caption(plain(found.note))
     with st.expander("The same as a table", key=f"twin_{key}", on_change="rerun") as twin:
@@ -40,10 +54,15 @@ def picture(found: Picture, *, key: str, config: dict | None = None, on_box: Cal
 
 
 def table(
-    frame: object, *, name: str, alt: str, height: int | str = "auto", whole: Callable[[], Any] | None = None
+    frame: Frame,
+    *,
+    name: str,
+    alt: str,
+    height: int | Literal["auto"] = "auto",
+    whole: Callable[[], Frame] | None = None,
 ) -> None:
     """Draw a table with its CSV download; `whole` makes the table to download when only a part is drawn."""
-    tall = height if len(frame) > SHORT else "auto"
+    tall: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
     st.dataframe(frame, hide_index=True, alt=alt, height=tall, column_config=_columns(frame), placeholder="")
     st.download_button(
         "Download CSV",
@@ -55,11 +74,11 @@ def table(
     )
 
 
-def _columns(frame: object) -> dict:
+def _columns(frame: Frame) -> dict[str, ColumnConfig]:
     """Number formats by meaning: whole numbers with separators, errors in counts with four digits."""
-    formats = {}
+    formats: dict[str, ColumnConfig] = {}
     labels = {"std": "standard error", "low": "interval from", "high": "interval to"}
-    for column, kind in frame.dtypes.items():
+    for column, kind in zip(map(str, frame.columns), frame.dtypes, strict=True):
         if column == "group":
             formats[column] = st.column_config.NumberColumn(width="small")
         elif kind.kind == "f":

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from engine import Budget, Schema, Workload
 from engine.errors import EngineError, PlanError
@@ -35,6 +36,13 @@ class Studio:
     def schema(self) -> Schema | None:
         """The public schema, None before one was chosen."""
         return self.workload.schema if self.workload is not None else None
+
+    @property
+    def asked(self) -> Workload:
+        """The workload where there has to be one; raises PlanError before a schema was chosen."""
+        if self.workload is None:
+            raise PlanError("There is no schema yet. Choose one on the Schema page.")
+        return self.workload
 
     @cached_property
     def question(self) -> str:
@@ -95,7 +103,8 @@ class History:
 
 def history() -> History:
     """The history of this session."""
-    return st.session_state.setdefault(KEY, History())
+    found: History = st.session_state.setdefault(KEY, History())
+    return found
 
 
 def current() -> Studio:
@@ -168,6 +177,21 @@ def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
     note_lost(lost)
 
 
+def enter(page: str) -> None:
+    """Note which page is drawn; what belonged to the page before it alone is forgotten, uploads above all."""
+    if st.session_state.get("page", page) != page:
+        only_here().clear()
+        if (context := get_script_run_ctx()) is not None:
+            context.uploaded_file_mgr.remove_session_files(context.session_id)
+    st.session_state["page"] = page
+
+
+def only_here() -> dict[str, Any]:
+    """What is kept until another page is drawn."""
+    kept: dict[str, Any] = st.session_state.setdefault("only_here", {})
+    return kept
+
+
 def note_lost(reasons: Iterable[str]) -> None:
     """Keep what has to be told about groups that were left out."""
     st.session_state["lost"] = tuple(reasons)
@@ -175,4 +199,5 @@ def note_lost(reasons: Iterable[str]) -> None:
 
 def lost() -> tuple[str, ...]:
     """Reasons why groups were left out by the last change of the schema."""
-    return st.session_state.get("lost", ())
+    found: tuple[str, ...] = st.session_state.get("lost", ())
+    return found

@@ -32,11 +32,6 @@ def choose(label: str, names: Sequence[str], key: str) -> str | Family:
     return FORMS[name](key) if name in FORMS else name
 
 
-def default_name(kind: str) -> str:
-    """The family that an attribute of this kind starts with."""
-    return "marginal" if kind == "categorical" else "prefix"
-
-
 def _width(key: str) -> Family:
     return Width(st.number_input("Width of the window, in cells", min_value=1, value=5, key=f"{key}_width"))
 

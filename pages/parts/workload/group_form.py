@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from engine import Schema, Workload, figures, texts
-from engine.workload import Group
+from engine.workload import Group, usual_family
 from pages.parts.shell import show, state
 from pages.parts.shell.words import count, kept_for, plain, show_kept, shown_here
 from pages.parts.workload import family_form
@@ -31,7 +31,7 @@ class GroupRequest:
 
 def add_groups(groups: tuple[Group, ...]) -> None:
     """Add groups that were made for the present schema."""
-    workload = state.current().workload
+    workload = state.current().asked
     with kept_for("group"):
         state.change(workload=Workload(workload.schema, (*workload.groups, *groups)), redraw=True)
 
@@ -90,7 +90,7 @@ def _way(k: int) -> str:
 
 def _own_family(schema: Schema, name: str) -> Any:
     names = family_form.SINGLE
-    start = names.index(family_form.default_name(schema[name].kind))
+    start = names.index(usual_family(schema[name].kind))
     key = f"own_{name}"
     if key not in st.session_state:
         st.session_state[key] = names[start]

@@ -18,14 +18,14 @@ PICKED = "The groups picked above"
 
 def remove(chosen: Sequence[int]) -> None:
     """Remove the chosen groups."""
-    workload, gone = state.current().workload, set(chosen)
+    workload, gone = state.current().asked, set(chosen)
     kept = tuple(g for i, g in enumerate(workload.groups) if i not in gone)
     state.change(workload=Workload(workload.schema, kept), redraw=True)
 
 
 def weigh(chosen: Sequence[int]) -> None:
     """Give the chosen groups the weight of the form."""
-    workload, some = state.current().workload, set(chosen)
+    workload, some = state.current().asked, set(chosen)
     weight = st.session_state.new_weight
     groups = tuple(replace(g, weight=weight) if i in some else g for i, g in enumerate(workload.groups))
     state.change(workload=Workload(workload.schema, groups), redraw=True)
@@ -43,7 +43,7 @@ def groups(workload: Workload) -> None:
         alt="Groups of the workload",
         whole=lambda: insight.workload_table(workload, found),
     )
-    chosen = st.multiselect(
+    chosen: Sequence[int] = st.multiselect(
         "Groups to change",
         shown,
         format_func=lambda i: (

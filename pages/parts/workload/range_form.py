@@ -78,9 +78,10 @@ def _ends(attribute: Attribute) -> tuple[int, int]:
     if attribute.size <= MAX_LABELS:
         cells, label = range(attribute.size), f"Range of {plain(attribute.name)}"
         # a slider reads its texts as Markdown
-        return st.select_slider(
+        ends: tuple[int, int] = st.select_slider(
             label, cells, value=(first, last), format_func=lambda i: plain(attribute.label(i)), key=key
         )
+        return ends
     most = attribute.size - 1
     low = st.number_input(f"First cell of {plain(attribute.name)}", 0, most, first, key=f"{key}_first")
     high = st.number_input(f"Last cell of {plain(attribute.name)}", 0, most, last, key=f"{key}_last")

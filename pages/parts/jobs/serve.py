@@ -58,7 +58,7 @@ def keep_values_out_of_logs() -> None:
 
 async def _end_sessions() -> None:
     """End sessions whose time is over; by itself, Streamlit looks only when another page is closed."""
-    stored = getattr(getattr(runtime.get_instance(), "_session_mgr", None), "_session_storage", None)
+    stored: Any = getattr(getattr(runtime.get_instance(), "_session_mgr", None), "_session_storage", None)
     while hasattr(stored, "_cache"):
         await asyncio.sleep(EVERY)
         stored._cache.expire()

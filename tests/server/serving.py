@@ -20,7 +20,7 @@ from urllib.error import URLError
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # Python starts this in the server and in every worker: it notes each address that is connected to, asked or sent to
 SINK = """
 import os, sys

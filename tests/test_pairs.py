@@ -1,0 +1,44 @@
+"""Pairwise designs hold every pair, in few rows, for any numbers of values."""
+
+import itertools
+
+import pytest
+
+from tests.pairs import pairwise
+
+
+def unmet(rows, factors):
+    """Pairs of values that stand together in no row."""
+    return [
+        (one, two)
+        for (i, first), (j, second) in itertools.combinations(enumerate(factors), 2)
+        for one, two in itertools.product(first, second)
+        if not any(row[i] == one and row[j] == two for row in rows)
+    ]
+
+
+LENGTHS = [(), (3,), (4, 6), (6, 4), (20, 35, 11), (2, 3, 7), (7, 3, 7), (1, 1, 5), (3, 3, 3, 3), (2, 9, 4, 5, 3)]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_every_pair_stands_in_a_row(lengths):
+    factors = [[f"{'abcde'[i]}{k}" for k in range(n)] for i, n in enumerate(lengths)]
+    rows = pairwise(*factors)
+    assert all(value in values for row in rows for value, values in zip(row, factors, strict=True))
+    assert unmet(rows, factors) == []
+    assert rows == pairwise(*factors)
+    longest = sorted(lengths)[-2:]
+    assert len(rows) <= 2 * max(1, longest[0] * longest[-1] if len(lengths) > 1 else sum(lengths))
+
+
+def test_a_missing_pair_would_be_seen():
+    factors = [["a", "b"], [1, 2], ["x", "y"]]
+    rows = pairwise(*factors)
+    assert len(rows) == 4
+    for left_out in range(len(rows)):
+        assert unmet(rows[:left_out] + rows[left_out + 1 :], factors)
+
+
+def test_a_new_value_is_taken_up_by_itself():
+    before, after = pairwise("ab", "xyz", "12"), pairwise("abc", "xyz", "12")
+    assert {row[0] for row in after} - {row[0] for row in before} == {"c"}
