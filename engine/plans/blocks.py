@@ -140,14 +140,14 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
 
 
 def measures_piece(block: Block, piece: Array) -> bool:
-    """Return whether a piece, in class coordinates, lies in the span of the block's strategy.
-
-    Its shape is (n_1 - 1, ..., n_k - 1).
-    """
-    if all(s.complete for _, s in block.factors):
-        return True
-    inside = apply_factors(block, piece, lambda s: s.span.T)
-    return float(np.sum(inside**2)) >= (1.0 - LEAVING**2) * float(np.sum(piece**2))
+    """Return whether a piece, in class coordinates, lies in the span of the block's strategy."""
+    for axes, strategy in block.factors:
+        if not strategy.complete:
+            rows = np.moveaxis(piece, axes, range(len(axes))).reshape(strategy.dimension, -1)
+            left = rows - strategy.span @ (strategy.span.T @ rows)
+            if np.linalg.norm(left) > LEAVING * np.linalg.norm(piece):
+                return False
+    return True
 
 
 def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:

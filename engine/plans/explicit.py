@@ -22,11 +22,18 @@ import pandas as pd
 from engine.arrays import Array
 from engine.errors import NotAnswerable, PlanError
 from engine.plans.blocks import Block, calibrate
-from engine.plans.explicit_variance import bilinear, explicit_group_variance, matrix_of, presence, summed
+from engine.plans.explicit_variance import (
+    covariance_of,
+    explicit_group_variance,
+    leaves,
+    leaves_table,
+    presence,
+    summed,
+)
 from engine.plans.group_variance import GroupVariance, Summand
 from engine.plans.plan import Plan, Query
 from engine.privacy import Budget
-from engine.spaces import LEAVING, Axes, Space, Strategy
+from engine.spaces import Axes, Space, Strategy
 from engine.workload import Group
 
 SAME = 1e-6  # variances closer than this are equal but for the rounding of noise to the grid
@@ -107,8 +114,7 @@ class ExplicitPlan(Plan):
         for i, (a, left) in enumerate(chosen):
             for j, (b, right) in enumerate(chosen[: i + 1]):
                 if a == b:
-                    block = self.components[a]
-                    out[i, j] = out[j, i] = block.noise**2 * bilinear(block, left, right, "covariance")
+                    out[i, j] = out[j, i] = covariance_of(self.components[a], left, right)
         return out
 
     def essential(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> tuple[Space, Array]:
@@ -133,13 +139,9 @@ class ExplicitPlan(Plan):
         """
         own, best = self.essential(attributes, query_tensor), (math.inf, -1)
         for number, block in enumerate(self.components):
-            if not set(own[0]) <= set(block.attributes):
+            if not set(own[0]) <= set(block.attributes) or leaves(block, *own):
                 continue
-            if not all(s.complete for _, s in block.factors):
-                inside, whole = (bilinear(block, own, own, kind) for kind in ("projector", "identity"))
-                if whole - inside > LEAVING**2 * whole:
-                    continue
-            value = block.noise**2 * bilinear(block, own, own, "covariance")
+            value = covariance_of(block, own, own)
             if value < best[0] * (1.0 - SAME):  # among equals the first one answers
                 best = (value, number)
         if best[1] < 0:
@@ -159,11 +161,13 @@ class ExplicitPlan(Plan):
         self.schema.sizes(tuple(attributes))
         best = (math.inf, -1)
         for number, block in enumerate(self.components):
-            if not set(attributes) <= set(block.attributes):
+            if not set(attributes) <= set(block.attributes) or leaves_table(block, attributes):
                 continue
-            inside, whole = (self._summed_trace(block, attributes, kind) for kind in ("projector", "identity"))
-            total = block.noise**2 * self._summed_trace(block, attributes, "covariance")
-            if whole - inside <= LEAVING**2 * whole and total < best[0] * (1.0 - SAME):
+            total = block.noise**2
+            for axes, strategy in block.factors:
+                kept = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
+                total *= float(np.trace(summed(strategy.covariance, strategy.sizes, kept, kept)))
+            if total < best[0] * (1.0 - SAME):
                 best = (total, number)
         if best[1] < 0:
             raise NotAnswerable(
@@ -171,15 +175,6 @@ class ExplicitPlan(Plan):
                 "queries with answer(), or plan with the marginal on these attributes."
             )
         return best[1]
-
-    @staticmethod
-    def _summed_trace(block: Block, attributes: Sequence[str], kind: str) -> float:
-        """Return the trace of the factors' matrices, summed over the attributes that a table does not have."""
-        out = 1.0
-        for axes, strategy in block.factors:
-            kept = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
-            out *= float(np.trace(summed(matrix_of(strategy, kind), strategy.sizes, kept, kept)))
-        return out
 
     def by_space(self) -> pd.DataFrame:
         rows = [(b.attributes, b.measurements, b.noise, self._share(b)) for b in self.components]

@@ -200,12 +200,12 @@ class VarianceBuilder:
         group: Group,
         axes: Axes,
         factors: Sequence[tuple[Axes, Strategy]],
-        matrix: str = "pinv",
+        matrix: str | int = "pinv",
         weights: Array | None = None,
     ) -> tuple[Parts, Array]:
         """Return squared norms of (class rows) matrix / weights over the queries of the parts that factors touch.
 
-        ``matrix`` is "pinv", "span", or "whole" for the identity.
+        ``matrix`` is "pinv", "whole" for the identity, or the number of the factor whose `Strategy.unmeasured` it is.
         """
         covered = {a for own, _ in factors for a in own}
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
@@ -235,7 +235,7 @@ class VarianceBuilder:
         names: Sequence[tuple[str, ...]],
         factors: Sequence[tuple[Axes, Strategy]],
         order: Axes,
-        matrix: str,
+        matrix: str | int,
         weights: Array | None,
     ) -> Array:
         """Return squared norms of (class rows) matrix / weights over all queries of the touched parts."""
@@ -256,9 +256,11 @@ class VarianceBuilder:
                 )
             tensor = tensor.reshape(len(tensor), *(size[a] for a in order))
             remaining = list(order)
-            for axes, strategy in factors if matrix != "whole" else ():
+            for k, (axes, strategy) in enumerate(factors):
+                if matrix not in ("pinv", k):
+                    continue
                 positions = [1 + remaining.index(a) for a in axes]
-                shaped = getattr(strategy, matrix)
+                shaped = strategy.pinv if matrix == "pinv" else strategy.unmeasured
                 shaped = shaped.reshape(*(size[a] for a in axes), -1)
                 tensor = np.tensordot(tensor, shaped, axes=(positions, list(range(len(axes)))))
                 remaining = [a for a in remaining if a not in axes]
@@ -281,15 +283,14 @@ class VarianceBuilder:
             return [present]
         out = []
         for factors in self._components(group, axes, block):
-            if all(s.complete for _, s in factors):
-                continue
-            parts, measured = self._inside(group, axes, factors, "span")
-            _, whole = self._inside(group, axes, factors, "whole")
-            leaves = (whole - measured > LEAVING**2 * whole).astype(float)
-            for (p,), mark in present:
-                if p in parts:
-                    leaves = leaves * along(mark, parts.index(p), len(parts))
-            out.append([(parts, leaves), *(asked for asked in present if asked[0][0] not in parts)])
+            parts, whole = self._inside(group, axes, factors, "whole")
+            for k in (k for k, (_, s) in enumerate(factors) if not s.complete):
+                _, left = self._inside(group, axes, factors, k)
+                marks = (left > LEAVING**2 * whole).astype(float)
+                for (p,), mark in present:
+                    if p in parts:
+                        marks = marks * along(mark, parts.index(p), len(parts))
+                out.append([(parts, marks), *(asked for asked in present if asked[0][0] not in parts)])
         return out
 
 

@@ -1,0 +1,89 @@
+"""Which queries a plan answers: no rounding makes an answered one infinite, and none of weight goes unanswered."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from engine import Attribute, Budget, Custom, Schema, Workload, plan
+from engine.plans import Block, explicit_strategy
+from engine.plans.explicit_variance import explicit_group_variance, leaves, leaves_table
+from tests import oracles
+
+
+def domain(*sizes: int) -> Schema:
+    return Schema([Attribute.of_size(f"a{i}", n) for i, n in enumerate(sizes)])
+
+
+def made_block(schema: Schema, factors) -> Block:
+    return Block(attributes=schema.names, factors=tuple(factors), noise=1.0, grid=2.0**-30)
+
+
+def random_rows(rng: np.random.Generator, rank: int, cells: int, spread: float) -> np.ndarray:
+    """Rows of which the smallest has the size 1 / spread of the largest."""
+    return rng.normal(size=(rank, cells)) * np.geomspace(1.0, 1.0 / spread, rank)[:, None]
+
+
+@pytest.mark.parametrize("sizes", [(3,) * 7, (7,) * 4])
+def test_one_strategy_on_all_cells_answers_every_group_it_was_made_for(sizes: tuple[int, ...]) -> None:
+    workload = Workload.all_ways(domain(*sizes), (1, 2), "prefix")
+    made = plan(workload, Budget(pcost=1.0), "optimum", gap=0.05)
+    table = made.by_group()
+    assert np.isfinite(table["max_std"]).all()
+    # equal attributes have equal errors but for the gap at which the search stopped
+    for _, alike in table.groupby("queries"):
+        assert alike["rmse"].max() <= alike["rmse"].min() * 1.2
+    first, second = np.ones(sizes[-1]), np.tril(np.ones((sizes[-1],) * 2))
+    assert made.variance_of((made.schema.names[-1],), first) == pytest.approx(made.variances(len(sizes) - 1)[-1])
+    assert math.isfinite(made.variance_of(made.schema.names[-2:], np.outer(second[1], second[0])))
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e4, 1e8])
+def test_answered_and_unanswered_queries_are_told_apart_whatever_the_scale(spread: float) -> None:
+    rng, sizes = np.random.default_rng(4), (4, 5, 60)
+    schema = domain(*sizes)
+    for scale in (1e-9, 1.0, 1e9):
+        rows = random_rows(rng, 40, 1200, spread)
+        strategy = explicit_strategy(rows, sizes)
+        block = made_block(schema, [((0, 1, 2), strategy)])
+        inside = rng.normal(size=(6, 40)) @ (rows / np.linalg.norm(rows, axis=1, keepdims=True))
+        outside = rng.normal(size=(6, 1200))
+        outside -= (outside @ strategy.span) @ strategy.span.T
+        outside *= np.linalg.norm(inside, axis=1, keepdims=True) / np.linalg.norm(outside, axis=1, keepdims=True)
+        asked = scale * np.concatenate([inside, inside + 1e-5 * outside, inside + 1e-8 * outside])
+        workload = Workload(schema).add(schema.names, Custom(asked))
+        found = explicit_group_variance(workload.groups[0], block).values(0, 18)
+        assert np.isinf(found).tolist() == [False] * 6 + [True] * 6 + [False] * 6
+        for query, variance in zip(asked, found, strict=True):
+            assert leaves(block, schema.names, query.reshape(sizes)) == math.isinf(variance)
+
+
+def test_marks_are_those_of_the_whole_table_when_parts_and_factors_cross() -> None:
+    rng, schema = np.random.default_rng(7), domain(3, 4, 3, 2)
+    factors = [
+        ((2, 0), explicit_strategy(random_rows(rng, 4, 9, 1.0), (3, 3))),
+        ((1,), explicit_strategy(np.eye(4)[:2], (4,))),
+        ((3,), explicit_strategy(np.ones((1, 2)), (2,))),
+    ]
+    block = made_block(schema, factors)
+    span = np.einsum("abi,cj,dk->bcadijk", factors[0][1].span.reshape(3, 3, 4), factors[1][1].span, factors[2][1].span)
+    span = span.reshape(72, -1)
+    inside = (rng.normal(size=(3, 4)) @ factors[0][1].rows).reshape(3, 3, 3).transpose(0, 2, 1)
+    pair = np.concatenate([np.einsum("qac,b->qabc", inside, np.eye(4)[1]), rng.normal(size=(2, 3, 4, 3))])
+    workload = (
+        Workload(schema)
+        .add(("a0", "a1", "a2"), Custom(pair.reshape(5, -1)))
+        .add(("a2", "a3", "a1", "a0"), {"a2": Custom(np.eye(3)[:2]), "a3": "total", "a1": "prefix", "a0": "marginal"})
+        .add(("a1", "a0", "a2"), {"a1": Custom(np.eye(4)[[0, 3]]), "a0": "total", "a2": "total"})
+        .add(("a3",), "marginal")
+        .add((), "total")
+    )
+    rows = np.concatenate(oracles.workload_rows(workload))
+    left = np.linalg.norm(rows - (rows @ span) @ span.T, axis=1) > 1e-6 * np.linalg.norm(rows, axis=1)
+    found = [explicit_group_variance(group, block).values(0, group.count) for group in workload.groups]
+    np.testing.assert_array_equal(np.isinf(np.concatenate(found)), left)
+    assert 0 < left.sum() < len(left)
+    assert [leaves_table(block, names) for names in (("a1",), ("a2", "a0"), ())] == [True, True, True]
+    assert not leaves_table(made_block(domain(3), [((0,), explicit_strategy(np.eye(3), (3,)))]), ("a0",))
