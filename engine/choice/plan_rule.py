@@ -100,9 +100,9 @@ class NestedPlanRule:
         return {"rule": "nested", "primary": name, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
 
     @cached_property
-    def _errors(self) -> Mapping[int, Array]:
+    def _errors(self) -> Mapping[Plan, Array]:
         """Standard errors of all primary queries, in counts, shape (queries,), by plan."""
-        named = {id(p): f"option '{name}'" for name, p in self.common.analyses}
+        named = {p: f"option '{name}'" for name, p in self.common.analyses}
         found = {}
         for plan in (self.common.look, *map(self._judged, (self._primary, *self.finer))):
             asked = replace(plan, workload=replace(plan.workload, groups=self.groups))
@@ -110,14 +110,14 @@ class NestedPlanRule:
             for i, group in enumerate(self.groups):
                 variances = asked.variances(i)
                 if not np.isfinite(variances).all():
-                    where = named.get(id(plan), "the look")
+                    where = named.get(plan, "the look")
                     raise NotApplicable(
                         f"The analyses are not nested: {where} does not answer the {group.family_text} queries on "
                         f"{' x '.join(group.attributes) or 'the total'} of the primary analysis. Use the general rule, "
                         "or choose plans that do."
                     )
                 parts.append(np.sqrt(variances))
-            found[id(plan)] = np.concatenate(parts)
+            found[plan] = np.concatenate(parts)
         return found
 
     def _judged(self, option: int) -> Plan:
@@ -128,7 +128,7 @@ class NestedPlanRule:
     def errors(self, option: int | str | None = None) -> Array:
         """Standard errors of the primary queries by an option, or by the look, in counts, shape (queries,)."""
         plan = self.common.look if option is None else self._judged(self.common.position(option))
-        return self._errors[id(plan)]
+        return self._errors[plan]
 
     def estimates(self, looked: Measurement) -> Array:
         """The primary queries as the look answers them, in counts, shape (queries,)."""

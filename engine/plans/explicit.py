@@ -101,11 +101,10 @@ class ExplicitPlan(Plan):
     def group_variance(self, group: int) -> GroupVariance:
         self._check_group(group)
         asked, number = self.workload.groups[group], self.answered_by[group]
-        if number < 0:
-            return _unmeasured(asked)
         key = (number, asked.attributes, asked.key)
         if key not in self._group_variances:
-            self._group_variances[key] = explicit_group_variance(asked, self.components[number])
+            measured = explicit_group_variance(asked, self.components[number]) if number >= 0 else _unmeasured(asked)
+            self._group_variances[key] = measured
         return self._group_variances[key]
 
     def covariance(self, queries: Sequence[Query]) -> Array:

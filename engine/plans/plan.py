@@ -29,7 +29,7 @@ from engine.plans.objectives import Objective, deciding_weights, norm, objective
 from engine.plans.solved import Solved, Tradeoff, pack_complements
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
-from engine.spaces import Complement, Space, inner, part_of, pieces
+from engine.spaces import Complement, Space, digest, inner, part_of, pieces
 from engine.workload import Schema, Workload
 
 FORMAT = "plan/1"
@@ -183,11 +183,11 @@ class Plan:
         queries: list[Footprint] = []
         weights: list[float] = []
         targets: list[float] = []
-        kinds: dict[tuple[GroupVariance, int, float, float], int] = {}
+        kinds: dict[tuple[GroupVariance, bytes | None, float, float], int] = {}
         for i, group in enumerate(self.workload.groups):
             if group.weight > 0:
                 found = self.group_variance(i)
-                key = (found, id(group.query_weights), group.weight, goal.target(i))  # the workload keeps its weights
+                key = (found, digest(group.query_weights), group.weight, goal.target(i))
                 if key not in kinds:
                     kinds[key] = len(queries)
                     queries.append(footprint(found, deciding_weights(group, goal)))

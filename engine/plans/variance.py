@@ -60,8 +60,8 @@ class VarianceBuilder:
         for axes, b in subsets:
             space = tuple(group.attributes[a] for a in axes)
             at = b.spaces.index(space) if b is not None else 0
-            strategies = () if b is None else tuple((a, id(s)) for a, s in b.factors)
-            made.append((axes, None if b is None else (at, b.noise, id(b.weights), *strategies)))
+            # a strategy is equal to itself alone, and a key that holds it keeps it alive
+            made.append((axes, None if b is None else (at, b.noise, digest(b.weights), b.factors)))
         key = (
             tuple((p.axes, p.key) for p in group.parts),
             centers,
@@ -113,11 +113,10 @@ class VarianceBuilder:
         part = whole_group(group)
         sizes = tuple(group.sizes[a] for a in ranks)
         centers = [self.centers.get(group.attributes[a]) for a in ranks]
-        targets: dict[int, tuple[Block | None, list[tuple[Axes, Any]]]] = {}
+        targets: dict[Any, tuple[Block | None, list[tuple[Axes, Any]]]] = {}
         for axes, block in subsets:
             at = positions(sizes, [tuple(ranks.index(a) for a in axes)])
-            key = id(block) if block is not None else -1 - len(targets)
-            targets.setdefault(key, (block, []))[1].append((axes, at))
+            targets.setdefault(axes if block is None else block, (block, []))[1].append((axes, at))
         squares: list[list[Array]] = [[] for _ in targets]
         missing: list[list[Array]] = [[] for _ in targets]
         for _, chunk in part.family.chunks(part.sizes):
@@ -215,10 +214,10 @@ class VarianceBuilder:
         order = tuple(a for part, inside in touched for a in (part.axes[i] for i in inside))
         key = (
             tuple((part.key, inside) for part, inside in touched),
-            tuple((tuple(order.index(a) for a in own), id(s)) for own, s in factors),
+            tuple((tuple(order.index(a) for a in own), s) for own, s in factors),
             centers,
             matrix,
-            id(weights),
+            digest(weights),
         )
         if key not in self._arrays:
             alone = len(touched) == 1 and len(touched[0][0].sizes) == 1

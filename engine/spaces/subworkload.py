@@ -159,7 +159,7 @@ class SubworkloadSolver:
         self.watch: Watch | None = None
         self.recorded: list[tuple[Array, str]] | None = None
         self.warm: tuple[Array, ...] = ()
-        self._solved: dict[Any, tuple[Factor, Solution]] = {}
+        self._solved: dict[Any, Solution] = {}
         self._ahead: dict[str, Solution] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
@@ -219,10 +219,10 @@ class SubworkloadSolver:
         return self._alternate(terms, sub)
 
     def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
-        key = (id(factor), *map(digest, centers))
+        key = (factor, *map(digest, centers))
         if key not in self._solved:
-            self._solved[key] = (factor, self._solution(factor, centers))  # holding the factor keeps its id its own
-        return self._solved[key][1]
+            self._solved[key] = self._solution(factor, centers)
+        return self._solved[key]
 
     def _solution(
         self,

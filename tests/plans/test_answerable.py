@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,3 +89,30 @@ def test_marks_are_those_of_the_whole_table_when_parts_and_factors_cross() -> No
     assert 0 < left.sum() < len(left)
     assert [leaves_table(block, names) for names in (("a1",), ("a2", "a0"), ())] == [True, True, True]
     assert not leaves_table(made_block(domain(3), [((0,), explicit_strategy(np.eye(3), (3,)))]), ("a0",))
+
+
+def test_groups_that_nothing_measures_are_infinite_in_every_table() -> None:
+    schema = domain(3, 3, 3, 3, 3)
+    nothing = Custom(np.zeros((2, 3)))  # no record counts, so the answer is known
+    workload = Workload(schema).add("a0", "marginal")
+    for name, family in zip(schema.names[1:], (nothing, nothing, "marginal", "marginal"), strict=True):
+        workload = workload.add(name, family, weight=0.0)
+    for mechanism in ("hdmm", "querysmasher"):
+        made = plan(workload, Budget(pcost=1.0), mechanism)
+        table = made.by_group()
+        assert np.isinf(table["max_std"]).tolist() == [False, False, False, True, True]
+        assert np.isinf(table["rmse"]).tolist() == [False, False, False, True, True]
+        assert (made.max_variance, made.rmse) == (math.inf, math.inf)
+        assert math.isfinite(made.weighted_rmse)
+
+
+def test_nothing_is_remembered_by_where_it_lay_in_memory() -> None:
+    # a temporary that is gone leaves its id to the next one
+    named = [
+        f"{file.name}:{node.lineno}"
+        for room in ("plans", "mechanisms", "release", "choice", "spaces")
+        for file in (Path(__file__).parents[2] / "engine" / room).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "id"
+    ]
+    assert named == []
