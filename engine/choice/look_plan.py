@@ -33,7 +33,8 @@ def look_plan(
     groups = {(g.attributes, g.key): g for p in options for g in p.workload.groups}
     used = {name for space in blocks for name in space}
     made = Plan(
-        workload=Workload(options[0].schema, tuple(groups.values())),
+        # what it does not answer goes below; until then nothing has a weight
+        workload=Workload(options[0].schema, tuple(replace(g, weight=0.0) for g in groups.values())),
         budget=Budget(spend),
         mechanism=MECHANISM,
         options={"of": [p.hash for p in options]},
@@ -46,7 +47,7 @@ def look_plan(
         complements={pair: c for pair, c in complements.items() if pair in blocks},
     )
     inside = [i for i, g in enumerate(made.workload.groups) if set(g.attributes) <= used and _answers(made, i)]
-    answered = tuple(made.workload.groups[i] for i in inside)
+    answered = tuple(list(groups.values())[i] for i in inside)
     workload = Workload(made.schema, answered)
     if not answered and () in blocks:
         workload = workload.add((), "total")

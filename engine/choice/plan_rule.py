@@ -105,7 +105,8 @@ class NestedPlanRule:
         named = {p: f"option '{name}'" for name, p in self.common.analyses}
         found = {}
         for plan in (self.common.look, *map(self._judged, (self._primary, *self.finer))):
-            asked = replace(plan, workload=replace(plan.workload, groups=self.groups))
+            unweighted = tuple(replace(g, weight=0.0) for g in self.groups)  # what is not answered is refused below
+            asked = replace(plan, workload=replace(plan.workload, groups=unweighted))
             parts = []
             for i, group in enumerate(self.groups):
                 variances = asked.variances(i)

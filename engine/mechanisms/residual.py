@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from engine.arrays import Array
-from engine.errors import PlanError
+from engine.errors import PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_request, check_size
 from engine.mechanisms.reweighted import EVALUATIONS, Step, TradeoffSearch, proven
 from engine.plans import Plan, Solved, calibrate
@@ -106,14 +106,19 @@ class ResidualMechanism(Mechanism):
         if not goal.linear:
             plan = self._emphasised(workload, budget, limits, deadline, split)
         else:
-            plan, values = self._solved(workload, budget, limits, deadline, split)
-            if split.unions:
-                lost = not math.isfinite(plan.weighted_rmse)  # what light queries ask drowned beside heavy ones
-                kept = {} if lost else self._gaining(workload, split, limits, deadline, values)
-                if len(kept) < len(split.unions):
-                    if len(values) == 1:  # the union of all was tried before any center was tuned
-                        split = self.choose_split(workload, limits.tell, limits, unions=False)
-                    plan, _ = self._solved(workload, budget, limits, deadline, replace(split, unions=kept))
+            kept, whole = split.unions, True
+            try:
+                plan, values = self._solved(workload, budget, limits, deadline, split)
+                if split.unions:
+                    kept, whole = self._gaining(workload, split, limits, deadline, values), len(values) == 1
+            except Unanswered:  # what light queries ask drowned beside heavy ones
+                if not split.unions:
+                    raise
+                kept = {}
+            if len(kept) < len(split.unions):
+                if whole:  # the union of all was tried before any center was tuned
+                    split = self.choose_split(workload, limits.tell, limits, unions=False)
+                plan, _ = self._solved(workload, budget, limits, deadline, replace(split, unions=kept))
         limits.tell(1.0, "Planned")
         return plan
 

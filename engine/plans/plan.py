@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from engine.arrays import Array
-from engine.errors import NotAnswerable, PlanError
+from engine.errors import NotAnswerable, PlanError, Unanswered
 from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece, total_pcost
 from engine.plans.emphasis import pack
 from engine.plans.footprint import Footprint, footprint
@@ -74,6 +74,8 @@ class Plan:
     matrices : strategy matrices and shares that a search found, where the weights do not say it all.
     max_records : public cap on the number of records that the plan may be used for.
     tradeoff : shares and weights of an objective other than the sum.
+
+    Raises: PlanError if it costs more than the budget; Unanswered if what has a weight does not follow from it.
     """
 
     workload: Workload
@@ -98,6 +100,21 @@ class Plan:
                 f"The privacy cost of the matrices to be released is {self.pcost}, over the budget of "
                 f"{self.budget.pcost}. The plan is refused; please report it."
             )
+        for i, group in enumerate(self.workload.groups):
+            if group.weight > 0 and not self._answers(i):
+                raise Unanswered(
+                    f"The plan would not answer the {group.family_text} queries on "
+                    f"{' x '.join(group.attributes) or 'nothing'}, group {i}, which have a weight; beside heavier or "
+                    "larger queries what they ask may be lost in rounding. Bring the weights, or the sizes of custom "
+                    "queries, closer together, give these the weight 0, or choose another mechanism."
+                )
+
+    def _answers(self, group: int) -> bool:
+        """Return whether the queries of a group that have a weight follow from what is measured."""
+        found, asked = self.group_variance(group), self.workload.groups[group]
+        if found.unmeasured and asked.query_weights is not None:
+            return bool(np.isfinite(found.values(0, asked.count)[asked.query_weights > 0]).all())
+        return not found.unmeasured or math.isfinite(found.total())
 
     @property
     def schema(self) -> Schema:
@@ -363,11 +380,6 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON text: the request, the solver's weights and what they lead to."""
-        if not math.isfinite(self.weighted_rmse):
-            raise PlanError(
-                "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights, "
-                "or the sizes of custom queries, closer together, or give those queries the weight 0."
-            )
         solved: dict[str, Any] = {
             "matrices": [{"shape": list(m.shape), "values": pack(m)} for m in self.matrices],
             "duals": [pack(d) for d in self.duals],

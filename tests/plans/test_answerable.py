@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Custom, Schema, Workload, plan
+from engine import MECHANISMS, Attribute, Budget, Custom, Plan, Schema, Workload, compare, plan
+from engine.errors import Unanswered
 from engine.plans import Block, explicit_strategy
 from engine.plans.explicit_variance import explicit_group_variance, leaves, leaves_table
 from tests import oracles
@@ -116,3 +118,33 @@ def test_nothing_is_remembered_by_where_it_lay_in_memory() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "id"
     ]
     assert named == []
+
+
+@pytest.mark.parametrize("mechanism", [m.name for m in MECHANISMS])
+def test_a_weighted_query_without_an_answer_refuses_the_plan(mechanism: str) -> None:
+    schema = domain(4, 3, 5)
+    workload = Workload(schema).add(("a0", "a1"), "marginal").add("a0", "marginal")
+    laws = {m.name: m.laws for m in MECHANISMS}[mechanism]
+    made = plan(workload, Budget(pcost=1.0) if "gaussian" in laws else Budget.pure(1.0), mechanism)
+
+    def asked_too(family, **weights) -> Plan:
+        more = {"answered_by": (*made.answered_by, -1)} if hasattr(made, "answered_by") else {}
+        return replace(made, workload=workload.add("a2", family, **weights), **more)
+
+    assert asked_too("prefix", weight=0.0).rmse == math.inf
+    one_of_two = Custom([[0, 0, 0, 0, 0], [1, 0, 0, 0, 0]])  # the first counts nobody, so it is known
+    assert math.isfinite(asked_too(one_of_two, query_weights=[2.0, 0.0]).weighted_rmse)
+    for given in ({"weight": 1e-30}, {"query_weights": [1e-9, 0.0, 0.0, 0.0, 0.0]}):
+        with pytest.raises(Unanswered, match="prefix queries on a2, group 2, which have a weight"):
+            asked_too("prefix", **given)
+
+
+@pytest.mark.parametrize("mechanism", ["optimum", "hdmm"])
+def test_queries_that_drown_are_refused_when_the_plan_is_made_and_reported_in_a_comparison(mechanism: str) -> None:
+    light = Workload(domain(6, 5, 4)).add(("a0", "a1"), "prefix").add("a2", "prefix", weight=1e-30)
+    with pytest.raises(Unanswered, match="group 1"):
+        plan(light, Budget(pcost=1.0), mechanism)
+    (row,) = compare(light, Budget(pcost=1.0), [mechanism]).to_dict("records")
+    assert "group 1" in row["status"]
+    freed = Workload(light.schema).add(("a0", "a1"), "prefix").add("a2", "prefix", weight=0.0)
+    assert math.isfinite(plan(freed, Budget(pcost=1.0), mechanism).weighted_rmse)
