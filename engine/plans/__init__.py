@@ -4,7 +4,7 @@ To touch: an objective is one class in `objectives`; a plan recomputes its priva
 No record is read here and nothing is drawn.
 """
 
-from engine.plans.blocks import MAX_RECORDS, Block, apply_factors, calibrate, joint_pcost, total_pcost
+from engine.plans.blocks import MAX_RECORDS, Block, apply_factors, calibrate, joint_pcost, noise_grid, total_pcost
 from engine.plans.emphasis import Emphasis
 from engine.plans.explicit import Component, ExplicitPlan, answered_by, component_blocks, explicit_strategy
 from engine.plans.file import check_rebuilt, parse_plan
@@ -58,6 +58,7 @@ __all__ = [
     "footprint",
     "footprints",
     "joint_pcost",
+    "noise_grid",
     "objective",
     "parse_plan",
     "symmetry",

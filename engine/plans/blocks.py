@@ -27,7 +27,7 @@ from engine.arrays import Array
 from engine.errors import PlanError
 from engine.spaces import LEAVING, Axes, Space, Strategy
 
-GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31
+GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31, and below that only where answers would not fit 64 bits
 UNIT = 2.0**-53
 GUARD = 1.0 + 1e-12  # covers the rounding of norms and of the sum over blocks
 MAX_RECORDS = 10**8
@@ -183,6 +183,19 @@ def _same_rows(one: Block, other: Block) -> bool:
     )
 
 
+def noise_grid(noise: float, reach: float, bits: int = GRID_BITS) -> float:
+    """Return the spacing of released answers, in counts: a power of two, 2^-bits to 2^-(bits + 1) of the noise.
+
+    Answers go up to ``reach``, largest column norm times records; where they would pass 2^62 grid steps the grid is
+    coarser.  Guarantee: an answer and its noise together fit into int64, for any table of so many records.
+
+    >>> noise_grid(1.0, 1e8) == 2.0**-30, 1e8 / noise_grid(0.001, 1e8) <= 2.0**62
+    (True, True)
+    """
+    room = math.floor(math.log2(2.0**61 * noise / reach))
+    return 2.0 ** (math.frexp(noise)[1] - 1 - min(bits, room))
+
+
 def calibrate(
     strategies: Mapping[Space, tuple[tuple[Axes, Strategy], ...]],
     noises: Mapping[Space, float],
@@ -209,8 +222,12 @@ def calibrate(
             raise PlanError(
                 f"The noise for {' x '.join(space) or 'the total'} came out as {noise}; the plan is refused."
             )
-    grids = {space: 2.0 ** (math.frexp(noise)[1] - 1 - GRID_BITS) for space, noise in noises.items()}
-    stretch = 1.0
+    reach = {s: max_records * math.prod(f.column_norm for _, f in strategies[s]) for s in noises}
+    grids = {space: noise_grid(noise, reach[space]) for space, noise in noises.items()}
+    stretch, step = (
+        1.0,
+        max([2.0**-GRID_BITS, *(grids[space] / noises[space] for space in grids)]),
+    )  # one more grid step
     for _ in range(20):
         blocks = {}
         for space, grid in grids.items():
@@ -226,7 +243,7 @@ def calibrate(
         cost = total_pcost(blocks, max_records)
         if cost <= budget:
             return blocks
-        stretch *= math.sqrt(cost / budget) * (1.0 + 2.0**-GRID_BITS)  # at least one more grid step
+        stretch *= math.sqrt(cost / budget) * (1.0 + step)
     raise PlanError(
         f"The privacy cost of the matrices to be released is {cost}, over the budget of {budget}; the plan is refused. "
         "Lower max_records, or ask fewer queries."
