@@ -4,6 +4,7 @@ To touch: an objective is one class in `objectives`; a plan recomputes its priva
 No record is read here and nothing is drawn.
 """
 
+from engine.plans.answers import SpaceAnswers, TableAnswers
 from engine.plans.blocks import MAX_RECORDS, Block, apply_factors, calibrate, joint_pcost, noise_grid, total_pcost
 from engine.plans.emphasis import Emphasis
 from engine.plans.explicit import Component, ExplicitPlan, answered_by, component_blocks, explicit_strategy
@@ -43,8 +44,10 @@ __all__ = [
     "Objective",
     "Plan",
     "Solved",
+    "SpaceAnswers",
     "Summand",
     "Symmetry",
+    "TableAnswers",
     "Tradeoff",
     "VarianceBuilder",
     "answered_by",

@@ -122,6 +122,11 @@ class Block:
         return (self.sensitivity(max_records) * DEVIATION[self.law] / self.noise) ** 2
 
 
+def component_key(number: int) -> Space:
+    """Return the key of a component among a plan's blocks."""
+    return ("component", str(number))
+
+
 def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
     """Apply ``matrix(strategy)``, shape (out, in), of every factor of a block along the axes of a tensor.
 

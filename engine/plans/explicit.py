@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,8 @@ import pandas as pd
 
 from engine.arrays import Array
 from engine.errors import NotAnswerable, PlanError
-from engine.plans.blocks import Block, calibrate
+from engine.plans.answers import TableAnswers
+from engine.plans.blocks import Block, calibrate, component_key
 from engine.plans.explicit_variance import (
     covariance_of,
     explicit_group_variance,
@@ -87,6 +88,8 @@ class ExplicitPlan(Plan):
     The blocks are keyed by ("component", number); estimates of a block are least squares estimates of its table.
     """
 
+    whole_tables: ClassVar[bool] = True
+
     answered_by: tuple[int, ...] = ()
 
     @cached_property
@@ -106,6 +109,12 @@ class ExplicitPlan(Plan):
             measured = explicit_group_variance(asked, self.components[number]) if number >= 0 else _unmeasured(asked)
             self._group_variances[key] = measured
         return self._group_variances[key]
+
+    def sources(self, group: int) -> list[Block]:
+        return [self.components[self.answered_by[group]]]
+
+    def answers_from(self, estimates: Mapping[Space, Array]) -> TableAnswers:
+        return TableAnswers(plan=self, estimates=estimates)
 
     def covariance(self, queries: Sequence[Query]) -> Array:
         chosen = [(self.component_for(*query), self.essential(*query)) for query in queries]
@@ -184,28 +193,11 @@ class ExplicitPlan(Plan):
         own, power = block.pcost(self.max_records), 0.5 if block.law == "laplace" else 1.0
         return float(own**power / math.fsum(c**power for c in costs))
 
-    def table(self, estimates: Mapping[Space, Array], number: int, attributes: Sequence[str]) -> Array:
-        """Return the noisy table on some attributes from the estimate of one component, axes in the order given.
-
-        Shape (n_1, ..., n_k).
-        """
-        block = self.components[number]
-        kept = [block.attributes.index(name) for name in attributes]
-        whole = estimates[component_key(number)]
-        summed = whole.sum(axis=tuple(a for a in range(whole.ndim) if a not in kept))
-        order = sorted(kept)
-        return np.asarray(summed).transpose([order.index(a) for a in kept])
-
 
 def _unmeasured(group: Group) -> GroupVariance:
     """Return the variances of a group that nothing measures: only queries that count no cell have an answer."""
     counts, marks = tuple(part.count for part in group.parts), tuple(presence(group))
     return GroupVariance(counts=counts, summands=(), unmeasured=(Summand(coefficient=1.0, arrays=marks),))
-
-
-def component_key(number: int) -> Space:
-    """Return the key of a component among a plan's blocks."""
-    return ("component", str(number))
 
 
 def component_blocks(components: Sequence[Component], budget: Budget, max_records: int) -> dict[Space, Block]:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import pandas as pd
 
 from engine.arrays import Array
 from engine.errors import NotAnswerable, PlanError, Unanswered
+from engine.plans.answers import SpaceAnswers, TableAnswers
 from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece, total_pcost
 from engine.plans.emphasis import pack
 from engine.plans.footprint import Footprint, footprint
@@ -78,6 +79,8 @@ class Plan:
     Raises: PlanError if it costs more than the budget; Unanswered if what has a weight does not follow from it.
     """
 
+    whole_tables: ClassVar[bool] = False  # whether a group is answered from one measured table
+
     workload: Workload
     budget: Budget
     mechanism: str
@@ -130,6 +133,16 @@ class Plan:
     def answering(self) -> Mapping[Space, Block]:
         """Residual spaces with the strategy and noise that answers are made of: measured, or following from that."""
         return self.blocks
+
+    def answers_from(self, estimates: Mapping[Space, Array]) -> SpaceAnswers | TableAnswers:
+        """Return what estimates, combined as `combine` does, say about tables and queries."""
+        return SpaceAnswers(plan=self, estimates=estimates)
+
+    def sources(self, group: int) -> list[Block]:
+        """Return the block behind every summand of `group_variance`."""
+        names = self.workload.groups[group].attributes
+        spaces = [tuple(names[a] for a in s.axes) for s in self.group_variance(group).summands]
+        return [self.answering[self.home.get(space, space)] for space in spaces]
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
         """Return estimates of what answers are made of from estimates of what was measured. Values keep their shape."""
@@ -320,19 +333,6 @@ class Plan:
     def solved(self) -> Solved:
         """What the search for the plan had found, enough to make it again, at this budget or another."""
         return Solved(**{f.name: getattr(self, f.name) for f in fields(Solved)})
-
-    def measures(self, space: Space) -> bool:
-        """Return whether all class coordinates of a residual space follow from what is measured."""
-        if math.prod(n - 1 for n in self.schema.sizes(space)) == 0:
-            return True
-        if space not in self.home:
-            return False
-        block = self.answering[self.home[space]]
-        if all(s.complete for _, s in block.factors) or not block.union:
-            return all(s.complete for _, s in block.factors)
-        ((_, strategy),) = block.factors
-        own = self.joined(block, {space: np.eye(math.prod(n - 1 for n in self.schema.sizes(space)))})
-        return not strategy.leaves_span(own).any()
 
     def joined(self, block: Block, given: Mapping[Space, Array]) -> Array:
         """Return class rows of a union, shape (k, class coordinates), from rows on some of its spaces."""
