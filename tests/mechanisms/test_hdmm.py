@@ -8,7 +8,7 @@ import pytest
 import scipy.optimize
 
 from engine.errors import NotApplicable, PlanError
-from engine.mechanisms.hdmm.kronecker import KroneckerSolver, gaussian_strategy, svd_bound
+from engine.mechanisms.hdmm.kronecker import KroneckerSolver, gaussian_strategy
 from engine.mechanisms.hdmm.marginals import (
     Lattice,
     closed_form,
@@ -21,6 +21,7 @@ from engine.mechanisms.hdmm.marginals import (
 from engine.mechanisms.hdmm.operators import OPERATORS, best_of, budget_shares, merged, plus_strategy
 from engine.mechanisms.hdmm.p_identity import default_p, p_identity_error, p_identity_rows, p_identity_strategy
 from engine.mechanisms.hdmm.product_grams import GramBuilder, by_maximal_sets, by_sets, weighted_groups
+from engine.mechanisms.trees.level_selection import svd_bound
 from engine.workload import Attribute, Custom, Prefix, Random, Range, Schema, Workload
 from tests import oracles, shapes
 
