@@ -27,7 +27,7 @@ from engine.plans.emphasis import pack
 from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import GroupVariance
 from engine.plans.objectives import Objective, deciding_weights, norm, objective
-from engine.plans.solved import Solved, Tradeoff, pack_complements
+from engine.plans.solved import Certificate, Solved, Tradeoff, pack_complements
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
 from engine.spaces import Complement, Space, digest, inner, part_of, pieces
@@ -36,24 +36,6 @@ from engine.workload import Schema, Workload
 FORMAT = "plan/1"
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
 Query = tuple[Sequence[str], npt.ArrayLike]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Certificate:
-    """How good a plan is against everything of its class.
-
-    Attributes
-    ----------
-    lower_bound : no plan of the class has a smaller `Plan.achieved` at the same privacy cost.  In counts: the weighted
-        RMSE for the objective "sum", the largest standard error for "max", the root of a power mean of variances for
-        "lp"; with targets, the largest ratio of standard error to target.
-    gap : achieved / lower_bound - 1.
-    statement : what the class is and how the searches ended, in words.
-    """
-
-    lower_bound: float
-    gap: float
-    statement: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
