@@ -1,4 +1,4 @@
-"""What the search for a plan had found, enough to make the same plan again without searching, and how good the plan is."""
+"""What the search for a plan had found, enough to make it again without searching, and how good the plan is."""
 
 from __future__ import annotations
 
