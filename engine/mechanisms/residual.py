@@ -21,7 +21,7 @@ from engine.arrays import Array
 from engine.errors import PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_request, check_size
 from engine.mechanisms.reweighted import EVALUATIONS, Step, TradeoffSearch, proven
-from engine.plans import Plan, Solved, calibrate
+from engine.plans import Plan, Solved, calibrate, row_pcosts
 from engine.privacy import Budget
 from engine.spaces import Cost, Decomposition, Space, SpaceSolution, Subworkload, Watch, decompose, unite
 from engine.workload import Workload
@@ -257,10 +257,10 @@ class ResidualMechanism(Mechanism):
         if tradeoff is None or bound is None:
             values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
             total = math.fsum(math.sqrt(v) for v in values.values())
-            noises = {s: math.sqrt(total / (budget.pcost * math.sqrt(v))) for s, v in values.items()}
+            noises = {s: math.sqrt(total / (budget.row_pcost * math.sqrt(v))) for s, v in values.items()}
             bound = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
         else:
-            noises = {s: math.sqrt(v / budget.pcost) for s, v in zip(parts.spaces, tradeoff.shares, strict=True)}
+            noises = {s: math.sqrt(v / budget.row_pcost) for s, v in zip(parts.spaces, tradeoff.shares, strict=True)}
         strategies = {s: tuple((a, f.strategy) for a, f in solutions[k].factors) for s, (k, _) in parts.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
         return Plan(
@@ -268,7 +268,9 @@ class ResidualMechanism(Mechanism):
             budget=budget,
             mechanism=self.name,
             options=self.options(),
-            blocks=calibrate(strategies, noises, budget.pcost, self.max_records, unions=solved.unions),
+            blocks=calibrate(
+                strategies, noises, budget.row_pcost, self.max_records, unions=solved.unions, pcost=row_pcosts(budget)
+            ),
             bound=bound,
             statement=self._statement(solved, len(strategies), stopped),
             duals=solved.duals,

@@ -12,6 +12,7 @@ from engine.plans.file import check_rebuilt, parse_plan
 from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import SLAB, GroupVariance, Summand
 from engine.plans.marginals import MarginalsPlan
+from engine.plans.neighbours import row_pcosts
 from engine.plans.objectives import (
     LARGEST_POWER,
     OBJECTIVES,
@@ -64,6 +65,7 @@ __all__ = [
     "noise_grid",
     "objective",
     "parse_plan",
+    "row_pcosts",
     "symmetry",
     "total_pcost",
 ]

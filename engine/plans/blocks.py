@@ -17,7 +17,7 @@ of epsilon_k are together (sum of epsilon_k)-DP, which is (sum)^2 / 2-zCDP (Bun 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -208,6 +208,8 @@ def calibrate(
     max_records: int,
     law: str = "gaussian",
     unions: Mapping[Space, tuple[Space, ...]] | None = None,
+    attributes: Mapping[Space, Space] | None = None,
+    pcost: Callable[[Mapping[Space, Block], int], float] = total_pcost,
 ) -> dict[Space, Block]:
     """Return blocks whose noise is the given one, enlarged by one common factor so that the budget holds exactly.
 
@@ -217,6 +219,8 @@ def calibrate(
     budget : privacy cost that the release may have.
     max_records : public cap on the number of records.
     unions : residual spaces measured together, by the attributes of their block.
+    attributes : the attributes of the table that each block measures, where its key does not say so.
+    pcost : what blocks cost with that many records; one record added or removed unless another function is given.
 
     Raises
     ------
@@ -238,14 +242,14 @@ def calibrate(
         for space, grid in grids.items():
             steps = math.ceil(noises[space] * stretch / DEVIATION[law] / grid)
             blocks[space] = Block(
-                attributes=space,
+                attributes=attributes[space] if attributes else space,
                 factors=strategies[space],
                 noise=steps * grid * DEVIATION[law],
                 grid=grid,
                 law=law,
                 union=unions.get(space, ()) if unions else (),
             )
-        cost = total_pcost(blocks, max_records)
+        cost = pcost(blocks, max_records)
         if cost <= budget:
             return blocks
         stretch *= math.sqrt(cost / budget) * (1.0 + step)

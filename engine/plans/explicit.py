@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ from engine.plans.explicit_variance import (
     summed,
 )
 from engine.plans.group_variance import GroupVariance, Summand
+from engine.plans.neighbours import row_pcosts
 from engine.plans.plan import Plan, Query
 from engine.privacy import Budget
 from engine.spaces import Axes, Space, Strategy
@@ -205,13 +206,21 @@ def component_blocks(components: Sequence[Component], budget: Budget, max_record
     noises = {}
     for number, component in enumerate(components):
         if budget.pure_epsilon is None:
-            noise = 1.0 / math.sqrt(budget.pcost * component.share)
+            noise = 1.0 / math.sqrt(budget.row_pcost * component.share)
         else:
-            noise = math.sqrt(2.0) / (budget.pure_epsilon * component.share)
+            noise = math.sqrt(2.0) / (budget.pure_epsilon / budget.rows_per_person * component.share)
         noises[component_key(number)] = noise
     strategies = {component_key(number): c.factors for number, c in enumerate(components)}
-    made = calibrate(strategies, noises, budget.pcost, max_records, budget.law)
-    return {key: replace(made[key], attributes=c.attributes) for key, c in zip(made, components, strict=True)}
+    attributes = {component_key(number): c.attributes for number, c in enumerate(components)}
+    return calibrate(
+        strategies,
+        noises,
+        budget.row_pcost,
+        max_records,
+        budget.law,
+        attributes=attributes,
+        pcost=row_pcosts(budget),
+    )
 
 
 def answered_by(components: Sequence[Component], groups: int) -> tuple[int, ...]:

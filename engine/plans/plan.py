@@ -22,18 +22,20 @@ import pandas as pd
 from engine.arrays import Array
 from engine.errors import NotAnswerable, PlanError, Unanswered
 from engine.plans.answers import SpaceAnswers, TableAnswers
-from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece, total_pcost
+from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece
 from engine.plans.emphasis import pack
 from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import GroupVariance
+from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
 from engine.plans.objectives import Objective, deciding_weights, norm, objective
 from engine.plans.solved import Certificate, Solved, Tradeoff, pack_complements
 from engine.plans.variance import VarianceBuilder
-from engine.privacy import Budget
+from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import Complement, Space, digest, inner, part_of, pieces
 from engine.workload import Schema, Workload
 
 FORMAT = "plan/1"
+NO_BOUND = "No bound is proved for neighbours that replace a record: what only they protect may be exact."
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
 Query = tuple[Sequence[str], npt.ArrayLike]
 
@@ -108,8 +110,16 @@ class Plan:
 
     @cached_property
     def pcost(self) -> float:
-        """Privacy cost of the release, recomputed from its matrices, noise and grids, rounded up."""
-        return total_pcost(self.blocks, self.max_records)
+        """Privacy cost of the release to one person, recomputed from its matrices, noise and grids, rounded up."""
+        return person_pcost(self.blocks, self.budget, self.max_records)
+
+    @cached_property
+    def replace_one_pcost(self) -> ReplaceOne:
+        """Cost to one person whose rows are replaced by as many others: a proven upper bound, and the worst pair found.
+
+        Guarantee: the bound holds for every pair of cells; the pair's cost, a bound from below, is found by a climb.
+        """
+        return replaced(self.blocks, self.budget, self.max_records, self.schema)
 
     @property
     def answering(self) -> Mapping[Space, Block]:
@@ -216,7 +226,9 @@ class Plan:
     @cached_property
     def certificate(self) -> Certificate:
         """Lower bound for the class of this mechanism and the distance to it."""
-        bound = self._goal.mean(self.bound / self.budget.pcost, self.workload.queries)
+        if self.budget.neighbours == REPLACE_ONE:  # bounds are proved for records that come or go
+            return Certificate(lower_bound=0.0, gap=math.inf, statement=NO_BOUND)
+        bound = self._goal.mean(self.bound / self.budget.row_pcost, self.workload.queries)
         gap = self.achieved / bound - 1.0 if bound > 0 else 0.0
         return Certificate(lower_bound=bound, gap=gap, statement=self.statement)
 
