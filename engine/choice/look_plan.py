@@ -9,7 +9,6 @@ from dataclasses import replace
 from engine.arrays import Array
 from engine.errors import PlanError
 from engine.plans import Block, Plan
-from engine.privacy import Budget
 from engine.spaces import Complement, Space, digest
 from engine.workload import Workload
 
@@ -35,7 +34,7 @@ def look_plan(
     made = Plan(
         # what it does not answer goes below; until then nothing has a weight
         workload=Workload(options[0].schema, tuple(replace(g, weight=0.0) for g in groups.values())),
-        budget=Budget(spend),
+        budget=options[0].budget.at(spend),
         mechanism=MECHANISM,
         options={"of": [p.hash for p in options]},
         blocks=blocks,
