@@ -132,7 +132,7 @@ class Distances:
         self.order = np.argsort(-weight[:-1])
 
     def at(self, chosen: Index) -> float:
-        """Return the bound for one bin an attribute: 0 for any pair, 1 for equal cells, then pairs that differ."""
+        """Return the bound for one bin an attribute, shape (attributes,): 0 any pair, 1 equal cells, then others."""
         bins = np.append(chosen, 1)[self.attribute]
         rows, columns = np.indices(bins.shape)
         low, high = self.low[rows, columns, bins], self.high[rows, columns, bins]

@@ -133,7 +133,8 @@ class PersonCap:
 
 def _mixed(words: Words) -> Words:
     """Return 64-bit words with every bit spread over all others (the finisher of SplitMix64)."""
-    out = words + _MIX[0]
+    out: Words = words + _MIX[0]
     out = (out ^ (out >> np.uint64(30))) * _MIX[1]
     out = (out ^ (out >> np.uint64(27))) * _MIX[2]
-    return out ^ (out >> np.uint64(31))
+    out ^= out >> np.uint64(31)
+    return out
