@@ -30,12 +30,11 @@ from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
 from engine.plans.objectives import Objective, deciding_weights, norm, objective
 from engine.plans.solved import Certificate, Solved, Tradeoff, pack_complements
 from engine.plans.variance import VarianceBuilder
-from engine.privacy import REPLACE_ONE, Budget
+from engine.privacy import Budget
 from engine.spaces import Complement, Space, digest, inner, part_of, pieces
 from engine.workload import Schema, Workload
 
 FORMAT = "plan/1"
-NO_BOUND = "No bound is proved for neighbours that replace a record: what only they protect may be exact."
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
 Query = tuple[Sequence[str], npt.ArrayLike]
 
@@ -226,11 +225,8 @@ class Plan:
     @cached_property
     def certificate(self) -> Certificate:
         """Lower bound for the class of this mechanism and the distance to it."""
-        if self.budget.neighbours == REPLACE_ONE:  # bounds are proved for records that come or go
-            return Certificate(lower_bound=0.0, gap=math.inf, statement=NO_BOUND)
         bound = self._goal.mean(self.bound / self.budget.row_pcost, self.workload.queries)
-        gap = self.achieved / bound - 1.0 if bound > 0 else 0.0
-        return Certificate(lower_bound=bound, gap=gap, statement=self.statement)
+        return Certificate.against(self.budget, achieved=self.achieved, bound=bound, statement=self.statement)
 
     @cached_property
     def hash(self) -> str:

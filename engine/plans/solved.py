@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.arrays import Array
 from engine.plans.emphasis import Emphasis, pack
+from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import Complement, Space
 
 
@@ -28,6 +29,18 @@ class Certificate:
     lower_bound: float
     gap: float
     statement: str
+
+    @classmethod
+    def against(cls, budget: Budget, *, achieved: float, bound: float, statement: str) -> Certificate:
+        """Return the certificate of what was achieved against a bound, both in counts.
+
+        Bounds are proved for records that come or go; where neighbours replace a record there is none, since what only
+        the number of records tells may then be exact.
+        """
+        if budget.neighbours == REPLACE_ONE:
+            none = "No bound is proved for neighbours that replace a record."
+            return cls(lower_bound=0.0, gap=math.inf, statement=none)
+        return cls(lower_bound=bound, gap=achieved / bound - 1.0 if bound > 0 else 0.0, statement=statement)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

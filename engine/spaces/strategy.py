@@ -85,4 +85,7 @@ class Strategy:
     def leaves_span(self, class_rows: Array) -> npt.NDArray[np.bool_]:
         """Return for every class row whether it asks for something that is not measured, shape (k,)."""
         left = class_rows - (class_rows @ self.span) @ self.span.T  # no difference of squares: it rounds at LEAVING^2
-        return np.linalg.norm(left, axis=1) > LEAVING * np.maximum(np.linalg.norm(class_rows, axis=1), 1e-300)
+        leaving: npt.NDArray[np.bool_] = np.linalg.norm(left, axis=1) > LEAVING * np.maximum(
+            np.linalg.norm(class_rows, axis=1), 1e-300
+        )
+        return leaving
