@@ -55,7 +55,7 @@ class Design:
     origin: int = 0
 
     def arrays(self, schema: Schema) -> tuple[Array, ...]:
-        """Return the components as plain arrays, so that a file can hold them."""
+        """Return the components as plain arrays of their own shapes, so that a file can hold them."""
         out: list[Any] = [[self.origin, len(self.components), float(self.whole_tables)]]
         for c in self.components:
             out += [[c.share, len(c.factors)], c.groups, [schema.names.index(a) for a in c.attributes]]
@@ -65,7 +65,7 @@ class Design:
 
     @classmethod
     def from_arrays(cls, matrices: tuple[Array, ...], workload: Workload, law: str) -> Design:
-        """Return the design that `arrays` wrote down; raise ValueError when the arrays are none."""
+        """Return the design that `arrays` wrote down, in its shapes; raise ValueError when the arrays are none."""
         left = list(matrices)
 
         def take() -> Array:

@@ -43,11 +43,11 @@ class SpaceAnswers:
         return out
 
     def group_table(self, group: int) -> Array:
-        """Return the table that answers a group, in counts, its axes the group's attributes."""
+        """Return the table that answers a group, in counts, of the shape of the group's attributes."""
         return self._table(self.plan.workload.groups[group].attributes)
 
     def table(self, attributes: Space) -> Array:
-        """Return the noisy table on some attributes, in counts; raise NotAnswerable unless all of it is measured."""
+        """Return the noisy table on attributes, in counts, of their shape; raise NotAnswerable unless it is measured."""
         for k in range(len(attributes) + 1):
             for space in itertools.combinations(sorted(attributes, key=self.plan.schema.names.index), k):
                 if not self._measures(space):
@@ -59,7 +59,10 @@ class SpaceAnswers:
         return self._table(attributes)
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        """Return the answer to one query, in counts; what is not measured of it counts as nothing."""
+        """Return the answer to one query, in counts; what is not measured of it counts as nothing.
+
+        ``query_tensor`` has the shape of the marginal table on the attributes.
+        """
         return math.fsum(
             float(np.sum(piece * self._by_space[space]))
             for space, piece in self.plan.class_pieces(attributes, query_tensor).items()
@@ -113,16 +116,16 @@ class TableAnswers:
     estimates: Mapping[Space, Array]
 
     def group_table(self, group: int) -> Array:
-        """Return the table that answers a group, in counts, its axes the group's attributes."""
+        """Return the table that answers a group, in counts, of the shape of the group's attributes."""
         asked, number = self.plan.workload.groups[group], self.plan.answered_by[group]
         return self._table(number, asked.attributes) if number >= 0 else np.zeros(asked.sizes)
 
     def table(self, attributes: Space) -> Array:
-        """Return the noisy table on some attributes, in counts; raise NotAnswerable unless all of it is measured."""
+        """Return the noisy table on attributes, in counts, of their shape; raise NotAnswerable unless it is measured."""
         return self._table(self.plan.component_of_table(attributes), attributes)
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        """Return the answer to one query, in counts."""
+        """Return the answer to one query, of the shape of the table on its attributes, in counts."""
         names, query = self.plan.essential(attributes, query_tensor)
         return float(np.sum(query * self._table(self.plan.component_for(attributes, query_tensor), names)))
 

@@ -145,7 +145,7 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
 
 
 def measures_piece(block: Block, piece: Array) -> bool:
-    """Return whether a piece, in class coordinates, lies in the span of the block's strategy."""
+    """Return whether a piece, of the shape of the class coordinates, lies in the span of the block's strategy."""
     for axes, strategy in block.factors:
         if not strategy.complete:
             rows = np.moveaxis(piece, axes, range(len(axes))).reshape(strategy.dimension, -1)

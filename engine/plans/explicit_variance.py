@@ -76,7 +76,7 @@ def unmeasured_rows(strategy: Strategy, kept: Sequence[int]) -> Array:
 
 
 def leaves(block: Block, attributes: Sequence[str], table: Array) -> bool:
-    """Return whether a query on attributes of a block asks for something that the block does not measure."""
+    """Return whether a query, of the shape of some attributes, asks for something that a block does not measure."""
     for axes, strategy in block.factors:
         if not strategy.complete:
             kept = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
@@ -239,7 +239,7 @@ def _contract(rows: Array, table: Array) -> Array:
 def covariance_of(block: Block, left: tuple[Sequence[str], Array], right: tuple[Sequence[str], Array]) -> float:
     """Return the covariance of the answers to two queries on attributes of a block, in counts^2.
 
-    It is noise^2 (left (x) 1) (C_1 (x) ... (x) C_k) (right (x) 1)^T; nothing of the block's whole domain is built.
+    Each query is its attributes and a table of their shape.  The covariance is noise^2 (left (x) 1) (C_1 (x) ... (x) C_k) (right (x) 1)^T; nothing of the block's whole domain is built.
     """
     (left_names, left_table), (right_names, right_table) = left, right
     position = {name: axis for axis, name in enumerate(block.attributes)}

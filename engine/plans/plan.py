@@ -126,7 +126,7 @@ class Plan:
         return self.blocks
 
     def answers_from(self, estimates: Mapping[Space, Array]) -> SpaceAnswers | TableAnswers:
-        """Return what estimates, combined as `combine` does, say about tables and queries."""
+        """Return what estimates, in the shapes of `combine`, say about tables and queries."""
         return SpaceAnswers(plan=self, estimates=estimates)
 
     def sources(self, group: int) -> list[Block]:
