@@ -47,7 +47,7 @@ class SpaceAnswers:
         return self._table(self.plan.workload.groups[group].attributes)
 
     def table(self, attributes: Space) -> Array:
-        """Return the noisy table on attributes, in counts, of their shape; raise NotAnswerable unless it is measured."""
+        """Return the noisy table on attributes, of their shape, in counts; raise NotAnswerable unless measured."""
         for k in range(len(attributes) + 1):
             for space in itertools.combinations(sorted(attributes, key=self.plan.schema.names.index), k):
                 if not self._measures(space):
@@ -121,11 +121,11 @@ class TableAnswers:
         return self._table(number, asked.attributes) if number >= 0 else np.zeros(asked.sizes)
 
     def table(self, attributes: Space) -> Array:
-        """Return the noisy table on attributes, in counts, of their shape; raise NotAnswerable unless it is measured."""
+        """Return the noisy table on attributes, of their shape, in counts; raise NotAnswerable unless measured."""
         return self._table(self.plan.component_of_table(attributes), attributes)
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        """Return the answer to one query, of the shape of the table on its attributes, in counts."""
+        """Return the answer to one query, of the shape of its attributes, in counts."""
         names, query = self.plan.essential(attributes, query_tensor)
         return float(np.sum(query * self._table(self.plan.component_for(attributes, query_tensor), names)))
 

@@ -239,7 +239,8 @@ def _contract(rows: Array, table: Array) -> Array:
 def covariance_of(block: Block, left: tuple[Sequence[str], Array], right: tuple[Sequence[str], Array]) -> float:
     """Return the covariance of the answers to two queries on attributes of a block, in counts^2.
 
-    Each query is its attributes and a table of their shape.  The covariance is noise^2 (left (x) 1) (C_1 (x) ... (x) C_k) (right (x) 1)^T; nothing of the block's whole domain is built.
+    Each query is its attributes and a table of their shape.  The covariance is
+    noise^2 (left (x) 1) (C_1 (x) ... (x) C_k) (right (x) 1)^T; nothing of the block's whole domain is built.
     """
     (left_names, left_table), (right_names, right_table) = left, right
     position = {name: axis for axis, name in enumerate(block.attributes)}
