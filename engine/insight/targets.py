@@ -127,7 +127,7 @@ def _at_budget(made: Plan, budget: Budget) -> Plan:
     scale = math.sqrt(made.budget.pcost / budget.pcost)
     noises = {space: block.noise * scale for space, block in made.blocks.items()}
     strategies = {space: block.factors for space, block in made.blocks.items()}
-    blocks = calibrate(strategies, noises, budget.pcost, made.max_records, unions=made.unions)
+    blocks = calibrate(strategies, noises, budget.pcost, made.max_records, unions=made.split.unions)
     # the key of a block need not be its attributes
     named = {key: replace(block, attributes=made.blocks[key].attributes) for key, block in blocks.items()}
     return replace(made, budget=budget, blocks=named)

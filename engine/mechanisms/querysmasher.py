@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
-from engine.plans import Solved
 from engine.spaces import (
     PROBLEMS,
+    UNIFORM,
     Decomposition,
     Options,
     Space,
+    Split,
     SplitMemory,
     SubworkloadSolver,
     asks_products,
@@ -80,31 +81,29 @@ class QuerySmasher(ResidualMechanism):
 
     def choose_split(
         self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, unions: bool = True
-    ) -> Solved:
+    ) -> Split:
         if self.centers != "tuned":
-            return Solved(duals=())
+            return UNIFORM
         together: dict[Space, tuple[Space, ...]] = {}
         if unions and self.solver == "optimal":
             tell(0.0, "Looking for spaces to measure together")
             spaces = tuple(decompose(workload).spaces)
             together = choose_unions(workload, spaces, limits.memory_limit)
             if together and len(next(iter(together.values()))) == len(spaces):
-                return Solved(duals=(), unions=together)
+                return Split(unions=together)
         memory = SplitMemory(workload, limits.solve_cache())
         if not can_tune(workload):
             found = memory.centers(tell)
-            return Solved(duals=(), centers=found.centers, unions=together)
+            return replace(found, unions=together)
         tried = [memory.complements(tell)]
         if asks_products(workload):
             tried.append(memory.centers(tell))
-        made = [Solved(duals=(), centers=s.centers, complements=s.complements, unions=together) for s in tried]
-        if len(made) == 1:
-            return made[0]
-        return min(made, key=lambda split: self._error(workload, replace(split, unions={}), limits))
+        best = tried[0] if len(tried) == 1 else min(tried, key=lambda split: self._error(workload, split, limits))
+        return replace(best, unions=together)
 
-    def _error(self, workload: Workload, split: Solved, limits: Limits) -> float:
+    def _error(self, workload: Workload, split: Split, limits: Limits) -> float:
         """Return the sum of sqrt(L_B) of a split without unions."""
-        parts = self.split(workload, split, self.axis_labels(workload))
+        parts = decompose(workload, split, self.axis_labels(workload))
         solver = self.space_solver(workload, parts, limits, math.inf)
         roots = [math.sqrt(solver.solve(sub).value) for sub in parts.subworkloads]
         return math.fsum(math.sqrt(scale) * roots[number] for number, scale in parts.spaces.values())

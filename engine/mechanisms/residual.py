@@ -23,7 +23,18 @@ from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_
 from engine.mechanisms.reweighted import EVALUATIONS, Step, TradeoffSearch, proven
 from engine.plans import Plan, Solved, calibrate
 from engine.privacy import Budget
-from engine.spaces import Cost, Decomposition, Space, SpaceSolution, Subworkload, Watch, decompose, unite
+from engine.spaces import (
+    UNIFORM,
+    Cost,
+    Decomposition,
+    Space,
+    SpaceSolution,
+    Split,
+    Subworkload,
+    Watch,
+    decompose,
+    unite,
+)
 from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
@@ -73,14 +84,9 @@ class ResidualMechanism(Mechanism):
 
     def choose_split(
         self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, unions: bool = True
-    ) -> Solved:
-        """Return the centers, complements and unions that are not the published ones."""
-        return Solved(duals=())
-
-    def split(self, workload: Workload, split: Solved, labels: Mapping[str, Hashable]) -> Decomposition:
-        """Return the decomposition of a workload with the centers, complements and unions chosen."""
-        parts = decompose(workload, split.centers, labels, split.complements)
-        return unite(parts, workload, split.unions, split.centers, split.complements, split.memory_limit)
+    ) -> Split:
+        """Return how queries fall into residual spaces."""
+        return UNIFORM
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
@@ -118,10 +124,10 @@ class ResidualMechanism(Mechanism):
         return plan
 
     def _gaining(
-        self, workload: Workload, split: Solved, limits: Limits, deadline: float, values: Mapping[Space, float]
+        self, workload: Workload, split: Split, limits: Limits, deadline: float, values: Mapping[Space, float]
     ) -> dict[Space, tuple[Space, ...]]:
         """Return the unions that are worth more than their spaces on their own; a search that stopped early may not."""
-        apart = self.split(workload, replace(split, unions={}), self.axis_labels(workload))
+        apart = decompose(workload, split, self.axis_labels(workload))
         solver = self.space_solver(workload, apart, limits, deadline)
         roots: dict[int, float] = {}
         kept = {}
@@ -136,19 +142,22 @@ class ResidualMechanism(Mechanism):
         return kept
 
     def _solved(
-        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Solved
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split
     ) -> tuple[Plan, dict[Space, float]]:
         """Return the plan for one split, and the weighted squared error of every block at privacy cost 1."""
         first = 0.8 if split.centers else 0.0
         labels = self.axis_labels(workload)
         parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, first)
-        found = replace(
-            split, memory_limit=limits.memory_limit, duals=tuple(solver.duals), endings=tuple(solver.endings)
+        found = Solved(
+            split=split,
+            memory_limit=limits.memory_limit,
+            duals=tuple(solver.duals),
+            endings=tuple(solver.endings),
         )
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
         return self._assemble(workload, budget, parts, solutions, found), values
 
-    def _emphasised(self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Solved) -> Plan:
+    def _emphasised(self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split) -> Plan:
         """Return the plan for an objective that is no weighted sum."""
         first = 0.8 if split.centers else 0.0
         labels = self.axis_labels(workload)
@@ -170,8 +179,12 @@ class ResidualMechanism(Mechanism):
         duals, endings = best.duals, best.endings
         if witness is not None and witness is not best:
             duals, endings = duals + witness.duals, endings + witness.endings
-        found = replace(
-            split, memory_limit=limits.memory_limit, duals=duals, endings=endings, tradeoff=search.tradeoff()
+        found = Solved(
+            split=split,
+            memory_limit=limits.memory_limit,
+            duals=duals,
+            endings=endings,
+            tradeoff=search.tradeoff(),
         )
         bound = best.bound if witness is None else witness.bound
         return self._assemble(workload, budget, best.parts, best.solutions, found, bound)
@@ -179,7 +192,7 @@ class ResidualMechanism(Mechanism):
     def _solve(
         self,
         workload: Workload,
-        split: Solved,
+        split: Split,
         labels: Mapping[str, Hashable],
         limits: Limits,
         deadline: float,
@@ -187,7 +200,7 @@ class ResidualMechanism(Mechanism):
         recorded: list[tuple[Array, str]] | None = None,
         warm: tuple[Array, ...] = (),
     ) -> tuple[Decomposition, list[SpaceSolution], SpaceSolver]:
-        parts = self.split(workload, split, labels)
+        parts = unite(decompose(workload, split, labels), workload, split, limits.memory_limit)
         if not parts.spaces:
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
@@ -220,20 +233,20 @@ class ResidualMechanism(Mechanism):
         recorded = list(zip(solved.duals, solved.endings, strict=True))
         if goal.linear != (tradeoff is None):
             raise ValueError("an objective without its search, or a search without its objective")
-        if solved.unions and tradeoff is not None:
+        if solved.split.unions and tradeoff is not None:
             raise ValueError("unions under an objective that is no weighted sum")
         if tradeoff is None:
-            parts, solutions, _ = self._solve(workload, solved, labels, limits, math.inf, 0.0, recorded)
+            parts, solutions, _ = self._solve(workload, solved.split, labels, limits, math.inf, 0.0, recorded)
             bound = None
         else:
             asked = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
-            parts, solutions, _ = self._solve(asked, solved, labels, limits, math.inf, 0.0, recorded)
+            parts, solutions, _ = self._solve(asked, solved.split, labels, limits, math.inf, 0.0, recorded)
             bound = proven(workload, goal, tradeoff.emphasis, parts, solutions)
             if len(tradeoff.shares) != len(parts.spaces):
                 raise ValueError("recorded shares do not fit")
             if tradeoff.witness is not None:
                 asked = tradeoff.witness.apply(tradeoff.witness.check(workload))
-                other, better, _ = self._solve(asked, solved, labels, limits, math.inf, 0.0, recorded)
+                other, better, _ = self._solve(asked, solved.split, labels, limits, math.inf, 0.0, recorded)
                 bound = proven(workload, goal, tradeoff.witness, other, better)
         if recorded:
             raise ValueError("more recorded weights than solves")
@@ -263,19 +276,18 @@ class ResidualMechanism(Mechanism):
             budget=budget,
             mechanism=self.name,
             options=self.options(),
-            blocks=calibrate(strategies, noises, budget.pcost, self.max_records, unions=solved.unions),
+            blocks=calibrate(strategies, noises, budget.pcost, self.max_records, unions=solved.split.unions),
             bound=bound,
-            statement=self._statement(solved, len(strategies), stopped),
+            statement=self._statement(solved.split, len(strategies), stopped),
             duals=solved.duals,
             endings=solved.endings,
             memory_limit=solved.memory_limit,
             max_records=self.max_records,
-            centers=solved.centers,
-            complements=solved.complements,
+            split=solved.split,
             tradeoff=tradeoff,
         )
 
-    def _statement(self, solved: Solved, blocks: int, stopped: Sequence[str]) -> str:
+    def _statement(self, split: Split, blocks: int, stopped: Sequence[str]) -> str:
         """Return what the bound bounds, and for which plans."""
         measure = {
             "sum": "weighted RMSE",
@@ -285,9 +297,9 @@ class ResidualMechanism(Mechanism):
         if self.targets is not None:
             measure = "largest ratio of standard error to target"
         text = self.bound_text
-        if solved.unions and blocks == 1:
+        if split.unions and blocks == 1:
             text = "No matrix mechanism whatsoever can have a smaller weighted RMSE than the bound."
-        elif solved.centers or solved.unions:
+        elif split.centers or split.unions:
             text = text.replace("uniform centers", "these tuned splits")
         text = text.replace("weighted RMSE", measure)
         return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")

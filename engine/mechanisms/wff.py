@@ -17,8 +17,7 @@ import numpy as np
 from engine.errors import PlanError
 from engine.mechanisms.base import Limits
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
-from engine.plans import Solved
-from engine.spaces import Decomposition, Options, SubworkloadSolver
+from engine.spaces import UNIFORM, Decomposition, Options, Split, SubworkloadSolver
 from engine.workload import Workload
 
 EMBEDDINGS = ("cells", "circle")
@@ -49,9 +48,9 @@ class WeightedFourier(ResidualMechanism):
 
     def choose_split(
         self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, unions: bool = True
-    ) -> Solved:
+    ) -> Split:
         if self.embedding == "cells":
-            return Solved(duals=())
+            return UNIFORM
         half, other = set[str](), set[str]()
         for group in workload.groups:
             for part in group.parts if group.weight > 0 else ():
@@ -61,7 +60,7 @@ class WeightedFourier(ResidualMechanism):
         for name in sorted(half - other, key=workload.schema.names.index):
             centers[name] = np.zeros(workload.schema[name].size)
             centers[name][[0, -1]] = 0.5
-        return Solved(duals=(), centers=centers)
+        return Split(centers=centers)
 
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
         return SubworkloadSolver(

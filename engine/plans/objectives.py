@@ -25,7 +25,7 @@ from engine.errors import PlanError
 from engine.plans.blocks import Block
 from engine.plans.footprint import Footprint, footprint
 from engine.plans.variance import VarianceBuilder
-from engine.spaces import Axes, Space, digest
+from engine.spaces import Axes, Space, Split, digest
 from engine.workload import Group, Workload
 
 OBJECTIVES = ("sum", "max", "lp")
@@ -120,14 +120,14 @@ def symmetry(
     spaces: Sequence[Space],
     goal: Objective,
     labels: Mapping[str, Hashable],
-    centers: Mapping[str, Array],
-    tuned: Mapping[Space, bytes],
+    split: Split,
 ) -> Symmetry:
     """Return the coarsest equitable partition of groups and residual spaces, by colour refinement.
 
     Groups start with their queries, weight and target, spaces with their attributes' sizes, labels and centers; each
     round tells apart what touches different colours.
     """
+    tuned = {space: c.key for space, c in split.complements.items()}
     touching: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
     inside: dict[int, list[tuple[int, Space]]] = {}
     numbers: dict[Any, int] = {}
@@ -146,7 +146,7 @@ def symmetry(
     )
     own = _numbers(
         {
-            s: (tuned.get(s), *((workload.schema[n].size, labels.get(n), digest(centers.get(n))) for n in s))
+            s: (tuned.get(s), *((workload.schema[n].size, labels.get(n), digest(split.centers.get(n))) for n in s))
             for s in spaces
         }
     )

@@ -23,7 +23,7 @@ import numpy as np
 from engine.arrays import Array
 from engine.plans.blocks import Block
 from engine.plans.group_variance import SLAB, GroupVariance, Parts, Summand, along, coupled_sets
-from engine.spaces import LEAVING, Axes, Complement, Space, Strategy, class_rows, digest, inner, pieces, positions
+from engine.spaces import LEAVING, Axes, Complement, Space, Split, Strategy, class_rows, digest, pieces, positions
 from engine.threads import threads_for
 from engine.workload import Group, Part, whole_group
 
@@ -35,8 +35,7 @@ class VarianceBuilder:
     """Builds `GroupVariance` objects for one plan; arrays and groups that are alike are computed once."""
 
     blocks: Mapping[Space, Block]
-    centers: Mapping[str, Array]
-    complements: Mapping[Space, Complement]
+    split: Split
     order: Mapping[str, int]
     _arrays: dict[Any, Array] = field(default_factory=dict)
     _groups: dict[Any, GroupVariance] = field(default_factory=dict)
@@ -52,10 +51,10 @@ class VarianceBuilder:
             for axes in itertools.combinations(range(len(group.attributes)), k):
                 ranked = tuple(sorted(axes, key=lambda a: self.order[group.attributes[a]]))
                 subsets.append((ranked, self._home.get(tuple(group.attributes[a] for a in ranked))))
-        centers = tuple(digest(self.centers.get(name)) for name in group.attributes)
+        centers = tuple(map(digest, self.split.given(group.attributes)))
         ranks = tuple(sorted(range(len(group.attributes)), key=lambda a: self.order[group.attributes[a]]))
         names = tuple(group.attributes[a] for a in ranks)
-        tuned = inner(names, self.complements)
+        tuned = self.split.inside(names)
         made = []
         for axes, b in subsets:
             space = tuple(group.attributes[a] for a in axes)
@@ -112,7 +111,7 @@ class VarianceBuilder:
         """Return the same for spaces whose pieces need every query row of the group."""
         part = whole_group(group)
         sizes = tuple(group.sizes[a] for a in ranks)
-        centers = [self.centers.get(group.attributes[a]) for a in ranks]
+        centers = self.split.given([group.attributes[a] for a in ranks])
         targets: dict[int, tuple[Block | None, list[tuple[Axes, Any]]]] = {}
         for axes, block in subsets:
             at = positions(sizes, [tuple(ranks.index(a) for a in axes)])
@@ -166,7 +165,7 @@ class VarianceBuilder:
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
         """Return 1 for queries of a part with a piece on the positions ``inside`` of it, 0 where that is rounding."""
         part = group.parts[p]
-        given = [self.centers.get(group.attributes[a]) for a in part.axes]
+        given = self.split.given([group.attributes[a] for a in part.axes])
         key = ("present", part.key, inside, tuple(digest(g) for g in given))
         if key not in self._arrays:
             marks = []
@@ -178,7 +177,7 @@ class VarianceBuilder:
 
     def _outside(self, group: Group, p: int) -> Array:
         part = group.parts[p]
-        given = [self.centers.get(group.attributes[a]) for a in part.axes]
+        given = self.split.given([group.attributes[a] for a in part.axes])
         key = ("outside", part.key, tuple(digest(g) for g in given))
         if key not in self._arrays:
             weights = np.ones(1)
@@ -211,7 +210,7 @@ class VarianceBuilder:
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
         touched = [(group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered)) for p in parts]
         names = [tuple(group.attributes[a] for a in part.axes) for part, _ in touched]
-        centers = tuple(digest(self.centers.get(n)) for own in names for n in own)
+        centers = tuple(digest(pi) for own in names for pi in self.split.given(own))
         order = tuple(a for part, inside in touched for a in (part.axes[i] for i in inside))
         key = (
             tuple((part.key, inside) for part, inside in touched),
@@ -241,7 +240,7 @@ class VarianceBuilder:
         """Return squared norms of (class rows) matrix / weights over all queries of the touched parts."""
         rows = []
         for (part, inside), own in zip(touched, names, strict=True):
-            given = [self.centers.get(n) for n in own]
+            given = self.split.given(own)
             pieces = [class_rows(part, inside, given, chunk) for _, chunk in part.family.chunks(part.sizes)]
             rows.append(np.concatenate(pieces))
         size = {a: part.sizes[i] - 1 for part, inside in touched for i, a in ((i, part.axes[i]) for i in inside)}

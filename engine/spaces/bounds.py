@@ -29,9 +29,10 @@ import numpy as np
 import scipy.linalg
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Axes, Factor, Space, digest
+from engine.spaces.decomposition import Factor
 from engine.spaces.lifts import WholeDomain, WholeTable
 from engine.spaces.solvers import DualProblem, Options
+from engine.spaces.split import Axes, Space, digest
 from engine.threads import threads_for
 from engine.workload import Part, Workload, whole_group
 

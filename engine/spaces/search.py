@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Axes, Complement, Factor, digest
+from engine.spaces.decomposition import Factor
 from engine.spaces.lifts import Lift, SplitLift
 from engine.spaces.solvers import (
     SYMMETRY_FROM,
@@ -22,6 +22,7 @@ from engine.spaces.solvers import (
     Solution,
     Watch,
 )
+from engine.spaces.split import Axes, Complement, digest
 from engine.spaces.symmetry import count_symmetries
 from engine.threads import threads_for
 

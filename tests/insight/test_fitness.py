@@ -129,7 +129,7 @@ def test_a_breakdown_adds_up(case: tuple[Plan, str, dict]) -> None:
         assert table["variance"].sum() == pytest.approx(variances.mean(), rel=1e-9)
         assert table["share"].sum() == pytest.approx(1.0)
         assert table["share"].is_monotonic_decreasing
-        joined = name in ("hdmm", "optimum") or made.unions  # one strategy for several spaces
+        joined = name in ("hdmm", "optimum") or made.split.unions  # one strategy for several spaces
         assert joined or set(map(frozenset, table["attributes"])) <= {
             frozenset(group.attributes[a] for a in range(len(group.attributes)) if bits >> a & 1)
             for bits in range(2 ** len(group.attributes))

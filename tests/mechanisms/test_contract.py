@@ -215,7 +215,7 @@ def class_of(made, shape):
     """The optimum of plans that measure the residual spaces of uniform centers on their own, where that is known."""
     return (
         optimum_of(shape)
-        if made.mechanism in RESIDUAL and not (made.centers or made.unions) and shape != "wide"
+        if made.mechanism in RESIDUAL and not (made.split.centers or made.split.unions) and shape != "wide"
         else None
     )
 
@@ -328,7 +328,7 @@ def test_tuned_centers_are_never_worse(shape):
     tuned, _ = planned("querysmasher", {"centers": "tuned"}, shape)
     assert tuned.weighted_rmse <= made.weighted_rmse * (1 + SLACK)
     assert tuned.certificate.gap <= SLACK
-    assert all(pi.sum() == pytest.approx(1) for pi in tuned.centers.values())
+    assert all(pi.sum() == pytest.approx(1) for pi in tuned.split.centers.values())
 
 
 @every_case

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Axes, Factor, basis, class_rows
+from engine.spaces.decomposition import Factor, basis, class_rows
 from engine.spaces.lifts import Lift, WholeDomain
 from engine.spaces.solvers import DualProblem, Options
+from engine.spaces.split import Axes
 from engine.spaces.subworkload import add_factors, assemble
 from engine.threads import threads_for
 from engine.workload import Group, Part, Workload

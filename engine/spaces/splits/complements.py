@@ -32,9 +32,10 @@ import scipy.linalg
 import scipy.optimize
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Complement, Factor, basis
+from engine.spaces.decomposition import Factor, basis
 from engine.spaces.lifts import Lift, SplitLift
 from engine.spaces.solvers import DualProblem, Options
+from engine.spaces.split import Complement
 from engine.threads import threads_for
 from engine.workload import Group, Workload
 

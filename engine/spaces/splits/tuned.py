@@ -7,36 +7,19 @@ is remembered, is compared with the published split, and is never worse than tha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import numpy as np
 
 from engine.arrays import Array
 from engine.spaces.cache import SolveCache
-from engine.spaces.decomposition import Complement, Space
+from engine.spaces.split import UNIFORM, Split
 from engine.spaces.splits.centers import tuned_centers
 from engine.spaces.splits.complements import ComplementProblem, split_of, tuned_complements
 from engine.workload import Workload
 
 FORMAT = "split/1"  # part of every key
 Watch = Callable[[float, str], None]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Split:
-    """How queries split over residual spaces; without entries, the split of the paper.
-
-    Attributes
-    ----------
-    centers : vector with sum 1 for every attribute that is not split at its mean.
-    complements : how queries on a pair split, for pairs that are not split as products.
-    unions : the attributes of one table -> the residual spaces that one strategy measures together.
-    """
-
-    centers: Mapping[str, Array] = field(default_factory=dict)
-    complements: Mapping[Space, Complement] = field(default_factory=dict)
-    unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
 
 
 class SplitMemory:
@@ -77,7 +60,7 @@ class SplitMemory:
         known, own = self._recall(None, "complements")
         if own and known is not None:
             if not known.any():
-                return Split()
+                return UNIFORM
             centers, complements = split_of(ComplementProblem(self.workload, watch), known)
             return Split(centers=centers, complements=complements)
 

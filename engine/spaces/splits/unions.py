@@ -16,16 +16,17 @@ Notation: rows R with R^T R the Gram of a group in the coordinates of `pieces`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 import scipy.linalg
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Axes, Complement, Decomposition, Factor, Space, Subworkload, Term
-from engine.spaces.pieces import inner, pieces, positions
+from engine.spaces.decomposition import Decomposition, Factor, Subworkload, Term
+from engine.spaces.pieces import pieces, positions
 from engine.spaces.search import dense_bytes
+from engine.spaces.split import Axes, Space, Split
 from engine.workload import Group, Part, Workload, whole_group
 
 WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
@@ -33,18 +34,10 @@ MAX_CELLS = 100_000  # of the table of a union: it is counted, and carries one d
 ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
 MAX_SPACES = 60  # with more spaces than this, what single unions gain is small
 SPREAD = 1e6  # unions of weights further apart would lose what the light ones ask in rounding
-Unions = Mapping[Space, tuple[Space, ...]]  # attributes of the table -> spaces measured together on it
 
 
-def unite(
-    parts: Decomposition,
-    workload: Workload,
-    unions: Unions,
-    centers: Mapping[str, Array],
-    complements: Mapping[Space, Complement],
-    memory_limit: float = math.inf,
-) -> Decomposition:
-    """Return the decomposition with one subworkload, on the table of all its attributes, in place of every union.
+def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: float = math.inf) -> Decomposition:
+    """Return the decomposition with one subworkload, on the table of all its attributes, in place of each union.
 
     Guarantee: the Gram of a union holds the products of all its pieces, those of different spaces included.
 
@@ -52,30 +45,30 @@ def unite(
     ------
     ValueError : the unions are none of this decomposition, or too large; those of `choose_unions` are neither.
     """
-    if not unions:
+    if not split.unions:
         return parts
     factors, subworkloads, spaces = list(parts.factors), list(parts.subworkloads), dict(parts.spaces)
-    for together in unions.values():
+    for together in split.unions.values():
         for space in together:
             if spaces.pop(space, None) is None:
                 raise ValueError("a union holds a space that is not asked, or that another union holds")
     order = list(workload.schema.names)
-    for attributes, together in unions.items():
+    for attributes, together in split.unions.items():
         sizes = workload.schema.sizes(attributes)
         if sorted(set(attributes), key=order.index) != list(attributes) or attributes in spaces or not together:
             raise ValueError("the attributes of a union are out of order, or measured apart as well")
         if not math.isfinite(work_of(workload, attributes, together, memory_limit)):
             raise ValueError("a union is too large")
         at = tuple(tuple(attributes.index(name) for name in space) for space in together)
-        factors.append(union_factor(workload, attributes, at, centers, complements))
+        factors.append(union_factor(workload, attributes, at, split))
         axes = tuple(range(len(sizes)))
         subworkloads.append(
             Subworkload(
                 sizes=sizes,
                 terms=(Term(coefficient=1.0, factors=((axes, len(factors) - 1),)),),
-                centers=tuple(centers.get(name) for name in attributes),
+                centers=tuple(split.given(attributes)),
                 labels=(None,) * len(sizes),
-                complements=inner(attributes, complements),
+                complements=split.inside(attributes),
                 spaces=at,
             )
         )
@@ -89,20 +82,14 @@ def unite(
     )
 
 
-def union_factor(
-    workload: Workload,
-    attributes: Space,
-    spaces: Sequence[Axes],
-    centers: Mapping[str, Array],
-    complements: Mapping[Space, Complement],
-) -> Factor:
+def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], split: Split) -> Factor:
     """Return the Gram of some spaces on one table, in their class coordinates one space after the other."""
     sizes = workload.schema.sizes(attributes)
     kept = positions(sizes, spaces)
     stacks: dict[Axes, list[Array]] = {}
     for group in workload.groups:
         if group.weight > 0.0:
-            inside, rows = group_rows(workload, group, attributes, centers, complements)
+            inside, rows = group_rows(workload, group, attributes, split)
             stacks.setdefault(inside, []).append(math.sqrt(group.weight) * rows)
     out = []
     for inside, stack in stacks.items():
@@ -117,18 +104,12 @@ def union_factor(
     return Factor(sizes=sizes, matrix=joined if low else joined.T @ joined, low_rank=low)
 
 
-def group_rows(
-    workload: Workload,
-    group: Group,
-    attributes: Space,
-    centers: Mapping[str, Array],
-    complements: Mapping[Space, Complement],
-) -> tuple[Axes, Array]:
+def group_rows(workload: Workload, group: Group, attributes: Space, split: Split) -> tuple[Axes, Array]:
     """Return the axes of ``attributes`` that a group has, and rows with the Gram of its pieces on their table."""
     order = {name: i for i, name in enumerate(workload.schema.names)}
     parts: Sequence[Part] = group.parts
     names = tuple(sorted(group.attributes, key=order.__getitem__))
-    if group.query_weights is not None or (len(parts) > 1 and inner(names, complements)):
+    if group.query_weights is not None or (len(parts) > 1 and split.inside(names)):
         parts = (whole_group(group),)
     out, placed = np.ones((1, 1)), list[str]()
     for part in parts:
@@ -136,8 +117,8 @@ def group_rows(
         ranked = sorted(own, key=order.__getitem__)
         rows = part_rows(part, group.query_weights).reshape(-1, *part.sizes)
         rows = rows.transpose(0, *(1 + own.index(name) for name in ranked))
-        tuned = inner(tuple(ranked), complements)
-        made = pieces(rows.reshape(len(rows), -1), rows.shape[1:], [centers.get(name) for name in ranked], tuned)
+        tuned = split.inside(tuple(ranked))
+        made = pieces(rows.reshape(len(rows), -1), rows.shape[1:], split.given(ranked), tuned)
         held = tuple(slice(None) if name in attributes else 0 for name in ranked)
         made = _fewer(made.reshape(rows.shape)[(slice(None), *held)].reshape(len(rows), -1))
         out = np.asarray(np.kron(out, made), dtype=float)
