@@ -98,7 +98,6 @@ class TradeoffSearch:
         self.solve, self.tell, self.deadline = solve, tell, deadline
         spaces = list(decompose(workload, split, labels).spaces)
         self.same: Symmetry = symmetry(workload, spaces, goal, labels, split)
-        self.order = {name: i for i, name in enumerate(workload.schema.names)}
         self.best: Candidate | None = None
         self.witness: Candidate | None = None
         self.evaluations = self.stale = 0
@@ -175,7 +174,7 @@ class TradeoffSearch:
         for space, kind in self.same.spaces.items():
             noises[kind] = total / math.sqrt(values[space])
         blocks = unit_blocks(parts, solutions)
-        builder = VarianceBuilder(blocks=blocks, split=self.split, order=self.order)
+        builder = VarianceBuilder(blocks=blocks, split=self.split, schema=self.workload.schema)
         asked = footprints(self.workload, blocks, builder, self.same, self.goal)
         if asked is None:
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes

@@ -7,7 +7,6 @@ uses; its privacy cost is recomputed from them when it is made and whenever it i
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ from engine.plans.solved import Tradeoff, pack_split
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
 from engine.spaces import UNIFORM, Space, Split, part_of, pieces
-from engine.workload import Schema, Workload
+from engine.workload import Schema, Workload, subsets
 
 FORMAT = "plan/1"
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
@@ -118,8 +117,7 @@ class Plan:
 
     @cached_property
     def _variances(self) -> VarianceBuilder:
-        order = {name: i for i, name in enumerate(self.schema.names)}
-        return VarianceBuilder(blocks=self.answering, split=self.split, order=order)
+        return VarianceBuilder(blocks=self.answering, split=self.split, schema=self.schema)
 
     def group_variance(self, group: int) -> GroupVariance:
         """Return the variances of a group in factored form; see `engine.plans.group_variance`."""
@@ -276,15 +274,12 @@ class Plan:
         """Return the pieces of a query by residual space, in class coordinates of the sorted attributes."""
         names = tuple(attributes)
         tensor = self.query_table(names, query_tensor)
-        order = sorted(range(len(names)), key=lambda a: self.schema.names.index(names[a]))
-        ranked = tuple(names[axis] for axis in order)
+        ranked = self.schema.ranked(names)
         shape = self.schema.sizes(ranked)
-        row = np.ascontiguousarray(tensor.transpose(order)).reshape(1, -1)
+        row = np.ascontiguousarray(tensor.transpose([names.index(name) for name in ranked])).reshape(1, -1)
         table = pieces(row, shape, self.split.given(ranked), self.split.inside(ranked)).reshape(1, *shape)
         return {
-            tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0]
-            for k in range(len(ranked) + 1)
-            for axes in itertools.combinations(range(len(ranked)), k)
+            tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0] for axes in subsets(range(len(ranked)))
         }
 
     @cached_property

@@ -30,7 +30,7 @@ from engine.errors import NotAnswerable, PlanError
 from engine.plans import SLAB, Block, ExplicitPlan, Plan, apply_factors
 from engine.spaces import Space, basis, center
 from engine.threads import threads_for
-from engine.workload import Group
+from engine.workload import Group, subsets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +103,13 @@ class Measurement:
         names = tuple(attributes)
         if isinstance(self.plan, ExplicitPlan):
             return self.plan.table(self.estimates, self.plan.component_of_table(names), names)
-        for k in range(len(names) + 1):
-            for space in itertools.combinations(sorted(names, key=self.plan.schema.names.index), k):
-                if not self.plan.measures(space):
-                    raise NotAnswerable(
-                        f"The plan does not measure the whole table on {' x '.join(names) or 'nothing'}: "
-                        f"{' x '.join(space) or 'the total'} is missing. Ask single queries with answer(), or plan "
-                        "with the marginal on these attributes."
-                    )
+        for space in subsets(self.plan.schema.ranked(names)):
+            if not self.plan.measures(space):
+                raise NotAnswerable(
+                    f"The plan does not measure the whole table on {' x '.join(names) or 'nothing'}: "
+                    f"{' x '.join(space) or 'the total'} is missing. Ask single queries with answer(), or plan "
+                    "with the marginal on these attributes."
+                )
         return self._table(names)
 
     def answer(self, attributes: Sequence[str], query_tensor: npt.ArrayLike, confidence: float = 0.95) -> Estimate:
@@ -174,14 +173,13 @@ class Measurement:
     def _table(self, attributes: Sequence[str]) -> Array:
         """Return the table on ``attributes``; pieces that are not measured are left out."""
         schema = self.plan.schema
-        ranked = tuple(sorted(attributes, key=schema.names.index))
+        ranked = schema.ranked(attributes)
         sizes = schema.sizes(ranked)
         coordinates = np.zeros(sizes)
-        for k in range(len(ranked) + 1):
-            for inside in itertools.combinations(range(len(ranked)), k):
-                estimate = self._by_space.get(tuple(ranked[a] for a in inside))
-                if estimate is not None:
-                    coordinates[tuple(slice(1, None) if a in inside else 0 for a in range(len(ranked)))] = estimate
+        for inside in subsets(range(len(ranked))):
+            estimate = self._by_space.get(tuple(ranked[a] for a in inside))
+            if estimate is not None:
+                coordinates[tuple(slice(1, None) if a in inside else 0 for a in range(len(ranked)))] = estimate
         for first, second in itertools.combinations(range(len(ranked)), 2):
             complement = self.plan.split.complements.get((ranked[first], ranked[second]))
             if complement is not None:

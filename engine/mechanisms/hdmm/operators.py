@@ -358,13 +358,11 @@ def component_errors(component: Component, problem: ProductGrams) -> Array:
 
 
 def _marginal_error(workload: Workload, group: int, strategy: MarginalStrategy) -> float:
-    order = {name: i for i, name in enumerate(workload.schema.names)}
-    precision: dict[Space, float] = {tuple(sorted(s, key=order.__getitem__)): f for s, f in strategy.precision.items()}
+    ranked = workload.schema.ranked
+    precision: dict[Space, float] = {ranked(s): f for s, f in strategy.precision.items()}
     asked = residual_traces(Workload(workload.schema, (workload.groups[group],)))
     pieces = [
-        t / f
-        if (f := precision.get(tuple(a for a in sorted(s, key=order.__getitem__) if workload.schema[a].size > 1)))
-        else math.inf
+        t / f if (f := precision.get(tuple(a for a in ranked(s) if workload.schema[a].size > 1))) else math.inf
         for s, t in asked.items()
         if t > 0
     ]
