@@ -38,6 +38,10 @@ from engine.spaces import (
 from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
+STOPPED = {
+    "memory": " The memory limit left some queries or spaces out of the search for a split.",
+    "time": " The time limit ended the search for a split.",
+}
 
 
 class SpaceSolver(Protocol):
@@ -65,6 +69,19 @@ class SpaceSolver(Protocol):
         """Return the strategy of one subworkload."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Made:
+    """A plan with its error at privacy cost 1, as the search has it, and what its blocks have of it.
+
+    ``error`` is the sum over blocks of the roots of ``values``, their weighted squared errors in counts^2; for
+    objectives that are no weighted sum it is the objective, and ``values`` is empty.
+    """
+
+    plan: Plan
+    error: float
+    values: Mapping[Space, float]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResidualMechanism(Mechanism):
     """Base of the mechanisms of this kind; see the module's text."""
@@ -81,12 +98,6 @@ class ResidualMechanism(Mechanism):
     def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
         """Return what distinguishes attributes of equal size for this mechanism, beyond what is asked of them."""
         return {}
-
-    def choose_split(
-        self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, unions: bool = True
-    ) -> Split:
-        """Return how queries fall into residual spaces."""
-        return UNIFORM
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
@@ -105,47 +116,26 @@ class ResidualMechanism(Mechanism):
         check_request(workload, budget)
         check_size(workload, limits.memory_limit)
         limits = replace(limits, progress=_rising(limits.progress))
-        goal = self.goal(workload)
         limits.tell(0.0, "Decomposing the workload")
-        # one strategy for several spaces leaves no shares between them to trade, so unions are for the sum alone
-        split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text), limits, goal.linear)
-        if not goal.linear:
-            plan = self._emphasised(workload, budget, limits, deadline, split)
-        else:
-            plan, values = self._solved(workload, budget, limits, deadline, split)
-            if split.unions:
-                lost = not math.isfinite(plan.weighted_rmse)  # what light queries ask drowned beside heavy ones
-                kept = {} if lost else self._gaining(workload, split, limits, deadline, values)
-                if len(kept) < len(split.unions):
-                    if len(values) == 1:  # the union of all was tried before any center was tuned
-                        split = self.choose_split(workload, limits.tell, limits, unions=False)
-                    plan, _ = self._solved(workload, budget, limits, deadline, replace(split, unions=kept))
+        made = self.best(workload, budget, limits, deadline)
         limits.tell(1.0, "Planned")
-        return plan
+        return made.plan
 
-    def _gaining(
-        self, workload: Workload, split: Split, limits: Limits, deadline: float, values: Mapping[Space, float]
-    ) -> dict[Space, tuple[Space, ...]]:
-        """Return the unions that are worth more than their spaces on their own; a search that stopped early may not."""
-        apart = decompose(workload, split, self.axis_labels(workload))
-        solver = self.space_solver(workload, apart, limits, deadline)
-        roots: dict[int, float] = {}
-        kept = {}
-        for attributes, together in split.unions.items():
-            total = 0.0
-            for number, scale in (apart.spaces[space] for space in together):
-                if number not in roots:
-                    roots[number] = math.sqrt(solver.solve(apart.subworkloads[number]).value)
-                total += math.sqrt(scale) * roots[number]
-            if math.sqrt(values[attributes]) < total:
-                kept[attributes] = together
-        return kept
+    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
+        """Return the best plan that the mechanism knows how to find: here, with the split of the paper."""
+        return self.made(workload, budget, limits, deadline, UNIFORM)
+
+    def made(
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, first: float = 0.0
+    ) -> Made:
+        """Return the plan for one split; progress starts from the fraction ``first``."""
+        solve = self._solved if self.goal(workload).linear else self._emphasised
+        return solve(workload, budget, limits, deadline, split, first)
 
     def _solved(
-        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split
-    ) -> tuple[Plan, dict[Space, float]]:
-        """Return the plan for one split, and the weighted squared error of every block at privacy cost 1."""
-        first = 0.8 if split.centers else 0.0
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, first: float
+    ) -> Made:
+        """Return the plan for the weighted sum."""
         labels = self.axis_labels(workload)
         parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, first)
         found = Solved(
@@ -155,11 +145,13 @@ class ResidualMechanism(Mechanism):
             endings=tuple(solver.endings),
         )
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
-        return self._assemble(workload, budget, parts, solutions, found), values
+        plan = self._assemble(workload, budget, parts, solutions, found)
+        return Made(plan=plan, error=math.fsum(map(math.sqrt, values.values())), values=values)
 
-    def _emphasised(self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split) -> Plan:
+    def _emphasised(
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, first: float
+    ) -> Made:
         """Return the plan for an objective that is no weighted sum."""
-        first = 0.8 if split.centers else 0.0
         labels = self.axis_labels(workload)
 
         def solve(asked: Workload, warm: tuple[Array, ...]) -> Step:
@@ -187,7 +179,8 @@ class ResidualMechanism(Mechanism):
             tradeoff=search.tradeoff(),
         )
         bound = best.bound if witness is None else witness.bound
-        return self._assemble(workload, budget, best.parts, best.solutions, found, bound)
+        plan = self._assemble(workload, budget, best.parts, best.solutions, found, bound)
+        return Made(plan=plan, error=best.value, values={})
 
     def _solve(
         self,
@@ -250,7 +243,8 @@ class ResidualMechanism(Mechanism):
                 bound = proven(workload, goal, tradeoff.witness, other, better)
         if recorded:
             raise ValueError("more recorded weights than solves")
-        return self._assemble(workload, budget, parts, solutions, solved, bound)
+        plan = self._assemble(workload, budget, parts, solutions, solved, bound)
+        return self.stopped(plan, solved.split.stopped)
 
     def _assemble(
         self,
@@ -303,6 +297,14 @@ class ResidualMechanism(Mechanism):
             text = text.replace("uniform centers", "these tuned splits")
         text = text.replace("weighted RMSE", measure)
         return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
+
+    @staticmethod
+    def stopped(plan: Plan, limits: frozenset[str]) -> Plan:
+        """Return the plan with a note of the limits that kept the search for its split from going on."""
+        if not limits:
+            return plan
+        words = "".join(text for limit, text in STOPPED.items() if limit in limits)
+        return replace(plan, split=replace(plan.split, stopped=limits), statement=plan.statement + words)
 
 
 def _rising(progress: Progress | None) -> Progress | None:

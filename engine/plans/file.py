@@ -40,6 +40,7 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
             centers={name: unpack(pi) for name, pi in solved["centers"].items()},
             complements=_unpacked_complements(solved["complements"]),
             unions={tuple(map(str, a)): tuple(tuple(map(str, s)) for s in spaces) for a, spaces in solved["unions"]},
+            stopped=frozenset(map(str, solved.get("stopped", ()))),
         )
         matrices = tuple(unpack(m["values"]).reshape(m["shape"]) for m in solved["matrices"])
         tradeoff = _unpacked_tradeoff(solved.get("tradeoff"))

@@ -57,7 +57,8 @@ def pack_split(split: Split) -> dict[str, Any]:
             c.key, {"by_axis": [pack(D) for D in c.by_axis], "by_total": pack(c.by_total), "pairs": []}
         )
         packed["pairs"].append(list(pair))
-    return {
+    stopped = {"stopped": sorted(split.stopped)} if split.stopped else {}
+    return stopped | {
         "centers": {name: pack(pi) for name, pi in split.centers.items()},
         "complements": list(distinct.values()),
         "unions": [[list(a), [list(s) for s in spaces]] for a, spaces in split.unions.items()],

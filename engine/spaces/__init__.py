@@ -20,7 +20,16 @@ from engine.spaces.pieces import part_of, pieces, positions
 from engine.spaces.search import PROBLEMS, Cost, dense_bytes
 from engine.spaces.solvers import DualProblem, Options, Solution, Watch
 from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, digest
-from engine.spaces.splits import SplitMemory, asks_products, can_tune, choose_unions, union_bytes, unite
+from engine.spaces.splits import (
+    Allowance,
+    SplitMemory,
+    affordable,
+    asks_products,
+    can_tune,
+    choose_unions,
+    union_bytes,
+    unite,
+)
 from engine.spaces.strategy import LEAVING, Strategy
 from engine.spaces.subworkload import SpaceSolution, SubworkloadSolver
 
@@ -28,6 +37,7 @@ __all__ = [
     "LEAVING",
     "PROBLEMS",
     "UNIFORM",
+    "Allowance",
     "Axes",
     "Complement",
     "Cost",
@@ -48,6 +58,7 @@ __all__ = [
     "SubworkloadSolver",
     "Watch",
     "WholeDomain",
+    "affordable",
     "asks_products",
     "basis",
     "can_tune",

@@ -31,7 +31,7 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, digest
-from engine.workload import Group, Part, Workload, whole_group
+from engine.workload import Group, Part, Workload, subsets, whole_group
 
 ROUNDING = 1e-28  # the square of a sum this small against the squares of its terms is the rounding of zero
 NEGLIGIBLE = 1e-13  # a class Gram this small against its Gram is the rounding of zero
@@ -269,17 +269,16 @@ def decompose(
     (7, 3)
     """
     registry = Registry(split)
-    order = {name: i for i, name in enumerate(workload.schema.names)}
     patterns: dict[Any, _Pattern] = {}
     totals: dict[Space, dict[tuple[tuple[Axes, int], ...], float]] = {}
     for group in workload.groups:
         if group.weight == 0.0:
             continue
-        ranks = sorted(range(len(group.attributes)), key=lambda a: order[group.attributes[a]])
-        names = tuple(group.attributes[i] for i in ranks)
+        ranks = group.ranks(workload.schema)
+        names = group.named(ranks)
         complement = split.complement(group.attributes)
         given = tuple(map(digest, split.given(group.attributes)))
-        key = (group.key, tuple(ranks), given, complement and complement.key)
+        key = (group.key, ranks, given, complement and complement.key)
         if key not in patterns:
             patterns[key] = _pattern(group, ranks, registry)
         for positions, coefficient, factors in patterns[key].pieces:
@@ -295,13 +294,10 @@ def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern
     position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> position in schema order
     choices = []
     for part in parts:
-        names = tuple(group.attributes[a] for a in part.axes)
-        options = []
-        for k in range(len(part.axes) + 1):
-            for inside in itertools.combinations(range(len(part.axes)), k):
-                found = registry.look_up(part, names, inside, weights)
-                axes = tuple(position[part.axes[i]] for i in inside)
-                options.append((axes, found))
+        names, options = group.named(part.axes), []
+        for inside in subsets(range(len(part.axes))):
+            found = registry.look_up(part, names, inside, weights)
+            options.append((tuple(position[part.axes[i]] for i in inside), found))
         choices.append(options)
     out = _Pattern()
     for combination in itertools.product(*choices):
