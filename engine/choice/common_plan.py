@@ -211,13 +211,13 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     """
     names = _checked_names(options, names)
     unit = _agreed_unit(options)
-    centers, complements = agreed_split(options, names)
+    split = agreed_split(options, names)
     max_records = min(p.max_records for p in options)
     spaces = [s for s in options[0].blocks if all(s in p.blocks for p in options)]
     ideal, found = dict[Space, Block](), dict[Space, str]()
     for space in spaces:
-        given = [centers.get(name) for name in space]
-        block, found[space] = common_block([p.blocks[space] for p in options], given, complements.get(space))
+        shared = [p.blocks[space] for p in options]
+        block, found[space] = common_block(shared, split.given(space), split.complements.get(space))
         if block is not None:
             ideal[space] = block
     if not ideal:
@@ -262,7 +262,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     return CommonPlan(
         options=options,
         names=names,
-        look=look_plan(options, look, spends[0][0], max_records, centers, complements),
+        look=look_plan(options, look, spends[0][0], max_records, split),
         residuals=residuals,
         found=found,
         stretch=stretch,

@@ -268,7 +268,7 @@ def spread_of_plans(
 
 def domain_rows(schema: Schema, space: Sequence[str], block: Block) -> Array:
     """Return the strategy rows of a block on all cells of a small domain, shape (measurements, cells)."""
-    positions = [schema.names.index(name) for name in space]
+    positions = [schema.order[name] for name in space]
     factors = [(tuple(positions[a] for a in axes), s.rows) for axes, s in block.factors]
     rows = _spread_out(schema, factors)
     return rows if block.weights is None else rows * block.weights.reshape(-1, 1)
@@ -276,7 +276,7 @@ def domain_rows(schema: Schema, space: Sequence[str], block: Block) -> Array:
 
 def rows_of_group(schema: Schema, group: Group) -> Array:
     """Return the query rows of a group on all cells of a small domain, shape (queries, cells)."""
-    positions = [schema.names.index(name) for name in group.attributes]
+    positions = [schema.order[name] for name in group.attributes]
     return _spread_out(
         schema, [(tuple(positions[a] for a in part.axes), part.family.rows(part.sizes)) for part in group.parts]
     )

@@ -94,7 +94,7 @@ class SpaceAnswers:
                 if estimate is not None:
                     coordinates[tuple(slice(1, None) if a in inside else 0 for a in range(len(ranked)))] = estimate
         for first, second in itertools.combinations(range(len(ranked)), 2):
-            complement = self.plan.complements.get((ranked[first], ranked[second]))
+            complement = self.plan.split.complements.get((ranked[first], ranked[second]))
             if complement is not None:
                 at = tuple(slice(1, None) if a in (first, second) else 0 for a in range(len(ranked)))
                 passed = complement.by_total * float(self._by_space.get((), np.zeros(())))
@@ -103,7 +103,7 @@ class SpaceAnswers:
                 coordinates[at] += passed.reshape(coordinates[at].shape)
         with threads_for(max(sizes, default=1)):
             for axis, (name, n) in enumerate(zip(ranked, sizes, strict=True)):
-                matrix = np.column_stack([center(n, self.plan.centers.get(name)), basis(n)])
+                matrix = np.column_stack([center(n, self.plan.split.centers.get(name)), basis(n)])
                 coordinates = np.moveaxis(np.tensordot(matrix, coordinates, axes=(1, axis)), 0, axis)
         return coordinates.transpose([ranked.index(name) for name in attributes])
 

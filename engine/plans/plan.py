@@ -7,11 +7,10 @@ uses; its privacy cost is recomputed from them when it is made and whenever it i
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -28,11 +27,11 @@ from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import GroupVariance
 from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
 from engine.plans.objectives import Objective, deciding_weights, norm, objective
-from engine.plans.solved import Certificate, Solved, Tradeoff, pack_complements
+from engine.plans.solved import Certificate, Solved, Tradeoff, pack_split
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
-from engine.spaces import Complement, Space, digest, inner, part_of, pieces
-from engine.workload import Schema, Workload
+from engine.spaces import UNIFORM, Space, Split, digest, part_of, pieces
+from engine.workload import Schema, Workload, subsets
 
 FORMAT = "plan/1"
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
@@ -53,8 +52,7 @@ class Plan:
     statement : words for the certificate.
     duals, endings, memory_limit : the solver's weights, how each search ended, and the limit in bytes that chose
         between dense and alternating searches; enough to rebuild the very same plan.
-    centers : center vectors that are not uniform.
-    complements : complements of pairs that are no products, attributes in schema order.
+    split : how queries fall into residual spaces: centers, complements and unions.
     matrices : strategy matrices and shares that a search found, where the weights do not say it all.
     max_records : public cap on the number of records that the plan may be used for.
     tradeoff : shares and weights of an objective other than the sum.
@@ -75,8 +73,7 @@ class Plan:
     max_records: int
     endings: tuple[str, ...] = ()
     memory_limit: float = math.inf
-    centers: Mapping[str, Array] = field(default_factory=dict)
-    complements: Mapping[Space, Complement] = field(default_factory=dict)
+    split: Split = UNIFORM
     matrices: tuple[Array, ...] = ()
     tradeoff: Tradeoff | None = None
 
@@ -141,8 +138,7 @@ class Plan:
 
     @cached_property
     def _variances(self) -> VarianceBuilder:
-        order = {name: i for i, name in enumerate(self.schema.names)}
-        return VarianceBuilder(blocks=self.answering, centers=self.centers, complements=self.complements, order=order)
+        return VarianceBuilder(blocks=self.answering, split=self.split, schema=self.schema)
 
     def group_variance(self, group: int) -> GroupVariance:
         """Return the variances of a group in factored form; see `engine.plans.group_variance`."""
@@ -298,26 +294,18 @@ class Plan:
         """Return the pieces of a query by residual space, shape (n_1 - 1, ...) on the sorted attributes."""
         names = tuple(attributes)
         tensor = self.query_table(names, query_tensor)
-        order = sorted(range(len(names)), key=lambda a: self.schema.names.index(names[a]))
-        ranked = tuple(names[axis] for axis in order)
-        shape, centers = self.schema.sizes(ranked), [self.centers.get(name) for name in ranked]
-        row = np.ascontiguousarray(tensor.transpose(order)).reshape(1, -1)
-        table = pieces(row, shape, centers, inner(ranked, self.complements)).reshape(1, *shape)
+        ranked = self.schema.ranked(names)
+        shape = self.schema.sizes(ranked)
+        row = np.ascontiguousarray(tensor.transpose([names.index(name) for name in ranked])).reshape(1, -1)
+        table = pieces(row, shape, self.split.given(ranked), self.split.inside(ranked)).reshape(1, *shape)
         return {
-            tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0]
-            for k in range(len(ranked) + 1)
-            for axes in itertools.combinations(range(len(ranked)), k)
+            tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0] for axes in subsets(range(len(ranked)))
         }
 
     @cached_property
     def home(self) -> Mapping[Space, Space]:
         """The key in `answering` of the block that stands for each residual space."""
         return {space: key for key, block in self.answering.items() for space in block.spaces}
-
-    @property
-    def unions(self) -> Mapping[Space, tuple[Space, ...]]:
-        """Residual spaces that are measured together, by the attributes of their block."""
-        return {attributes: block.union for attributes, block in self.blocks.items() if block.union}
 
     @property
     def solved(self) -> Solved:
@@ -375,9 +363,7 @@ class Plan:
             "duals": [pack(d) for d in self.duals],
             "endings": list(self.endings),
             "memory_limit": self.memory_limit if math.isfinite(self.memory_limit) else None,
-            "centers": {name: pack(pi) for name, pi in self.centers.items()},
-            "complements": pack_complements(self.complements),
-            "unions": [[list(a), [list(s) for s in spaces]] for a, spaces in self.unions.items()],
+            **pack_split(self.split),
             "pcost": self.pcost,
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from engine.arrays import Array
 from engine.plans.emphasis import Emphasis, pack
 from engine.privacy import REPLACE_ONE, Budget
-from engine.spaces import Complement, Space
+from engine.spaces import UNIFORM, Split
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,25 +69,28 @@ class Solved:
     """What a search found, enough to rebuild a plan without searching.
 
     ``duals`` and ``endings`` hold the weights and the last words of every search in order, ``memory_limit`` the bytes
-    that chose between dense and alternating searches.
+    that chose between dense and alternating searches, ``split`` how queries fall into residual spaces.
     """
 
     duals: tuple[Array, ...]
     endings: tuple[str, ...] = ()
     memory_limit: float = math.inf
-    centers: Mapping[str, Array] = field(default_factory=dict)
-    complements: Mapping[Space, Complement] = field(default_factory=dict)
+    split: Split = UNIFORM
     matrices: tuple[Array, ...] = ()
     tradeoff: Tradeoff | None = None
-    unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
 
 
-def pack_complements(complements: Mapping[Space, Complement]) -> list[dict[str, Any]]:
-    """Return every distinct complement once, with its pairs, as JSON-ready data."""
+def pack_split(split: Split) -> dict[str, Any]:
+    """Return a split as JSON-ready data, every distinct complement once, with its pairs."""
     distinct: dict[bytes, dict[str, Any]] = {}
-    for pair, c in complements.items():
+    for pair, c in split.complements.items():
         packed = distinct.setdefault(
             c.key, {"by_axis": [pack(D) for D in c.by_axis], "by_total": pack(c.by_total), "pairs": []}
         )
         packed["pairs"].append(list(pair))
-    return list(distinct.values())
+    stopped = {"stopped": sorted(split.stopped)} if split.stopped else {}
+    return stopped | {
+        "centers": {name: pack(pi) for name, pi in split.centers.items()},
+        "complements": list(distinct.values()),
+        "unions": [[list(a), [list(s) for s in spaces]] for a, spaces in split.unions.items()],
+    }

@@ -16,10 +16,11 @@ import numpy as np
 from engine.arrays import Array
 from engine.errors import LimitExceeded
 from engine.spaces.cache import Hints, SolveCache, nearest
-from engine.spaces.decomposition import Axes, Complement, Factor, Subworkload, digest
+from engine.spaces.decomposition import Factor, Subworkload
 from engine.spaces.parallel import WORTH, Task, configured, search_all, workers_for
 from engine.spaces.search import Cost, Search, dense_bytes, full_rank_cost, low_rank_cost
 from engine.spaces.solvers import Options, Solution, Watch
+from engine.spaces.split import Axes, Complement, digest
 from engine.threads import SMALL
 
 SWEEPS = 25
