@@ -21,6 +21,7 @@ Rooms, from the top; imports go down only, and a room is entered through its own
     spaces       residual spaces and their best strategies, whatever the budget
     workload     what may be asked, and how it reads in words
     privacy      what a budget is and means
+    gaussian     the privacy curve of Gaussian noise, bounded from above
     checks, texts, arrays, threads, errors   the ground
     counts, families, ledger, report         doors of a few lines, for other programs
 
@@ -29,7 +30,9 @@ What is changed where:
     a query family                       workload.families   one class, one name in FAMILIES
     ranges, and how they read in words   workload.runs       what asks for runs of cells: prefix, range, width, ...
     SQL that is understood               workload.sql
-    budget conversions, neighbours       privacy             rho, mu, epsilon, delta; adding or replacing a record
+    budget conversions, whom it protects privacy             rho, mu, epsilon, delta; rows per person, neighbours
+    replace-one neighbours               plans.neighbours    what a plan costs when rows are replaced
+    the cap of rows per person           release.records.people
     a solver, in float32 for example     spaces.solvers      one class, one name in spaces.search.PROBLEMS
     a lower bound                        spaces.bounds
     an objective                         plans.objectives    shares of the budget: plans.shares; plan files: plans.file

@@ -9,6 +9,7 @@ from records: column names, public labels and counts of refused rows are the mos
     |-- BudgetError        a privacy budget that is no finite positive number            (also ValueError)
     |-- PlanError          a plan file is damaged, or the options do not fit             (also ValueError)
     |   `-- NotApplicable  the mechanism cannot serve this workload; the reason is the message
+    |       `-- Unanswered a query that has a weight would have an infinite error
     |-- NotAnswerable      a query that the measured strategy says nothing about         (also ValueError)
     |-- DataError          records do not fit the public schema                          (also ValueError)
     |-- LimitExceeded      a forecast passes the time or memory limit                    (also MemoryError)
@@ -43,6 +44,10 @@ class PlanError(EngineError, ValueError):
 
 class NotApplicable(PlanError):
     """The mechanism cannot serve this workload."""
+
+
+class Unanswered(NotApplicable):
+    """A query that has a weight would not be answered; the message names its group."""
 
 
 class NotAnswerable(EngineError, ValueError):

@@ -10,6 +10,10 @@ record is added or removed.  The same number said in four ways:
 
 Releases draw from the *discrete* Gaussian.  For it zCDP is the exact statement; mu and the analytic (eps, delta) curve
 are the continuous approximation.  The epsilon a release can prove is `Budget.epsilon_zcdp`.
+
+Whom it protects: a budget is that of a *person*, who has at most `rows_per_person` rows.  k rows move the answers by at
+most k times what one of them does, so that one row may cost pcost / k^2 (epsilon / k of a pure epsilon): group privacy
+is exact for both kinds.  Neighbours are all rows of one person added or removed, or replaced by as many others.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from decimal import ROUND_CEILING, Context
 from fractions import Fraction
 from numbers import Integral, Real
@@ -25,15 +29,14 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.special import erfcx, expit, ndtr, ndtri
+from scipy.special import expit, ndtr, ndtri
 
 from engine.errors import BudgetError
+from engine.gaussian import gaussian_log_delta
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
-_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
-# log(delta) is evaluated to about 1e-12; it is raised by this much (1.5e-11), and by the error of a, before any use
-_GUARD = 2.0**-36
 _SMALLEST = math.ulp(0.0)
+ADD_REMOVE, REPLACE_ONE = NEIGHBOURS = ("add_remove", "replace_one")
+MOST_ROWS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,14 @@ class Budget:
 
     A budget of its own kind is pure epsilon, `Budget.pure`: it asks for Laplace noise, which alone keeps it.  Its
     pcost, epsilon^2, is what such a release costs where zCDP is counted; rho, mu and (eps, delta) are implied, too.
+
+    Attributes
+    ----------
+    pcost : what everything that one person contributes may cost; no unit.
+    pure_epsilon : the epsilon of pure differential privacy; None for the kinds that count in zCDP.
+    rows_per_person : the most rows that count for one person.
+    neighbours : "add_remove", a person's rows are there or not; "replace_one", they are these or as many others, so
+        that the number of records is public.
 
     Guarantee: a Budget built from other terms never costs more than they allow, and what it reports in other terms
     is never less than the exact value.  For delta >= 1e-300 and mu <= 1e3 the rounding costs
@@ -57,9 +68,21 @@ class Budget:
 
     pcost: float
     pure_epsilon: float | None = None
+    _: KW_ONLY
+    rows_per_person: int = 1
+    neighbours: str = ADD_REMOVE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pcost", _positive("pcost", self.pcost))
+        rows = self.rows_per_person
+        if isinstance(rows, bool) or not isinstance(rows, Integral) or not 1 <= rows <= MOST_ROWS:
+            raise BudgetError(
+                f"rows_per_person was given as {rows!r}; give the largest number of rows that count for one person, a "
+                f"whole number from 1 to {MOST_ROWS:,}."
+            )
+        object.__setattr__(self, "rows_per_person", int(rows))
+        if self.neighbours not in NEIGHBOURS:
+            raise BudgetError(f"neighbours was given as {self.neighbours!r}; give one of {', '.join(NEIGHBOURS)}.")
         if self.pure_epsilon is not None:
             object.__setattr__(self, "pure_epsilon", _positive("epsilon", self.pure_epsilon))
             if self.pcost != _square(self.pure_epsilon):
@@ -68,17 +91,21 @@ class Budget:
                 )
 
     @classmethod
-    def zcdp(cls, rho: float) -> Budget:
+    def zcdp(cls, rho: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
         """The budget of rho-zCDP: pcost = 2 rho, exactly; raises BudgetError unless rho is finite and above 0."""
-        return cls(_at_most(2 * Fraction(_positive("rho", rho)), "rho"))
+        return cls(
+            _at_most(2 * Fraction(_positive("rho", rho)), "rho"), rows_per_person=rows_per_person, neighbours=neighbours
+        )
 
     @classmethod
-    def gdp(cls, mu: float) -> Budget:
+    def gdp(cls, mu: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
         """The budget of mu-Gaussian DP: pcost = mu^2, rounded down; raises BudgetError unless mu is finite, above 0."""
-        return cls(_at_most(Fraction(_positive("mu", mu)) ** 2, "mu"))
+        return cls(
+            _at_most(Fraction(_positive("mu", mu)) ** 2, "mu"), rows_per_person=rows_per_person, neighbours=neighbours
+        )
 
     @classmethod
-    def approx(cls, epsilon: float, delta: float) -> Budget:
+    def approx(cls, epsilon: float, delta: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
         """The largest budget of a continuous Gaussian release that is (epsilon, delta)-DP.
 
         Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result, to the last bit.
@@ -86,11 +113,11 @@ class Budget:
         """
         epsilon, delta = _positive("epsilon", epsilon), _probability(delta)
         log_delta = math.log(delta)
-        too_costly = _first_double(lambda pcost: pcost > 0 and _log_delta(epsilon, _root(pcost)) > log_delta)
+        too_costly = _first_double(lambda pcost: pcost > 0 and gaussian_log_delta(epsilon, _root(pcost)) > log_delta)
         pcost = math.nextafter(too_costly, 0.0)
         shrink = 2.0**-46
         while pcost > 0:
-            budget = cls(pcost)
+            budget = cls(pcost, rows_per_person=rows_per_person, neighbours=neighbours)
             if budget.delta(epsilon) <= delta and budget.epsilon(delta) <= epsilon:
                 return budget
             pcost, shrink = min(pcost * (1 - shrink), math.nextafter(pcost, 0.0)), shrink * 2
@@ -99,7 +126,7 @@ class Budget:
         )
 
     @classmethod
-    def pure(cls, epsilon: float) -> Budget:
+    def pure(cls, epsilon: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
         """The budget of epsilon-DP with delta 0, which Laplace noise keeps and Gaussian noise cannot.
 
         Guarantee: epsilon-DP implies epsilon^2 / 2-zCDP, so its pcost is epsilon^2, rounded up.
@@ -110,7 +137,7 @@ class Budget:
         (4.0, 'laplace')
         """
         epsilon = _positive("epsilon", epsilon)
-        return cls(_square(epsilon), pure_epsilon=epsilon)
+        return cls(_square(epsilon), pure_epsilon=epsilon, rows_per_person=rows_per_person, neighbours=neighbours)
 
     @property
     def law(self) -> str:
@@ -133,13 +160,50 @@ class Budget:
         return _root(self.pcost)
 
     @property
+    def row_pcost(self) -> float:
+        """What one row may cost, so that all rows of a person together cost at most pcost: pcost / k^2, rounded down.
+
+        >>> Budget(pcost=9.0, rows_per_person=3).row_pcost
+        1.0
+        """
+        return _at_most(Fraction(self.pcost) / self.rows_per_person**2, "pcost for every row")
+
+    def of_person(self, row_pcost: float) -> float:
+        """What a person with all rows costs when one row costs ``row_pcost``: k^2 times as much, rounded up."""
+        return _at_least(Fraction(row_pcost) * self.rows_per_person**2)
+
+    def at(self, pcost: float) -> Budget:
+        """A budget of the same kind, for the same persons and neighbours, at another pcost.
+
+        Guarantee: for pure epsilon the epsilon is rounded down, so that the pcost is at most the one given.
+        """
+        if self.pure_epsilon is None:
+            return replace(self, pcost=pcost)
+        epsilon = math.sqrt(pcost)
+        while _square(epsilon) > pcost:
+            epsilon = math.nextafter(epsilon, 0.0)
+        return replace(self, pcost=_square(epsilon), pure_epsilon=epsilon)
+
+    @property
+    def protects(self) -> str:
+        """Whom the guarantee is for and against what, as part of a sentence.
+
+        >>> Budget(pcost=1.0, rows_per_person=3).protects
+        'one person, with at most 3 rows, is in the data or not'
+        """
+        rows = "one row" if self.rows_per_person == 1 else f"at most {self.rows_per_person:,} rows"
+        if self.neighbours == ADD_REMOVE:
+            return f"one person, with {rows}, is in the data or not"
+        return f"one person, with {rows}, has these values or any others"
+
+    @property
     def replace_one_pcost(self) -> float:
-        """Upper bound on pcost when neighbours *replace* one record: 4 pcost.
+        """Upper bound on pcost when neighbours replace a person's rows: 4 pcost for neighbours "add_remove".
 
         Replacing moves the data by e_i - e_j, and |B e_i - B e_j|^2 <= (|B e_i| + |B e_j|)^2 <= 4 pcost in the norm
-        of Sigma^-1, for every B.  Disjoint counts reach only 2 pcost; a plan can state its own exact number.
+        of Sigma^-1, for every B.  Disjoint counts reach only 2 pcost; `Plan.replace_one_pcost` is a plan's own bound.
         """
-        return 4 * self.pcost
+        return 4 * self.pcost if self.neighbours == ADD_REMOVE else self.pcost
 
     def delta(self, epsilon: float) -> float:
         """The smallest delta for which a continuous Gaussian release is (epsilon, delta)-DP, rounded up.
@@ -150,7 +214,7 @@ class Budget:
         epsilon = 0.0 if _is_zero(epsilon) else _positive("epsilon", epsilon, allowed="0 or above")
         if self.pure_epsilon is not None and epsilon >= self.pure_epsilon:
             return 0.0
-        value = math.exp(_log_delta(epsilon, self.mu))
+        value = math.exp(gaussian_log_delta(epsilon, self.mu))
         return min(max(value * (1 + 2.0**-51), math.nextafter(value, 1.0), _SMALLEST), 1.0)
 
     def epsilon(self, delta: float) -> float:
@@ -160,7 +224,7 @@ class Budget:
         Raises: BudgetError unless 0 < delta < 1.
         """
         log_delta, mu = math.log(_probability(delta)), self.mu
-        found = _first_double(lambda epsilon: _log_delta(epsilon, mu) <= log_delta)
+        found = _first_double(lambda epsilon: gaussian_log_delta(epsilon, mu) <= log_delta)
         return found if self.pure_epsilon is None else min(found, self.pure_epsilon)
 
     def epsilon_zcdp(self, delta: float) -> float:
@@ -192,66 +256,43 @@ class Budget:
         """One line in plain words; every number in it is rounded up.
 
         >>> Budget(pcost=1.0).describe()  # doctest: +NORMALIZE_WHITESPACE
-        'Privacy cost 1: whoever knows every other record guesses whether one given person is in the data right
-        at most 69.2% of the time (a coin flip: 50%). zCDP rho 0.5; epsilon 4.887 at delta 1e-06 (proved: 5.222).'
+        'Privacy cost 1: whoever knows everybody else guesses right whether one person, with one row, is in the data
+        or not at most 69.2% of the time (a coin flip: 50%). zCDP rho 0.5; epsilon 4.887 at delta 1e-06
+        (proved: 5.222).'
         """
         guess = math.ceil(1000 * float(ndtr(self.mu / 2)) + 1e-9) / 10
         if self.pure_epsilon is not None:
             return (
-                f"Pure epsilon {_shown(self.pure_epsilon)}: whoever knows every other record guesses whether one given "
-                f"person is in the data right at most {min(guess, 100.0):g}% of the time (a coin flip: 50%). Where "
+                f"Pure epsilon {_shown(self.pure_epsilon)}: whoever knows everybody else guesses right whether "
+                f"{self.protects} at most {min(guess, 100.0):g}% of the time (a coin flip: 50%). Where "
                 f"zCDP is counted it costs rho {_shown(self.rho)}, pcost {_shown(self.pcost)}."
             )
         return (
-            f"Privacy cost {_shown(self.pcost)}: whoever knows every other record guesses whether one given person is "
-            f"in the data right at most {min(guess, 100.0):g}% of the time (a coin flip: 50%). "
+            f"Privacy cost {_shown(self.pcost)}: whoever knows everybody else guesses right whether {self.protects} at "
+            f"most {min(guess, 100.0):g}% of the time (a coin flip: 50%). "
             f"zCDP rho {_shown(self.rho)}; epsilon {_shown(self.epsilon(delta))} at delta {delta:g} "
             f"(proved: {_shown(self.epsilon_zcdp(delta))})."
         )
 
-    def to_dict(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, Any]:
         """The budget as JSON holds it; `from_dict` gives the same budget back, bit by bit."""
-        return {"pcost": self.pcost} if self.pure_epsilon is None else {"pure_epsilon": self.pure_epsilon}
+        kind: dict[str, Any] = (
+            {"pcost": self.pcost} if self.pure_epsilon is None else {"pure_epsilon": self.pure_epsilon}
+        )
+        unit = {"rows_per_person": self.rows_per_person, "neighbours": self.neighbours}
+        return kind | {key: value for key, value in unit.items() if value not in (1, ADD_REMOVE)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Budget:
-        """The budget that `to_dict` wrote; raises BudgetError for anything but one key `pcost` or `pure_epsilon`."""
-        if not isinstance(data, Mapping) or set(data) not in ({"pcost"}, {"pure_epsilon"}):
+        """The budget that `to_dict` wrote; raises BudgetError for anything else."""
+        kinds, units = {"pcost", "pure_epsilon"}, {"rows_per_person", "neighbours"}
+        if not isinstance(data, Mapping) or len(kinds & set(data)) != 1 or set(data) - kinds - units:
             raise BudgetError(
-                'A stored budget must be a mapping with the one key "pcost" or "pure_epsilon"; write it with to_dict().'
+                'A stored budget must be a mapping with one of the keys "pcost" and "pure_epsilon", and at most '
+                '"rows_per_person" and "neighbours" beside it; write it with to_dict().'
             )
-        return cls(data["pcost"]) if "pcost" in data else cls.pure(data["pure_epsilon"])
-
-
-def _log_delta(epsilon: float, mu: float) -> float:
-    """Upper bound of log delta(epsilon) for mu-Gaussian DP, relative error of delta about 2e-11.
-
-    With a = eps/mu - mu/2, b = a + mu and Mills' ratio M(x) = Phi(-x)/phi(x): e^eps = phi(a)/phi(b), so that
-    delta = phi(a) (M(a) - M(b)) without overflow, and M(a) - M(b) = integral of 1 - x M(x) over [a, b] without
-    cancellation when mu is small.
-    """
-    ratio, half = epsilon / mu, mu / 2
-    if math.isinf(ratio):
-        return -math.inf
-    a, slack = ratio - half, 2.0**-51 * (ratio + half)
-    if a - slack > 40:  # delta is below 1e-340: a bound is enough, no double delta lies there
-        return -(a - slack) * (a - slack) / 2
-    if slack > 1:  # mu above 1e15: a is all rounding error
-        return 0.0
-    log_phi = -a * a / 2 - math.log(2 * math.pi) / 2
-    if mu <= 1:
-        x = a + mu * _NODES
-        value = log_phi + math.log(mu) + math.log(float(_WEIGHTS @ (1 - x * _mills(x))))
-    elif a >= 0:
-        value = log_phi + math.log(float(_mills(a) - _mills(a + mu)))
-    else:  # 1 - delta = phi(a) (M(-a) + M(b)); guarding it instead keeps a delta near 1 accurate
-        kept = math.exp(log_phi) * float(_mills(-a) + _mills(a + mu))
-        return min(math.log1p(-kept * (1 - _GUARD)) + slack * (abs(a) + 2), 0.0)
-    return min(value + _GUARD + slack * (abs(a) + 2), 0.0)
-
-
-def _mills(x: Any) -> Any:
-    return math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2))
+        unit = {key: data[key] for key in units & set(data)}
+        return cls(data["pcost"], **unit) if "pcost" in data else cls.pure(data["pure_epsilon"], **unit)
 
 
 def _first_double(holds: Callable[[float], bool]) -> float:

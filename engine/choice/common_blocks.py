@@ -28,7 +28,7 @@ from engine.arrays import Array
 from engine.choice.common_mechanism import CommonMechanism
 from engine.choice.linear import SHARE, LinearMechanism
 from engine.errors import LimitExceeded
-from engine.plans import Block
+from engine.plans import Block, noise_grid
 from engine.spaces import Axes, Complement, Lift, SplitLift, Strategy, basis
 from engine.threads import threads_for
 
@@ -143,12 +143,8 @@ def rest(look: Block, whole: Block, max_records: int, stretch: float = 1.0) -> R
 
 
 def on_grid(block: Block, noise: float, max_records: int) -> Block:
-    """Return the block with its noise rounded up to a whole number of fine grid steps.
-
-    The grid is coarser where answers of ``max_records`` records would not fit into 64 bits.
-    """
-    room = math.floor(math.log2(2.0**61 * noise / (max_records * block.column_norm)))
-    grid = 2.0 ** (math.frexp(noise)[1] - 1 - min(GRID_BITS, room))
+    """Return the block with its noise rounded up to a whole number of fine grid steps."""
+    grid = noise_grid(noise, max_records * block.column_norm, GRID_BITS)
     return replace(block, noise=math.ceil(noise / grid) * grid, grid=grid)
 
 

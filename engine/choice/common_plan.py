@@ -33,6 +33,7 @@ from engine.choice.spends import exact_split
 from engine.errors import PlanError
 from engine.mechanisms import load_plan
 from engine.plans import Block, Plan, joint_pcost, total_pcost
+from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import Space
 from engine.workload import Schema
 
@@ -51,6 +52,7 @@ class Residual:
     blocks : residual space -> strategy, noise and grid; spaces that the look says all about are missing.
     rests : for the spaces that the look measures, how the two are put together.
     spend : what this step takes from the budget, in pcost; 0 when there is nothing to measure.
+    rows_per_person : the most rows of one person that are counted.
     """
 
     schema: Schema
@@ -58,11 +60,14 @@ class Residual:
     blocks: Mapping[Space, Block]
     rests: Mapping[Space, Rest]
     spend: float
+    rows_per_person: int = 1
 
     @cached_property
     def pcost(self) -> float:
         """Privacy cost of these blocks alone, rounded up; with the look it is covered by the two spends."""
-        return total_pcost(self.blocks, self.max_records)
+        return Budget(pcost=1.0, rows_per_person=self.rows_per_person).of_person(
+            total_pcost(self.blocks, self.max_records)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -205,13 +210,14 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     (0.509, True, [0.491, 0.491])
     """
     names = _checked_names(options, names)
-    centers, complements = agreed_split(options, names)
+    unit = _agreed_unit(options)
+    split = agreed_split(options, names)
     max_records = min(p.max_records for p in options)
     spaces = [s for s in options[0].blocks if all(s in p.blocks for p in options)]
     ideal, found = dict[Space, Block](), dict[Space, str]()
     for space in spaces:
-        given = [centers.get(name) for name in space]
-        block, found[space] = common_block([p.blocks[space] for p in options], given, complements.get(space))
+        shared = [p.blocks[space] for p in options]
+        block, found[space] = common_block(shared, split.given(space), split.complements.get(space))
         if block is not None:
             ideal[space] = block
     if not ideal:
@@ -227,7 +233,10 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             for p in options
         ]
         parts = [_left(p, own, max_records, stretch) for p, own in zip(options, rests, strict=True)]
-        costs = [joint_pcost([look, part], max_records) / price(p) for part, p in zip(parts, options, strict=True)]
+        costs = [
+            unit.of_person(joint_pcost([look, part], max_records)) / price(p)
+            for part, p in zip(parts, options, strict=True)
+        ]
         if max(costs) <= 1.0:
             break
         stretch *= math.sqrt(max(costs)) * (1.0 + 2.0**-GRID_BITS)
@@ -237,16 +246,23 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             "max_records, or ask fewer queries."
         )
     spends = exact_split(
-        total_pcost(look, max_records), [price(p) for p in options], own=[bool(part) for part in parts]
+        unit.of_person(total_pcost(look, max_records)), [price(p) for p in options], own=[bool(part) for part in parts]
     )
     residuals = tuple(
-        Residual(schema=p.schema, max_records=max_records, blocks=part, rests=own, spend=spend)
+        Residual(
+            schema=p.schema,
+            max_records=max_records,
+            blocks=part,
+            rests=own,
+            spend=spend,
+            rows_per_person=unit.rows_per_person,
+        )
         for p, part, own, (_, spend) in zip(options, parts, rests, spends, strict=True)
     )
     return CommonPlan(
         options=options,
         names=names,
-        look=look_plan(options, look, spends[0][0], max_records, centers, complements),
+        look=look_plan(options, look, spends[0][0], max_records, split),
         residuals=residuals,
         found=found,
         stretch=stretch,
@@ -293,7 +309,7 @@ def _check_ways(chain: CommonPlan) -> None:
     choice: CommonPlan | None = chain
     while choice is not None:
         for i, (option, left) in enumerate(zip(choice.options, choice.residuals, strict=True)):
-            cost = joint_pcost([*released, left.blocks], left.max_records)
+            cost = option.budget.of_person(joint_pcost([*released, left.blocks], left.max_records))
             if cost > price(option):
                 raise PlanError(
                     f"The steps to '{choice.names[i]}' round so often that together they cost {cost}, over the "
@@ -301,6 +317,22 @@ def _check_ways(chain: CommonPlan) -> None:
                 )
         released.append(choice.residuals[-1].blocks)
         choice = choice.following
+
+
+def _agreed_unit(options: Sequence[Plan]) -> Budget:
+    """Return a budget with the rows per person of all options; refuse options that protect differently."""
+    unit = options[0].budget
+    if any((p.budget.rows_per_person, p.budget.neighbours) != (unit.rows_per_person, unit.neighbours) for p in options):
+        raise PlanError(
+            "The plans protect different things: their rows per person or neighbours differ. Give all of them budgets "
+            "of one kind."
+        )
+    if unit.neighbours == REPLACE_ONE:
+        raise PlanError(
+            "What plans share is known for neighbours that come or go, not for those that replace a record. Plan with "
+            'neighbours="add_remove".'
+        )
+    return unit
 
 
 def _left(option: Plan, rests: Mapping[Space, Rest], max_records: int, stretch: float) -> dict[Space, Block]:

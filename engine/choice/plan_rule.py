@@ -100,24 +100,25 @@ class NestedPlanRule:
         return {"rule": "nested", "primary": name, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
 
     @cached_property
-    def _errors(self) -> Mapping[int, Array]:
+    def _errors(self) -> Mapping[Plan, Array]:
         """Standard errors of all primary queries, in counts, shape (queries,), by plan."""
-        named = {id(p): f"option '{name}'" for name, p in self.common.analyses}
+        named = {p: f"option '{name}'" for name, p in self.common.analyses}
         found = {}
         for plan in (self.common.look, *map(self._judged, (self._primary, *self.finer))):
-            asked = replace(plan, workload=replace(plan.workload, groups=self.groups))
+            unweighted = tuple(replace(g, weight=0.0) for g in self.groups)  # what is not answered is refused below
+            asked = replace(plan, workload=replace(plan.workload, groups=unweighted))
             parts = []
             for i, group in enumerate(self.groups):
                 variances = asked.variances(i)
                 if not np.isfinite(variances).all():
-                    where = named.get(id(plan), "the look")
+                    where = named.get(plan, "the look")
                     raise NotApplicable(
                         f"The analyses are not nested: {where} does not answer the {group.family_text} queries on "
                         f"{' x '.join(group.attributes) or 'the total'} of the primary analysis. Use the general rule, "
                         "or choose plans that do."
                     )
                 parts.append(np.sqrt(variances))
-            found[id(plan)] = np.concatenate(parts)
+            found[plan] = np.concatenate(parts)
         return found
 
     def _judged(self, option: int) -> Plan:
@@ -128,7 +129,7 @@ class NestedPlanRule:
     def errors(self, option: int | str | None = None) -> Array:
         """Standard errors of the primary queries by an option, or by the look, in counts, shape (queries,)."""
         plan = self.common.look if option is None else self._judged(self.common.position(option))
-        return self._errors[id(plan)]
+        return self._errors[plan]
 
     def estimates(self, looked: Measurement) -> Array:
         """The primary queries as the look answers them, in counts, shape (queries,)."""
@@ -267,7 +268,7 @@ def spread_of_plans(
 
 def domain_rows(schema: Schema, space: Sequence[str], block: Block) -> Array:
     """Return the strategy rows of a block on all cells of a small domain, shape (measurements, cells)."""
-    positions = [schema.names.index(name) for name in space]
+    positions = [schema.order[name] for name in space]
     factors = [(tuple(positions[a] for a in axes), s.rows) for axes, s in block.factors]
     rows = _spread_out(schema, factors)
     return rows if block.weights is None else rows * block.weights.reshape(-1, 1)
@@ -275,7 +276,7 @@ def domain_rows(schema: Schema, space: Sequence[str], block: Block) -> Array:
 
 def rows_of_group(schema: Schema, group: Group) -> Array:
     """Return the query rows of a group on all cells of a small domain, shape (queries, cells)."""
-    positions = [schema.names.index(name) for name in group.attributes]
+    positions = [schema.order[name] for name in group.attributes]
     return _spread_out(
         schema, [(tuple(positions[a] for a in part.axes), part.family.rows(part.sizes)) for part in group.parts]
     )

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from engine.errors import NotAnswerable, PlanError
-from engine.plans import ExplicitPlan, GroupVariance, Plan
+from engine.plans import GroupVariance, Plan
 
 MOST = 2_000_000  # queries of a group among which the least exact one is looked for
 
@@ -55,12 +55,7 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
             "Give the group a weight above 0."
         )
     rows = []
-    for summand in found.summands:
-        if isinstance(plan, ExplicitPlan):
-            block = plan.components[plan.answered_by[group]]
-        else:
-            names = tuple(asked.attributes[a] for a in summand.axes)
-            block = plan.answering[plan.home.get(names, names)]
+    for summand, block in zip(found.summands, plan.sources(group), strict=True):
         variance = _variance(replace(found, summands=(summand,), unmeasured=()), query)
         rows.append((block.attributes, variance, variance / whole if whole > 0 else 0.0, block.noise))
     table = pd.DataFrame(rows, columns=["attributes", "variance", "share", "noise"])
@@ -89,7 +84,7 @@ def worst_query(plan: Plan, group: int) -> int | None:
 def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
     """Return the largest shares in words."""
     table = breakdown(plan, group, query)
-    if isinstance(plan, ExplicitPlan):
+    if plan.whole_tables:
         return f"Everything comes from one measured table, on {_name(table['attributes'][0])}."
     pieces = []
     for names, share in zip(table["attributes"].head(3), table["share"].head(3), strict=True):

@@ -305,6 +305,6 @@ def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
     else:
         square, how = global_bound(workload, budget.law), "a product of test matrices, attribute by attribute"
     return {
-        "square": square / budget.pcost,
+        "square": square / budget.row_pcost,
         "statement": f"No matrix mechanism whatsoever can go below the bound. It was found by {how}.",
     }

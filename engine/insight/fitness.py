@@ -180,12 +180,12 @@ def _smallest(made: Plan, ratio: Callable[[Plan], float]) -> Budget:
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
     last: tuple[float, float] | None = None
     for _ in range(STEPS):
-        found = ratio(at_budget(made, _budget(made.budget.law, pcost))) * GUARD
+        found = ratio(at_budget(made, made.budget.at(pcost))) * GUARD
         if found == 0.0:
             raise PlanError("These queries have no noise at any budget, so every budget meets the targets.")
         low, high = (low, pcost) if found <= 1.0 else (pcost, high)
         if high <= low * (1.0 + PRECISION):
-            return _budget(made.budget.law, high)
+            return made.budget.at(high)
         if last is not None and abs(math.log(pcost / last[0])) > 1e-3:  # closer, the rounding of noise is all there is
             slope = min(max(math.log(found / last[1]) / math.log(pcost / last[0]), -1.0), -0.25)
         last = pcost, found

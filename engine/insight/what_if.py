@@ -95,7 +95,7 @@ def drop_largest(request: Request, group: int, attribute: str = "") -> Changed:
 def twice_budget(request: Request, group: int, attribute: str = "") -> Changed:
     """Spend twice the budget: in pcost, or in epsilon where it is pure."""
     old = request.budget
-    new = Budget(pcost=2.0 * old.pcost) if old.pure_epsilon is None else Budget.pure(2.0 * old.pure_epsilon)
+    new = old.at((2.0 if old.pure_epsilon is None else 4.0) * old.pcost)
     text = f"Budget of pcost {new.pcost:.4g} instead of {old.pcost:.4g}."
     return Changed(request=replace(request, budget=new), group=group, text=text)
 

@@ -6,7 +6,6 @@ To touch: a lesson is its numbers here and one file among the parts of the page.
 from engine.lessons.contest_pictures import contest_picture, proof_text, range_errors_picture, strategy_picture
 from engine.lessons.numbers import (
     INVENTED,
-    attribute_sets,
     meanings,
     neighbours,
     outcomes,
@@ -29,7 +28,6 @@ __all__ = [
     "FAMILIES",
     "INVENTED",
     "SIZES",
-    "attribute_sets",
     "contest",
     "contest_picture",
     "cost_picture",

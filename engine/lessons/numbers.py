@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -25,7 +25,7 @@ from engine.errors import PlanError, WorkloadError
 from engine.privacy import Budget
 from engine.release import discrete_gaussian
 from engine.spaces import Lift, Space, class_rows
-from engine.workload import Attribute, Custom, Schema, Workload
+from engine.workload import Attribute, Custom, Schema, Workload, subsets
 
 GRID = 1024  # noise of the outcomes is a whole number of these parts of a count
 MOST_CELLS = 512
@@ -174,7 +174,7 @@ def overlaps(schema: Schema, *, split: bool) -> Overlaps:
     labels: list[str] = []
     tables: list[str] = []
     found: list[Array] = []
-    for space in attribute_sets(schema.names):
+    for space in subsets(schema.names):
         rows = table_rows(schema, space)
         found.append(_pieces(schema, rows)[space][1].reshape(rows.shape) if split else rows)
         cells = itertools.product(*([schema[name].label(i) for i in range(schema[name].size)] for name in space))
@@ -263,16 +263,6 @@ def yes_or_no(attributes: int) -> Schema:
     return Schema([Attribute.categorical(f"question {i + 1}", ["yes", "no"]) for i in range(attributes)])
 
 
-def attribute_sets(names: Iterable[str]) -> list[Space]:
-    """Return all subsets of some attributes, small ones first.
-
-    >>> attribute_sets(["a", "b"])
-    [(), ('a',), ('b',), ('a', 'b')]
-    """
-    given = tuple(names)
-    return [space for k in range(len(given) + 1) for space in itertools.combinations(given, k)]
-
-
 def table_rows(schema: Schema, space: Space) -> Array:
     """Return the cells of the table on some attributes as queries on the whole table, shape (cells, all cells)."""
     sizes = schema.sizes(schema.names)
@@ -286,7 +276,7 @@ def _pieces(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Array]]:
     names, sizes = schema.names, schema.sizes(schema.names)
     part = Workload(schema).add(names, Custom(np.ones((1, rows.shape[1])))).groups[0].parts[0]
     out = {}
-    for space in attribute_sets(names):
+    for space in subsets(names):
         inside = tuple(i for i, name in enumerate(names) if name in space)
         own_sizes = tuple(sizes[i] for i in inside)
         classes = class_rows(part, inside, [None] * len(names), rows)

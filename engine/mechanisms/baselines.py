@@ -44,7 +44,7 @@ class GaussianQueries(ExplicitMechanism):
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         components, sensitivities = [], []
         for number, group in enumerate(workload.groups):
-            order = sorted(range(len(group.attributes)), key=lambda a: workload.schema.names.index(group.attributes[a]))
+            order = group.ranks(workload.schema)
             factors, sensitivity = [], 1.0
             for part in group.parts:
                 if part.count * math.prod(part.sizes) > MOST_ENTRIES:
@@ -55,7 +55,7 @@ class GaussianQueries(ExplicitMechanism):
                 strategy, norm = _rows(part, law)
                 factors.append((tuple(order.index(a) for a in part.axes), strategy))
                 sensitivity *= norm
-            attributes = tuple(group.attributes[a] for a in order)
+            attributes = group.named(order)
             components.append((attributes, tuple(factors), number))
             sensitivities.append(sensitivity)
         most = max(sensitivities)  # queries that count no cell need no noise; a sliver keeps theirs finite

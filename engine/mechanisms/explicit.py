@@ -28,7 +28,7 @@ from engine.plans import (
 )
 from engine.privacy import Budget
 from engine.spaces import Axes, Space, Strategy, global_bound
-from engine.workload import Group, Workload
+from engine.workload import Group, Schema, Workload
 
 MOST_DENSE = 4096  # cells of a strategy that is held as one matrix
 
@@ -44,6 +44,7 @@ class Design:
     statement : words about the search, for the certificate.
     bound : a bound for all matrix mechanisms in counts^2 at privacy cost 1, when the search has proved one.
     matrices : what a file must keep to rebuild the components.
+    origin : a number to which the mechanism gives a meaning, kept in files.
     """
 
     components: tuple[Component, ...]
@@ -51,6 +52,51 @@ class Design:
     statement: str = ""
     bound: float | None = None
     matrices: tuple[Array, ...] = ()
+    origin: int = 0
+
+    def arrays(self, schema: Schema) -> tuple[Array, ...]:
+        """Return the components as plain arrays of their own shapes, so that a file can hold them."""
+        out: list[Any] = [[self.origin, len(self.components), float(self.whole_tables)]]
+        for c in self.components:
+            out += [[c.share, len(c.factors)], c.groups, [schema.names.index(a) for a in c.attributes]]
+            for axes, strategy in c.factors:
+                out += [axes, strategy.rows]
+        return tuple(np.ascontiguousarray(a, dtype=float) for a in out)
+
+    @classmethod
+    def from_arrays(cls, matrices: tuple[Array, ...], workload: Workload, law: str) -> Design:
+        """Return the design that `arrays` wrote down, in its shapes; raise ValueError when the arrays are none."""
+        left = list(matrices)
+
+        def take() -> Array:
+            if not left:
+                raise ValueError("the recorded strategy ends too early")
+            return left.pop(0)
+
+        def whole(values: Array, below: int) -> tuple[int, ...]:
+            numbers = tuple(int(v) for v in values.ravel())
+            if not all(0 <= n < below for n in numbers):
+                raise ValueError("the recorded strategy has numbers out of range")
+            return numbers
+
+        known: dict[tuple[Axes, bytes], Strategy] = {}
+        origin, count, together = whole(take(), 10**6)
+        names, components = workload.schema.names, []
+        for _ in range(count):
+            share, factors = take().ravel()
+            groups = whole(take(), len(workload.groups))
+            attributes = tuple(names[i] for i in whole(take(), len(names)))
+            sizes, made = workload.schema.sizes(attributes), []
+            for _ in range(int(factors)):
+                axes, rows = whole(take(), len(attributes)), take()
+                own = tuple(sizes[a] for a in axes)
+                if rows.ndim != 2 or rows.shape[1] != math.prod(own):
+                    raise ValueError("the recorded rows do not fit")
+                if (own, rows.tobytes()) not in known:
+                    known[own, rows.tobytes()] = explicit_strategy(rows, own, law)
+                made.append((axes, known[own, rows.tobytes()]))
+            components.append(Component(attributes=attributes, factors=tuple(made), share=float(share), groups=groups))
+        return cls(components=tuple(components), whole_tables=bool(together), matrices=matrices, origin=origin)
 
 
 @dataclass(frozen=True, kw_only=True)

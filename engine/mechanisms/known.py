@@ -125,7 +125,7 @@ def load_plan(text: str | bytes) -> Plan:
         raise PlanError("The options in the plan file are damaged. Export it again.")
     configured = _configured(data["mechanism"], data["options"] | {"max_records": data["max_records"]})
     workload, budget = Workload.from_dict(data["workload"]), Budget.from_dict(data["budget"])
-    for name, pi in solved.centers.items():
+    for name, pi in solved.split.centers.items():
         if len(pi) != workload.schema[name].size or abs(pi.sum() - 1.0) > 1e-9:
             raise PlanError(f"The center of '{name}' in the plan file is no vector with sum 1 on its cells.")
     try:

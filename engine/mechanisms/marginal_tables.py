@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from engine.mechanisms.base import Limits
 from engine.mechanisms.explicit import Design, ExplicitMechanism, asked_attributes, identity_strategy
 from engine.plans import Component
 from engine.spaces import Axes, Space
-from engine.workload import Workload
+from engine.workload import Workload, subsets
 
 Noise = Literal["gaussian", "laplace"]
 
@@ -112,9 +111,7 @@ def marginals_error(sizes: Sequence[int], asked: Sequence[Axes], measured: Seque
     >>> marginals_error((2, 3), [(0,), (1,)], [(0, 1)], "gaussian")
     12.0
     """
-    spaces = sorted(
-        {B for axes in asked for k in range(len(axes) + 1) for B in itertools.combinations(sorted(axes), k)}
-    )
+    spaces = sorted({B for axes in asked for B in subsets(sorted(axes))})
 
     def eigenvalues(sets: Sequence[Axes]) -> Array:
         inside = np.array([[i in axes for i in range(len(sizes))] for axes in sets], dtype=float).reshape(len(sets), -1)

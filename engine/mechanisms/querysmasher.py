@@ -6,21 +6,26 @@ Source: QuerySmasher, algorithm 1; the tuned centers are this project's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from engine.errors import PlanError
+from engine.errors import LimitExceeded, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits
-from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
-from engine.plans import Solved
+from engine.mechanisms.residual import Made, ResidualMechanism, SpaceSolver
+from engine.privacy import Budget
 from engine.spaces import (
     PROBLEMS,
+    UNIFORM,
+    Allowance,
     Decomposition,
     Options,
     Space,
+    Split,
     SplitMemory,
     SubworkloadSolver,
+    affordable,
     asks_products,
     can_tune,
     choose_unions,
@@ -78,36 +83,66 @@ class QuerySmasher(ResidualMechanism):
         seconds = 40.0 * found.seconds + len(unions) * UNION_SECONDS
         return replace(found, seconds=seconds, memory=found.memory + min(more, limits.memory_limit))
 
-    def choose_split(
-        self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, unions: bool = True
-    ) -> Solved:
+    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
         if self.centers != "tuned":
-            return Solved(duals=())
-        together: dict[Space, tuple[Space, ...]] = {}
-        if unions and self.solver == "optimal":
-            tell(0.0, "Looking for spaces to measure together")
-            spaces = tuple(decompose(workload).spaces)
-            together = choose_unions(workload, spaces, limits.memory_limit)
-            if together and len(next(iter(together.values()))) == len(spaces):
-                return Solved(duals=(), unions=together)
-        memory = SplitMemory(workload, limits.solve_cache())
-        if not can_tune(workload):
-            found = memory.centers(tell)
-            return Solved(duals=(), centers=found.centers, unions=together)
-        tried = [memory.complements(tell)]
-        if asks_products(workload):
-            tried.append(memory.centers(tell))
-        made = [Solved(duals=(), centers=s.centers, complements=s.complements, unions=together) for s in tried]
-        if len(made) == 1:
-            return made[0]
-        return min(made, key=lambda split: self._error(workload, replace(split, unions={}), limits))
+            return super().best(workload, budget, limits, deadline)
+        linear, started = self.goal(workload).linear, time.monotonic()
+        # other objectives use all the time there is: a third for uniform centers, one for the search, one for its end
+        own = deadline if linear or math.isinf(deadline) else started + (deadline - started) / 3.0
+        uniform = self.made(workload, budget, limits, own, UNIFORM)
+        took = time.monotonic() - started
+        allowance = Allowance(memory=limits.memory_limit, deadline=deadline - (2.0 if linear else 1.0) * took)
+        late = Allowance(deadline=deadline if linear else math.inf, stopped=allowance.stopped)
 
-    def _error(self, workload: Workload, split: Solved, limits: Limits) -> float:
-        """Return the sum of sqrt(L_B) of a split without unions."""
-        parts = self.split(workload, split, self.axis_labels(workload))
-        solver = self.space_solver(workload, parts, limits, math.inf)
-        roots = [math.sqrt(solver.solve(sub).value) for sub in parts.subworkloads]
-        return math.fsum(math.sqrt(scale) * roots[number] for number, scale in parts.spaces.values())
+        def in_time(done: float, text: str) -> None:
+            late.check()
+            limits.tell(done, text)
+
+        def make(split: Split) -> list[Made]:
+            try:
+                return [self.made(workload, budget, replace(limits, progress=in_time), deadline, split, first=0.8)]
+            except (TimeoutError, Unanswered):  # out of time, or what light queries ask drowned beside heavy ones
+                return []
+            except LimitExceeded:
+                allowance.stopped.add("memory")
+                return []
+
+        best = min(self._found(workload, uniform, make, limits, allowance), key=lambda made: made.error)
+        return replace(best, plan=self.stopped(best.plan, frozenset(allowance.stopped)))
+
+    def _found(
+        self,
+        workload: Workload,
+        uniform: Made,
+        make: Callable[[Split], list[Made]],
+        limits: Limits,
+        allowance: Allowance,
+    ) -> list[Made]:
+        """Return the plan with uniform centers and every other one that was made."""
+        unions: Mapping[Space, tuple[Space, ...]] = {}
+        # one strategy for several spaces leaves no shares between them to trade, so unions are for the sum alone
+        if self.solver == "optimal" and self.goal(workload).linear:
+            limits.tell(0.1, "Looking for spaces to measure together")
+            unions = choose_unions(workload, tuple(uniform.plan.blocks), limits.memory_limit)
+        if unions and len(next(iter(unions.values()))) == len(uniform.values):
+            united = _united(uniform, unions, make)
+            if united:
+                return united
+            unions = {}
+        found = [uniform]
+        for split in self._splits(workload, lambda done, text: limits.tell(0.1 + 0.7 * done, text), limits, allowance):
+            found += make(split) if split.centers or split.complements else []
+        return found + _united(min(found, key=lambda made: made.error), unions, make)
+
+    def _splits(
+        self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, allowance: Allowance
+    ) -> Iterator[Split]:
+        memory = SplitMemory(workload, limits.solve_cache(), allowance)
+        joint = can_tune(workload) and affordable(workload, allowance)
+        if joint:
+            yield memory.complements(tell)
+        if not joint or asks_products(workload):
+            yield memory.centers(tell)
 
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
         return SubworkloadSolver(
@@ -117,3 +152,19 @@ class QuerySmasher(ResidualMechanism):
             memory_limit=limits.memory_limit,
             cache=limits.solve_cache(),
         )
+
+
+def _united(apart: Made, unions: Mapping[Space, tuple[Space, ...]], make: Callable[[Split], list[Made]]) -> list[Made]:
+    """Return the plan with those unions that are worth more than their spaces on their own, if there are any.
+
+    A search that stopped early may not be, and what light queries ask may drown beside heavy ones.
+    """
+    for made in make(replace(apart.plan.split, unions=unions)) if unions else []:
+        kept = {
+            attributes: together
+            for attributes, together in unions.items()
+            if math.sqrt(made.values[attributes]) < math.fsum(math.sqrt(apart.values[space]) for space in together)
+        }
+        if math.isfinite(made.plan.weighted_rmse):
+            return [made] if len(kept) == len(unions) else _united(apart, kept, make)
+    return []

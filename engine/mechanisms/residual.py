@@ -21,12 +21,27 @@ from engine.arrays import Array
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_request, check_size
 from engine.mechanisms.reweighted import EVALUATIONS, Step, TradeoffSearch, proven
-from engine.plans import Plan, Solved, calibrate
+from engine.plans import Plan, Solved, calibrate, row_pcosts
 from engine.privacy import Budget
-from engine.spaces import Cost, Decomposition, Space, SpaceSolution, Subworkload, Watch, decompose, unite
+from engine.spaces import (
+    UNIFORM,
+    Cost,
+    Decomposition,
+    Space,
+    SpaceSolution,
+    Split,
+    Subworkload,
+    Watch,
+    decompose,
+    unite,
+)
 from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
+STOPPED = {
+    "memory": " The memory limit left some queries or spaces out of the search for a split.",
+    "time": " The time limit ended the search for a split.",
+}
 
 
 class SpaceSolver(Protocol):
@@ -54,6 +69,19 @@ class SpaceSolver(Protocol):
         """Return the strategy of one subworkload."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Made:
+    """A plan with its error at privacy cost 1, as the search has it, and what its blocks have of it.
+
+    ``error`` is the sum over blocks of the roots of ``values``, their weighted squared errors in counts^2; for
+    objectives that are no weighted sum it is the objective, and ``values`` is empty.
+    """
+
+    plan: Plan
+    error: float
+    values: Mapping[Space, float]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResidualMechanism(Mechanism):
     """Base of the mechanisms of this kind; see the module's text."""
@@ -70,17 +98,6 @@ class ResidualMechanism(Mechanism):
     def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
         """Return what distinguishes attributes of equal size for this mechanism, beyond what is asked of them."""
         return {}
-
-    def choose_split(
-        self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, unions: bool = True
-    ) -> Solved:
-        """Return the centers, complements and unions that are not the published ones."""
-        return Solved(duals=())
-
-    def split(self, workload: Workload, split: Solved, labels: Mapping[str, Hashable]) -> Decomposition:
-        """Return the decomposition of a workload with the centers, complements and unions chosen."""
-        parts = decompose(workload, split.centers, labels, split.complements)
-        return unite(parts, workload, split.unions, split.centers, split.complements, split.memory_limit)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
@@ -99,58 +116,42 @@ class ResidualMechanism(Mechanism):
         check_request(workload, budget)
         check_size(workload, limits.memory_limit)
         limits = replace(limits, progress=_rising(limits.progress))
-        goal = self.goal(workload)
         limits.tell(0.0, "Decomposing the workload")
-        # one strategy for several spaces leaves no shares between them to trade, so unions are for the sum alone
-        split = self.choose_split(workload, lambda done, text: limits.tell(0.8 * done, text), limits, goal.linear)
-        if not goal.linear:
-            plan = self._emphasised(workload, budget, limits, deadline, split)
-        else:
-            plan, values = self._solved(workload, budget, limits, deadline, split)
-            if split.unions:
-                lost = not math.isfinite(plan.weighted_rmse)  # what light queries ask drowned beside heavy ones
-                kept = {} if lost else self._gaining(workload, split, limits, deadline, values)
-                if len(kept) < len(split.unions):
-                    if len(values) == 1:  # the union of all was tried before any center was tuned
-                        split = self.choose_split(workload, limits.tell, limits, unions=False)
-                    plan, _ = self._solved(workload, budget, limits, deadline, replace(split, unions=kept))
+        made = self.best(workload, budget, limits, deadline)
         limits.tell(1.0, "Planned")
-        return plan
+        return made.plan
 
-    def _gaining(
-        self, workload: Workload, split: Solved, limits: Limits, deadline: float, values: Mapping[Space, float]
-    ) -> dict[Space, tuple[Space, ...]]:
-        """Return the unions that are worth more than their spaces on their own; a search that stopped early may not."""
-        apart = self.split(workload, replace(split, unions={}), self.axis_labels(workload))
-        solver = self.space_solver(workload, apart, limits, deadline)
-        roots: dict[int, float] = {}
-        kept = {}
-        for attributes, together in split.unions.items():
-            total = 0.0
-            for number, scale in (apart.spaces[space] for space in together):
-                if number not in roots:
-                    roots[number] = math.sqrt(solver.solve(apart.subworkloads[number]).value)
-                total += math.sqrt(scale) * roots[number]
-            if math.sqrt(values[attributes]) < total:
-                kept[attributes] = together
-        return kept
+    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
+        """Return the best plan that the mechanism knows how to find: here, with the split of the paper."""
+        return self.made(workload, budget, limits, deadline, UNIFORM)
+
+    def made(
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, first: float = 0.0
+    ) -> Made:
+        """Return the plan for one split; progress starts from the fraction ``first``."""
+        solve = self._solved if self.goal(workload).linear else self._emphasised
+        return solve(workload, budget, limits, deadline, split, first)
 
     def _solved(
-        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Solved
-    ) -> tuple[Plan, dict[Space, float]]:
-        """Return the plan for one split, and the weighted squared error of every block at privacy cost 1."""
-        first = 0.8 if split.centers else 0.0
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, first: float
+    ) -> Made:
+        """Return the plan for the weighted sum."""
         labels = self.axis_labels(workload)
         parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, first)
-        found = replace(
-            split, memory_limit=limits.memory_limit, duals=tuple(solver.duals), endings=tuple(solver.endings)
+        found = Solved(
+            split=split,
+            memory_limit=limits.memory_limit,
+            duals=tuple(solver.duals),
+            endings=tuple(solver.endings),
         )
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
-        return self._assemble(workload, budget, parts, solutions, found), values
+        plan = self._assemble(workload, budget, parts, solutions, found)
+        return Made(plan=plan, error=math.fsum(map(math.sqrt, values.values())), values=values)
 
-    def _emphasised(self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Solved) -> Plan:
+    def _emphasised(
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, first: float
+    ) -> Made:
         """Return the plan for an objective that is no weighted sum."""
-        first = 0.8 if split.centers else 0.0
         labels = self.axis_labels(workload)
 
         def solve(asked: Workload, warm: tuple[Array, ...]) -> Step:
@@ -170,16 +171,21 @@ class ResidualMechanism(Mechanism):
         duals, endings = best.duals, best.endings
         if witness is not None and witness is not best:
             duals, endings = duals + witness.duals, endings + witness.endings
-        found = replace(
-            split, memory_limit=limits.memory_limit, duals=duals, endings=endings, tradeoff=search.tradeoff()
+        found = Solved(
+            split=split,
+            memory_limit=limits.memory_limit,
+            duals=duals,
+            endings=endings,
+            tradeoff=search.tradeoff(),
         )
         bound = best.bound if witness is None else witness.bound
-        return self._assemble(workload, budget, best.parts, best.solutions, found, bound)
+        plan = self._assemble(workload, budget, best.parts, best.solutions, found, bound)
+        return Made(plan=plan, error=best.value, values={})
 
     def _solve(
         self,
         workload: Workload,
-        split: Solved,
+        split: Split,
         labels: Mapping[str, Hashable],
         limits: Limits,
         deadline: float,
@@ -187,7 +193,7 @@ class ResidualMechanism(Mechanism):
         recorded: list[tuple[Array, str]] | None = None,
         warm: tuple[Array, ...] = (),
     ) -> tuple[Decomposition, list[SpaceSolution], SpaceSolver]:
-        parts = self.split(workload, split, labels)
+        parts = unite(decompose(workload, split, labels), workload, split, limits.memory_limit)
         if not parts.spaces:
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
@@ -220,24 +226,25 @@ class ResidualMechanism(Mechanism):
         recorded = list(zip(solved.duals, solved.endings, strict=True))
         if goal.linear != (tradeoff is None):
             raise ValueError("an objective without its search, or a search without its objective")
-        if solved.unions and tradeoff is not None:
+        if solved.split.unions and tradeoff is not None:
             raise ValueError("unions under an objective that is no weighted sum")
         if tradeoff is None:
-            parts, solutions, _ = self._solve(workload, solved, labels, limits, math.inf, 0.0, recorded)
+            parts, solutions, _ = self._solve(workload, solved.split, labels, limits, math.inf, 0.0, recorded)
             bound = None
         else:
             asked = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
-            parts, solutions, _ = self._solve(asked, solved, labels, limits, math.inf, 0.0, recorded)
+            parts, solutions, _ = self._solve(asked, solved.split, labels, limits, math.inf, 0.0, recorded)
             bound = proven(workload, goal, tradeoff.emphasis, parts, solutions)
             if len(tradeoff.shares) != len(parts.spaces):
                 raise ValueError("recorded shares do not fit")
             if tradeoff.witness is not None:
                 asked = tradeoff.witness.apply(tradeoff.witness.check(workload))
-                other, better, _ = self._solve(asked, solved, labels, limits, math.inf, 0.0, recorded)
+                other, better, _ = self._solve(asked, solved.split, labels, limits, math.inf, 0.0, recorded)
                 bound = proven(workload, goal, tradeoff.witness, other, better)
         if recorded:
             raise ValueError("more recorded weights than solves")
-        return self._assemble(workload, budget, parts, solutions, solved, bound)
+        plan = self._assemble(workload, budget, parts, solutions, solved, bound)
+        return self.stopped(plan, solved.split.stopped)
 
     def _assemble(
         self,
@@ -252,10 +259,10 @@ class ResidualMechanism(Mechanism):
         if tradeoff is None or bound is None:
             values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
             total = math.fsum(math.sqrt(v) for v in values.values())
-            noises = {s: math.sqrt(total / (budget.pcost * math.sqrt(v))) for s, v in values.items()}
+            noises = {s: math.sqrt(total / (budget.row_pcost * math.sqrt(v))) for s, v in values.items()}
             bound = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
         else:
-            noises = {s: math.sqrt(v / budget.pcost) for s, v in zip(parts.spaces, tradeoff.shares, strict=True)}
+            noises = {s: math.sqrt(v / budget.row_pcost) for s, v in zip(parts.spaces, tradeoff.shares, strict=True)}
         strategies = {s: tuple((a, f.strategy) for a, f in solutions[k].factors) for s, (k, _) in parts.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
         return Plan(
@@ -263,19 +270,25 @@ class ResidualMechanism(Mechanism):
             budget=budget,
             mechanism=self.name,
             options=self.options(),
-            blocks=calibrate(strategies, noises, budget.pcost, self.max_records, unions=solved.unions),
+            blocks=calibrate(
+                strategies,
+                noises,
+                budget.row_pcost,
+                self.max_records,
+                unions=solved.split.unions,
+                pcost=row_pcosts(budget),
+            ),
             bound=bound,
-            statement=self._statement(solved, len(strategies), stopped),
+            statement=self._statement(solved.split, len(strategies), stopped),
             duals=solved.duals,
             endings=solved.endings,
             memory_limit=solved.memory_limit,
             max_records=self.max_records,
-            centers=solved.centers,
-            complements=solved.complements,
+            split=solved.split,
             tradeoff=tradeoff,
         )
 
-    def _statement(self, solved: Solved, blocks: int, stopped: Sequence[str]) -> str:
+    def _statement(self, split: Split, blocks: int, stopped: Sequence[str]) -> str:
         """Return what the bound bounds, and for which plans."""
         measure = {
             "sum": "weighted RMSE",
@@ -285,12 +298,20 @@ class ResidualMechanism(Mechanism):
         if self.targets is not None:
             measure = "largest ratio of standard error to target"
         text = self.bound_text
-        if solved.unions and blocks == 1:
+        if split.unions and blocks == 1:
             text = "No matrix mechanism whatsoever can have a smaller weighted RMSE than the bound."
-        elif solved.centers or solved.unions:
+        elif split.centers or split.unions:
             text = text.replace("uniform centers", "these tuned splits")
         text = text.replace("weighted RMSE", measure)
         return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
+
+    @staticmethod
+    def stopped(plan: Plan, limits: frozenset[str]) -> Plan:
+        """Return the plan with a note of the limits that kept the search for its split from going on."""
+        if not limits:
+            return plan
+        words = "".join(text for limit, text in STOPPED.items() if limit in limits)
+        return replace(plan, split=replace(plan.split, stopped=limits), statement=plan.statement + words)
 
 
 def _rising(progress: Progress | None) -> Progress | None:

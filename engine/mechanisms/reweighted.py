@@ -31,7 +31,6 @@ from engine.plans import (
     Emphasis,
     Footprint,
     Objective,
-    Solved,
     Symmetry,
     Tradeoff,
     VarianceBuilder,
@@ -40,7 +39,7 @@ from engine.plans import (
     footprints,
     symmetry,
 )
-from engine.spaces import Decomposition, Space, SpaceSolution, decompose
+from engine.spaces import Decomposition, Space, SpaceSolution, Split, decompose
 from engine.workload import Workload
 
 EVALUATIONS = 40
@@ -79,7 +78,7 @@ class TradeoffSearch:
     Parameters
     ----------
     goal : the objective.
-    split : centers and complements.
+    split : how queries fall into residual spaces.
     labels : what a mechanism tells attributes apart by.
     solve : the mechanism for the weighted sum: workload -> decomposition, solutions, duals, endings.
     tell : called with a fraction and a text.
@@ -89,7 +88,7 @@ class TradeoffSearch:
         self,
         workload: Workload,
         goal: Objective,
-        split: Solved,
+        split: Split,
         labels: Mapping[str, Hashable],
         solve: Solve,
         tell: Callable[[float, str], None],
@@ -97,10 +96,8 @@ class TradeoffSearch:
     ) -> None:
         self.workload, self.goal, self.split, self.labels = workload, goal, split, labels
         self.solve, self.tell, self.deadline = solve, tell, deadline
-        tuned = {space: c.key for space, c in split.complements.items()}
-        spaces = list(decompose(workload, split.centers, labels, split.complements).spaces)
-        self.same: Symmetry = symmetry(workload, spaces, goal, labels, split.centers, tuned)
-        self.order = {name: i for i, name in enumerate(workload.schema.names)}
+        spaces = list(decompose(workload, split, labels).spaces)
+        self.same: Symmetry = symmetry(workload, spaces, goal, labels, split)
         self.best: Candidate | None = None
         self.witness: Candidate | None = None
         self.evaluations = self.stale = 0
@@ -178,9 +175,7 @@ class TradeoffSearch:
         for space, kind in self.same.spaces.items():
             noises[kind] = total / math.sqrt(values[space])
         blocks = unit_blocks(parts, solutions)
-        builder = VarianceBuilder(
-            blocks=blocks, centers=self.split.centers, complements=self.split.complements, order=self.order
-        )
+        builder = VarianceBuilder(blocks=blocks, split=self.split, schema=self.workload.schema)
         asked = footprints(self.workload, blocks, builder, self.same, self.goal)
         if asked is None:
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes

@@ -8,7 +8,7 @@ QuerySmasher, appendix C and theorem 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,9 +16,9 @@ import numpy as np
 
 from engine.errors import PlanError
 from engine.mechanisms.base import Limits
-from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
-from engine.plans import Solved
-from engine.spaces import Decomposition, Options, SubworkloadSolver
+from engine.mechanisms.residual import Made, ResidualMechanism, SpaceSolver
+from engine.privacy import Budget
+from engine.spaces import UNIFORM, Decomposition, Options, Split, SubworkloadSolver
 from engine.workload import Workload
 
 EMBEDDINGS = ("cells", "circle")
@@ -47,21 +47,23 @@ class WeightedFourier(ResidualMechanism):
         if self.embedding not in EMBEDDINGS:
             raise PlanError(f"embedding was {self.embedding!r}. Choose one of {', '.join(EMBEDDINGS)}.")
 
-    def choose_split(
-        self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, unions: bool = True
-    ) -> Solved:
+    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
+        return self.made(workload, budget, limits, deadline, self.split(workload))
+
+    def split(self, workload: Workload) -> Split:
+        """Return the centers of half circles, for attributes that are only asked for prefixes or suffixes."""
         if self.embedding == "cells":
-            return Solved(duals=())
+            return UNIFORM
         half, other = set[str](), set[str]()
         for group in workload.groups:
             for part in group.parts if group.weight > 0 else ():
                 one_sided = part.family.name in ("prefix", "suffix") and min(part.sizes) > 2
                 (half if one_sided else other).update(group.attributes[a] for a in part.axes)
         centers = {}
-        for name in sorted(half - other, key=workload.schema.names.index):
+        for name in workload.schema.ranked(half - other):
             centers[name] = np.zeros(workload.schema[name].size)
             centers[name][[0, -1]] = 0.5
-        return Solved(duals=(), centers=centers)
+        return Split(centers=centers)
 
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
         return SubworkloadSolver(

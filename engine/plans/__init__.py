@@ -4,13 +4,15 @@ To touch: an objective is one class in `objectives`; a plan recomputes its priva
 No record is read here and nothing is drawn.
 """
 
-from engine.plans.blocks import MAX_RECORDS, Block, apply_factors, calibrate, joint_pcost, total_pcost
+from engine.plans.answers import SpaceAnswers, TableAnswers
+from engine.plans.blocks import MAX_RECORDS, Block, apply_factors, calibrate, joint_pcost, noise_grid, total_pcost
 from engine.plans.emphasis import Emphasis
 from engine.plans.explicit import Component, ExplicitPlan, answered_by, component_blocks, explicit_strategy
 from engine.plans.file import check_rebuilt, parse_plan
 from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import SLAB, GroupVariance, Summand
 from engine.plans.marginals import MarginalsPlan
+from engine.plans.neighbours import row_pcosts
 from engine.plans.objectives import (
     LARGEST_POWER,
     OBJECTIVES,
@@ -43,8 +45,10 @@ __all__ = [
     "Objective",
     "Plan",
     "Solved",
+    "SpaceAnswers",
     "Summand",
     "Symmetry",
+    "TableAnswers",
     "Tradeoff",
     "VarianceBuilder",
     "answered_by",
@@ -58,8 +62,10 @@ __all__ = [
     "footprint",
     "footprints",
     "joint_pcost",
+    "noise_grid",
     "objective",
     "parse_plan",
+    "row_pcosts",
     "symmetry",
     "total_pcost",
 ]

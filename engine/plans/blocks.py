@@ -17,7 +17,7 @@ of epsilon_k are together (sum of epsilon_k)-DP, which is (sum)^2 / 2-zCDP (Bun 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from engine.arrays import Array
 from engine.errors import PlanError
 from engine.spaces import LEAVING, Axes, Space, Strategy
 
-GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31
+GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31, and below that only where answers would not fit 64 bits
 UNIT = 2.0**-53
 GUARD = 1.0 + 1e-12  # covers the rounding of norms and of the sum over blocks
 MAX_RECORDS = 10**8
@@ -122,6 +122,11 @@ class Block:
         return (self.sensitivity(max_records) * DEVIATION[self.law] / self.noise) ** 2
 
 
+def component_key(number: int) -> Space:
+    """Return the key of a component among a plan's blocks."""
+    return ("component", str(number))
+
+
 def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
     """Apply ``matrix(strategy)``, shape (out, in), of every factor of a block along the axes of a tensor.
 
@@ -140,14 +145,14 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
 
 
 def measures_piece(block: Block, piece: Array) -> bool:
-    """Return whether a piece, in class coordinates, lies in the span of the block's strategy.
-
-    Its shape is (n_1 - 1, ..., n_k - 1).
-    """
-    if all(s.complete for _, s in block.factors):
-        return True
-    inside = apply_factors(block, piece, lambda s: s.span.T)
-    return float(np.sum(inside**2)) >= (1.0 - LEAVING**2) * float(np.sum(piece**2))
+    """Return whether a piece, of the shape of the class coordinates, lies in the span of the block's strategy."""
+    for axes, strategy in block.factors:
+        if not strategy.complete:
+            rows = np.moveaxis(piece, axes, range(len(axes))).reshape(strategy.dimension, -1)
+            left = rows - strategy.span @ (strategy.span.T @ rows)
+            if np.linalg.norm(left) > LEAVING * np.linalg.norm(piece):
+                return False
+    return True
 
 
 def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
@@ -183,6 +188,19 @@ def _same_rows(one: Block, other: Block) -> bool:
     )
 
 
+def noise_grid(noise: float, reach: float, bits: int = GRID_BITS) -> float:
+    """Return the spacing of released answers, in counts: a power of two, 2^-bits to 2^-(bits + 1) of the noise.
+
+    Answers go up to ``reach``, largest column norm times records; where they would pass 2^62 grid steps the grid is
+    coarser.  Guarantee: an answer and its noise together fit into int64, for any table of so many records.
+
+    >>> noise_grid(1.0, 1e8) == 2.0**-30, 1e8 / noise_grid(0.001, 1e8) <= 2.0**62
+    (True, True)
+    """
+    room = math.floor(math.log2(2.0**61 * noise / reach))
+    return 2.0 ** (math.frexp(noise)[1] - 1 - min(bits, room))
+
+
 def calibrate(
     strategies: Mapping[Space, tuple[tuple[Axes, Strategy], ...]],
     noises: Mapping[Space, float],
@@ -190,6 +208,8 @@ def calibrate(
     max_records: int,
     law: str = "gaussian",
     unions: Mapping[Space, tuple[Space, ...]] | None = None,
+    attributes: Mapping[Space, Space] | None = None,
+    pcost: Callable[[Mapping[Space, Block], int], float] = total_pcost,
 ) -> dict[Space, Block]:
     """Return blocks whose noise is the given one, enlarged by one common factor so that the budget holds exactly.
 
@@ -199,6 +219,8 @@ def calibrate(
     budget : privacy cost that the release may have.
     max_records : public cap on the number of records.
     unions : residual spaces measured together, by the attributes of their block.
+    attributes : the attributes of the table that each block measures, where its key does not say so.
+    pcost : what blocks cost with that many records; one record added or removed unless another function is given.
 
     Raises
     ------
@@ -209,24 +231,28 @@ def calibrate(
             raise PlanError(
                 f"The noise for {' x '.join(space) or 'the total'} came out as {noise}; the plan is refused."
             )
-    grids = {space: 2.0 ** (math.frexp(noise)[1] - 1 - GRID_BITS) for space, noise in noises.items()}
-    stretch = 1.0
+    reach = {s: max_records * math.prod(f.column_norm for _, f in strategies[s]) for s in noises}
+    grids = {space: noise_grid(noise, reach[space]) for space, noise in noises.items()}
+    stretch, step = (
+        1.0,
+        max([2.0**-GRID_BITS, *(grids[space] / noises[space] for space in grids)]),
+    )  # one more grid step
     for _ in range(20):
         blocks = {}
         for space, grid in grids.items():
             steps = math.ceil(noises[space] * stretch / DEVIATION[law] / grid)
             blocks[space] = Block(
-                attributes=space,
+                attributes=attributes[space] if attributes else space,
                 factors=strategies[space],
                 noise=steps * grid * DEVIATION[law],
                 grid=grid,
                 law=law,
                 union=unions.get(space, ()) if unions else (),
             )
-        cost = total_pcost(blocks, max_records)
+        cost = pcost(blocks, max_records)
         if cost <= budget:
             return blocks
-        stretch *= math.sqrt(cost / budget) * (1.0 + 2.0**-GRID_BITS)  # at least one more grid step
+        stretch *= math.sqrt(cost / budget) * (1.0 + step)
     raise PlanError(
         f"The privacy cost of the matrices to be released is {cost}, over the budget of {budget}; the plan is refused. "
         "Lower max_records, or ask fewer queries."

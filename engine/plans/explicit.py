@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,21 @@ import pandas as pd
 
 from engine.arrays import Array
 from engine.errors import NotAnswerable, PlanError
-from engine.plans.blocks import Block, calibrate
-from engine.plans.explicit_variance import bilinear, explicit_group_variance, matrix_of, presence, summed
+from engine.plans.answers import TableAnswers
+from engine.plans.blocks import Block, calibrate, component_key
+from engine.plans.explicit_variance import (
+    covariance_of,
+    explicit_group_variance,
+    leaves,
+    leaves_table,
+    presence,
+    summed,
+)
 from engine.plans.group_variance import GroupVariance, Summand
+from engine.plans.neighbours import row_pcosts
 from engine.plans.plan import Plan, Query
 from engine.privacy import Budget
-from engine.spaces import LEAVING, Axes, Space, Strategy
+from engine.spaces import Axes, Space, Strategy
 from engine.workload import Group
 
 SAME = 1e-6  # variances closer than this are equal but for the rounding of noise to the grid
@@ -80,6 +89,8 @@ class ExplicitPlan(Plan):
     The blocks are keyed by ("component", number); estimates of a block are least squares estimates of its table.
     """
 
+    whole_tables: ClassVar[bool] = True
+
     answered_by: tuple[int, ...] = ()
 
     @cached_property
@@ -94,12 +105,17 @@ class ExplicitPlan(Plan):
     def group_variance(self, group: int) -> GroupVariance:
         self._check_group(group)
         asked, number = self.workload.groups[group], self.answered_by[group]
-        if number < 0:
-            return _unmeasured(asked)
         key = (number, asked.attributes, asked.key)
         if key not in self._group_variances:
-            self._group_variances[key] = explicit_group_variance(asked, self.components[number])
+            measured = explicit_group_variance(asked, self.components[number]) if number >= 0 else _unmeasured(asked)
+            self._group_variances[key] = measured
         return self._group_variances[key]
+
+    def sources(self, group: int) -> list[Block]:
+        return [self.components[self.answered_by[group]]]
+
+    def answers_from(self, estimates: Mapping[Space, Array]) -> TableAnswers:
+        return TableAnswers(plan=self, estimates=estimates)
 
     def covariance(self, queries: Sequence[Query]) -> Array:
         chosen = [(self.component_for(*query), self.essential(*query)) for query in queries]
@@ -107,8 +123,7 @@ class ExplicitPlan(Plan):
         for i, (a, left) in enumerate(chosen):
             for j, (b, right) in enumerate(chosen[: i + 1]):
                 if a == b:
-                    block = self.components[a]
-                    out[i, j] = out[j, i] = block.noise**2 * bilinear(block, left, right, "covariance")
+                    out[i, j] = out[j, i] = covariance_of(self.components[a], left, right)
         return out
 
     def essential(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> tuple[Space, Array]:
@@ -133,13 +148,9 @@ class ExplicitPlan(Plan):
         """
         own, best = self.essential(attributes, query_tensor), (math.inf, -1)
         for number, block in enumerate(self.components):
-            if not set(own[0]) <= set(block.attributes):
+            if not set(own[0]) <= set(block.attributes) or leaves(block, *own):
                 continue
-            if not all(s.complete for _, s in block.factors):
-                inside, whole = (bilinear(block, own, own, kind) for kind in ("projector", "identity"))
-                if whole - inside > LEAVING**2 * whole:
-                    continue
-            value = block.noise**2 * bilinear(block, own, own, "covariance")
+            value = covariance_of(block, own, own)
             if value < best[0] * (1.0 - SAME):  # among equals the first one answers
                 best = (value, number)
         if best[1] < 0:
@@ -159,11 +170,13 @@ class ExplicitPlan(Plan):
         self.schema.sizes(tuple(attributes))
         best = (math.inf, -1)
         for number, block in enumerate(self.components):
-            if not set(attributes) <= set(block.attributes):
+            if not set(attributes) <= set(block.attributes) or leaves_table(block, attributes):
                 continue
-            inside, whole = (self._summed_trace(block, attributes, kind) for kind in ("projector", "identity"))
-            total = block.noise**2 * self._summed_trace(block, attributes, "covariance")
-            if whole - inside <= LEAVING**2 * whole and total < best[0] * (1.0 - SAME):
+            total = block.noise**2
+            for axes, strategy in block.factors:
+                kept = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
+                total *= float(np.trace(summed(strategy.covariance, strategy.sizes, kept, kept)))
+            if total < best[0] * (1.0 - SAME):
                 best = (total, number)
         if best[1] < 0:
             raise NotAnswerable(
@@ -171,15 +184,6 @@ class ExplicitPlan(Plan):
                 "queries with answer(), or plan with the marginal on these attributes."
             )
         return best[1]
-
-    @staticmethod
-    def _summed_trace(block: Block, attributes: Sequence[str], kind: str) -> float:
-        """Return the trace of the factors' matrices, summed over the attributes that a table does not have."""
-        out = 1.0
-        for axes, strategy in block.factors:
-            kept = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
-            out *= float(np.trace(summed(matrix_of(strategy, kind), strategy.sizes, kept, kept)))
-        return out
 
     def by_space(self) -> pd.DataFrame:
         rows = [(b.attributes, b.measurements, b.noise, self._share(b)) for b in self.components]
@@ -190,18 +194,6 @@ class ExplicitPlan(Plan):
         own, power = block.pcost(self.max_records), 0.5 if block.law == "laplace" else 1.0
         return float(own**power / math.fsum(c**power for c in costs))
 
-    def table(self, estimates: Mapping[Space, Array], number: int, attributes: Sequence[str]) -> Array:
-        """Return the noisy table on some attributes from the estimate of one component, axes in the order given.
-
-        Shape (n_1, ..., n_k).
-        """
-        block = self.components[number]
-        kept = [block.attributes.index(name) for name in attributes]
-        whole = estimates[component_key(number)]
-        summed = whole.sum(axis=tuple(a for a in range(whole.ndim) if a not in kept))
-        order = sorted(kept)
-        return np.asarray(summed).transpose([order.index(a) for a in kept])
-
 
 def _unmeasured(group: Group) -> GroupVariance:
     """Return the variances of a group that nothing measures: only queries that count no cell have an answer."""
@@ -209,23 +201,26 @@ def _unmeasured(group: Group) -> GroupVariance:
     return GroupVariance(counts=counts, summands=(), unmeasured=(Summand(coefficient=1.0, arrays=marks),))
 
 
-def component_key(number: int) -> Space:
-    """Return the key of a component among a plan's blocks."""
-    return ("component", str(number))
-
-
 def component_blocks(components: Sequence[Component], budget: Budget, max_records: int) -> dict[Space, Block]:
     """Return the blocks of some components, in order, with noise that spends the budget by their shares."""
     noises = {}
     for number, component in enumerate(components):
         if budget.pure_epsilon is None:
-            noise = 1.0 / math.sqrt(budget.pcost * component.share)
+            noise = 1.0 / math.sqrt(budget.row_pcost * component.share)
         else:
-            noise = math.sqrt(2.0) / (budget.pure_epsilon * component.share)
+            noise = math.sqrt(2.0) / (budget.pure_epsilon / budget.rows_per_person * component.share)
         noises[component_key(number)] = noise
     strategies = {component_key(number): c.factors for number, c in enumerate(components)}
-    made = calibrate(strategies, noises, budget.pcost, max_records, budget.law)
-    return {key: replace(made[key], attributes=c.attributes) for key, c in zip(made, components, strict=True)}
+    attributes = {component_key(number): c.attributes for number, c in enumerate(components)}
+    return calibrate(
+        strategies,
+        noises,
+        budget.row_pcost,
+        max_records,
+        budget.law,
+        attributes=attributes,
+        pcost=row_pcosts(budget),
+    )
 
 
 def answered_by(components: Sequence[Component], groups: int) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -33,18 +32,13 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
     """
     position = {name: axis for axis, name in enumerate(block.attributes)}
     own = [tuple(position[group.attributes[a]] for a in part.axes) for part in group.parts]
-    coefficient, arrays, lost = block.noise**2, [], list[tuple[Parts, Array]]()
+    coefficient = block.noise**2
     for axes, strategy in block.factors:
         if not any(set(axes) & set(part) for part in own):
             coefficient *= float(strategy.covariance.sum())
-            if not strategy.complete and not _answers(strategy, np.ones((1, strategy.cells)))[0]:
-                lost.append(((), np.ones(())))
-    for parts, factors in linked(own, block.factors):
-        arrays.append((parts, _forms(group, own, parts, factors, "covariance")))
-        if not all(s.complete for _, s in factors):
-            inside = _forms(group, own, parts, factors, "projector")
-            whole = _forms(group, own, parts, factors, "identity")
-            lost.append((parts, (whole - inside > LEAVING**2 * whole).astype(float)))
+    arrays = [(parts, _forms(group, own, parts, factors)) for parts, factors in linked(own, block.factors)]
+    lost = [_lost(group, own, axes, s) for axes, s in block.factors if not s.complete]
+    lost = [(parts, marks) for parts, marks in lost if marks.any()]
     marks = presence(group) if lost else []  # a query that counts no cell is answered whatever is measured
     unmeasured = [
         Summand(
@@ -59,16 +53,99 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
     )
 
 
+def unmeasured_rows(strategy: Strategy, kept: Sequence[int]) -> Array:
+    """Return what a factor leaves of single cells of its axes ``kept``, each summed over the other axes.
+
+    Row (I - P) of shape (cells of the kept axes, cells), P the projector on the measured span.  A query q on the kept
+    axes leaves the span by |q rows|, which is computed as it stands: as a difference of squares |q|^2 - |q P|^2 a share
+    of `LEAVING` would be lost in rounding.
+    """
+    labels, cells = np.zeros(strategy.sizes, dtype=np.int64), 1
+    for axis in kept:
+        shape = [1] * len(strategy.sizes)
+        shape[axis] = -1
+        labels = labels * strategy.sizes[axis] + np.arange(strategy.sizes[axis]).reshape(shape)
+        cells *= strategy.sizes[axis]
+    dropped = tuple(a for a in range(len(strategy.sizes)) if a not in kept)
+    span = strategy.span.reshape(*strategy.sizes, -1).sum(axis=dropped)
+    order = sorted(kept)
+    span = span.transpose(*(order.index(a) for a in kept), len(kept)).reshape(cells, -1)
+    out = -span @ strategy.span.T
+    out[labels.ravel(), np.arange(strategy.cells)] += 1.0
+    return np.asarray(out)
+
+
+def leaves(block: Block, attributes: Sequence[str], table: Array) -> bool:
+    """Return whether a query, of the shape of some attributes, asks for something that a block does not measure."""
+    for axes, strategy in block.factors:
+        if not strategy.complete:
+            kept = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
+            at = [list(attributes).index(block.attributes[axes[i]]) for i in kept]
+            rows = unmeasured_rows(strategy, kept)
+            left = np.tensordot(table, rows.reshape(*(table.shape[a] for a in at), -1), (at, list(range(len(at)))))
+            # the norm of a query on all cells of the factor
+            if np.linalg.norm(left) > LEAVING * np.linalg.norm(table) * math.sqrt(strategy.cells / len(rows)):
+                return True
+    return False
+
+
+def leaves_table(block: Block, attributes: Sequence[str]) -> bool:
+    """Return whether a block leaves out something of the whole table on some of its attributes."""
+    for axes, strategy in block.factors:
+        if not strategy.complete:
+            kept = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
+            if np.linalg.norm(unmeasured_rows(strategy, kept)) > LEAVING * math.sqrt(strategy.cells):
+                return True
+    return False
+
+
+def _lost(group: Group, own: Sequence[Axes], axes: Axes, strategy: Strategy) -> tuple[Parts, Array]:
+    """Return which combinations of queries leave a factor's span, 1 or 0, with one axis a part that touches it."""
+    parts = tuple(p for p, part in enumerate(own) if set(part) & set(axes))
+    counts = tuple(group.parts[p].count for p in parts)
+    inside = [[i for i, a in enumerate(own[p]) if a in axes] for p in parts]
+    kept = [axes.index(own[p][i]) for p, places in zip(parts, inside, strict=True) for i in places]
+    left = unmeasured_rows(strategy, kept)
+    sides = strategy.cells / len(left)
+    if np.linalg.norm(left) <= LEAVING * math.sqrt(sides):  # no query can leave by more than this times its norm
+        return parts, np.zeros(counts)
+    if len(left) < strategy.cells:
+        left = np.asarray(np.linalg.qr(left.T, mode="r")).T
+    shape = [math.prod(group.parts[p].sizes[i] for i in places) for p, places in zip(parts, inside, strict=True)]
+    left, squares, most = left.reshape(*shape, -1), np.zeros(counts), np.full((), LEAVING**2 * sides)
+    spread = math.prod(math.prod(group.parts[p].sizes) for p in parts) // math.prod(shape)
+    step = max(1, SLAB // (math.prod(counts) * spread))
+    for start in range(0, left.shape[-1], step):
+        table = left[..., start : start + step]
+        for done, (p, places) in enumerate(zip(parts, inside, strict=True)):
+            table = np.moveaxis(_applied(group.parts[p], places, np.moveaxis(table, done, 0)), 0, done)
+        squares += np.sum(table**2, axis=tuple(range(len(parts), table.ndim)))
+    for p in parts:
+        part = group.parts[p]
+        most = np.multiply.outer(most, part.family.quadratic(part.sizes, np.eye(math.prod(part.sizes))))
+    return parts, (squares > most).astype(float)
+
+
+def _applied(part: Part, inside: Sequence[int], table: Array) -> Array:
+    """Apply the queries of a part along the first axis of a table, its cells on the positions ``inside``.
+
+    What the queries have on other positions becomes a last axis.
+    """
+    if len(inside) == len(part.axes):
+        return part.family.dot(part.sizes, table)
+    outside = [i for i in range(len(part.axes)) if i not in inside]
+    rows = part.family.rows(part.sizes).reshape(part.count, *part.sizes)
+    rows = rows.transpose(0, *(1 + i for i in outside), *(1 + i for i in inside)).reshape(-1, len(table))
+    made = np.tensordot(rows, table, axes=1).reshape(part.count, -1, *table.shape[1:])
+    return np.moveaxis(made, 1, -1)
+
+
 def presence(group: Group) -> list[tuple[Parts, Array]]:
     """Return for every part which of its queries count a cell at all, 1 or 0. Shapes (queries of the part,)."""
     return [
         ((p,), np.concatenate([rows.any(axis=1) for _, rows in part.family.chunks(part.sizes)]).astype(float))
         for p, part in enumerate(group.parts)
     ]
-
-
-def _answers(strategy: Strategy, rows: Array) -> Any:
-    return ~strategy.leaves_span(rows)
 
 
 def linked(
@@ -88,16 +165,6 @@ def linked(
     return out
 
 
-def matrix_of(strategy: Strategy, kind: str) -> Array:
-    """Return the covariance of the cells at noise scale 1, the projector on the measured span, or the identity.
-
-    Shape (cells, cells).
-    """
-    if kind == "covariance":
-        return strategy.covariance
-    return strategy.span @ strategy.span.T if kind == "projector" else np.eye(strategy.cells)
-
-
 def summed(matrix: Array, sizes: Sequence[int], rows: Sequence[int], columns: Sequence[int]) -> Array:
     """Return a matrix on cells x cells with all axes but the kept ones summed on either side.
 
@@ -111,21 +178,19 @@ def summed(matrix: Array, sizes: Sequence[int], rows: Sequence[int], columns: Se
     )
 
 
-def _forms(
-    group: Group, own: Sequence[Axes], parts: Parts, factors: Sequence[tuple[Axes, Strategy]], kind: str
-) -> Array:
+def _forms(group: Group, own: Sequence[Axes], parts: Parts, factors: Sequence[tuple[Axes, Strategy]]) -> Array:
     """Return the quadratic forms of all combinations of the parts' queries, one axis a part."""
     order = [a for p in parts for a in own[p]]
     reduced = []
     for axes, strategy in factors:
         kept = [i for i, a in enumerate(axes) if a in order]
-        matrix = summed(matrix_of(strategy, kind), strategy.sizes, kept, kept)
+        matrix = summed(strategy.covariance, strategy.sizes, kept, kept)
         reduced.append(([axes[i] for i in kept], [strategy.sizes[i] for i in kept], matrix))
     if len(parts) == 1 and len(reduced) == 1 and reduced[0][0] == order:
         part = group.parts[parts[0]]
         return np.maximum(part.family.quadratic(part.sizes, reduced[0][2]), 0.0)
     if len(parts) == 1:
-        return _by_rows(group.parts[parts[0]], order, factors, kind)
+        return _by_rows(group.parts[parts[0]], order, factors)
     # one table with two axes (row, column) for every part, contracted part by part
     table, names = np.ones(()), list[tuple[int, int]]()
     for kept_axes, sizes, matrix in reduced:
@@ -142,30 +207,20 @@ def _forms(
     return np.maximum(table, 0.0)
 
 
-def _by_rows(part: Part, order: Sequence[int], factors: Sequence[tuple[Axes, Strategy]], kind: str) -> Array:
+def _by_rows(part: Part, order: Sequence[int], factors: Sequence[tuple[Axes, Strategy]]) -> Array:
     """Return the quadratic forms of one part that spreads over several factors, chunk by chunk of its rows."""
     out = []
     for _, rows in part.family.chunks(part.sizes):
         table, remaining = rows.reshape(len(rows), *part.sizes), list(order)
         for axes, strategy in factors:
             kept = [i for i, a in enumerate(axes) if a in order]
-            half = _half(strategy, kind, kept)
+            dropped = tuple(i for i in range(len(axes)) if i not in kept)
+            half = strategy.pinv.reshape(*strategy.sizes, -1).sum(axis=dropped)
             at = [1 + remaining.index(axes[i]) for i in kept]
             table = np.tensordot(table, half, axes=(at, list(range(len(kept)))))
             remaining = [a for a in remaining if a not in axes]
         out.append(np.sum(table.reshape(len(rows), -1) ** 2, axis=1))
     return np.concatenate(out)
-
-
-def _half(strategy: Strategy, kind: str, kept: Sequence[int]) -> Array:
-    """Return H with H H^T the factor's matrix, its rows summed over the cells of all axes but the kept ones."""
-    sizes = strategy.sizes
-    dropped = tuple(i for i in range(len(sizes)) if i not in kept)
-    own = [sizes[i] for i in kept]
-    if kind == "identity":
-        return math.sqrt(math.prod(sizes[i] for i in dropped)) * np.eye(math.prod(own)).reshape(*own, -1)
-    half = strategy.pinv if kind == "covariance" else strategy.span
-    return np.asarray(half.reshape(*sizes, -1).sum(axis=dropped))
 
 
 def _contract(rows: Array, table: Array) -> Array:
@@ -181,11 +236,11 @@ def _contract(rows: Array, table: Array) -> Array:
     return out.reshape(len(rows), *table.shape[2:])
 
 
-def bilinear(block: Block, left: tuple[Sequence[str], Array], right: tuple[Sequence[str], Array], kind: str) -> float:
-    """Return (left (x) 1) M (right (x) 1)^T for two queries on attributes of the block.
+def covariance_of(block: Block, left: tuple[Sequence[str], Array], right: tuple[Sequence[str], Array]) -> float:
+    """Return the covariance of the answers to two queries on attributes of a block, in counts^2.
 
-    Queries have shape (n_1, ..., n_k) on their names.
-    M is the Kronecker product of the factors' matrices of this ``kind``; nothing of the block's whole domain is built.
+    Each query is its attributes and a table of their shape.  The covariance is
+    noise^2 (left (x) 1) (C_1 (x) ... (x) C_k) (right (x) 1)^T; nothing of the block's whole domain is built.
     """
     (left_names, left_table), (right_names, right_table) = left, right
     position = {name: axis for axis, name in enumerate(block.attributes)}
@@ -194,11 +249,11 @@ def bilinear(block: Block, left: tuple[Sequence[str], Array], right: tuple[Seque
     for axes, strategy in block.factors:
         rows = [i for i, a in enumerate(axes) if a in left_axes]
         columns = [i for i, a in enumerate(axes) if a in right_axes]
-        matrix = summed(matrix_of(strategy, kind), strategy.sizes, rows, columns)
+        matrix = summed(strategy.covariance, strategy.sizes, rows, columns)
         shaped = matrix.reshape([strategy.sizes[i] for i in (*rows, *columns)])
         at = [remaining.index(axes[i]) for i in columns]
         table = np.tensordot(table, shaped, axes=(at, list(range(len(rows), len(rows) + len(columns)))))
         remaining = [a for a in remaining if a not in {axes[i] for i in columns}]
         produced += [axes[i] for i in rows]
     order = [produced.index(a) for a in left_axes]
-    return float(np.sum(np.asarray(left_table, dtype=float) * table.transpose(order)))
+    return block.noise**2 * float(np.sum(np.asarray(left_table, dtype=float) * table.transpose(order)))

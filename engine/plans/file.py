@@ -14,7 +14,7 @@ from engine.errors import PlanError
 from engine.plans.emphasis import Emphasis, unpack
 from engine.plans.plan import FORMAT, Plan
 from engine.plans.solved import Solved, Tradeoff
-from engine.spaces import Complement, Space
+from engine.spaces import Complement, Space, Split
 
 
 def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
@@ -36,16 +36,19 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
         raise PlanError(f"The plan file lacks one of {', '.join(needed)}, solved. Export it again.")
     try:
         duals = [unpack(d) for d in solved["duals"]]
-        centers = {name: unpack(pi) for name, pi in solved["centers"].items()}
-        complements = _unpacked_complements(solved["complements"])
-        unions = {tuple(map(str, a)): tuple(tuple(map(str, s)) for s in spaces) for a, spaces in solved["unions"]}
+        split = Split(
+            centers={name: unpack(pi) for name, pi in solved["centers"].items()},
+            complements=_unpacked_complements(solved["complements"]),
+            unions={tuple(map(str, a)): tuple(tuple(map(str, s)) for s in spaces) for a, spaces in solved["unions"]},
+            stopped=frozenset(map(str, solved.get("stopped", ()))),
+        )
         matrices = tuple(unpack(m["values"]).reshape(m["shape"]) for m in solved["matrices"])
         tradeoff = _unpacked_tradeoff(solved.get("tradeoff"))
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
         raise PlanError("The solver weights in the plan file are damaged. Export it again.") from None
     if not all(len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals):
         raise PlanError("The solver weights in the plan file are no weights. Export it again.")
-    tuned = [*centers.values(), *(a for c in complements.values() for a in (*c.by_axis, c.by_total))]
+    tuned = [*split.centers.values(), *(a for c in split.complements.values() for a in (*c.by_axis, c.by_total))]
     if not all((np.abs(a) < 1e6).all() for a in (*tuned, *matrices)):
         raise PlanError("The centers or matrices in the plan file are no numbers. Export it again.")
     endings, limit = solved.get("endings"), solved.get("memory_limit")
@@ -61,9 +64,7 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
         duals=tuple(duals),
         endings=tuple(endings),
         memory_limit=math.inf if limit is None else limit,
-        centers=centers,
-        complements=complements,
-        unions=unions,
+        split=split,
         matrices=matrices,
         tradeoff=tradeoff,
     )

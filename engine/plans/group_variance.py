@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from engine.arrays import Array
-from engine.spaces import Axes
+from engine.spaces import Axes, digest
 
 SLAB = 1 << 22  # values computed at once
 Parts = tuple[int, ...]
@@ -56,13 +56,16 @@ class GroupVariance:
         if any(self._sum(s) > 0 for s in self.unmeasured):
             return math.inf
         sets = coupled_sets(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
+        keys = [[(parts, digest(a)) for parts, a in s.arrays] for s in self.summands]
+        arrays = {
+            k: a for own, s in zip(keys, self.summands, strict=True) for k, (_, a) in zip(own, s.arrays, strict=True)
+        }
         fronts = []
         for together in sets:
             shape = tuple(self.counts[p] for p in together)
             features = {
-                (parts, id(a)): _spread(parts, a, together, shape)
-                for s in self.summands
-                for parts, a in s.arrays
+                (parts, key): _spread(parts, a, together, shape)
+                for (parts, key), a in arrays.items()
                 if set(parts) <= set(together)
             }
             kept = pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
@@ -74,11 +77,11 @@ class GroupVariance:
         for start in range(0, head, step):
             shape = (min(step, head - start), *lengths[1:])
             values = np.zeros(shape if lengths else ())
-            for s in self.summands:
+            for s, used in zip(self.summands, keys, strict=True):
                 product: Any = s.coefficient
-                for parts, a in s.arrays:
-                    k = owner[parts[0]]
-                    own = fronts[k][parts, id(a)]
+                for key in used:
+                    k = owner[key[0][0]]
+                    own = fronts[k][key]
                     product = product * along(own[start : start + step] if k == 0 else own, k, len(sets))
                 values += product
             best = max(best, float(values.max()))

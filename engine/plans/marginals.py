@@ -9,7 +9,6 @@ Source: HDMM, section 6.3 and 7.3 (marginals strategies and their algebra); the 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from engine.arrays import Array
 from engine.plans.blocks import Block
 from engine.plans.plan import Plan
 from engine.spaces import Space, Strategy, basis
+from engine.workload import subsets
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,11 +38,10 @@ class MarginalsPlan(Plan):
         for key, block in self.blocks.items():
             names = block.attributes
             sizes = dict(zip(names, self.schema.sizes(names), strict=True))
-            for k in range(len(names) + 1):
-                for space in itertools.combinations(names, k):
-                    if all(sizes[n] > 1 for n in space):
-                        summed = math.prod(sizes[n] for n in names if n not in space)
-                        out.setdefault(space, []).append((key, 1.0 / (block.noise**2 * summed)))
+            for space in subsets(names):
+                if all(sizes[n] > 1 for n in space):
+                    summed = math.prod(sizes[n] for n in names if n not in space)
+                    out.setdefault(space, []).append((key, 1.0 / (block.noise**2 * summed)))
         return out
 
     @cached_property

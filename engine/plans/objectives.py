@@ -25,7 +25,7 @@ from engine.errors import PlanError
 from engine.plans.blocks import Block
 from engine.plans.footprint import Footprint, footprint
 from engine.plans.variance import VarianceBuilder
-from engine.spaces import Axes, Space, digest
+from engine.spaces import Space, Split, digest
 from engine.workload import Group, Workload
 
 OBJECTIVES = ("sum", "max", "lp")
@@ -120,8 +120,7 @@ def symmetry(
     spaces: Sequence[Space],
     goal: Objective,
     labels: Mapping[str, Hashable],
-    centers: Mapping[str, Array],
-    tuned: Mapping[Space, bytes],
+    split: Split,
 ) -> Symmetry:
     """Return the coarsest equitable partition of groups and residual spaces, by colour refinement.
 
@@ -129,13 +128,15 @@ def symmetry(
     Groups start with their queries, weight and target, spaces with their attributes' sizes, labels and centers; each
     round tells apart what touches different colours.
     """
+    tuned = {space: c.key for space, c in split.complements.items()}
     touching: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
     inside: dict[int, list[tuple[int, Space]]] = {}
     numbers: dict[Any, int] = {}
     for i, group in enumerate(workload.groups):
         if group.weight > 0:
             roles = _roles(group)
-            found = [(tuple(roles[a] for a in axes), s) for axes, s in subsets(workload, group) if s in touching]
+            named = [(axes, group.named(axes)) for axes in group.spaces(workload.schema)]
+            found = [(tuple(roles[a] for a in axes), s) for axes, s in named if s in touching]
             inside[i] = [(numbers.setdefault(role, len(numbers)), s) for role, s in found]
             for role, space in inside[i]:
                 touching[space].append((i, role))
@@ -147,7 +148,7 @@ def symmetry(
     )
     own = _numbers(
         {
-            s: (tuned.get(s), *((workload.schema[n].size, labels.get(n), digest(centers.get(n))) for n in s))
+            s: (tuned.get(s), *((workload.schema[n].size, labels.get(n), digest(split.centers.get(n))) for n in s))
             for s in spaces
         }
     )
@@ -170,16 +171,6 @@ def symmetry(
         spaces=own,
         counts=np.bincount(list(own.values())).astype(float),
     )
-
-
-def subsets(workload: Workload, group: Group) -> list[tuple[Axes, Space]]:
-    """Return the sets of attributes inside a group: positions in schema order, and the residual space."""
-    order = {name: i for i, name in enumerate(workload.schema.names)}
-    ranks = sorted(range(len(group.attributes)), key=lambda a: order[group.attributes[a]])
-    out: list[Axes] = [()]
-    for rank in ranks:
-        out += [(*axes, rank) for axes in out]
-    return [(axes, tuple(group.attributes[a] for a in axes)) for axes in out]
 
 
 def _roles(group: Group) -> list[Hashable]:

@@ -7,52 +7,35 @@ uses; its privacy cost is recomputed from them when it is made and whenever it i
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from engine.arrays import Array
-from engine.errors import NotAnswerable, PlanError
-from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece, total_pcost
+from engine.errors import NotAnswerable, PlanError, Unanswered
+from engine.plans.answers import SpaceAnswers, TableAnswers
+from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece
 from engine.plans.emphasis import pack
 from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import GroupVariance
+from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
 from engine.plans.objectives import Objective, deciding_weights, norm, objective
-from engine.plans.solved import Solved, Tradeoff, pack_complements
+from engine.plans.solved import Certificate, Solved, Tradeoff, pack_split
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
-from engine.spaces import Complement, Space, inner, part_of, pieces
-from engine.workload import Schema, Workload
+from engine.spaces import UNIFORM, Space, Split, digest, part_of, pieces
+from engine.workload import Schema, Workload, subsets
 
 FORMAT = "plan/1"
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
 Query = tuple[Sequence[str], npt.ArrayLike]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Certificate:
-    """How good a plan is against everything of its class.
-
-    Attributes
-    ----------
-    lower_bound : no plan of the class has a smaller `Plan.achieved` at the same privacy cost.  In counts: the weighted
-        RMSE for the objective "sum", the largest standard error for "max", the root of a power mean of variances for
-        "lp"; with targets, the largest ratio of standard error to target.
-    gap : achieved / lower_bound - 1.
-    statement : what the class is and how the searches ended, in words.
-    """
-
-    lower_bound: float
-    gap: float
-    statement: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,12 +52,15 @@ class Plan:
     statement : words for the certificate.
     duals, endings, memory_limit : the solver's weights, how each search ended, and the limit in bytes that chose
         between dense and alternating searches; enough to rebuild the very same plan.
-    centers : center vectors that are not uniform.
-    complements : complements of pairs that are no products, attributes in schema order.
+    split : how queries fall into residual spaces: centers, complements and unions.
     matrices : strategy matrices and shares that a search found, where the weights do not say it all.
     max_records : public cap on the number of records that the plan may be used for.
     tradeoff : shares and weights of an objective other than the sum.
+
+    Raises: PlanError if it costs more than the budget; Unanswered if what has a weight does not follow from it.
     """
+
+    whole_tables: ClassVar[bool] = False  # whether a group is answered from one measured table
 
     workload: Workload
     budget: Budget
@@ -87,8 +73,7 @@ class Plan:
     max_records: int
     endings: tuple[str, ...] = ()
     memory_limit: float = math.inf
-    centers: Mapping[str, Array] = field(default_factory=dict)
-    complements: Mapping[Space, Complement] = field(default_factory=dict)
+    split: Split = UNIFORM
     matrices: tuple[Array, ...] = ()
     tradeoff: Tradeoff | None = None
 
@@ -98,6 +83,21 @@ class Plan:
                 f"The privacy cost of the matrices to be released is {self.pcost}, over the budget of "
                 f"{self.budget.pcost}. The plan is refused; please report it."
             )
+        for i, group in enumerate(self.workload.groups):
+            if group.weight > 0 and not self._answers(i):
+                raise Unanswered(
+                    f"The plan would not answer the {group.family_text} queries on "
+                    f"{' x '.join(group.attributes) or 'nothing'}, group {i}, which have a weight; beside heavier or "
+                    "larger queries what they ask may be lost in rounding. Bring the weights, or the sizes of custom "
+                    "queries, closer together, give these the weight 0, or choose another mechanism."
+                )
+
+    def _answers(self, group: int) -> bool:
+        """Return whether the queries of a group that have a weight follow from what is measured."""
+        found, asked = self.group_variance(group), self.workload.groups[group]
+        if found.unmeasured and asked.query_weights is not None:
+            return bool(np.isfinite(found.values(0, asked.count)[asked.query_weights > 0]).all())
+        return not found.unmeasured or math.isfinite(found.total())
 
     @property
     def schema(self) -> Schema:
@@ -106,13 +106,31 @@ class Plan:
 
     @cached_property
     def pcost(self) -> float:
-        """Privacy cost of the release, recomputed from its matrices, noise and grids, rounded up."""
-        return total_pcost(self.blocks, self.max_records)
+        """Privacy cost of the release to one person, recomputed from its matrices, noise and grids, rounded up."""
+        return person_pcost(self.blocks, self.budget, self.max_records)
+
+    @cached_property
+    def replace_one_pcost(self) -> ReplaceOne:
+        """Cost to one person whose rows are replaced by as many others: a proven upper bound, and the worst pair found.
+
+        Guarantee: the bound holds for every pair of cells; the pair's cost, a bound from below, is found by a climb.
+        """
+        return replaced(self.blocks, self.budget, self.max_records, self.schema)
 
     @property
     def answering(self) -> Mapping[Space, Block]:
         """Residual spaces with the strategy and noise that answers are made of: measured, or following from that."""
         return self.blocks
+
+    def answers_from(self, estimates: Mapping[Space, Array]) -> SpaceAnswers | TableAnswers:
+        """Return what estimates, in the shapes of `combine`, say about tables and queries."""
+        return SpaceAnswers(plan=self, estimates=estimates)
+
+    def sources(self, group: int) -> list[Block]:
+        """Return the block behind every summand of `group_variance`."""
+        names = self.workload.groups[group].attributes
+        spaces = [tuple(names[a] for a in s.axes) for s in self.group_variance(group).summands]
+        return [self.answering[self.home.get(space, space)] for space in spaces]
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
         """Return estimates of what answers are made of from estimates of what was measured. Values keep their shape."""
@@ -120,8 +138,7 @@ class Plan:
 
     @cached_property
     def _variances(self) -> VarianceBuilder:
-        order = {name: i for i, name in enumerate(self.schema.names)}
-        return VarianceBuilder(blocks=self.answering, centers=self.centers, complements=self.complements, order=order)
+        return VarianceBuilder(blocks=self.answering, split=self.split, schema=self.schema)
 
     def group_variance(self, group: int) -> GroupVariance:
         """Return the variances of a group in factored form; see `engine.plans.group_variance`."""
@@ -183,11 +200,11 @@ class Plan:
         queries: list[Footprint] = []
         weights: list[float] = []
         targets: list[float] = []
-        kinds: dict[tuple[GroupVariance, int, float, float], int] = {}
+        kinds: dict[tuple[GroupVariance, bytes | None, float, float], int] = {}
         for i, group in enumerate(self.workload.groups):
             if group.weight > 0:
                 found = self.group_variance(i)
-                key = (found, id(group.query_weights), group.weight, goal.target(i))  # the workload keeps its weights
+                key = (found, digest(group.query_weights), group.weight, goal.target(i))
                 if key not in kinds:
                     kinds[key] = len(queries)
                     queries.append(footprint(found, deciding_weights(group, goal)))
@@ -204,9 +221,8 @@ class Plan:
     @cached_property
     def certificate(self) -> Certificate:
         """Lower bound for the class of this mechanism and the distance to it."""
-        bound = self._goal.mean(self.bound / self.budget.pcost, self.workload.queries)
-        gap = self.achieved / bound - 1.0 if bound > 0 else 0.0
-        return Certificate(lower_bound=bound, gap=gap, statement=self.statement)
+        bound = self._goal.mean(self.bound / self.budget.row_pcost, self.workload.queries)
+        return Certificate.against(self.budget, achieved=self.achieved, bound=bound, statement=self.statement)
 
     @cached_property
     def hash(self) -> str:
@@ -278,15 +294,12 @@ class Plan:
         """Return the pieces of a query by residual space, shape (n_1 - 1, ...) on the sorted attributes."""
         names = tuple(attributes)
         tensor = self.query_table(names, query_tensor)
-        order = sorted(range(len(names)), key=lambda a: self.schema.names.index(names[a]))
-        ranked = tuple(names[axis] for axis in order)
-        shape, centers = self.schema.sizes(ranked), [self.centers.get(name) for name in ranked]
-        row = np.ascontiguousarray(tensor.transpose(order)).reshape(1, -1)
-        table = pieces(row, shape, centers, inner(ranked, self.complements)).reshape(1, *shape)
+        ranked = self.schema.ranked(names)
+        shape = self.schema.sizes(ranked)
+        row = np.ascontiguousarray(tensor.transpose([names.index(name) for name in ranked])).reshape(1, -1)
+        table = pieces(row, shape, self.split.given(ranked), self.split.inside(ranked)).reshape(1, *shape)
         return {
-            tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0]
-            for k in range(len(ranked) + 1)
-            for axes in itertools.combinations(range(len(ranked)), k)
+            tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0] for axes in subsets(range(len(ranked)))
         }
 
     @cached_property
@@ -295,27 +308,9 @@ class Plan:
         return {space: key for key, block in self.answering.items() for space in block.spaces}
 
     @property
-    def unions(self) -> Mapping[Space, tuple[Space, ...]]:
-        """Residual spaces that are measured together, by the attributes of their block."""
-        return {attributes: block.union for attributes, block in self.blocks.items() if block.union}
-
-    @property
     def solved(self) -> Solved:
         """What the search for the plan had found, enough to make it again, at this budget or another."""
         return Solved(**{f.name: getattr(self, f.name) for f in fields(Solved)})
-
-    def measures(self, space: Space) -> bool:
-        """Return whether all class coordinates of a residual space follow from what is measured."""
-        if math.prod(n - 1 for n in self.schema.sizes(space)) == 0:
-            return True
-        if space not in self.home:
-            return False
-        block = self.answering[self.home[space]]
-        if all(s.complete for _, s in block.factors) or not block.union:
-            return all(s.complete for _, s in block.factors)
-        ((_, strategy),) = block.factors
-        own = self.joined(block, {space: np.eye(math.prod(n - 1 for n in self.schema.sizes(space)))})
-        return not strategy.leaves_span(own).any()
 
     def joined(self, block: Block, given: Mapping[Space, Array]) -> Array:
         """Return class rows of a union, shape (k, class coordinates), from rows on some of its spaces."""
@@ -363,19 +358,12 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON text: the request, the solver's weights and what they lead to."""
-        if not math.isfinite(self.weighted_rmse):
-            raise PlanError(
-                "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights, "
-                "or the sizes of custom queries, closer together, or give those queries the weight 0."
-            )
         solved: dict[str, Any] = {
             "matrices": [{"shape": list(m.shape), "values": pack(m)} for m in self.matrices],
             "duals": [pack(d) for d in self.duals],
             "endings": list(self.endings),
             "memory_limit": self.memory_limit if math.isfinite(self.memory_limit) else None,
-            "centers": {name: pack(pi) for name, pi in self.centers.items()},
-            "complements": pack_complements(self.complements),
-            "unions": [[list(a), [list(s) for s in spaces]] for a, spaces in self.unions.items()],
+            **pack_split(self.split),
             "pcost": self.pcost,
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,

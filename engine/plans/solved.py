@@ -1,15 +1,45 @@
-"""What the search for a plan had found, enough to make the same plan again without searching."""
+"""What the search for a plan had found, enough to make it again without searching, and how good the plan is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from engine.arrays import Array
 from engine.plans.emphasis import Emphasis, pack
-from engine.spaces import Complement, Space
+from engine.privacy import REPLACE_ONE, Budget
+from engine.spaces import UNIFORM, Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """How good a plan is against everything of its class.
+
+    Attributes
+    ----------
+    lower_bound : no plan of the class has a smaller `Plan.achieved` at the same privacy cost.  In counts: the weighted
+        RMSE for the objective "sum", the largest standard error for "max", the root of a power mean of variances for
+        "lp"; with targets, the largest ratio of standard error to target.
+    gap : achieved / lower_bound - 1.
+    statement : what the class is and how the searches ended, in words.
+    """
+
+    lower_bound: float
+    gap: float
+    statement: str
+
+    @classmethod
+    def against(cls, budget: Budget, *, achieved: float, bound: float, statement: str) -> Certificate:
+        """Return the certificate of what was achieved against a bound, both in counts.
+
+        Bounds are proved for records that come or go; where neighbours replace a record there is none, since what only
+        the number of records tells may then be exact.
+        """
+        if budget.neighbours == REPLACE_ONE:
+            none = "No bound is proved for neighbours that replace a record."
+            return cls(lower_bound=0.0, gap=math.inf, statement=none)
+        return cls(lower_bound=bound, gap=achieved / bound - 1.0 if bound > 0 else 0.0, statement=statement)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,25 +69,28 @@ class Solved:
     """What a search found, enough to rebuild a plan without searching.
 
     ``duals`` and ``endings`` hold the weights and the last words of every search in order, ``memory_limit`` the bytes
-    that chose between dense and alternating searches.
+    that chose between dense and alternating searches, ``split`` how queries fall into residual spaces.
     """
 
     duals: tuple[Array, ...]
     endings: tuple[str, ...] = ()
     memory_limit: float = math.inf
-    centers: Mapping[str, Array] = field(default_factory=dict)
-    complements: Mapping[Space, Complement] = field(default_factory=dict)
+    split: Split = UNIFORM
     matrices: tuple[Array, ...] = ()
     tradeoff: Tradeoff | None = None
-    unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
 
 
-def pack_complements(complements: Mapping[Space, Complement]) -> list[dict[str, Any]]:
-    """Return every distinct complement once, with its pairs, as JSON-ready data."""
+def pack_split(split: Split) -> dict[str, Any]:
+    """Return a split as JSON-ready data, every distinct complement once, with its pairs."""
     distinct: dict[bytes, dict[str, Any]] = {}
-    for pair, c in complements.items():
+    for pair, c in split.complements.items():
         packed = distinct.setdefault(
             c.key, {"by_axis": [pack(D) for D in c.by_axis], "by_total": pack(c.by_total), "pairs": []}
         )
         packed["pairs"].append(list(pair))
-    return list(distinct.values())
+    stopped = {"stopped": sorted(split.stopped)} if split.stopped else {}
+    return stopped | {
+        "centers": {name: pack(pi) for name, pi in split.centers.items()},
+        "complements": list(distinct.values()),
+        "unions": [[list(a), [list(s) for s in spaces]] for a, spaces in split.unions.items()],
+    }

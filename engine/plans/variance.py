@@ -11,7 +11,6 @@ So sums need no outer product, a maximum needs the Pareto front of every part, a
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +22,9 @@ import numpy as np
 from engine.arrays import Array
 from engine.plans.blocks import Block
 from engine.plans.group_variance import SLAB, GroupVariance, Parts, Summand, along, coupled_sets
-from engine.spaces import LEAVING, Axes, Complement, Space, Strategy, class_rows, digest, inner, pieces, positions
+from engine.spaces import LEAVING, Axes, Complement, Space, Split, Strategy, class_rows, digest, pieces, positions
 from engine.threads import threads_for
-from engine.workload import Group, Part, whole_group
+from engine.workload import Group, Part, Schema, whole_group
 
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
 
@@ -35,9 +34,8 @@ class VarianceBuilder:
     """Builds `GroupVariance` objects for one plan; arrays and groups that are alike are computed once."""
 
     blocks: Mapping[Space, Block]
-    centers: Mapping[str, Array]
-    complements: Mapping[Space, Complement]
-    order: Mapping[str, int]
+    split: Split
+    schema: Schema
     _arrays: dict[Any, Array] = field(default_factory=dict)
     _groups: dict[Any, GroupVariance] = field(default_factory=dict)
 
@@ -47,21 +45,16 @@ class VarianceBuilder:
 
     def group(self, group: Group) -> GroupVariance:
         """Return the variances of one group."""
-        subsets: list[tuple[Axes, Block | None]] = []
-        for k in range(len(group.attributes) + 1):
-            for axes in itertools.combinations(range(len(group.attributes)), k):
-                ranked = tuple(sorted(axes, key=lambda a: self.order[group.attributes[a]]))
-                subsets.append((ranked, self._home.get(tuple(group.attributes[a] for a in ranked))))
-        centers = tuple(digest(self.centers.get(name)) for name in group.attributes)
-        ranks = tuple(sorted(range(len(group.attributes)), key=lambda a: self.order[group.attributes[a]]))
-        names = tuple(group.attributes[a] for a in ranks)
-        tuned = inner(names, self.complements)
+        ranks = group.ranks(self.schema)
+        inside = [(axes, self._home.get(group.named(axes))) for axes in group.spaces(self.schema)]
+        centers = tuple(map(digest, self.split.given(group.attributes)))
+        tuned = self.split.inside(group.named(ranks))
         made = []
-        for axes, b in subsets:
-            space = tuple(group.attributes[a] for a in axes)
+        for axes, b in inside:
+            space = group.named(axes)
             at = b.spaces.index(space) if b is not None else 0
-            strategies = () if b is None else tuple((a, id(s)) for a, s in b.factors)
-            made.append((axes, None if b is None else (at, b.noise, id(b.weights), *strategies)))
+            # a strategy is equal to itself alone, and a key that holds it keeps it alive
+            made.append((axes, None if b is None else (at, b.noise, digest(b.weights), b.factors)))
         key = (
             tuple((p.axes, p.key) for p in group.parts),
             centers,
@@ -71,8 +64,8 @@ class VarianceBuilder:
         if key not in self._groups:
             # pairs with a complement pass down what is no product, and unions couple several spaces
             fed = {(), *((ranks[a],) for pair in tuned for a in pair)} if tuned else set()
-            whole = [(axes, b) for axes, b in subsets if axes in fed or (b is not None and b.union)]
-            alone = [(axes, b) for axes, b in subsets if (axes, b) not in whole]
+            whole = [(axes, b) for axes, b in inside if axes in fed or (b is not None and b.union)]
+            alone = [(axes, b) for axes, b in inside if (axes, b) not in whole]
             with threads_for(1):  # many small products: on a busy machine threads would wait for each other
                 summands, unmeasured = self._products(group, alone)
             if whole:
@@ -112,12 +105,11 @@ class VarianceBuilder:
         """Return the same for spaces whose pieces need every query row of the group."""
         part = whole_group(group)
         sizes = tuple(group.sizes[a] for a in ranks)
-        centers = [self.centers.get(group.attributes[a]) for a in ranks]
-        targets: dict[int, tuple[Block | None, list[tuple[Axes, Any]]]] = {}
+        centers = self.split.given(group.named(ranks))
+        targets: dict[Any, tuple[Block | None, list[tuple[Axes, Any]]]] = {}
         for axes, block in subsets:
             at = positions(sizes, [tuple(ranks.index(a) for a in axes)])
-            key = id(block) if block is not None else -1 - len(targets)
-            targets.setdefault(key, (block, []))[1].append((axes, at))
+            targets.setdefault(axes if block is None else block, (block, []))[1].append((axes, at))
         squares: list[list[Array]] = [[] for _ in targets]
         missing: list[list[Array]] = [[] for _ in targets]
         for _, chunk in part.family.chunks(part.sizes):
@@ -159,14 +151,14 @@ class VarianceBuilder:
         ends = np.cumsum([0, *(math.prod(size[name] - 1 for name in space) for space in block.union)])
         rows = np.zeros((len(made), strategy.dimension))
         for axes, at in spaces:
-            k = block.union.index(tuple(group.attributes[a] for a in axes))
+            k = block.union.index(group.named(axes))
             rows[:, ends[k] : ends[k + 1]] = made[:, at]
         return rows, strategy
 
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
         """Return 1 for queries of a part with a piece on the positions ``inside`` of it, 0 where that is rounding."""
         part = group.parts[p]
-        given = [self.centers.get(group.attributes[a]) for a in part.axes]
+        given = self.split.given(group.named(part.axes))
         key = ("present", part.key, inside, tuple(digest(g) for g in given))
         if key not in self._arrays:
             marks = []
@@ -178,7 +170,7 @@ class VarianceBuilder:
 
     def _outside(self, group: Group, p: int) -> Array:
         part = group.parts[p]
-        given = [self.centers.get(group.attributes[a]) for a in part.axes]
+        given = self.split.given(group.named(part.axes))
         key = ("outside", part.key, tuple(digest(g) for g in given))
         if key not in self._arrays:
             weights = np.ones(1)
@@ -200,25 +192,25 @@ class VarianceBuilder:
         group: Group,
         axes: Axes,
         factors: Sequence[tuple[Axes, Strategy]],
-        matrix: str = "pinv",
+        matrix: str | int = "pinv",
         weights: Array | None = None,
     ) -> tuple[Parts, Array]:
         """Return squared norms of (class rows) matrix / weights over the queries of the parts that factors touch.
 
-        ``matrix`` is "pinv", "span", or "whole" for the identity.
+        ``matrix`` is "pinv", "whole" for the identity, or the number of the factor whose `Strategy.unmeasured` it is.
         """
         covered = {a for own, _ in factors for a in own}
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
         touched = [(group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered)) for p in parts]
-        names = [tuple(group.attributes[a] for a in part.axes) for part, _ in touched]
-        centers = tuple(digest(self.centers.get(n)) for own in names for n in own)
+        names = [group.named(part.axes) for part, _ in touched]
+        centers = tuple(digest(pi) for own in names for pi in self.split.given(own))
         order = tuple(a for part, inside in touched for a in (part.axes[i] for i in inside))
         key = (
             tuple((part.key, inside) for part, inside in touched),
-            tuple((tuple(order.index(a) for a in own), id(s)) for own, s in factors),
+            tuple((tuple(order.index(a) for a in own), s) for own, s in factors),
             centers,
             matrix,
-            id(weights),
+            digest(weights),
         )
         if key not in self._arrays:
             alone = len(touched) == 1 and len(touched[0][0].sizes) == 1
@@ -235,13 +227,13 @@ class VarianceBuilder:
         names: Sequence[tuple[str, ...]],
         factors: Sequence[tuple[Axes, Strategy]],
         order: Axes,
-        matrix: str,
+        matrix: str | int,
         weights: Array | None,
     ) -> Array:
         """Return squared norms of (class rows) matrix / weights over all queries of the touched parts."""
         rows = []
         for (part, inside), own in zip(touched, names, strict=True):
-            given = [self.centers.get(n) for n in own]
+            given = self.split.given(own)
             pieces = [class_rows(part, inside, given, chunk) for _, chunk in part.family.chunks(part.sizes)]
             rows.append(np.concatenate(pieces))
         size = {a: part.sizes[i] - 1 for part, inside in touched for i, a in ((i, part.axes[i]) for i in inside)}
@@ -256,9 +248,11 @@ class VarianceBuilder:
                 )
             tensor = tensor.reshape(len(tensor), *(size[a] for a in order))
             remaining = list(order)
-            for axes, strategy in factors if matrix != "whole" else ():
+            for k, (axes, strategy) in enumerate(factors):
+                if matrix not in ("pinv", k):
+                    continue
                 positions = [1 + remaining.index(a) for a in axes]
-                shaped = getattr(strategy, matrix)
+                shaped = strategy.pinv if matrix == "pinv" else strategy.unmeasured
                 shaped = shaped.reshape(*(size[a] for a in axes), -1)
                 tensor = np.tensordot(tensor, shaped, axes=(positions, list(range(len(axes)))))
                 remaining = [a for a in remaining if a not in axes]
@@ -281,15 +275,14 @@ class VarianceBuilder:
             return [present]
         out = []
         for factors in self._components(group, axes, block):
-            if all(s.complete for _, s in factors):
-                continue
-            parts, measured = self._inside(group, axes, factors, "span")
-            _, whole = self._inside(group, axes, factors, "whole")
-            leaves = (whole - measured > LEAVING**2 * whole).astype(float)
-            for (p,), mark in present:
-                if p in parts:
-                    leaves = leaves * along(mark, parts.index(p), len(parts))
-            out.append([(parts, leaves), *(asked for asked in present if asked[0][0] not in parts)])
+            parts, whole = self._inside(group, axes, factors, "whole")
+            for k in (k for k, (_, s) in enumerate(factors) if not s.complete):
+                _, left = self._inside(group, axes, factors, k)
+                marks = (left > LEAVING**2 * whole).astype(float)
+                for (p,), mark in present:
+                    if p in parts:
+                        marks = marks * along(mark, parts.index(p), len(parts))
+                out.append([(parts, marks), *(asked for asked in present if asked[0][0] not in parts)])
         return out
 
 

@@ -26,7 +26,7 @@ from engine.release.reconstruct import Measurement, estimate, estimate_shape, st
 from engine.release.records import MEMORY_LIMIT, Counts, count_marginals
 from engine.spaces import Space
 from engine.threads import threads_for
-from engine.workload import Schema
+from engine.workload import Schema, subsets
 
 FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"
 MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
@@ -273,15 +273,8 @@ def maximal_sets(part: Measurable) -> list[Space]:
         if space not in covered:
             kept.append(space)
             # every smaller table is a sum of one that is counted, so one pass over the records serves all
-            covered.update(_subsets(space))
+            covered.update(subsets(space))
     return kept
-
-
-def _subsets(space: Space) -> list[Space]:
-    out: list[Space] = [()]
-    for name in space:
-        out += [(*s, name) for s in out]
-    return out
 
 
 def draw(part: Measurable, counts: Counts, tell: Callable[[float, str], None]) -> dict[Space, npt.NDArray[np.int64]]:

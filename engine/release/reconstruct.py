@@ -11,7 +11,6 @@ one block, whether that measures the space alone or together with others, so no 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +25,9 @@ import pyarrow.compute as pc
 from scipy.special import ndtri
 
 from engine.arrays import Array
-from engine.errors import NotAnswerable, PlanError
-from engine.plans import SLAB, Block, ExplicitPlan, Plan, apply_factors
-from engine.spaces import Space, basis, center
+from engine.errors import PlanError
+from engine.plans import SLAB, Block, Plan, SpaceAnswers, TableAnswers, apply_factors
+from engine.spaces import Space
 from engine.threads import threads_for
 from engine.workload import Group
 
@@ -86,12 +85,7 @@ class Measurement:
         """Return the answers to queries ``start:stop`` of a group, in counts. Shape (queries,)."""
         asked = self._group(group)
         first, last, _ = slice(start, stop).indices(asked.count)
-        if isinstance(self.plan, ExplicitPlan):
-            number = self.plan.answered_by[group]
-            table = self.plan.table(self.estimates, number, asked.attributes) if number >= 0 else np.zeros(asked.sizes)
-        else:
-            table = self._table(asked.attributes)
-        return apply_group(asked, table, first, max(first, last))
+        return apply_group(asked, self._said.group_table(group), first, max(first, last))
 
     def marginal(self, attributes: Sequence[str]) -> Array:
         """Return the noisy table on ``attributes``, in counts, its axes in the order given. Shape (n_1, ..., n_k).
@@ -100,18 +94,7 @@ class Measurement:
         ------
         NotAnswerable : the plan does not measure the whole table, only some of its queries.
         """
-        names = tuple(attributes)
-        if isinstance(self.plan, ExplicitPlan):
-            return self.plan.table(self.estimates, self.plan.component_of_table(names), names)
-        for k in range(len(names) + 1):
-            for space in itertools.combinations(sorted(names, key=self.plan.schema.names.index), k):
-                if not self.plan.measures(space):
-                    raise NotAnswerable(
-                        f"The plan does not measure the whole table on {' x '.join(names) or 'nothing'}: "
-                        f"{' x '.join(space) or 'the total'} is missing. Ask single queries with answer(), or plan "
-                        "with the marginal on these attributes."
-                    )
-        return self._table(names)
+        return self._said.table(tuple(attributes))
 
     def answer(self, attributes: Sequence[str], query_tensor: npt.ArrayLike, confidence: float = 0.95) -> Estimate:
         """Return the answer to any query on ``attributes``, asked for before or not, with its exact error.
@@ -139,21 +122,10 @@ class Measurement:
             raise PlanError(f"{len(queries)} queries need as many finite coefficients; {weights.shape} were given.")
         std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))
         value = math.fsum(
-            w * self._value(attributes, tensor) for w, (attributes, tensor) in zip(weights, queries, strict=True)
+            w * self._said.value(attributes, tensor) for w, (attributes, tensor) in zip(weights, queries, strict=True)
         )
         half = quantile(confidence, self.plan.budget.law) * std
         return Estimate(answer=value, std=std, low=value - half, high=value + half)
-
-    def _value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        if isinstance(self.plan, ExplicitPlan):
-            number = self.plan.component_for(attributes, query_tensor)
-            names, query = self.plan.essential(attributes, query_tensor)
-            return float(np.sum(query * self.plan.table(self.estimates, number, names)))
-        return math.fsum(
-            float(np.sum(piece * self._by_space[space]))
-            for space, piece in self.plan.class_pieces(attributes, query_tensor).items()
-            if space in self._by_space
-        )
 
     def _group(self, group: int) -> Group:
         if isinstance(group, bool) or not isinstance(group, (int, np.integer)):
@@ -163,41 +135,8 @@ class Measurement:
         return self.plan.workload.groups[group]
 
     @cached_property
-    def _by_space(self) -> Mapping[Space, Array]:
-        """Class coordinates of every residual space, one axis per attribute."""
-        out = {}
-        for home, values in self.estimates.items():
-            at = 0
-            for space in self.plan.answering[home].spaces:
-                shape = tuple(n - 1 for n in self.plan.schema.sizes(space))
-                out[space] = values.ravel()[at : at + math.prod(shape)].reshape(shape)
-                at += math.prod(shape)
-        return out
-
-    def _table(self, attributes: Sequence[str]) -> Array:
-        """Return the table on ``attributes``; pieces that are not measured are left out."""
-        schema = self.plan.schema
-        ranked = tuple(sorted(attributes, key=schema.names.index))
-        sizes = schema.sizes(ranked)
-        coordinates = np.zeros(sizes)
-        for k in range(len(ranked) + 1):
-            for inside in itertools.combinations(range(len(ranked)), k):
-                estimate = self._by_space.get(tuple(ranked[a] for a in inside))
-                if estimate is not None:
-                    coordinates[tuple(slice(1, None) if a in inside else 0 for a in range(len(ranked)))] = estimate
-        for first, second in itertools.combinations(range(len(ranked)), 2):
-            complement = self.plan.complements.get((ranked[first], ranked[second]))
-            if complement is not None:
-                at = tuple(slice(1, None) if a in (first, second) else 0 for a in range(len(ranked)))
-                passed = complement.by_total * float(self._by_space.get((), np.zeros(())))
-                for axis, D in zip((first, second), complement.by_axis, strict=True):
-                    passed = passed + D @ self._by_space.get((ranked[axis],), np.zeros(D.shape[1]))
-                coordinates[at] += passed.reshape(coordinates[at].shape)
-        with threads_for(max(sizes, default=1)):
-            for axis, (name, n) in enumerate(zip(ranked, sizes, strict=True)):
-                matrix = np.column_stack([center(n, self.plan.centers.get(name)), basis(n)])
-                coordinates = np.moveaxis(np.tensordot(matrix, coordinates, axes=(1, axis)), 0, axis)
-        return coordinates.transpose([ranked.index(name) for name in attributes])
+    def _said(self) -> SpaceAnswers | TableAnswers:
+        return self.plan.answers_from(self.estimates)
 
 
 def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:

@@ -7,29 +7,37 @@ Everything is a function of the workload alone, whatever the budget.
 from engine.spaces.bounds import domain_gram, exact_bound, global_bound, small_domain, whole_problem
 from engine.spaces.cache import SolveCache, default_cache
 from engine.spaces.decomposition import (
-    Axes,
-    Complement,
     Decomposition,
     Factor,
-    Space,
     Subworkload,
     basis,
     center,
     class_rows,
     decompose,
-    digest,
 )
 from engine.spaces.lifts import Lift, SplitLift, WholeDomain
-from engine.spaces.pieces import inner, part_of, pieces, positions
+from engine.spaces.pieces import part_of, pieces, positions
 from engine.spaces.search import PROBLEMS, Cost, dense_bytes
 from engine.spaces.solvers import DualProblem, Options, Solution, Watch
-from engine.spaces.splits import SplitMemory, asks_products, can_tune, choose_unions, union_bytes, unite
+from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, digest
+from engine.spaces.splits import (
+    Allowance,
+    SplitMemory,
+    affordable,
+    asks_products,
+    can_tune,
+    choose_unions,
+    union_bytes,
+    unite,
+)
 from engine.spaces.strategy import LEAVING, Strategy
 from engine.spaces.subworkload import SpaceSolution, SubworkloadSolver
 
 __all__ = [
     "LEAVING",
     "PROBLEMS",
+    "UNIFORM",
+    "Allowance",
     "Axes",
     "Complement",
     "Cost",
@@ -42,6 +50,7 @@ __all__ = [
     "SolveCache",
     "Space",
     "SpaceSolution",
+    "Split",
     "SplitLift",
     "SplitMemory",
     "Strategy",
@@ -49,6 +58,7 @@ __all__ = [
     "SubworkloadSolver",
     "Watch",
     "WholeDomain",
+    "affordable",
     "asks_products",
     "basis",
     "can_tune",
@@ -62,7 +72,6 @@ __all__ = [
     "domain_gram",
     "exact_bound",
     "global_bound",
-    "inner",
     "part_of",
     "pieces",
     "positions",

@@ -29,11 +29,12 @@ import numpy as np
 import scipy.linalg
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Axes, Factor, Space, digest
+from engine.spaces.decomposition import Factor
 from engine.spaces.lifts import WholeDomain, WholeTable
 from engine.spaces.solvers import DualProblem, Options
+from engine.spaces.split import Axes, Space, digest
 from engine.threads import threads_for
-from engine.workload import Part, Workload, whole_group
+from engine.workload import Part, Workload, subsets, whole_group
 
 STRETCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 64.0)  # how much more the total counts than the rest when a test matrix is made
 MOST_JOINT = 4_000_000  # entries of the rows of a joint part that is looked at
@@ -128,7 +129,6 @@ class _Search:
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
-        self.order = {name: i for i, name in enumerate(workload.schema.names)}
 
     def best(self) -> float:
         """Return the best bound found."""
@@ -173,7 +173,7 @@ class _Search:
                 if key not in kinds:
                     kinds[key] = _Kind(options=_options(part, given, own))
                 used.append((part.axes, key))
-            rows.append((weight, used, [self.order[n] for n in group.attributes]))
+            rows.append((weight, used, [self.workload.schema.order[n] for n in group.attributes]))
         best = self._value(rows, kinds)
         for choice in range(1, max((len(k.options) for k in kinds.values()), default=1)):
             previous = [k.chosen for k in kinds.values()]
@@ -265,11 +265,10 @@ def _joint(part: Part, weights: Sequence[Array], own: Array | None) -> list[Valu
     X = np.concatenate([rows for _, rows in part.family.chunks(part.sizes)]) * root
     if own is not None:
         X = X * np.sqrt(own)[:, None]
-    axes = range(len(part.sizes))
-    subsets = [tuple(s) for k in range(len(part.sizes) + 1) for s in itertools.combinations(axes, k)]
-    pieces = {s: _project(X, part.sizes, weights, s) for s in subsets}
+    inside = list(subsets(range(len(part.sizes))))
+    pieces = {s: _project(X, part.sizes, weights, s) for s in inside}
     out: list[Values] = []
-    for order in (subsets, subsets[::-1], [subsets[0], *subsets[:0:-1]]):
+    for order in (inside, inside[::-1], [inside[0], *inside[:0:-1]]):
         taken, values = np.zeros((len(X), 0)), dict[Axes, float]()
         for s in order:
             left = pieces[s] - taken @ (taken.T @ pieces[s])

@@ -24,18 +24,17 @@ import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from engine.arrays import Array
-from engine.workload import Group, Part, Workload, whole_group
+from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, digest
+from engine.workload import Group, Part, Workload, subsets, whole_group
 
 ROUNDING = 1e-28  # the square of a sum this small against the squares of its terms is the rounding of zero
 NEGLIGIBLE = 1e-13  # a class Gram this small against its Gram is the rounding of zero
-Space = tuple[str, ...]
-Axes = tuple[int, ...]
 
 
 @lru_cache(maxsize=512)
@@ -80,31 +79,6 @@ class Factor:
     def rank(self) -> int:
         """Largest rank that the Gram can have."""
         return min(self.dimension, len(self.matrix))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Complement:
-    """How a pair passes its class coordinates c down: c D_i and c D_j to its attributes, c D_0 to the total.
-
-    Shapes (class coordinates of the pair, n_i - 1), (..., n_j - 1) and (...,); see `engine.spaces.splits.complements`.
-    """
-
-    by_axis: tuple[Array, Array]
-    by_total: Array
-
-    @cached_property
-    def key(self) -> bytes:
-        """Hashable identity."""
-        return hashlib.sha256(b"".join(a.tobytes() for a in (*self.by_axis, self.by_total))).digest()
-
-    def turned(self) -> Complement:
-        """Return the same for the pair in the other order."""
-        m, k = self.by_axis[0].shape[1], self.by_axis[1].shape[1]
-
-        def swap(values: Array) -> Array:
-            return np.swapaxes(values.reshape(m, k, -1), 0, 1).reshape(values.shape)
-
-        return Complement(by_axis=(swap(self.by_axis[1]), swap(self.by_axis[0])), by_total=swap(self.by_total))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,28 +158,22 @@ def center(n: int, given: Array | None) -> Array:
 class Registry:
     """Distinct factors; the same matrix up to scale is kept once."""
 
-    def __init__(self, centers: Mapping[str, Array], complements: Mapping[Space, Complement]) -> None:
-        self.centers, self.complements = centers, complements
+    def __init__(self, split: Split) -> None:
+        self.split = split
         self.factors: list[Factor] = []
         self._known: dict[Any, tuple[int, float] | float] = {}
 
     def look_up(
         self, part: Part, names: tuple[str, ...], inside: Axes, weights: Array | None
     ) -> tuple[int, float] | float:
-        """Return (factor number, scale) of a part, weights (shape: queries,), or the scalar if nothing is inside."""
-        given = [self.centers.get(name) for name in names]
+        """Return (factor number, scale) of a part on the axes inside, or the scalar when nothing is inside."""
+        given = self.split.given(names)
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
-        complement = self.complement(names)
+        complement = self.split.complement(names)
         key = (part.key, inside, tuple(map(digest, given)), weights_key, complement and complement.key)
         if key not in self._known:
             self._known[key] = self._build(part, inside, given, weights, complement)
         return self._known[key]
-
-    def complement(self, names: tuple[str, ...]) -> Complement | None:
-        """Return the complement of a pair in the order of ``names``, or None."""
-        if names in self.complements or names[::-1] not in self.complements:
-            return self.complements.get(names)
-        return self.complements[names[::-1]].turned()
 
     def _build(
         self,
@@ -286,11 +254,10 @@ class _Pattern:
 
 def decompose(
     workload: Workload,
-    centers: Mapping[str, Array] | None = None,
+    split: Split = UNIFORM,
     labels: Mapping[str, Hashable] | None = None,
-    complements: Mapping[Space, Complement] | None = None,
 ) -> Decomposition:
-    """Split a workload into subworkloads, one Gram for every residual space. Centers have shape (n_i,).
+    """Split a workload into subworkloads, one Gram for every residual space; unions are left to `unite`.
 
     Guarantee: for every residual space the sum of its terms equals the weighted Gram of the projected queries; spaces
     whose Gram is zero are left out, proportional and identical subworkloads appear once.
@@ -301,18 +268,17 @@ def decompose(
     >>> len(parts.spaces), len(parts.subworkloads)
     (7, 3)
     """
-    registry = Registry(centers or {}, complements or {})
-    order = {name: i for i, name in enumerate(workload.schema.names)}
+    registry = Registry(split)
     patterns: dict[Any, _Pattern] = {}
     totals: dict[Space, dict[tuple[tuple[Axes, int], ...], float]] = {}
     for group in workload.groups:
         if group.weight == 0.0:
             continue
-        ranks = sorted(range(len(group.attributes)), key=lambda a: order[group.attributes[a]])
-        names = tuple(group.attributes[i] for i in ranks)
-        complement = registry.complement(group.attributes)
-        given = tuple(digest(registry.centers.get(n)) for n in group.attributes)
-        key = (group.key, tuple(ranks), given, complement and complement.key)
+        ranks = group.ranks(workload.schema)
+        names = group.named(ranks)
+        complement = split.complement(group.attributes)
+        given = tuple(map(digest, split.given(group.attributes)))
+        key = (group.key, ranks, given, complement and complement.key)
         if key not in patterns:
             patterns[key] = _pattern(group, ranks, registry)
         for positions, coefficient, factors in patterns[key].pieces:
@@ -321,25 +287,17 @@ def decompose(
     return _distinct(workload, registry, totals, labels or {})
 
 
-def digest(vector: Array | None) -> bytes | None:
-    """Return a hashable identity of a center vector; None for uniform. Shape (n,)."""
-    return None if vector is None else vector.tobytes()
-
-
 def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern:
     parts, weights = group.parts, group.query_weights
-    if len(parts) > 1 and (weights is not None or registry.complement(group.attributes) is not None):
+    if len(parts) > 1 and (weights is not None or registry.split.complement(group.attributes) is not None):
         parts = (whole_group(group),)
     position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> position in schema order
     choices = []
     for part in parts:
-        names = tuple(group.attributes[a] for a in part.axes)
-        options = []
-        for k in range(len(part.axes) + 1):
-            for inside in itertools.combinations(range(len(part.axes)), k):
-                found = registry.look_up(part, names, inside, weights)
-                axes = tuple(position[part.axes[i]] for i in inside)
-                options.append((axes, found))
+        names, options = group.named(part.axes), []
+        for inside in subsets(range(len(part.axes))):
+            found = registry.look_up(part, names, inside, weights)
+            options.append((tuple(position[part.axes[i]] for i in inside), found))
         choices.append(options)
     out = _Pattern()
     for combination in itertools.product(*choices):
@@ -375,9 +333,9 @@ def _distinct(
             Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
             for factors, c in sorted(totals[space].items())
         )
-        centers = tuple(registry.centers.get(name) for name in space)
+        centers = tuple(registry.split.given(space))
         told = tuple(labels.get(name) for name in space)
-        complement = registry.complements.get(space)
+        complement = registry.split.complements.get(space)
         key = (sizes, terms, tuple(map(digest, centers)), told, complement and complement.key)
         if key not in numbers:
             numbers[key] = len(subworkloads)

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Axes, Complement, basis
+from engine.spaces.decomposition import basis
 from engine.spaces.pieces import part_of, positions
+from engine.spaces.split import Axes, Complement
 
 
 class Lift:

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Axes, Complement, Space, basis, center
+from engine.spaces.decomposition import basis, center
+from engine.spaces.split import Axes, Complement
 
 
 def part_of(count: int, space: Axes) -> tuple[Any, ...]:
@@ -34,16 +35,6 @@ def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.in
     """
     index = np.arange(math.prod(sizes)).reshape(1, *sizes)
     return np.concatenate([index[part_of(len(sizes), space)].ravel() for space in spaces])
-
-
-def inner(names: Space, complements: Mapping[Space, Complement]) -> dict[Axes, Complement]:
-    """Return the complements of pairs inside ``names``, which are in schema order, by positions.
-
-    >>> inner(("a", "b"), {})
-    {}
-    """
-    at = {name: i for i, name in enumerate(names)}
-    return {(at[a], at[b]): c for (a, b), c in complements.items() if a in at and b in at}
 
 
 def pieces(

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Axes, Complement, Factor, digest
+from engine.spaces.decomposition import Factor
 from engine.spaces.lifts import Lift, SplitLift
 from engine.spaces.solvers import (
     SYMMETRY_FROM,
@@ -22,6 +22,7 @@ from engine.spaces.solvers import (
     Solution,
     Watch,
 )
+from engine.spaces.split import Axes, Complement, digest
 from engine.spaces.symmetry import count_symmetries
 from engine.threads import threads_for
 
@@ -158,10 +159,15 @@ def start(problem: DualProblem, near: Array | None) -> Array | None:
     return mixed
 
 
-def dense_bytes(rank: int, dimension: int, cells: int) -> float:
+def dense_bytes(rank: int, dimension: int, cells: int) -> int:
     """Return the memory of one dense solve in bytes: projected rows, Gram, roots and work space."""
     gram = dimension * dimension if rank == dimension else 0
-    return 8.0 * (5.0 * rank * cells + 4.0 * rank * dimension + 2.0 * gram + 4.0 * rank * rank + 64.0 * cells)
+    return 8 * (5 * rank * cells + 4 * rank * dimension + 2 * gram + 4 * rank * rank + 64 * cells)
+
+
+def step_seconds(rank: int, cells: int) -> float:
+    """Return what one evaluation of a search without symmetries takes, in seconds on one idle core."""
+    return 4.0 * rank**2 * cells / PRODUCTS + 12.0 * rank**3 / EIGEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +209,7 @@ def full_rank_cost(sizes: tuple[int, ...], joint: Sequence[Factor], gap: float, 
     found = [sum(count_symmetries(f, Lift(sizes))) for f in joint] if checked else [0]
     halvings = min(found, default=len(sizes))  # products of the usual families may be reversed axis by axis
     steps = 2.0 + 2.0 * max(0.5, -2.0 - math.log10(gap))
-    each = (4.0 * dimension**2 * cells / PRODUCTS + 12.0 * dimension**3 / EIGEN) / 4**halvings
+    each = step_seconds(dimension, cells) / 4**halvings
     seconds = steps * each + 10.0 * dimension**3 / PRODUCTS + 1e-3
     kept = 8.0 * dimension * (cells + 2.0 * dimension)
     return Cost(seconds=seconds, peak=dense_bytes(dimension, dimension, cells), kept=kept)

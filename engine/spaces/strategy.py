@@ -77,8 +77,15 @@ class Strategy:
         Q: Array = U[:, singular > 1e-10 * singular.max(initial=0.0)]
         return Q
 
+    @cached_property
+    def unmeasured(self) -> Array:
+        """Projector on the class rows that are not measured at all, shape (class coordinates,) * 2."""
+        return np.eye(len(self.pinv)) - self.span @ self.span.T
+
     def leaves_span(self, class_rows: Array) -> npt.NDArray[np.bool_]:
         """Return for every class row whether it asks for something that is not measured, shape (k,)."""
-        left = class_rows - (class_rows @ self.span) @ self.span.T
-        most = LEAVING * np.maximum(np.linalg.norm(class_rows, axis=1), 1e-300)
-        return np.asarray(np.linalg.norm(left, axis=1) > most)
+        left = class_rows - (class_rows @ self.span) @ self.span.T  # no difference of squares: it rounds at LEAVING^2
+        leaving: npt.NDArray[np.bool_] = np.linalg.norm(left, axis=1) > LEAVING * np.maximum(
+            np.linalg.norm(class_rows, axis=1), 1e-300
+        )
+        return leaving

@@ -16,10 +16,11 @@ import numpy as np
 from engine.arrays import Array
 from engine.errors import LimitExceeded
 from engine.spaces.cache import Hints, SolveCache, nearest
-from engine.spaces.decomposition import Axes, Complement, Factor, Subworkload, digest
+from engine.spaces.decomposition import Factor, Subworkload
 from engine.spaces.parallel import WORTH, Task, configured, search_all, workers_for
 from engine.spaces.search import Cost, Search, dense_bytes, full_rank_cost, low_rank_cost
 from engine.spaces.solvers import Options, Solution, Watch
+from engine.spaces.split import Axes, Complement, digest
 from engine.threads import SMALL
 
 SWEEPS = 25
@@ -159,7 +160,7 @@ class SubworkloadSolver:
         self.watch: Watch | None = None
         self.recorded: list[tuple[Array, str]] | None = None
         self.warm: tuple[Array, ...] = ()
-        self._solved: dict[Any, tuple[Factor, Solution]] = {}
+        self._solved: dict[Any, Solution] = {}
         self._ahead: dict[str, Solution] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
@@ -219,10 +220,10 @@ class SubworkloadSolver:
         return self._alternate(terms, sub)
 
     def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
-        key = (id(factor), *map(digest, centers))
+        key = (factor, *map(digest, centers))
         if key not in self._solved:
-            self._solved[key] = (factor, self._solution(factor, centers))  # holding the factor keeps its id its own
-        return self._solved[key][1]
+            self._solved[key] = self._solution(factor, centers)
+        return self._solved[key]
 
     def _solution(
         self,

@@ -8,12 +8,13 @@ from engine.workload.attribute import Attribute
 from engine.workload.conditions import box_workload
 from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family, usual_family
 from engine.workload.family import Family
-from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group, whole_group
+from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group, subsets
 from engine.workload.matrix_file import read_matrix
 from engine.workload.runs import Circular, Intervals, Marginal, Prefix, Range, Suffix, Total, Width
 from engine.workload.schema import Schema
 from engine.workload.schema_text import KEYS, MAX_FILE
 from engine.workload.sql import example, whole_edges, workload_from_sql
+from engine.workload.whole_group import whole_group
 
 __all__ = [
     "FAMILIES",
@@ -43,6 +44,7 @@ __all__ = [
     "family",
     "make_group",
     "read_matrix",
+    "subsets",
     "usual_family",
     "whole_edges",
     "whole_group",

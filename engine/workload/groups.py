@@ -14,16 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.arrays import Array
 from engine.errors import EngineError, WorkloadError
 from engine.workload.attribute import Attribute
 from engine.workload.families import family, family_from_dict, usual_family
-from engine.workload.family import CHUNK_ENTRIES, Family
+from engine.workload.family import Family
 from engine.workload.schema import Schema
 
 FORMAT = "workload/1"
@@ -31,6 +30,7 @@ MAX_GROUPS = 200_000
 SMALLEST_WEIGHT = 1e-100  # squares of weights and their inverses must stay numbers
 MAX_QUERY_WEIGHTS = 50_000_000
 FamilySpec = str | Family | Mapping[str, "str | Family"]
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,10 @@ class Part:
     @cached_property
     def count(self) -> int:
         return self.family.count(self.sizes)
+
+    @cached_property
+    def cells(self) -> int:
+        return math.prod(self.sizes)
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
@@ -79,6 +83,23 @@ class Group:
         """Domain sizes in the order of ``attributes``."""
         by_axis = {axis: n for p in self.parts for axis, n in zip(p.axes, p.sizes, strict=True)}
         return tuple(by_axis[axis] for axis in range(len(self.attributes)))
+
+    def named(self, axes: Iterable[int]) -> tuple[str, ...]:
+        """Return the names of the attributes at some positions."""
+        return tuple(self.attributes[axis] for axis in axes)
+
+    def ranks(self, schema: Schema) -> tuple[int, ...]:
+        """Return the positions of the attributes, those first that come first in the schema."""
+        return tuple(sorted(range(len(self.attributes)), key=lambda axis: schema.order[self.attributes[axis]]))
+
+    def spaces(self, schema: Schema) -> Iterator[tuple[int, ...]]:
+        """Yield the residual spaces inside, small ones first: positions of their attributes, as `ranks` orders them.
+
+        >>> schema = Schema([Attribute.of_size(name, 2) for name in "abc"])
+        >>> list(Workload(schema).add(("c", "a")).groups[0].spaces(schema))
+        [(), (1,), (0,), (1, 0)]
+        """
+        return subsets(self.ranks(schema))
 
     @cached_property
     def family_text(self) -> str:
@@ -240,6 +261,15 @@ class Workload:
         return hash((self.schema, len(self.groups)))
 
 
+def subsets(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
+    """Yield all subsets in the order of the items, small ones first.
+
+    >>> list(subsets("ab"))
+    [(), ('a',), ('b',), ('a', 'b')]
+    """
+    return itertools.chain.from_iterable(itertools.combinations(items, k) for k in range(len(items) + 1))
+
+
 def parts_text(parts: Sequence[Part], attributes: Sequence[Attribute], index: int) -> str:
     """Return one query of a product of parts in words, the last part varying fastest; empty for all records."""
     texts = []
@@ -348,40 +378,3 @@ def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
     except (TypeError, ValueError, binascii.Error, zlib.error):
         raise WorkloadError(f"The query weights of group {number} of the file are damaged. Export it again.") from None
     return make_group(schema, names, spec, group.weight, weights)
-
-
-def whole_group(group: Group) -> Part:
-    """Return a product group as one part, where weights of single queries or a complement do not factor."""
-    axes = tuple(a for p in group.parts for a in p.axes)
-    return Part(axes=axes, family=_Product(group.parts), sizes=tuple(n for p in group.parts for n in p.sizes))
-
-
-class _Product(Family):
-    """The rows of a product of parts, chunk by chunk; only used to weight single queries."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = parts
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return ("product", tuple(p.key for p in self.parts))
-
-    def count(self, sizes: Sequence[int]) -> int:
-        return math.prod(p.count for p in self.parts)
-
-    def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
-        return np.concatenate([rows for _, rows in self.chunks(sizes)])[start:stop]
-
-    def text(self, attributes: Sequence[Attribute], index: int) -> str:
-        return parts_text(self.parts, attributes, index)
-
-    def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
-        dense = [p.family.rows(p.sizes) for p in self.parts]
-        tail, cells = dense.pop() if dense else np.ones((1, 1)), math.prod(sizes)
-        while dense and len(tail) * len(dense[-1]) * cells <= CHUNK_ENTRIES:
-            tail = np.asarray(np.kron(dense.pop(), tail), dtype=float)
-        for start, combination in enumerate(itertools.product(*(range(len(d)) for d in dense))):
-            head: Array = np.ones(1)
-            for d, row in zip(dense, combination, strict=True):
-                head = np.asarray(np.kron(head, d[row]), dtype=float)
-            yield start * len(tail), np.asarray(np.kron(head[None, :], tail), dtype=float)

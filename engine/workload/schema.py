@@ -54,6 +54,15 @@ class Schema:
         return tuple(self._by_name)
 
     @cached_property
+    def order(self) -> dict[str, int]:
+        """Position of every attribute."""
+        return {name: i for i, name in enumerate(self.names)}
+
+    def ranked(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Names of attributes in the order of the schema."""
+        return tuple(sorted(names, key=self.order.__getitem__))
+
+    @cached_property
     def size(self) -> int:
         """Exact number of cells of the full domain; it may have far more digits than anyone wants printed."""
         return math.prod(attribute.size for attribute in self.attributes)

@@ -329,8 +329,8 @@ def test_plans_that_do_not_fit_together_are_refused():
     other = made(ways((3, 2), 1))
     prefixes = Workload(schema(3, 2, 4)).add(("c",), "prefix")
     tuned, united = tuned_apart(prefixes), made(prefixes, centers="tuned")
-    assert tuned.centers
-    assert united.unions
+    assert tuned.split.centers
+    assert united.split.unions
     apart = [made(Workload(schema(3, 3)).add((n,), Custom(matrix=[[1, -1, 0], [0, 1, -1]]))) for n in "ab"]
     for options, names, words in (
         ((one,), None, "1 arguments"),

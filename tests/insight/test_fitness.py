@@ -332,7 +332,7 @@ def test_budgets_for_plans_that_do_not_measure_space_by_space(mechanism: str, op
     asked = Workload(shapes.numeric(4, 3)).add(("a", "b"), family)
     asked = asked.add("a", "prefix" if family == "affine" else "marginal")
     made = plan(asked, budget_for(asked, 0.5, mechanism=mechanism, **options), mechanism, **options)
-    assert bool(made.unions) == (mechanism == "querysmasher")
+    assert bool(made.split.unions) == (mechanism == "querysmasher")
     assert 0.5 * (1.0 - 1e-7) <= math.sqrt(made.max_variance) <= 0.5
     check_budget(made, 3.0, 0.6)
 
@@ -345,7 +345,7 @@ def test_a_breakdown_adds_up(case: tuple[Plan, str, dict]) -> None:
         assert table["variance"].sum() == pytest.approx(variances.mean(), rel=1e-9)
         assert table["share"].sum() == pytest.approx(1.0)
         assert table["share"].is_monotonic_decreasing
-        joined = name in ("hdmm", "optimum") or made.unions  # one strategy for several spaces
+        joined = name in ("hdmm", "optimum") or made.split.unions  # one strategy for several spaces
         assert joined or set(map(frozenset, table["attributes"])) <= {
             frozenset(group.attributes[a] for a in range(len(group.attributes)) if bits >> a & 1)
             for bits in range(2 ** len(group.attributes))

@@ -247,7 +247,7 @@ def check_summary(made, explicit, rows):
 
 def class_of(made, shape):
     """The optimum of plans that measure the residual spaces of uniform centers on their own, where that is known."""
-    if made.mechanism not in RESIDUAL or made.centers or made.unions or shape == "wide":
+    if made.mechanism not in RESIDUAL or made.split.centers or made.split.unions or shape == "wide":
         return None
     return tuple(end / math.sqrt(made.budget.pcost) for end in optimum_of(shape))
 
@@ -395,7 +395,7 @@ def test_tuned_centers_are_never_worse(shape):
     tuned, _ = planned("querysmasher", {"centers": "tuned"}, shape)
     assert tuned.weighted_rmse <= made.weighted_rmse * (1 + SLACK)
     assert tuned.certificate.gap <= SLACK
-    assert all(pi.sum() == pytest.approx(1) for pi in tuned.centers.values())
+    assert all(pi.sum() == pytest.approx(1) for pi in tuned.split.centers.values())
 
 
 @every_case

@@ -146,7 +146,7 @@ def test_complements_predict_what_an_explicit_mechanism_gives(monkeypatch: pytes
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
     workload = joint_workload()
     made = plan(workload, Budget(pcost=1.0), centers="tuned")
-    assert made.complements
+    assert made.split.complements
     blocks = [(block_rows(made.schema, b), b.noise) for b in made.blocks.values()]
     precision = sum(B.T @ B / noise**2 for B, noise in blocks)
     assert 1.0 - 1e-6 <= float(np.diag(precision).max()) <= made.pcost

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import Attribute, Budget, Schema, Workload, plan
-from engine.spaces import basis, class_rows, decompose
+from engine.spaces import Split, basis, class_rows, decompose
 from engine.spaces.subworkload import assemble, merge, units
 from engine.workload import Custom, Width
 from tests import oracles, shapes
@@ -148,7 +148,7 @@ def test_grams_with_other_centers(shape):
     for name in workload.schema.names[:2]:
         raw = RNG.random(workload.schema[name].size) + 0.1
         centers[name] = raw / raw.sum()
-    parts = decompose(workload, centers)
+    parts = decompose(workload, Split(centers=centers))
     for space, (number, scale) in parts.spaces.items():
         sub = parts.subworkloads[number]
         found = scale * sum(dense(t, parts.factors, sub.sizes) for t in sub.terms)

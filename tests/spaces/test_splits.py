@@ -14,7 +14,7 @@ from benchmarks.random_small import joint_workload, product_workload
 from engine import Budget, Workload, forecast, load_plan, measure, plan
 from engine.errors import NotAnswerable, PlanError
 from engine.release import Ledger, load_measurement
-from engine.spaces import Complement, Factor, SplitLift, choose_unions, decompose, pieces, positions, unite
+from engine.spaces import Complement, Factor, Split, SplitLift, choose_unions, decompose, pieces, positions, unite
 from engine.spaces.search import Search
 from engine.spaces.splits.unions import work_of
 from engine.workload import Custom
@@ -83,7 +83,7 @@ def test_less_work_gives_partial_unions(monkeypatch):
         monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)
         for shape in ("nested", "all_affine_pairs"):
             made = tuned(SHAPES[shape]())
-            kinds.add((bool(made.unions), len(made.blocks) > len(made.unions)))
+            kinds.add((bool(made.split.unions), len(made.blocks) > len(made.split.unions)))
     assert kinds == {(False, True), (True, True), (True, False)}
 
 
@@ -124,9 +124,9 @@ def test_gram_of_a_union_is_that_of_its_pieces():
     workload = Workload(numeric(*sizes)).add(("b", "a"), "affine").add(("c", "a"), "range", weight=2.0)
     workload = workload.add(("a", "b", "c"), "prefix", query_weights=rng.uniform(0.5, 2.0, 24)).add("c", "prefix")
     given = dict(zip("abc", centers, strict=True))
-    complements = {("a", "b"): complement}
     unions = {("a", "b"): ((), ("a",), ("a", "b"))}
-    parts = unite(decompose(workload, given, complements=complements), workload, unions, given, complements)
+    split = Split(centers=given, complements={("a", "b"): complement}, unions=unions)
+    parts = unite(decompose(workload, split), workload, split)
     number, scale = parts.spaces[("a", "b")]
     sub = parts.subworkloads[number]
     kept = positions(sizes, ((), (0,), (0, 1)))
@@ -146,7 +146,7 @@ def records():
 def test_release_of_a_union_answers_and_its_tables_agree():
     workload = Workload(numeric(4, 3, 3)).add(("a", "b"), "prefix").add(("b", "c"), "range").add(("a", "c"), "affine")
     made = plan(workload, Budget(pcost=1e10), centers="tuned")
-    assert made.unions
+    assert made.split.unions
     found, data = measure(made, records(), rehearsal=True), records()
     exact = pd.crosstab(data["a"], data["b"]).to_numpy()
     np.testing.assert_allclose(found.marginal(("a", "b")), exact, atol=1e-2)
@@ -165,12 +165,12 @@ def test_release_of_a_union_answers_and_its_tables_agree():
 
 def test_a_stored_release_of_a_union_is_read_back(tmp_path):
     made = tuned(Workload(numeric(4, 3, 3)).add(("a", "b"), "affine").add(("b", "c"), "prefix"))
-    assert made.unions
+    assert made.split.unions
     ledger = Ledger.create(tmp_path / "office.ledger")
     ledger.add_dataset("people", total=Budget(pcost=2.0))
     found = measure(made, records(), dataset="people", ledger=ledger)
     again = load_measurement(ledger, found.key)
-    assert again.plan.unions == made.unions
+    assert again.plan.split.unions == made.split.unions
     for group in range(2):
         pd.testing.assert_frame_equal(again.answers(group), found.answers(group))
 
@@ -200,7 +200,7 @@ def test_searches_of_unions_are_told_apart():
 def test_a_union_from_the_cache_is_the_same_plan():
     workload = SHAPES["nested"]()
     first, again = tuned(workload), tuned(workload)
-    assert first.unions == again.unions != {}
+    assert first.split.unions == again.split.unions != {}
     assert first.to_json() == again.to_json()
     assert tuned(workload, cache=False).rmse == pytest.approx(first.rmse, rel=SOLVED)
 
@@ -209,7 +209,7 @@ def test_a_union_from_the_cache_is_the_same_plan():
 def test_other_objectives_measure_spaces_apart(objective):
     workload = Workload(numeric(4, 3)).add(("a", "b"), "affine").add("a", "prefix")
     made = tuned(workload, objective=objective)
-    assert not made.unions
+    assert not made.split.unions
     check_round_trip(made)
     document = json.loads(made.to_json())
     with pytest.raises(PlanError):
@@ -231,7 +231,7 @@ def test_pairs_of_products_beside_joint_ones_have_complements_when_they_are_bett
     workload = Workload(numeric(5, 5, 5)).add(("a", "b"), "affine").add(("b", "c"), "prefix").add("a", "prefix")
     made = tuned(workload)
     monkeypatch.setattr("engine.mechanisms.querysmasher.can_tune", lambda workload: False)
-    assert made.complements
+    assert made.split.complements
     assert made.rmse < tuned(workload).rmse
 
 

@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ import numpy as np
 from engine.arrays import Array
 from engine.mechanisms.hdmm.p_identity import PIdentity, default_p, p_identity_strategy
 from engine.mechanisms.hdmm.product_grams import ProductGrams
-from engine.spaces import DualProblem, Factor, Options, WholeDomain
+from engine.spaces import DualProblem, Factor, Options, Solution, WholeDomain
 from engine.threads import threads_for
 
 SWEEPS = 50
@@ -30,34 +29,7 @@ SETTLED = 1e-7  # a sweep that lowers the squared error by less ends the search
 Tell = Callable[[str], object]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GaussianStrategy:
-    """A strategy for Gaussian noise on one Gram, with its certificate.
-
-    Attributes
-    ----------
-    rows : B, shape (measurements, cells); the largest L2 norm of a column is 1.
-    pinv : B^+, shape (cells, measurements), on the span of the workload.
-    value : tr((B^T B)^+ G), the squared error at pcost 1, in counts^2.
-    bound : no matrix mechanism whatsoever has a smaller one.
-    dual : the weights that prove it.
-    status : how the search ended.
-    """
-
-    rows: Array
-    pinv: Array
-    value: float
-    bound: float
-    dual: Array
-    status: str
-
-    @cached_property
-    def inverse(self) -> Array:
-        """(B^T B)^+, shape (cells, cells): covariance of the cells at noise variance 1."""
-        return self.pinv @ self.pinv.T
-
-
-def gaussian_strategy(gram: Array, options: Options | None = None, start: Array | None = None) -> GaussianStrategy:
+def gaussian_strategy(gram: Array, options: Options | None = None, start: Array | None = None) -> Solution:
     """Return the optimal strategy for Gaussian noise on one Gram: OPT_0, certified.
 
     Parameters
@@ -77,36 +49,7 @@ def gaussian_strategy(gram: Array, options: Options | None = None, start: Array 
     with threads_for(n):
         problem = DualProblem(lift=WholeDomain(n), factor=Factor(sizes=(n,), matrix=gram))
         mass, status = problem.maximise(options or Options(), start)
-        found = problem.solution(mass, status)
-    return GaussianStrategy(
-        rows=found.strategy.rows,
-        pinv=found.strategy.pinv,
-        value=found.value,
-        bound=found.bound,
-        dual=mass,
-        status=status,
-    )
-
-
-def svd_bound(*grams: Array) -> float:
-    """Return the SVD bound of a workload whose Gram is one matrix or the product of several, in counts^2 at pcost 1.
-
-    (sum of the singular values of W)^2 / cells; the bounds of factors multiply, and the total of an attribute has 1.
-    Guarantee: no matrix mechanism with L2 (or L1) sensitivity 1 and unit noise variance has a smaller squared error.
-    Source: HDMM, definition 11, proposition 5 and theorem 5.
-
-    >>> round(svd_bound(np.eye(3), np.ones((4, 4))), 9)
-    3.0
-    """
-    out = 1.0
-    for gram in grams:
-        eigenvalues = np.linalg.eigvalsh(gram)
-        kept = eigenvalues > 1e-14 * len(gram) * eigenvalues[-1]  # the root of rounding is no rounding
-        out *= float(np.sum(np.sqrt(eigenvalues[kept]))) ** 2 / len(gram)
-    return out
-
-
-Solved = GaussianStrategy | PIdentity
+        return problem.solution(mass, status)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,7 +59,7 @@ class KroneckerStrategy:
     ``squared_error`` is weighted, in counts^2, for noise of variance 1.
     """
 
-    factors: tuple[Solved, ...]
+    factors: tuple[Solution | PIdentity, ...]
     squared_error: float
 
 
@@ -190,7 +133,7 @@ class KroneckerSolver:
     ) -> KroneckerStrategy:
         """Improve one unit after the other, from the costs that a first strategy has; ``low`` totals to begin with."""
         weights, grams = problem.weights, problem.grams
-        solved: dict[int, Solved] = {}
+        solved: dict[int, Solution | PIdentity] = {}
         error = math.inf
         alone = all(len(unit) == 1 for unit in grams)
         for _ in range(1 if alone else SWEEPS):
@@ -199,7 +142,7 @@ class KroneckerSolver:
                     self.tell(f"Strategy for {' x '.join(problem.units[u])}")
                 coefficients = _elsewhere(problem, costs, u)
                 found = solved[u] = self._improve([g.matrix for g in unit], coefficients, solved.get(u), rng, low)
-                costs[u] = np.array([float(np.sum(found.inverse * g.matrix)) for g in unit])
+                costs[u] = np.array([float(np.sum(_covariance(found) * g.matrix)) for g in unit])
             previous, error = error, float(weights @ problem.group_costs(costs))
             if error > previous * (1.0 - SETTLED) or time.monotonic() > self.deadline:
                 break
@@ -210,21 +153,26 @@ class KroneckerSolver:
         self,
         grams: Sequence[Array],
         coefficients: Array,
-        present: Solved | None,
+        present: Solution | PIdentity | None,
         rng: np.random.Generator,
         low: bool,
-    ) -> Solved:
+    ) -> Solution | PIdentity:
         total = sum(c * g for c, g in zip(coefficients, grams, strict=True)) + np.zeros_like(grams[0])
         if self.noise == "gaussian":
-            start = present.dual if isinstance(present, GaussianStrategy) else None
+            start = present.dual if isinstance(present, Solution) else None
             return gaussian_strategy(total, self.options, start)
         warm = present.theta if isinstance(present, PIdentity) else None
         if warm is None and low:  # small totals fade where the identity suffices, large ones stay
             warm = rng.random((default_p(total), len(total)))
         found = p_identity_strategy(total, restarts=1, seed=rng, start=warm)
-        if present is not None and float(np.sum(present.inverse * total)) <= found.error:
+        if present is not None and float(np.sum(_covariance(present) * total)) <= found.error:
             return present
         return found
+
+
+def _covariance(found: Solution | PIdentity) -> Array:
+    """Return the covariance of the cells at noise variance 1, shape (cells, cells)."""
+    return found.strategy.covariance if isinstance(found, Solution) else found.inverse
 
 
 def _elsewhere(problem: ProductGrams, costs: Sequence[Array], u: int) -> Array:

@@ -16,7 +16,6 @@ Source: HDMM, sections 7 and 8; the form by residual spaces and the bound are ou
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ import scipy.sparse.linalg
 from engine.arrays import Array
 from engine.errors import NotApplicable, PlanError
 from engine.spaces import Space, decompose
-from engine.workload import Workload
+from engine.workload import Workload, subsets
 
 FULL = 14  # with this many attributes and fewer all subsets may be measured
 MAX_SETS = 50_000
@@ -101,11 +100,10 @@ class Lattice:
             return
         rows, columns, values = [], [], []
         for a, s in enumerate(self.sets):
-            for k in range(len(s) + 1):
-                for inner in itertools.combinations(s, k):
-                    rows.append(number[inner])
-                    columns.append(a)
-                    values.append(1.0 / math.prod(self.sizes[x] for x in s if x not in inner))
+            for inner in subsets(s):
+                rows.append(number[inner])
+                columns.append(a)
+                values.append(1.0 / math.prod(self.sizes[x] for x in s if x not in inner))
         self.matrix = scipy.sparse.csr_matrix((values, (rows, columns)), shape=(len(self.sets),) * 2)
 
     def precision(self, v: Array) -> Array:
@@ -142,15 +140,14 @@ def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
     sizes = {a.name: a.size for a in workload.schema.attributes if a.name in touched}
     if len(sizes) <= FULL:
         names = list(sizes)
-        return Lattice(sizes, [s for k in range(len(names) + 1) for s in itertools.combinations(names, k)])
-    order = {name: i for i, name in enumerate(sizes)}
+        return Lattice(sizes, list(subsets(names)))
     closed: set[Space] = {()}
     for space in sorted(spaces, key=len, reverse=True):
-        members = tuple(sorted(space, key=order.__getitem__))
+        members = workload.schema.ranked(space)
         if members in closed:
             continue
         if len(members) <= FULL:
-            closed.update(s for k in range(len(members) + 1) for s in itertools.combinations(members, k))
+            closed.update(subsets(members))
         if len(members) > FULL or len(closed) > MAX_SETS:
             raise NotApplicable(
                 f"The subsets of the asked attribute sets are more than {MAX_SETS:,}, too many to weigh one by one. "
@@ -236,8 +233,7 @@ def marginal_strategy(
         raise PlanError(f"noise was {noise!r}. Choose gaussian or laplace.")
     by_space = {s: t for s, t in residual_traces(workload).items() if t > 0}
     lattice = lattice_of(workload, list(by_space))
-    order = {name: i for i, name in enumerate(lattice.sizes)}
-    sorted_space = {tuple(sorted(s, key=order.__getitem__)): t for s, t in by_space.items()}
+    sorted_space = {workload.schema.ranked(s): t for s, t in by_space.items()}
     traces = np.array([sorted_space.get(s, 0.0) for s in lattice.sets])
     traces /= (scale := float(traces.sum()))
     v = closed_form(lattice, traces) if noise == "gaussian" else None

@@ -5,21 +5,17 @@ Source: McKenna, Miklau, Hay and Machanavajjhala, "HDMM", 2023; the searches are
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import numpy as np
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from engine.arrays import Array
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.explicit import Design, ExplicitMechanism, asked_attributes
-from engine.mechanisms.hdmm import operators as hdmm
 from engine.mechanisms.hdmm.operators import OPERATORS, best_of
-from engine.plans import Component, explicit_strategy
+from engine.plans import Component
 from engine.workload import Workload
 
 STEPS = 60  # calls of a search after which the progress bar is half full
@@ -62,8 +58,16 @@ class HDMM(ExplicitMechanism):
         )
 
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
-        if found:
-            return _decoded(workload, law, found)
+        if not found:
+            found = self._search(workload, law, limits).arrays(workload.schema)
+        made = Design.from_arrays(found, workload, law)
+        return replace(
+            made,
+            components=made.components if made.whole_tables else _all_answered(workload, made.components),
+            statement=f"The strategy was found by {list(OPERATORS)[made.origin]}.",
+        )
+
+    def _search(self, workload: Workload, law: str, limits: Limits) -> Design:
         operators = tuple(OPERATORS) if self.operator == "best" else (self.operator,)
         calls = [0]
 
@@ -72,63 +76,11 @@ class HDMM(ExplicitMechanism):
             limits.tell(1.0 - 0.5 ** (calls[0] / STEPS), f"Searching: {text}")
 
         deadline = limits.deadline() if limits.time_limit is None else time.monotonic() + 0.8 * limits.time_limit
-        choice = best_of(
+        best = best_of(
             workload, law, operators=operators, restarts=self.restarts, seed=self.seed, deadline=deadline, tell=tell
-        )
-        return _decoded(workload, law, _encoded(workload, choice.best))
-
-
-def _encoded(workload: Workload, found: hdmm.HDMMStrategy) -> tuple[Array, ...]:
-    """Return a strategy as plain arrays, so that a file can hold it."""
-    names = list(workload.schema.names)
-    operator = list(OPERATORS).index(found.operator.split(":")[0])
-    out: list[Any] = [[operator, len(found.components), float(found.joint)]]
-    for c in found.components:
-        out += [[c.share, len(c.factors)], c.groups, [names.index(a) for a in c.attributes]]
-        for axes, rows in c.factors:
-            out += [axes, rows]
-    return tuple(np.ascontiguousarray(a, dtype=float) for a in out)
-
-
-def _decoded(workload: Workload, law: str, matrices: tuple[Array, ...]) -> Design:
-    """Return the design that `_encoded` wrote down; raise ValueError when the arrays are none."""
-    left = list(matrices)
-
-    def take() -> Array:
-        if not left:
-            raise ValueError("the recorded strategy ends too early")
-        return left.pop(0)
-
-    def whole(values: Array, below: int) -> tuple[int, ...]:
-        numbers = tuple(int(v) for v in values.ravel())
-        if not all(0 <= n < below for n in numbers):
-            raise ValueError("the recorded strategy has numbers out of range")
-        return numbers
-
-    known: dict[bytes, Any] = {}
-    operator, count, joint = whole(take(), 10**6)
-    names, components = workload.schema.names, []
-    for _ in range(count):
-        share, factors = take().ravel()
-        groups = whole(take(), len(workload.groups))
-        attributes = tuple(names[i] for i in whole(take(), len(names)))
-        sizes, made = workload.schema.sizes(attributes), []
-        for _ in range(int(factors)):
-            axes, rows = whole(take(), len(attributes)), take()
-            own = tuple(sizes[a] for a in axes)
-            if rows.ndim != 2 or rows.shape[1] != math.prod(own):
-                raise ValueError("the recorded rows do not fit")
-            key = repr(own).encode() + rows.tobytes()
-            if key not in known:
-                known[key] = explicit_strategy(rows, own, law)
-            made.append((axes, known[key]))
-        components.append(Component(attributes=attributes, factors=tuple(made), share=float(share), groups=groups))
-    return Design(
-        components=tuple(components) if joint else _all_answered(workload, components),
-        whole_tables=bool(joint),
-        statement=f"The strategy was found by {list(OPERATORS)[operator]}.",
-        matrices=matrices,
-    )
+        ).best
+        origin = list(OPERATORS).index(best.operator.split(":")[0])
+        return Design(components=best.components, whole_tables=best.joint, origin=origin)
 
 
 def _all_answered(workload: Workload, components: Sequence[Component]) -> tuple[Component, ...]:
@@ -140,7 +92,4 @@ def _all_answered(workload: Workload, components: Sequence[Component]) -> tuple[
             able = (k for k, c in enumerate(components) if set(group.attributes) <= set(c.attributes))
             if (first := next(able, None)) is not None:
                 more.setdefault(first, []).append(number)
-    return tuple(
-        Component(attributes=c.attributes, factors=c.factors, share=c.share, groups=(*c.groups, *more.get(k, [])))
-        for k, c in enumerate(components)
-    )
+    return tuple(replace(c, groups=(*c.groups, *more.get(k, []))) for k, c in enumerate(components))

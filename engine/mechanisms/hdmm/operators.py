@@ -18,23 +18,23 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from engine.arrays import Array
 from engine.errors import LimitExceeded, NotApplicable, PlanError
+from engine.mechanisms.explicit import identity_strategy
 from engine.mechanisms.hdmm.kronecker import KroneckerSolver, Tell
-from engine.mechanisms.hdmm.marginals import MarginalStrategy, marginal_strategy, residual_traces
+from engine.mechanisms.hdmm.marginals import MarginalStrategy, marginal_strategy
 from engine.mechanisms.hdmm.product_grams import (
     GramBuilder,
-    Names,
     ProductGrams,
     by_maximal_sets,
     by_sets,
     weighted_groups,
 )
-from engine.spaces import Axes, Space
+from engine.plans import Component
 from engine.workload import Workload
 
 NOISES = ("gaussian", "laplace")
@@ -42,32 +42,6 @@ VARIANCE = {"gaussian": 1.0, "laplace": 2.0}  # of noise at unit budget and sens
 WHOLE = 512  # cells of the asked attributes up to which OPT_0 is tried on all of them
 TRIES = 24  # merged clusters to solve at most
 MERGEABLE = 100  # clusters up to which merging is worth its time
-OUTSIDE = 1e-9  # share of a Gram outside the measured span that counts as rounding
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Component:
-    """Products of rows on some attributes, with a share of the budget.
-
-    Attributes
-    ----------
-    attributes : in schema order; the rows sum over all other attributes.
-    factors : (axes, rows) whose Kronecker product is measured; axes count positions in ``attributes``, rows have shape
-        (measurements, cells of the axes in row-major order) and sensitivity 1: the largest L2 norm (Gaussian) or L1
-        norm (Laplace) of a column.
-    share : of pcost (Gaussian) or epsilon (Laplace); the shares of all components add up to 1.
-    groups : numbers of the groups that it answers, by least squares in this component.
-    """
-
-    attributes: Names
-    factors: tuple[tuple[Axes, Array], ...]
-    share: float
-    groups: tuple[int, ...]
-
-    @property
-    def units(self) -> tuple[Names, ...]:
-        """The attributes of every factor."""
-        return tuple(tuple(self.attributes[a] for a in axes) for axes, _ in self.factors)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,17 +106,21 @@ def plus_strategy(
     Source: HDMM, definitions 18 and 19.
     """
     problems = [builder.build(c) for c in clusters]
-    return _assembled(problems, solver, operator)
+    return _assembled(builder, problems, solver, operator)
 
 
-def _assembled(problems: Sequence[ProductGrams], solver: KroneckerSolver, operator: str) -> HDMMStrategy:
+def _assembled(
+    builder: GramBuilder, problems: Sequence[ProductGrams], solver: KroneckerSolver, operator: str
+) -> HDMMStrategy:
     solved = [solver.solve(p) for p in problems]
     shares, error = budget_shares([s.squared_error for s in solved], solver.noise)
     components = []
     for problem, found, share in zip(problems, solved, shares, strict=True):
         place = {name: i for i, name in enumerate(problem.attributes)}
-        axes = [tuple(place[a] for a in unit) for unit in problem.units]
-        factors = tuple((a, f.rows) for a, f in zip(axes, found.factors, strict=True))
+        factors = tuple(
+            (tuple(place[a] for a in unit), replace(f.strategy, sizes=builder.workload.schema.sizes(unit)))
+            for unit, f in zip(problem.units, found.factors, strict=True)
+        )
         components.append(
             Component(attributes=problem.attributes, factors=factors, share=float(share), groups=problem.groups)
         )
@@ -198,17 +176,11 @@ def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     if cells > WHOLE:
         raise NotApplicable(f"The asked attributes have {cells:,} cells together; OPT_0 takes at most {WHOLE}.")
     problem = builder.build(groups, units=(names,) if names else ())
-    found = _assembled([problem], solver, "OPT_0: one explicit strategy on all cells")
+    found = _assembled(builder, [problem], solver, "OPT_0: one explicit strategy on all cells")
     bound = None
     if solver.noise == "gaussian" and names:
         bound = min(found.squared_error, float(getattr(solver.solve(problem).factors[0], "bound", 0.0)))
-    return HDMMStrategy(
-        noise=found.noise,
-        operator=found.operator,
-        components=found.components,
-        squared_error=found.squared_error,
-        bound=bound,
-    )
+    return replace(found, bound=bound)
 
 
 def _kron(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
@@ -246,10 +218,12 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
 def _marginals(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     found = marginal_strategy(builder.workload, solver.noise, restarts=max(4, solver.restarts), seed=solver.seed)
     schema = builder.workload.schema
-    identities = {a: np.eye(schema[a].size) for s in found.shares for a in s}
     components = tuple(
         Component(
-            attributes=names, factors=tuple(((i,), identities[a]) for i, a in enumerate(names)), share=share, groups=()
+            attributes=names,
+            factors=tuple(((i,), identity_strategy(n)) for i, n in enumerate(schema.sizes(names))),
+            share=share,
+            groups=(),
         )
         for names, share in found.shares.items()
     )
@@ -327,46 +301,3 @@ def best_of(
         raise NotApplicable(" ".join(f"{operator}: {reason}" for operator, reason in refused.items()))
     best = min(found.values(), key=lambda s: s.squared_error)
     return OperatorChoice(best=best, errors={o: s.squared_error for o, s in found.items()}, refused=refused)
-
-
-def group_errors(workload: Workload, strategy: HDMMStrategy, max_cells: int = 2048) -> dict[int, float]:
-    """Return group number -> sum of weight times variance at unit budget, in counts^2, from the rows themselves.
-
-    Guarantee: nothing of queries x cells is built; a group outside the span of its component has an infinite error.
-    Groups that no component answers are left out.
-    """
-    if strategy.marginals is not None:
-        return {k: _marginal_error(workload, k, strategy.marginals) for k in weighted_groups(workload)}
-    builder, out = GramBuilder(workload, max_cells), dict[int, float]()
-    for component in strategy.components:
-        problem = builder.build(component.groups, units=component.units)
-        unit = component_errors(component, problem)
-        noise = VARIANCE[strategy.noise] / component.share ** (1 if strategy.noise == "gaussian" else 2)
-        out.update(zip(problem.groups, (problem.weights * unit * noise).tolist(), strict=True))
-    return out
-
-
-def component_errors(component: Component, problem: ProductGrams) -> Array:
-    """Return the unweighted squared error of groups under one component with noise of variance 1, shape (groups,)."""
-    costs = []
-    for (_, rows), grams in zip(component.factors, problem.grams, strict=True):
-        pinv = np.linalg.pinv(rows, rcond=1e-10)
-        covariance, left = pinv @ pinv.T, np.eye(rows.shape[1]) - pinv @ rows
-        own = [float(np.sum(covariance * g.matrix)) for g in grams]
-        outside = [float(np.sum((left @ g.matrix) * left)) > OUTSIDE * float(np.trace(g.matrix)) for g in grams]
-        costs.append(np.where(outside, math.inf, own))
-    return problem.group_costs(costs)
-
-
-def _marginal_error(workload: Workload, group: int, strategy: MarginalStrategy) -> float:
-    order = {name: i for i, name in enumerate(workload.schema.names)}
-    precision: dict[Space, float] = {tuple(sorted(s, key=order.__getitem__)): f for s, f in strategy.precision.items()}
-    asked = residual_traces(Workload(workload.schema, (workload.groups[group],)))
-    pieces = [
-        t / f
-        if (f := precision.get(tuple(a for a in sorted(s, key=order.__getitem__) if workload.schema[a].size > 1)))
-        else math.inf
-        for s, t in asked.items()
-        if t > 0
-    ]
-    return VARIANCE[strategy.noise] * math.fsum(pieces)

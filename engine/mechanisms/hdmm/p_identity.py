@@ -22,6 +22,7 @@ import scipy.linalg
 import scipy.optimize
 
 from engine.arrays import Array
+from engine.spaces import Strategy
 
 STEPS = 1000
 LARGEST = 1e4  # of Theta: the identity may fade to 1e-4, and (A^T A)^-1 keeps eight digits
@@ -44,6 +45,13 @@ class PIdentity:
     inverse: Array
     error: float
     theta: Array
+
+    @property
+    def strategy(self) -> Strategy:
+        """The rows with their least squares."""
+        cells = self.rows.shape[1]
+        pinv = self.inverse @ self.rows.T
+        return Strategy(sizes=(cells,), rows=self.rows, pinv=pinv, complete=len(self.rows) >= cells)
 
 
 def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:

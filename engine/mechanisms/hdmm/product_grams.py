@@ -96,7 +96,6 @@ class GramBuilder:
 
     def __init__(self, workload: Workload, max_cells: int = MAX_CELLS) -> None:
         self.workload, self.max_cells = workload, max_cells
-        self.order = {name: i for i, name in enumerate(workload.schema.names)}
         self._known: dict[Any, Gram] = {}
 
     def build(self, groups: Iterable[int], units: Sequence[Names] | None = None) -> ProductGrams:
@@ -106,7 +105,7 @@ class GramBuilder:
         """
         numbers = tuple(groups)
         chosen = [self.workload.groups[k] for k in numbers]
-        names = tuple(sorted({a for g in chosen for a in g.attributes}, key=self.order.__getitem__))
+        names = self.workload.schema.ranked({a for g in chosen for a in g.attributes})
         sets = _units(chosen, names) if units is None else tuple(units)
         choice = np.zeros((len(chosen), len(sets)), dtype=np.int64)
         grams: list[tuple[Gram, ...]] = []

@@ -80,20 +80,24 @@ class SelectedLevels:
         return scipy.linalg.cholesky(self.precision)
 
 
-def svd_bound(gram: Array) -> float:
-    """Return the error at privacy cost 1 that no matrix mechanism with Gaussian noise beats, in counts^2.
+def svd_bound(*grams: Array) -> float:
+    """Return the error at privacy cost 1 that no matrix mechanism beats, in counts^2, for a product of Grams.
 
-    ``gram`` has shape (cells, cells).
-    Cells that every query treats alike count once, which only raises the bound.
+    (sum of the singular values of W)^2 / cells, where cells that every query treats alike count once, which only raises
+    the bound.  The bounds of factors multiply, and the total of an attribute has 1.
 
-    Source: corollary 3.1.
+    Source: Li and Miklau, corollary 3.1; HDMM, definition 11, proposition 5 and theorem 5.
 
-    >>> svd_bound(np.eye(3))
-    3.0
+    >>> svd_bound(np.eye(3)), round(svd_bound(np.eye(3), np.ones((4, 4))), 9)
+    (3.0, 3.0)
     """
-    _, small = merge_cells(_checked(gram, None))
-    eigenvalues = np.linalg.eigvalsh(small)
-    return float(np.sum(np.sqrt(np.maximum(eigenvalues, 0.0))) ** 2 / len(small))
+    out = 1.0
+    for gram in grams:
+        _, small = merge_cells(_checked(gram, None))
+        eigenvalues = np.linalg.eigvalsh(small)
+        kept = eigenvalues > 1e-14 * len(small) * eigenvalues[-1]  # the root of rounding is no rounding
+        out *= float(np.sum(np.sqrt(eigenvalues[kept]))) ** 2 / len(small)
+    return out
 
 
 def merge_cells(gram: Array) -> tuple[Index, Array]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from engine.errors import DataError, LimitExceeded, SchemaError
 from engine.release.records.encoding import REASONS, Encoder, code_type
+from engine.release.records.people import NOBODY, PersonCap
 from engine.release.records.sources import read_batches
 from engine.texts import shown
 from engine.workload import Schema
@@ -42,7 +43,9 @@ class Counts(Mapping[Names, np.ndarray]):
     Fields: `schema`; `tables`; `records`, rows that were counted, the sum of every table; `rows_refused`, rows that
     were left out; `refused`, column -> reason -> rows, where a row with several bad values appears several times.
 
-    Guarantee: rows_in = records + rows_refused.
+    With a person column `people` is the number of persons, and `rows_over_cap` the rows beyond the cap of theirs.
+
+    Guarantee: rows_in = records + rows_refused + rows_over_cap.
 
     >>> import pandas as pd
     >>> from engine import Attribute
@@ -60,6 +63,8 @@ class Counts(Mapping[Names, np.ndarray]):
     records: int
     rows_refused: int = 0
     refused: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    people: int | None = None
+    rows_over_cap: int = 0
 
     def __post_init__(self) -> None:
         for table in self.tables.values():
@@ -88,8 +93,8 @@ class Counts(Mapping[Names, np.ndarray]):
 
     @property
     def rows_in(self) -> int:
-        """Rows read: counted and refused ones."""
-        return self.records + self.rows_refused
+        """Rows read: counted ones, refused ones, and those beyond the cap of their person."""
+        return self.records + self.rows_refused + self.rows_over_cap
 
     def __getitem__(self, names: Names) -> np.ndarray:
         return self.tables[names]
@@ -111,6 +116,8 @@ class Counts(Mapping[Names, np.ndarray]):
         """Counts of two disjoint parts of the records.  Raises: DataError when schema or tables differ."""
         if not isinstance(other, Counts):
             return NotImplemented
+        if self.people is not None or other.people is not None:
+            raise DataError("a cap of rows per person holds for the parts alone; count all rows of a person together")
         if self.schema != other.schema or self.tables.keys() != other.tables.keys():
             raise DataError("these counts have different schemas or tables; count both parts in the same way")
         refused: dict[str, dict[str, int]] = {}
@@ -124,6 +131,7 @@ class Counts(Mapping[Names, np.ndarray]):
             records=self.records + other.records,
             rows_refused=self.rows_refused + other.rows_refused,
             refused=refused,
+            rows_over_cap=self.rows_over_cap + other.rows_over_cap,
         )
 
 
@@ -133,6 +141,8 @@ def count_marginals(
     attribute_sets: Iterable[Sequence[str]],
     *,
     on_refused: str = "error",
+    person: str | None = None,
+    rows_per_person: int = 1,
     progress: Progress | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Counts:
@@ -143,6 +153,8 @@ def count_marginals(
         attribute_sets: one sequence of attribute names per table; the empty one asks for the number of records.
         on_refused: "error" raises when a row has a value in a needed column that the domain does not take; "drop"
             leaves such rows out of every table and reports how many.
+        person: column that tells whose row it is; at most `rows_per_person` rows of each person are counted, chosen by
+            a rule on that person's rows alone; rows without a person are refused.
         progress: called with a fraction of 1 and a text; it may raise to stop.
         memory_limit: bytes that the tables may take; the reader adds less than 500 MB.
 
@@ -166,6 +178,8 @@ def count_marginals(
     sources = _sources(schema, asked)
     counted = [names for names in asked if names and sources[names] is None]
     tally = _Tally(schema, counted, drop=on_refused == "drop")
+    if person is not None:
+        tally.cap = PersonCap(person, rows_per_person, memory_limit)
     tally.read(data, progress)
     if tally.rows_refused and on_refused == "error":
         raise DataError(_complaint(tally))
@@ -175,6 +189,8 @@ def count_marginals(
         records=tally.records,
         rows_refused=tally.rows_refused,
         refused=tally.refused,
+        people=None if tally.cap is None else tally.cap.people,
+        rows_over_cap=0 if tally.cap is None else tally.cap.over,
     )
 
 
@@ -183,6 +199,8 @@ class _Tally:
 
     def __init__(self, schema: Schema, counted: Sequence[Names], *, drop: bool) -> None:
         needed = {name for names in counted for name in names}
+        self.schema = schema
+        self.cap: PersonCap | None = None
         self.names = [name for name in schema if name in needed]
         self.encoders = [Encoder(attribute=schema[name]) for name in self.names]
         self.place = {name: i for i, name in enumerate(self.names)}
@@ -196,16 +214,34 @@ class _Tally:
 
     def read(self, data: Any, progress: Progress | None) -> None:
         rows_in = 0
+        # a person's rows are told apart by all their columns, whichever are counted
+        encoders = self.encoders if self.cap is None else [Encoder(attribute=a) for a in self.schema.attributes]
+        names = [e.attribute.name for e in encoders]
+        more = [] if self.cap is None or self.cap.column in names else [self.cap.column]
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-            for batch in read_batches(data, self.names):
-                columns = list(pool.map(_encoded, self.encoders, batch.columns))
+            for batch in read_batches(data, [*names, *more]):
+                columns = list(pool.map(_encoded, encoders, batch.columns))
                 rows_in += batch.rows
-                self._take(self._accepted(columns, batch.rows), pool)
+                if self.cap is None:
+                    self._take(self._accepted(columns, batch.rows), pool)
+                else:
+                    self.cap.take(batch.columns[[*names, *more].index(self.cap.column)], columns)
                 if progress is not None:
                     # Streams do not tell their length: the fraction then approaches 1 without reaching it.
                     fraction = rows_in / (rows_in + 1e6) if batch.fraction is None else batch.fraction
                     progress(min(1.0, fraction), "counting records")
+            if self.cap is not None:
+                self._capped(self.cap, names, pool)
             self._flush(pool)
+
+    def _capped(self, cap: PersonCap, names: Sequence[str], pool: Executor) -> None:
+        """Count the rows that the cap kept; rows without a person are refused."""
+        kept = cap.kept()
+        if cap.nobody:
+            _note(self.refused, cap.column, NOBODY, cap.nobody)
+            self.rows_refused += cap.nobody
+        rows = len(kept[0]) if kept else 0
+        self._take(self._accepted([kept[names.index(name)] for name in self.names], rows), pool)
 
     def _accepted(self, columns: list[np.ndarray], rows: int) -> list[np.ndarray]:
         """The columns without refused rows; no row at all once an error is certain."""

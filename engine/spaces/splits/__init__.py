@@ -3,12 +3,15 @@
 To touch: `tuned` is the entrance; centers, complements and unions are the three ways, each with its gradient.
 """
 
-from engine.spaces.splits.complements import asks_products, can_tune
+from engine.spaces.splits.allowance import Allowance
+from engine.spaces.splits.pairs import affordable, asks_products, can_tune
 from engine.spaces.splits.tuned import SplitMemory
 from engine.spaces.splits.unions import choose_unions, union_bytes, unite
 
 __all__ = [
+    "Allowance",
     "SplitMemory",
+    "affordable",
     "asks_products",
     "can_tune",
     "choose_unions",

@@ -17,6 +17,7 @@ its cells are shifted around (marginals, circular ranges, totals), uniform is op
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 
@@ -26,6 +27,7 @@ import scipy.optimize
 from engine.arrays import Array
 from engine.spaces.decomposition import basis
 from engine.spaces.solvers import Options
+from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.center_problem import CenterProblem, Role, Watch
 from engine.workload import Workload
 
@@ -34,61 +36,75 @@ STEPS = 60
 SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 
-def tuned_centers(workload: Workload, watch: Watch, start: Mapping[str, Array] | None = None) -> dict[str, Array]:
-    """Return centers, by attribute, that lower S; attributes that keep uniform centers are absent. Shapes (n_i,).
+def tuned_centers(
+    workload: Workload,
+    watch: Watch,
+    start: Mapping[str, Array] | None = None,
+    allowance: Allowance | None = None,
+) -> dict[str, Array]:
+    """Return centers, by attribute, that lower S; attributes that keep uniform centers are absent.
 
     ``start`` holds centers of a similar workload; the search goes on from them when they are better than uniform ones.
 
-    Guarantee: S at the result is at most S at uniform centers, up to the gap of the inner solver.
+    Guarantee: S at the result is at most S at uniform centers, up to the gap of the inner solver, over the groups that
+    the allowance holds; when its time is over, the best so far is returned.
     """
-    problem = CenterProblem(workload, watch)
+    problem = CenterProblem(workload, watch, allowance)
     if not problem.tuned or any(g.query_weights is not None for g in workload.groups):
         return {}
-    best: dict[Role, Array] = {}
-    lowest = problem.evaluate(best)[0]
-    start = start or {}
-    given = {role: start[name] for name, role in problem.roles.items() if role in problem.tuned and name in start}
-    if given and (value := problem.evaluate(given)[0]) < lowest:
-        lowest, best = value, given
-    else:
-        for c in SCALARS:
-            candidate = {role: problem.one_scalar(role, c) for role in problem.tuned}
-            value = problem.evaluate(candidate)[0]
-            watch(0.1, f"Tuning centers with c = {c:g}")
-            if value < lowest:
-                lowest, best = value, candidate
-    found = polish(problem, best, lowest)
-    return {name: found[role] for name, role in problem.roles.items() if role in found}
+    search = _Search(problem)
+    with contextlib.suppress(TimeoutError):
+        search.run({role: start[name] for name, role in problem.roles.items() if start and name in start})
+    return {name: search.best[role] for name, role in problem.roles.items() if role in search.best}
 
 
-def polish(problem: CenterProblem, start: Mapping[Role, Array], value: float) -> dict[Role, Array]:
-    """Return centers that L-BFGS reaches from ``start``, or the start when they are no better. Shapes (n,)."""
-    problem.options = POLISH
-    lengths = [problem.sizes[r] - 1 for r in problem.tuned]
-    cuts = np.cumsum([0, *lengths])
+class _Search:
+    """Remembers the best centers that were looked at."""
 
-    def centers(x: Array) -> dict[Role, Array]:
-        return {
-            r: 1.0 / problem.sizes[r] + basis(problem.sizes[r]) @ x[a:b]
-            for r, a, b in zip(problem.tuned, cuts[:-1], cuts[1:], strict=True)
-        }
+    def __init__(self, problem: CenterProblem) -> None:
+        self.problem = problem
+        self.best: dict[Role, Array] = {}
+        self.lowest, self.done = math.inf, 0
 
-    done = 0
+    def look(self, centers: dict[Role, Array]) -> tuple[float, dict[Role, Array]]:
+        """Return S and its derivatives."""
+        S, by_role = self.problem.evaluate(centers)
+        if self.lowest > S:
+            self.lowest, self.best = S, centers
+        return S, by_role
 
-    def log_value(x: Array) -> tuple[float, Array]:
-        nonlocal done
-        S, by_role = problem.evaluate(centers(x))
-        done += 1
-        problem.watch(0.1 + 0.9 * min(1.0, done / STEPS), f"Tuning centers, step {done}")
-        gradient = np.concatenate([by_role.get(r, np.zeros(n)) for r, n in zip(problem.tuned, lengths, strict=True)])
-        return math.log(S), gradient / S
+    def run(self, given: Mapping[Role, Array]) -> None:
+        """Try uniform centers, those given and a family of one scalar, and go down from the best."""
+        uniform, _ = self.look({})
+        if not uniform > 0.0:
+            return
+        known = {role: pi for role, pi in given.items() if role in self.problem.tuned}
+        if not (known and self.look(known)[0] < uniform):
+            for c in SCALARS:
+                self.look({role: self.problem.one_scalar(role, c) for role in self.problem.tuned})
+                self.problem.watch(0.1, f"Tuning centers with c = {c:g}")
+        # values of coarse searches are no rivals of fine ones
+        self.problem.options, self.lowest = POLISH, math.inf
+        self._descend(self.best)
 
-    first = np.concatenate([basis(n := problem.sizes[r]).T @ start.get(r, np.full(n, 1.0 / n)) for r in problem.tuned])
-    found = scipy.optimize.minimize(
-        log_value,
-        first,
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": STEPS, "maxfun": STEPS, "ftol": 1e-7, "gtol": 0.0},
-    )
-    return centers(found.x) if math.exp(found.fun) < value else dict(start)
+    def _descend(self, start: Mapping[Role, Array]) -> None:
+        """Go down by L-BFGS."""
+        sizes = [self.problem.sizes[r] for r in self.problem.tuned]
+        cuts = np.cumsum([n - 1 for n in sizes])[:-1]
+
+        def log_value(x: Array) -> tuple[float, Array]:
+            own = zip(self.problem.tuned, sizes, np.split(x, cuts), strict=True)
+            S, by_role = self.look({r: 1.0 / n + basis(n) @ part for r, n, part in own})
+            self.done += 1
+            self.problem.watch(0.1 + 0.9 * min(1.0, self.done / STEPS), f"Tuning centers, step {self.done}")
+            found = [by_role.get(r, np.zeros(n - 1)) for r, n in zip(self.problem.tuned, sizes, strict=True)]
+            return math.log(S), np.concatenate(found) / S
+
+        first = [basis(n).T @ start.get(r, np.full(n, 1.0 / n)) for r, n in zip(self.problem.tuned, sizes, strict=True)]
+        scipy.optimize.minimize(
+            log_value,
+            np.concatenate(first),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": STEPS, "maxfun": STEPS, "ftol": 1e-7, "gtol": 0.0},
+        )

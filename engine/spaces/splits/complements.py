@@ -21,28 +21,30 @@ published split Z = 0, zeta = 0, which is kept when nothing is better.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 import scipy.optimize
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Complement, Factor, basis
+from engine.spaces.decomposition import NEGLIGIBLE, Factor, basis
 from engine.spaces.lifts import Lift, SplitLift
 from engine.spaces.solvers import DualProblem, Options
+from engine.spaces.split import Complement, Space
+from engine.spaces.splits.allowance import Allowance
+from engine.spaces.splits.pairs import Asked, pair_kinds
+from engine.spaces.splits.rows import fewer, product_rows
 from engine.threads import threads_for
 from engine.workload import Group, Workload
 
 COARSE_STEPS, STEPS = 25, 200
 GAIN = 3e-5  # a new start that lowers S by less than this share shows that the search has arrived
-MAX_CELLS = 2_600  # pairs with more cells keep the product split
 COARSE, FINE = Options(gap=1e-3, evaluations=60), Options(gap=1e-5, evaluations=200)
-Pair = tuple[str, ...]
 Watch = Callable[[float, str], None]
 
 
@@ -69,38 +71,15 @@ class SingleKind:
     count: int = 0
 
 
-def can_tune(workload: Workload) -> bool:
-    """Return whether complements can be tuned: groups on at most two attributes, some pair asked jointly, none large.
-
-    Groups on three attributes pass their pieces through several pairs at once; with them centers are tuned instead.
-    """
-    pairs = [g for g in workload.groups if g.weight > 0 and len(g.attributes) == 2]
-    if any(len(g.attributes) > 2 or g.query_weights is not None for g in workload.groups):
-        return False
-    if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in pairs):
-        return False
-    return any(len(g.parts) == 1 for g in pairs)
-
-
-def asks_products(workload: Workload) -> bool:
-    """Return whether some pair is asked by products only, where tuned centers may do better than complements."""
-    pairs: dict[frozenset[str], bool] = {}
-    for group in workload.groups:
-        if group.weight > 0 and len(group.attributes) == 2:
-            pair = frozenset(group.attributes)
-            pairs[pair] = pairs.get(pair, False) or len(group.parts) == 1
-    return not all(pairs.values())
-
-
 class ComplementProblem:
     """S as a function of (Z, z_0) of every kind of pair and zeta of every kind of attribute, with its gradient."""
 
-    def __init__(self, workload: Workload, watch: Watch) -> None:
-        self.workload, self.watch = workload, watch
+    def __init__(self, workload: Workload, watch: Watch, allowance: Allowance | None = None) -> None:
+        self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()
         self.options = COARSE
         self.pairs: list[PairKind] = []
         self.singles: list[SingleKind] = []
-        self.pair_kind: dict[Pair, int] = {}
+        self.pair_kind: dict[Space, int] = {}
         self.single_kind: dict[str, int] = {}
         self._starts: dict[Any, Array] = {}
         self._find_kinds()
@@ -109,25 +88,14 @@ class ComplementProblem:
         self._layout()
 
     def _find_kinds(self) -> None:
-        order = {name: i for i, name in enumerate(self.workload.schema.names)}
-        on_pair: dict[Pair, list[tuple[Group, bool]]] = {}
         on_one: dict[str, list[Group]] = {}
         for group in self.workload.groups:
-            if group.weight == 0.0 or not group.attributes:
-                continue
-            if len(group.attributes) == 2:
-                a, b = sorted(group.attributes, key=order.__getitem__)
-                on_pair.setdefault((a, b), []).append((group, group.attributes != (a, b)))
-            else:
+            if group.weight > 0.0 and len(group.attributes) == 1:
                 on_one.setdefault(group.attributes[0], []).append(group)
-        numbers: dict[Any, int] = {}
-        for pair, asked in on_pair.items():
-            key = (self.workload.schema.sizes(pair), frozenset(Counter((g.key, g.weight, t) for g, t in asked).items()))
-            if key not in numbers:
-                numbers[key] = len(self.pairs)
-                self.pairs.append(_pair_kind(self.workload.schema.sizes(pair), asked))
-            self.pair_kind[pair] = numbers[key]
-            self.pairs[numbers[key]].count += 1
+        for p, ((sizes, _), pairs) in enumerate(pair_kinds(self.workload).items()):
+            self.pairs.append(_pair_kind(sizes, pairs[next(iter(pairs))]))
+            self.pairs[p].count = len(pairs)
+            self.pair_kind |= dict.fromkeys(pairs, p)
         inside: dict[str, Counter[tuple[int, int]]] = {}
         for pair, p in self.pair_kind.items():
             for slot, name in enumerate(pair):
@@ -142,7 +110,7 @@ class ComplementProblem:
             alike = (n, frozenset(Counter((g.key, g.weight) for g in own).items()), frozenset(seen.items()))
             if alike not in kinds:
                 kinds[alike] = len(self.singles)
-                rows = [math.sqrt(g.weight) * _rows(g) for g in own] or [np.zeros((0, n))]
+                rows = [math.sqrt(g.weight) * product_rows(g) for g in own] or [np.zeros((0, n))]
                 stacked = np.concatenate(rows)
                 self.singles.append(SingleKind(n=n, own=stacked @ basis(n), total=stacked.mean(axis=1), pairs=seen))
             self.single_kind[name] = kinds[alike]
@@ -207,6 +175,8 @@ class ComplementProblem:
 
     def _pair(self, p: int, kind: PairKind, at: Mapping[Any, Array], gradient: dict[Any, Array]) -> float:
         D = Complement(by_axis=(at["Z", p, 0], at["Z", p, 1]), by_total=at["z", p])
+        if not kind.C.any():
+            return 0.0
         low = len(kind.C) < kind.C.shape[1]
         factor = Factor(sizes=kind.sizes, matrix=kind.C if low else kind.C.T @ kind.C, low_rank=low)
         with threads_for(factor.rank):
@@ -264,64 +234,90 @@ class ComplementProblem:
         return math.sqrt(value)
 
     def _solve(self, key: Any, factor: Factor, lift: Lift) -> tuple[DualProblem, Array]:
+        self.allowance.check()
         problem = DualProblem(lift=lift, factor=factor)
         start = self._starts.get(key)
         uniform = problem.multiplicity / problem.multiplicity.sum()
         fits = start is not None and len(start) == problem.variables
-        mass, _ = problem.maximise(self.options, 0.99 * start + 0.01 * uniform if fits and start is not None else None)
+        options = replace(self.options, deadline=self.allowance.deadline)
+        mass, _ = problem.maximise(options, 0.99 * start + 0.01 * uniform if fits and start is not None else None)
+        self.allowance.check()
         self._starts[key] = mass
         return problem, mass
 
 
 def tuned_complements(
-    workload: Workload, watch: Watch, start: Callable[[int], Array | None] = lambda _: None
-) -> tuple[dict[str, Array], dict[Pair, Complement], Array]:
+    workload: Workload,
+    watch: Watch,
+    start: Callable[[int], Array | None] = lambda _: None,
+    allowance: Allowance | None = None,
+) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
     """Return centers by attribute and complements by pair, in schema order, that lower S, and the parameters.
 
     Centers have shape (n_i,), parameters (length,).
     ``start`` returns parameters of a similar workload to go on from, for their number, or None.
 
-    Guarantee: S at the result is at most S of the published split, up to the gap of the inner solver.
+    Guarantee: S at the result is at most S of the published split, up to the gap of the inner solver; when the time of
+    the allowance is over, the best so far is returned.
     """
-    problem = ComplementProblem(workload, watch)
-    published = problem.evaluate(np.zeros(problem.length))[0]
-    x = start(problem.length)
-    if x is None or problem.evaluate(x)[0] >= published:
-        x, _ = _descend(problem, np.zeros(problem.length), COARSE, 0, COARSE_STEPS)
-    done, gain = 0, math.inf
-    while done < STEPS and gain > GAIN:
-        # L-BFGS may stop on a plateau; a new start forgets its curvature and either goes on or shows the end
-        before = problem.evaluate(x)[0]
-        x, done = _descend(problem, x, FINE, done, STEPS)
-        gain = before / problem.evaluate(x)[0] - 1.0
-    published = problem.evaluate(np.zeros(problem.length))[0]
-    if problem.evaluate(x)[0] < published:
-        return *split_of(problem, x), x
-    return {}, {}, np.zeros(problem.length)
+    problem = ComplementProblem(workload, watch, allowance)
+    search = _Search(problem)
+    with contextlib.suppress(TimeoutError):
+        search.run(start(problem.length))
+    if search.x.any():
+        return *split_of(problem, search.x), search.x
+    return {}, {}, search.x
 
 
-def _descend(problem: ComplementProblem, x: Array, options: Options, done: int, steps: int) -> tuple[Array, int]:
-    """Return where L-BFGS on log S arrives from x, with inner solves as exact as the options say, and the steps."""
-    problem.options = options
+class _Search:
+    """Remembers the best parameters that were looked at; without any, zeros stand for the published split."""
 
-    def log_value(v: Array) -> tuple[float, Array]:
-        nonlocal done
-        S, gradient = problem.evaluate(v)
-        done += 1
-        problem.watch(min(1.0, done / steps), f"Tuning complements, step {done}")
+    def __init__(self, problem: ComplementProblem) -> None:
+        self.problem, self.x = problem, np.zeros(problem.length)
+        self.lowest, self.done = math.inf, 0
+
+    def look(self, x: Array) -> tuple[float, Array]:
+        """Return log S and its gradient."""
+        S, gradient = self.problem.evaluate(x)
+        if self.lowest > S:
+            self.lowest, self.x = S, x.copy()
         return math.log(S), gradient / S
 
-    left = max(1, steps - done)
-    limits: Any = {"maxiter": left, "maxfun": left, "ftol": 3e-8, "gtol": 0.0, "maxcor": 20}
-    found: Array = scipy.optimize.minimize(log_value, x, jac=True, method="L-BFGS-B", options=limits).x
-    return found, done
+    def run(self, given: Array | None) -> None:
+        """Go down from the better of the published split and what is given, first coarsely, then from where it ends."""
+        published, _ = self.problem.evaluate(np.zeros(self.problem.length))
+        if not published > 0.0:
+            return
+        self.lowest = published
+        if given is not None:
+            self.look(given)
+        if self.lowest == published:
+            self._descend(COARSE, COARSE_STEPS)
+        self.done, gain = 0, math.inf
+        while self.done < STEPS and gain > GAIN:
+            # L-BFGS may stop on a plateau; a new start forgets its curvature and either goes on or shows the end
+            self.problem.options, self.lowest = FINE, math.inf  # values of coarse searches are no rivals of fine ones
+            before = self.look(self.x)[0]
+            self._descend(FINE, STEPS)
+            gain = math.exp(before - math.log(self.lowest)) - 1.0
+
+    def _descend(self, options: Options, steps: int) -> None:
+        """Go down by L-BFGS from the best so far, with inner solves as exact as the options say."""
+        self.problem.options = options
+
+        def log_value(x: Array) -> tuple[float, Array]:
+            found = self.look(x)
+            self.done += 1
+            self.problem.watch(min(1.0, self.done / steps), f"Tuning complements, step {self.done}")
+            return found
+
+        left = max(1, steps - self.done)
+        limits: Any = {"maxiter": left, "maxfun": left, "ftol": 3e-8, "gtol": 0.0, "maxcor": 20}
+        scipy.optimize.minimize(log_value, self.x, jac=True, method="L-BFGS-B", options=limits)
 
 
-def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], dict[Pair, Complement]]:
-    """Return centers, and complements relative to the product of those centers.
-
-    ``x`` has shape (length,), centers (n_i,).
-    """
+def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], dict[Space, Complement]]:
+    """Return centers, and complements relative to the product of those centers."""
     at = problem.parameters(x)
     zeta = {name: at["zeta", s] for name, s in problem.single_kind.items()}
     sizes = {name: problem.workload.schema[name].size for name in zeta}
@@ -344,27 +340,14 @@ def _swapped(values: Array, m: int) -> Array:
     return np.swapaxes(values.reshape(m, m, -1), 0, 1).reshape(values.shape)
 
 
-def _rows(group: Group) -> Array:
-    """Return all rows of a group on its attributes in the order given, shape (count, cells)."""
-    out = np.ones((1, 1))
-    for part in group.parts:
-        rows = np.concatenate([chunk for _, chunk in part.family.chunks(part.sizes)])
-        out = np.einsum("qa,pb->qpab", out, rows).reshape(len(out) * len(rows), -1)
-    axes = [a for part in group.parts for a in part.axes]
-    tensor = out.reshape(len(out), *(group.sizes[a] for a in axes))
-    return tensor.transpose([0, *(1 + axes.index(k) for k in range(len(axes)))]).reshape(len(out), -1)
-
-
-def _pair_kind(sizes: tuple[int, ...], asked: Sequence[tuple[Group, bool]]) -> PairKind:
+def _pair_kind(sizes: tuple[int, ...], asked: Asked) -> PairKind:
     blocks = []
     for group, turned in asked:
-        rows = math.sqrt(group.weight) * _rows(group)
+        rows = math.sqrt(group.weight) * product_rows(group)
         if turned:
             rows = np.swapaxes(rows.reshape(len(rows), sizes[1], sizes[0]), 1, 2).reshape(len(rows), -1)
         blocks.append(rows)
-    stacked = np.concatenate(blocks)
-    if len(stacked) > stacked.shape[1]:
-        stacked = np.asarray(scipy.linalg.qr(stacked, mode="r")[0][: stacked.shape[1]])
+    stacked = fewer(np.concatenate(blocks))
     W = stacked.reshape(-1, *sizes)
     swaps = False
     if sizes[0] == sizes[1]:
@@ -373,9 +356,12 @@ def _pair_kind(sizes: tuple[int, ...], asked: Sequence[tuple[Group, bool]]) -> P
         turned_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T
         swaps = bool(np.allclose(image, turned_image, rtol=0, atol=1e-9 * np.abs(image).max()))
     N_i, N_j = basis(sizes[0]), basis(sizes[1])
+    C = np.einsum("qab,ai,bj->qij", W, N_i, N_j, optimize=True).reshape(len(W), -1)
+    if np.sum(C**2) <= NEGLIGIBLE * np.sum(W**2):
+        C = np.zeros_like(C)
     return PairKind(
         sizes=(sizes[0], sizes[1]),
-        C=np.einsum("qab,ai,bj->qij", W, N_i, N_j, optimize=True).reshape(len(W), -1),
+        C=C,
         A=(W.mean(axis=2) @ N_i, W.mean(axis=1) @ N_j),
         a0=W.mean(axis=(1, 2)),
         swaps=swaps,

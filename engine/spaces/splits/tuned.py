@@ -7,36 +7,20 @@ is remembered, is compared with the published split, and is never worse than tha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import numpy as np
 
 from engine.arrays import Array
 from engine.spaces.cache import SolveCache
-from engine.spaces.decomposition import Complement, Space
+from engine.spaces.split import UNIFORM, Split
+from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.centers import tuned_centers
 from engine.spaces.splits.complements import ComplementProblem, split_of, tuned_complements
 from engine.workload import Workload
 
 FORMAT = "split/1"  # part of every key
 Watch = Callable[[float, str], None]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Split:
-    """How queries split over residual spaces; without entries, the split of the paper.
-
-    Attributes
-    ----------
-    centers : vector with sum 1 for every attribute that is not split at its mean.
-    complements : how queries on a pair split, for pairs that are not split as products.
-    unions : the attributes of one table -> the residual spaces that one strategy measures together.
-    """
-
-    centers: Mapping[str, Array] = field(default_factory=dict)
-    complements: Mapping[Space, Complement] = field(default_factory=dict)
-    unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
 
 
 class SplitMemory:
@@ -46,10 +30,11 @@ class SplitMemory:
     ----------
     workload : what is asked.
     cache : where splits are kept, None for nowhere.
+    allowance : what a search may take.
     """
 
-    def __init__(self, workload: Workload, cache: SolveCache | None) -> None:
-        self.workload, self.cache = workload, cache
+    def __init__(self, workload: Workload, cache: SolveCache | None, allowance: Allowance) -> None:
+        self.workload, self.cache, self.allowance = workload, cache, allowance
         self.sizes = [a.size for a in workload.schema.attributes]
         schema = (FORMAT, workload.schema.names, tuple(self.sizes))
         asked = [(g.attributes, g.key, g.weight) for g in workload.groups]
@@ -67,7 +52,7 @@ class SplitMemory:
                     start[name] = pi
         if own:
             return Split(centers=start)
-        found = tuned_centers(self.workload, watch, start)
+        found = tuned_centers(self.workload, watch, start, self.allowance)
         vectors = [found.get(a.name, np.full(a.size, np.nan)) for a in self.workload.schema.attributes]
         self._keep(np.concatenate(vectors), "centers")
         return Split(centers=found)
@@ -77,7 +62,7 @@ class SplitMemory:
         known, own = self._recall(None, "complements")
         if own and known is not None:
             if not known.any():
-                return Split()
+                return UNIFORM
             centers, complements = split_of(ComplementProblem(self.workload, watch), known)
             return Split(centers=centers, complements=complements)
 
@@ -85,7 +70,7 @@ class SplitMemory:
             fits = known is not None and len(known) == length and np.isfinite(known).all()
             return known if fits else None
 
-        centers, complements, x = tuned_complements(self.workload, watch, start)
+        centers, complements, x = tuned_complements(self.workload, watch, start, self.allowance)
         self._keep(x, "complements")
         return Split(centers=centers, complements=complements)
 
@@ -100,7 +85,7 @@ class SplitMemory:
         return None, False
 
     def _keep(self, values: Array, kind: str) -> None:
-        if self.cache is not None:
+        if self.cache is not None and not self.allowance.stopped:
             self.cache.keep_numbers(self.exact + kind, values)
             self.cache.keep_numbers(self.similar + kind, values)
 

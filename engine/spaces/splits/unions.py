@@ -16,16 +16,17 @@ Notation: rows R with R^T R the Gram of a group in the coordinates of `pieces`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
-import scipy.linalg
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Axes, Complement, Decomposition, Factor, Space, Subworkload, Term
-from engine.spaces.pieces import inner, pieces, positions
+from engine.spaces.decomposition import Decomposition, Factor, Subworkload, Term
+from engine.spaces.pieces import pieces, positions
 from engine.spaces.search import dense_bytes
+from engine.spaces.split import Axes, Space, Split
+from engine.spaces.splits.rows import fewer, part_rows, rows_bytes
 from engine.workload import Group, Part, Workload, whole_group
 
 WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
@@ -33,18 +34,10 @@ MAX_CELLS = 100_000  # of the table of a union: it is counted, and carries one d
 ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
 MAX_SPACES = 60  # with more spaces than this, what single unions gain is small
 SPREAD = 1e6  # unions of weights further apart would lose what the light ones ask in rounding
-Unions = Mapping[Space, tuple[Space, ...]]  # attributes of the table -> spaces measured together on it
 
 
-def unite(
-    parts: Decomposition,
-    workload: Workload,
-    unions: Unions,
-    centers: Mapping[str, Array],
-    complements: Mapping[Space, Complement],
-    memory_limit: float = math.inf,
-) -> Decomposition:
-    """Return the decomposition with one subworkload, on the table of all its attributes, in place of every union.
+def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: float = math.inf) -> Decomposition:
+    """Return the decomposition with one subworkload, on the table of all its attributes, in place of each union.
 
     Centers have shape (n_i,).
 
@@ -54,30 +47,29 @@ def unite(
     ------
     ValueError : the unions are none of this decomposition, or too large; those of `choose_unions` are neither.
     """
-    if not unions:
+    if not split.unions:
         return parts
     factors, subworkloads, spaces = list(parts.factors), list(parts.subworkloads), dict(parts.spaces)
-    for together in unions.values():
+    for together in split.unions.values():
         for space in together:
             if spaces.pop(space, None) is None:
                 raise ValueError("a union holds a space that is not asked, or that another union holds")
-    order = list(workload.schema.names)
-    for attributes, together in unions.items():
+    for attributes, together in split.unions.items():
         sizes = workload.schema.sizes(attributes)
-        if sorted(set(attributes), key=order.index) != list(attributes) or attributes in spaces or not together:
+        if workload.schema.ranked(set(attributes)) != attributes or attributes in spaces or not together:
             raise ValueError("the attributes of a union are out of order, or measured apart as well")
         if not math.isfinite(work_of(workload, attributes, together, memory_limit)):
             raise ValueError("a union is too large")
         at = tuple(tuple(attributes.index(name) for name in space) for space in together)
-        factors.append(union_factor(workload, attributes, at, centers, complements))
+        factors.append(union_factor(workload, attributes, at, split))
         axes = tuple(range(len(sizes)))
         subworkloads.append(
             Subworkload(
                 sizes=sizes,
                 terms=(Term(coefficient=1.0, factors=((axes, len(factors) - 1),)),),
-                centers=tuple(centers.get(name) for name in attributes),
+                centers=tuple(split.given(attributes)),
                 labels=(None,) * len(sizes),
-                complements=inner(attributes, complements),
+                complements=split.inside(attributes),
                 spaces=at,
             )
         )
@@ -91,27 +83,18 @@ def unite(
     )
 
 
-def union_factor(
-    workload: Workload,
-    attributes: Space,
-    spaces: Sequence[Axes],
-    centers: Mapping[str, Array],
-    complements: Mapping[Space, Complement],
-) -> Factor:
-    """Return the Gram of some spaces on one table, in their class coordinates one space after the other.
-
-    Centers have shape (n_i,).
-    """
+def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], split: Split) -> Factor:
+    """Return the Gram of some spaces on one table, in their class coordinates one space after the other."""
     sizes = workload.schema.sizes(attributes)
     kept = positions(sizes, spaces)
     stacks: dict[Axes, list[Array]] = {}
     for group in workload.groups:
         if group.weight > 0.0:
-            inside, rows = group_rows(workload, group, attributes, centers, complements)
+            inside, rows = group_rows(workload, group, attributes, split)
             stacks.setdefault(inside, []).append(math.sqrt(group.weight) * rows)
     out = []
     for inside, stack in stacks.items():
-        rows = _fewer(np.concatenate(stack))
+        rows = fewer(np.concatenate(stack))
         table = np.zeros((len(rows), *sizes))
         # an attribute that the groups do not have is in none of their spaces
         own = tuple(slice(None) if axis in inside else 0 for axis in range(len(sizes)))
@@ -122,57 +105,28 @@ def union_factor(
     return Factor(sizes=sizes, matrix=joined if low else joined.T @ joined, low_rank=low)
 
 
-def group_rows(
-    workload: Workload,
-    group: Group,
-    attributes: Space,
-    centers: Mapping[str, Array],
-    complements: Mapping[Space, Complement],
-) -> tuple[Axes, Array]:
-    """Return the axes of ``attributes`` that a group has, and rows with the Gram of its pieces on their table.
-
-    Shape (rows, cells of these axes).
-    """
-    order = {name: i for i, name in enumerate(workload.schema.names)}
+def group_rows(workload: Workload, group: Group, attributes: Space, split: Split) -> tuple[Axes, Array]:
+    """Return the axes of ``attributes`` that a group has, and rows with the Gram of its pieces on their table."""
     parts: Sequence[Part] = group.parts
-    names = tuple(sorted(group.attributes, key=order.__getitem__))
-    if group.query_weights is not None or (len(parts) > 1 and inner(names, complements)):
+    ranked = workload.schema.ranked
+    if group.query_weights is not None or (len(parts) > 1 and split.inside(ranked(group.attributes))):
         parts = (whole_group(group),)
     out, placed = np.ones((1, 1)), list[str]()
     for part in parts:
-        own = [group.attributes[axis] for axis in part.axes]
-        ranked = sorted(own, key=order.__getitem__)
+        own = group.named(part.axes)
+        names = ranked(own)
         rows = part_rows(part, group.query_weights).reshape(-1, *part.sizes)
-        rows = rows.transpose(0, *(1 + own.index(name) for name in ranked))
-        tuned = inner(tuple(ranked), complements)
-        made = pieces(rows.reshape(len(rows), -1), rows.shape[1:], [centers.get(name) for name in ranked], tuned)
-        held = tuple(slice(None) if name in attributes else 0 for name in ranked)
-        made = _fewer(made.reshape(rows.shape)[(slice(None), *held)].reshape(len(rows), -1))
+        rows = rows.transpose(0, *(1 + own.index(name) for name in names))
+        tuned = split.inside(names)
+        made = pieces(rows.reshape(len(rows), -1), rows.shape[1:], split.given(names), tuned)
+        held = tuple(slice(None) if name in attributes else 0 for name in names)
+        made = fewer(made.reshape(rows.shape)[(slice(None), *held)].reshape(len(rows), -1))
         out = np.asarray(np.kron(out, made), dtype=float)
-        placed += [name for name in ranked if name in attributes]
-    inside = sorted(placed, key=order.__getitem__)
+        placed += [name for name in names if name in attributes]
+    inside = ranked(placed)
     table = out.reshape(len(out), *workload.schema.sizes(placed))
     table = table.transpose(0, *(1 + placed.index(name) for name in inside))
     return tuple(attributes.index(name) for name in inside), table.reshape(len(out), -1)
-
-
-def part_rows(part: Part, weights: Array | None = None) -> Array:
-    """Return rows on the cells of a part with the same Gram as its queries; as few as there are cells or queries.
-
-    Shape (rows, cells).
-    """
-    if len(part.sizes) == 1 and part.count > part.sizes[0]:
-        eigenvalues, U = scipy.linalg.eigh(part.family.gram(part.sizes, weights), check_finite=False)
-        return np.asarray((U * np.sqrt(np.maximum(eigenvalues, 0.0))).T)
-    rows = np.concatenate([chunk for _, chunk in part.family.chunks(part.sizes)])
-    return _fewer(rows if weights is None else rows * np.sqrt(weights)[:, None])
-
-
-def _fewer(rows: Array) -> Array:
-    """Return at most as many rows as columns with the same Gram."""
-    if len(rows) <= rows.shape[1]:
-        return rows
-    return np.asarray(scipy.linalg.qr(rows, mode="r", check_finite=False)[0][: rows.shape[1]])
 
 
 def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: float) -> dict[Space, tuple[Space, ...]]:
@@ -186,11 +140,16 @@ def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: f
     asked = np.concatenate([w for w, g in zip(weights, workload.groups, strict=True) if g.weight > 0.0])
     if asked.max() > SPREAD * asked.min():
         return {}
-    order = {name: i for i, name in enumerate(workload.schema.names)}
-    everything = tuple(sorted(set().union(*spaces), key=order.__getitem__))
+    everything = workload.schema.ranked(set().union(*spaces))
     if not everything:
         return {}
-    if work_of(workload, everything, spaces, memory_limit) <= WORK:
+
+    def work(attributes: Space) -> float:
+        own = _inside(spaces, attributes)
+        affordable = rows_of_union(workload, attributes, own) <= memory_limit
+        return work_of(workload, attributes, own, memory_limit) if affordable else math.inf
+
+    if work(everything) <= WORK:
         return {everything: tuple(spaces)}
     if len(spaces) > MAX_SPACES:
         return {}
@@ -202,11 +161,11 @@ def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: f
         for near in (*sorted(clusters, key=lambda c: -len(set(c) & set(space))), ()):
             if near and not set(near) & set(space):
                 continue
-            grown = tuple(sorted({*near, *space}, key=order.__getitem__))
-            work = work_of(workload, grown, _inside(spaces, grown), memory_limit)
-            if sum(clusters.values()) - clusters.get(near, 0.0) + work <= WORK:
+            grown = workload.schema.ranked({*near, *space})
+            needed = work(grown)
+            if sum(clusters.values()) - clusters.get(near, 0.0) + needed <= WORK:
                 clusters.pop(near, None)
-                clusters[grown] = work
+                clusters[grown] = needed
                 break
     return _assigned(list(clusters), spaces)
 
@@ -236,7 +195,7 @@ def work_of(workload: Workload, attributes: Space, spaces: Collection[Space], me
     cells = workload.schema.cells(attributes)
     if cells > MAX_CELLS:
         return math.inf
-    dimension = sum(math.prod(n - 1 for n in workload.schema.sizes(space)) for space in spaces)
+    dimension = dimension_of(workload, spaces)
     asked = 0
     for group in workload.groups:
         inside = [name for name in group.attributes if name in attributes]
@@ -248,9 +207,29 @@ def work_of(workload: Workload, attributes: Space, spaces: Collection[Space], me
     return rank * rank * (cells + 6.0 * rank) if dense_bytes(rank, dimension, cells) <= memory_limit else math.inf
 
 
+def dimension_of(workload: Workload, spaces: Collection[Space]) -> int:
+    """Return the number of class coordinates of some spaces."""
+    return sum(math.prod(n - 1 for n in workload.schema.sizes(space)) for space in spaces)
+
+
+def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
+    """Return an upper bound on the memory of the query rows of a union until they are one Gram, in bytes."""
+    cells, dimension = workload.schema.cells(attributes), dimension_of(workload, spaces)
+    largest, stacked = 0, 0
+    for group in workload.groups:
+        inside = [name for name in group.attributes if name in attributes]
+        if inside and group.weight > 0.0:
+            # with a complement a product is taken as a whole, as it is with weights of single queries
+            parts = (*group.parts, whole_group(group)) if len(group.parts) > 1 else group.parts
+            rows = min(cells, math.prod(min(p.count, p.cells) for p in group.parts))
+            largest = max(largest, sum(map(rows_bytes, parts)) + 8 * sum(p.count * p.cells for p in group.parts))
+            stacked += rows
+    return largest + 8 * (4 * stacked * cells + min(stacked, dimension) * (cells + 2 * dimension))
+
+
 def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return an upper bound on the memory of the search for a union's strategy, in bytes."""
-    dimension = sum(math.prod(n - 1 for n in workload.schema.sizes(space)) for space in spaces)
+    dimension = dimension_of(workload, spaces)
     cells = workload.schema.cells(attributes)
     rank = min(float(dimension), math.sqrt(WORK / cells))
     return dense_bytes(math.ceil(rank), dimension, cells)

@@ -130,7 +130,7 @@ def example(schema: Schema) -> str:
         a = numeric[0]
         bound = plain(a.edges[a.size // 2]) if a.edges is not None else str(a.size // 2)
         by = next(name for name, one in zip(names, schema.attributes, strict=True) if one is not a)
-        at = names[schema.names.index(a.name)]
+        at = names[schema.order[a.name]]
         lines.append(f"SELECT {by}, COUNT(*) FROM records WHERE {at} >= {bound} GROUP BY {by}")
     return ";\n".join(lines)
 

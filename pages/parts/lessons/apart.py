@@ -6,7 +6,8 @@ import streamlit as st
 
 from engine import Attribute, Schema, Workload, lessons, plan
 from engine.figures import budget_picture
-from engine.lessons import attribute_sets, overlaps, smash
+from engine.lessons import overlaps, smash
+from engine.workload import subsets
 from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
 from pages.parts.lessons.smashed import CITIES, REPLIES
 from pages.parts.shell import show
@@ -23,7 +24,7 @@ def picture() -> Shown:
     how = right.radio("Compare", list(HOW), horizontal=True, key="apart_how", persist_state="session")
     schema = Schema([Attribute.categorical("reply", REPLIES[:down]), Attribute.categorical("city", CITIES[:across])])
     workload = Workload(schema)
-    for space in attribute_sets(schema.names):
+    for space in subsets(schema.names):
         workload = workload.add(space, "marginal")
     studio = Studio(workload=workload)
     show.picture(lessons.overlap_picture(overlaps(schema, split=HOW[how])), key="overlaps")

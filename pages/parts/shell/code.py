@@ -89,9 +89,11 @@ def budget_text(budget: Budget) -> str:
     >>> budget_text(Budget.pure(2.0)), budget_text(Budget.zcdp(0.5))
     ('Budget.pure(2.0)', 'Budget(pcost=1.0)')
     """
+    rows = f", rows_per_person={budget.rows_per_person}" if budget.rows_per_person > 1 else ""
+    more = rows + (f", neighbours={budget.neighbours!r}" if budget.neighbours != "add_remove" else "")
     if budget.pure_epsilon is not None:
-        return f"Budget.pure({budget.pure_epsilon!r})"
-    return f"Budget(pcost={budget.pcost!r})"
+        return f"Budget.pure({budget.pure_epsilon!r}{more})"
+    return f"Budget(pcost={budget.pcost!r}{more})"
 
 
 def plan_script(studio: Studio) -> Script:

@@ -1,0 +1,119 @@
+"""Random workloads of many shapes under limits of memory and time: what tuned centers take, and that none fails.
+
+Every plan is made in a process of its own.  A row says what it took of one core and of memory beyond the start, how it
+compares with uniform centers where no limit of time was met, and how it ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import resource
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from engine import Attribute, Budget, Custom, Random, Schema, Width, Workload, plan
+from engine.errors import EngineError
+
+FAMILIES = ("marginal", "prefix", "suffix", "range", "circular", "total", "width", "affine", "abs", "random", "custom")
+SPREAD = 4.0  # orders of magnitude between weights
+HEAD = f"{'seed':>5} {'seconds':>8} {'MB':>6} {'tuned/uniform':>14}  how it ended"
+
+
+def draw(rng: np.random.Generator, attributes: int = 30, cells: int = 100, ways: int = 4) -> Workload:
+    """Return a random workload of all families, sizes up to ``cells`` and groups on up to ``ways`` attributes."""
+    count = int(rng.integers(1, attributes + 1))
+    sizes = np.exp(rng.uniform(0.0, math.log(cells), count)).astype(int).tolist()
+    schema = Schema([Attribute.of_size(f"a{i}", n) for i, n in enumerate(sizes)])
+    asked = Workload(schema)
+    for _ in range(int(rng.integers(1, 3 * attributes))):
+        names = tuple(rng.permutation(schema.names)[: int(rng.integers(0, min(ways, count) + 1))].tolist())
+        weight = float(10.0 ** rng.uniform(-SPREAD / 2.0, SPREAD / 2.0))
+        asked = _with_group(asked, names, weight, rng)
+    return asked
+
+
+def _with_group(asked: Workload, names: tuple[str, ...], weight: float, rng: np.random.Generator) -> Workload:
+    chosen = str(rng.choice(FAMILIES))
+    table = math.prod(asked.schema.sizes(names))
+    if chosen in ("random", "custom"):
+        if not names or table > 2_000:
+            chosen = "marginal"
+        elif chosen == "random":
+            return asked.add(names, Random(seed=int(rng.integers(100)), count=int(rng.integers(1, 40))), weight)
+        else:
+            return asked.add(names, Custom(rng.integers(-1, 2, (int(rng.integers(1, 8)), table))), weight)
+    if chosen in ("affine", "abs"):
+        if len(names) == 2 and table <= 2_600:
+            return asked.add(names, chosen, weight)
+        chosen = "prefix"
+    if rng.random() < 0.5:
+        mixed = {name: str(rng.choice(FAMILIES[:6])) for name in names}
+        return asked.add(names, mixed or "total", weight)
+    return asked.add(names, Width(1) if chosen == "width" else chosen, weight)
+
+
+def _planned(seed: int, memory: float, seconds: float, ratios: bool, sender: Connection) -> None:
+    time.monotonic = time.process_time  # limits on the clock of the processor: a busy machine changes nothing
+    workload = draw(np.random.default_rng(seed))
+    limits: dict[str, Any] = {"memory_limit": memory, "time_limit": seconds, "cache": False, "workers": 1}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started, ratio = time.monotonic(), math.nan
+    try:
+        found = plan(workload, Budget(pcost=1.0), centers="tuned", **limits)
+        ended = found.statement.partition("bound.")[2].strip() or "in full"
+    except EngineError as error:
+        found, ended = None, f"refused: {error}"
+    except BaseException as error:
+        found, ended = None, f"RAW {type(error).__name__}: {error}"
+    took = time.monotonic() - started
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    if found is None or ratios:
+        try:
+            uniform = plan(workload, Budget(pcost=1.0), **limits)
+            if found is None:
+                ended = f"TUNED ALONE {ended}"
+            elif "time limit" not in uniform.statement + found.statement:
+                ratio = found.weighted_rmse / uniform.weighted_rmse
+        except EngineError:
+            pass
+    sender.send((took, peak, ratio, ended))
+
+
+def main() -> None:
+    """Print one row a workload, and fail when one of them raised what the engine does not raise on purpose."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.random_limits", description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), help="first and last seed")
+    parser.add_argument("--memory", type=float, default=1e9, help="bytes")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--ratios", action="store_true", help="also plan with uniform centers and compare")
+    given = parser.parse_args()
+    print(HEAD, flush=True)
+    wrong = 0
+    for seed in range(*given.seeds):
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.get_context("spawn").Process(
+            target=_planned, args=(seed, given.memory, given.seconds, given.ratios, sender)
+        )
+        child.start()
+        sender.close()
+        try:
+            took, peak, ratio, ended = receiver.recv()
+        except EOFError:
+            took, peak, ratio, ended = math.nan, math.nan, math.nan, "RAW: the process was ended"
+        child.join()
+        bad = ended.startswith(("RAW", "TUNED")) or ratio > 1.0 + 1e-9
+        wrong += bad
+        print(f"{seed:>5} {took:>8.1f} {peak:>6.0f} {ratio:>14.7f}  {'!' if bad else ''}{ended[:100]}")
+        sys.stdout.flush()
+    print(f"{wrong} of {given.seeds[1] - given.seeds[0]} went wrong")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

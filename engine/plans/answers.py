@@ -1,0 +1,139 @@
+"""What estimates say of tables and queries, for plans of residual spaces and for plans of whole tables."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.arrays import Array
+from engine.errors import NotAnswerable
+from engine.plans.blocks import component_key
+from engine.spaces import Space, basis, center
+from engine.threads import threads_for
+
+if TYPE_CHECKING:
+    from engine.plans.explicit import ExplicitPlan
+    from engine.plans.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpaceAnswers:
+    """Answers of a plan of residual spaces; ``estimates`` are their class coordinates, in counts."""
+
+    plan: Plan
+    estimates: Mapping[Space, Array]
+
+    @cached_property
+    def _by_space(self) -> Mapping[Space, Array]:
+        """Class coordinates of every residual space, one axis per attribute."""
+        out = {}
+        for home, values in self.estimates.items():
+            at = 0
+            for space in self.plan.answering[home].spaces:
+                shape = tuple(n - 1 for n in self.plan.schema.sizes(space))
+                out[space] = values.ravel()[at : at + math.prod(shape)].reshape(shape)
+                at += math.prod(shape)
+        return out
+
+    def group_table(self, group: int) -> Array:
+        """Return the table that answers a group, in counts, of the shape of the group's attributes."""
+        return self._table(self.plan.workload.groups[group].attributes)
+
+    def table(self, attributes: Space) -> Array:
+        """Return the noisy table on attributes, of their shape, in counts; raise NotAnswerable unless measured."""
+        for k in range(len(attributes) + 1):
+            for space in itertools.combinations(sorted(attributes, key=self.plan.schema.names.index), k):
+                if not self._measures(space):
+                    raise NotAnswerable(
+                        f"The plan does not measure the whole table on {' x '.join(attributes) or 'nothing'}: "
+                        f"{' x '.join(space) or 'the total'} is missing. Ask single queries with answer(), or plan "
+                        "with the marginal on these attributes."
+                    )
+        return self._table(attributes)
+
+    def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
+        """Return the answer to one query, in counts; what is not measured of it counts as nothing.
+
+        ``query_tensor`` has the shape of the marginal table on the attributes.
+        """
+        return math.fsum(
+            float(np.sum(piece * self._by_space[space]))
+            for space, piece in self.plan.class_pieces(attributes, query_tensor).items()
+            if space in self._by_space
+        )
+
+    def _measures(self, space: Space) -> bool:
+        """Return whether all class coordinates of a residual space follow from what is measured."""
+        if math.prod(n - 1 for n in self.plan.schema.sizes(space)) == 0:
+            return True
+        if space not in self.plan.home:
+            return False
+        block = self.plan.answering[self.plan.home[space]]
+        if all(s.complete for _, s in block.factors) or not block.union:
+            return all(s.complete for _, s in block.factors)
+        ((_, strategy),) = block.factors
+        own = self.plan.joined(block, {space: np.eye(math.prod(n - 1 for n in self.plan.schema.sizes(space)))})
+        return not strategy.leaves_span(own).any()
+
+    def _table(self, attributes: Sequence[str]) -> Array:
+        """Return the table on ``attributes``; pieces that are not measured are left out."""
+        schema = self.plan.schema
+        ranked = tuple(sorted(attributes, key=schema.names.index))
+        sizes = schema.sizes(ranked)
+        coordinates = np.zeros(sizes)
+        for k in range(len(ranked) + 1):
+            for inside in itertools.combinations(range(len(ranked)), k):
+                estimate = self._by_space.get(tuple(ranked[a] for a in inside))
+                if estimate is not None:
+                    coordinates[tuple(slice(1, None) if a in inside else 0 for a in range(len(ranked)))] = estimate
+        for first, second in itertools.combinations(range(len(ranked)), 2):
+            complement = self.plan.split.complements.get((ranked[first], ranked[second]))
+            if complement is not None:
+                at = tuple(slice(1, None) if a in (first, second) else 0 for a in range(len(ranked)))
+                passed = complement.by_total * float(self._by_space.get((), np.zeros(())))
+                for axis, D in zip((first, second), complement.by_axis, strict=True):
+                    passed = passed + D @ self._by_space.get((ranked[axis],), np.zeros(D.shape[1]))
+                coordinates[at] += passed.reshape(coordinates[at].shape)
+        with threads_for(max(sizes, default=1)):
+            for axis, (name, n) in enumerate(zip(ranked, sizes, strict=True)):
+                matrix = np.column_stack([center(n, self.plan.split.centers.get(name)), basis(n)])
+                coordinates = np.moveaxis(np.tensordot(matrix, coordinates, axes=(1, axis)), 0, axis)
+        return coordinates.transpose([ranked.index(name) for name in attributes])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TableAnswers:
+    """The same for a plan of components; ``estimates`` are the cells of their tables, in counts."""
+
+    plan: ExplicitPlan
+    estimates: Mapping[Space, Array]
+
+    def group_table(self, group: int) -> Array:
+        """Return the table that answers a group, in counts, of the shape of the group's attributes."""
+        asked, number = self.plan.workload.groups[group], self.plan.answered_by[group]
+        return self._table(number, asked.attributes) if number >= 0 else np.zeros(asked.sizes)
+
+    def table(self, attributes: Space) -> Array:
+        """Return the noisy table on attributes, of their shape, in counts; raise NotAnswerable unless measured."""
+        return self._table(self.plan.component_of_table(attributes), attributes)
+
+    def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
+        """Return the answer to one query, of the shape of its attributes, in counts."""
+        names, query = self.plan.essential(attributes, query_tensor)
+        return float(np.sum(query * self._table(self.plan.component_for(attributes, query_tensor), names)))
+
+    def _table(self, number: int, attributes: Sequence[str]) -> Array:
+        """Return the table on some attributes from the estimate of one component, axes in the order given."""
+        block = self.plan.components[number]
+        kept = [block.attributes.index(name) for name in attributes]
+        whole = self.estimates[component_key(number)]
+        summed = whole.sum(axis=tuple(a for a in range(whole.ndim) if a not in kept))
+        order = sorted(kept)
+        return np.asarray(summed).transpose([order.index(a) for a in kept])

@@ -1,0 +1,84 @@
+"""Split: how queries fall into what a residual space says and what smaller spaces say, as one value."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from engine.arrays import Array
+
+Space = tuple[str, ...]
+Axes = tuple[int, ...]
+
+
+def digest(vector: Array | None) -> bytes | None:
+    """Return a hashable identity of a center vector; None for uniform."""
+    return None if vector is None else vector.tobytes()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Complement:
+    """How a pair passes its class coordinates c down: c D_i and c D_j to its attributes, c D_0 to the total.
+
+    Shapes (class coordinates of the pair, n_i - 1), (..., n_j - 1) and (...,); see `engine.spaces.splits.complements`.
+    """
+
+    by_axis: tuple[Array, Array]
+    by_total: Array
+
+    @cached_property
+    def key(self) -> bytes:
+        """Hashable identity."""
+        return hashlib.sha256(b"".join(a.tobytes() for a in (*self.by_axis, self.by_total))).digest()
+
+    def turned(self) -> Complement:
+        """Return the same for the pair in the other order."""
+        m, k = self.by_axis[0].shape[1], self.by_axis[1].shape[1]
+
+        def swap(values: Array) -> Array:
+            return np.swapaxes(values.reshape(m, k, -1), 0, 1).reshape(values.shape)
+
+        return Complement(by_axis=(swap(self.by_axis[1]), swap(self.by_axis[0])), by_total=swap(self.by_total))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split:
+    """How queries split over residual spaces; without entries, the split of the paper.
+
+    Attributes
+    ----------
+    centers : vector with sum 1 for every attribute that is not split at its mean.
+    complements : how queries on a pair split, attributes in schema order, for pairs that are not split as products.
+    unions : the attributes of one table -> the residual spaces that one strategy measures together.
+    stopped : which of the limits "memory" and "time" kept the search for it from going on.
+
+    >>> Split(centers={"a": np.array([1.0, 0.0])}).given(("b", "a"))
+    [None, array([1., 0.])]
+    """
+
+    centers: Mapping[str, Array] = field(default_factory=dict)
+    complements: Mapping[Space, Complement] = field(default_factory=dict)
+    unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
+    stopped: frozenset[str] = frozenset()
+
+    def given(self, names: Sequence[str]) -> list[Array | None]:
+        """Return the centers of some attributes, None for uniform ones."""
+        return [self.centers.get(name) for name in names]
+
+    def complement(self, names: Space) -> Complement | None:
+        """Return the complement of a pair in the order of ``names``, or None."""
+        if names in self.complements or names[::-1] not in self.complements:
+            return self.complements.get(names)
+        return self.complements[names[::-1]].turned()
+
+    def inside(self, names: Space) -> dict[Axes, Complement]:
+        """Return the complements of pairs inside ``names``, which are in schema order, by positions."""
+        at = {name: i for i, name in enumerate(names)}
+        return {(at[a], at[b]): c for (a, b), c in self.complements.items() if a in at and b in at}
+
+
+UNIFORM = Split()

@@ -1,0 +1,39 @@
+"""What the search for a split may take, and what it left out because of that."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+
+MEMORY, TIME = "memory", "time"
+LIMITS = (MEMORY, TIME)
+PATIENCE = 10  # times that the time left must hold one step, or the search is not worth beginning
+
+
+@dataclass(kw_only=True)
+class Allowance:
+    """Bytes and a moment on the monotonic clock that a search keeps; ``stopped`` collects the limits that it met."""
+
+    memory: float = math.inf
+    deadline: float = math.inf
+    stopped: set[str] = field(default_factory=set)
+
+    def fits(self, needed: int) -> bool:
+        """Return whether so many bytes may be taken; remember it when they may not."""
+        if needed > self.memory:
+            self.stopped.add(MEMORY)
+        return needed <= self.memory
+
+    def worth(self, seconds: float) -> bool:
+        """Return whether a step that takes so long may be taken again and again; remember it when it may not."""
+        if math.isinf(self.deadline) or PATIENCE * seconds <= self.deadline - time.monotonic():
+            return True
+        self.stopped.add(TIME)
+        return False
+
+    def check(self) -> None:
+        """Raise TimeoutError when the time is over."""
+        if time.monotonic() > self.deadline:
+            self.stopped.add(TIME)
+            raise TimeoutError

@@ -1,0 +1,83 @@
+"""Answers on the grid fit into 64 bits, noise included, for as many records as a plan allows."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from engine import Attribute, Budget, Counts, Custom, Plan, Schema, Workload, measure, plan
+from engine.release.reconstruct import strategy_answers
+
+REACH = 2**63 - 1
+SCALES = 40  # no noise is farther out than this many scales: 40 of Laplace noise are reached once in 10^17 draws
+SCHEMA = Schema([Attribute.of_size("age", 4), Attribute.of_size("hours", 3)])
+
+
+def exact_answers(block, table: np.ndarray) -> list[Fraction]:
+    """B x over the grid in whole arithmetic, from the very numbers of the strategy."""
+    cells = {i: int(v) for i, v in enumerate(table.ravel()) if v}
+    sums = []
+    for row in np.ndindex(*(len(s.rows) for _, s in block.factors)):
+        total = Fraction(0)
+        for flat, count in cells.items():
+            where = np.unravel_index(flat, table.shape)
+            term = Fraction(count)
+            for (axes, s), r in zip(block.factors, row, strict=True):
+                own = np.ravel_multi_index([where[a] for a in axes], s.sizes)
+                term *= Fraction(float(s.rows[r, own]))
+            total += term
+        sums.append(total / Fraction(block.grid))
+    return sums
+
+
+def concentrated(made: Plan, cell: tuple[int, int]) -> Counts:
+    table = np.zeros((4, 3), dtype=np.int64)
+    table[cell] = made.max_records
+    return Counts.from_tables(SCHEMA, {("age", "hours"): table})
+
+
+def test_ninety_million_records_at_little_noise() -> None:
+    made = plan(Workload(SCHEMA).add(("age", "hours"), "marginal"), Budget(pcost=1e4), "identity")
+    table = np.zeros((4, 3), dtype=np.int64)
+    table[1, 2] = 90_000_000
+    found = measure(made, Counts.from_tables(SCHEMA, {("age", "hours"): table}), rehearsal=True)
+    np.testing.assert_allclose(found.values(0), table.ravel(), atol=1.0)
+    assert made.pcost <= 1e4
+    assert made.rmse == pytest.approx(0.01, rel=1e-6)
+
+
+@pytest.mark.parametrize("max_records", [1, 10**8, 2**43])
+@pytest.mark.parametrize("pcost", [1e-6, 1.0, 2.0**8, 1e4, 1e8])
+@pytest.mark.parametrize("mechanism", ["querysmasher", "identity", "gaussian", "laplace", "hdmm"])
+def test_answers_and_noise_fit_and_are_right(mechanism: str, pcost: float, max_records: int) -> None:
+    huge = Custom(np.array([[1e12, 0.0, -1e12, 3e11], [2e11, 1e12, 0.0, 0.0]]))
+    workload = Workload(SCHEMA).add(("age", "hours"), "marginal", weight=1e24).add("age", huge)
+    budget = Budget.pure(math.sqrt(pcost)) if mechanism == "laplace" else Budget(pcost=pcost)
+    made = plan(workload, budget, mechanism, max_records=max_records)
+    assert made.pcost <= budget.pcost
+    for cell in ((0, 0), (2, 1)):
+        counts = concentrated(made, cell)
+        drawn = measure(made, counts, rehearsal=True).answers_on_grid
+        for key, block in made.blocks.items():
+            inside = [SCHEMA.names.index(n) for n in block.attributes]
+            table = counts["age", "hours"].sum(axis=tuple(a for a in (0, 1) if a not in inside))
+            truth = exact_answers(block, table)
+            assert max(map(abs, truth)) + SCALES * block.grid_noise < REACH
+            floats = strategy_answers(block, np.asarray(table)).ravel() / block.grid
+            # what is charged for rounding covers the distance to the true answer
+            slack = block.column_norm * max_records * 2.0**-46 / block.grid + 0.5
+            for given, wanted, noisy in zip(floats, truth, drawn[key].tolist(), strict=True):
+                assert abs(Fraction(float(np.rint(given))) - wanted) <= slack
+                assert abs(noisy - wanted) <= SCALES * block.grid_noise + slack
+
+
+def test_the_grid_is_as_fine_as_the_room_allows() -> None:
+    workload = Workload(SCHEMA).add(("age", "hours"), "marginal")
+    for records in (1, 10**6, 10**8, 2**40):
+        (block,) = plan(workload, Budget(pcost=1e4), "identity", max_records=records).blocks.values()
+        whole = block.column_norm * records / block.grid
+        assert whole <= 2**62
+        assert block.grid_noise >= 2**30 or whole > 2**60

@@ -1,0 +1,122 @@
+"""The cap of rows per person: which rows count, and that a person moves no more than the cap."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import engine.release.records.people
+from engine import Attribute, Schema, count_marginals
+from engine.errors import DataError, LimitExceeded
+
+SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 3)])
+SETS = [("a", "b"), ("a",), ()]
+
+
+def records(people=300, rows=1_000, seed=0):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({name: rng.integers(0, n, rows) for name, n in (("a", 5), ("b", 3), ("pid", people))})
+
+
+def counted(frame, cap, **more):
+    return count_marginals(frame, SCHEMA, SETS, person="pid", rows_per_person=cap, **more)
+
+
+@pytest.fixture(params=[1 << 20, 7], ids=["at once", "in parts"])
+def room(request, monkeypatch):
+    monkeypatch.setattr(engine.release.records.people, "ROOM", request.param)
+
+
+@pytest.mark.parametrize("cap", [1, 2, 5, 1_000])
+def test_every_person_counts_up_to_the_cap(cap, room):
+    frame = records()
+    found = counted(frame, cap)
+    assert found.records == frame.groupby("pid").size().clip(upper=cap).sum() == found["a", "b"].sum()
+    assert found.people == frame["pid"].nunique()
+    assert found.rows_over_cap == len(frame) - found.records
+    assert found.rows_in == len(frame)
+
+
+@pytest.mark.parametrize("cap", [1, 3])
+def test_a_person_moves_only_rows_of_their_own(cap, room):
+    frame = records(people=40)
+    everybody = counted(frame, cap)["a", "b"]
+    for person in range(40):
+        own = frame[frame["pid"] == person]
+        moved = everybody - counted(frame[frame["pid"] != person], cap)["a", "b"]
+        assert moved.min() >= 0
+        assert moved.sum() == min(cap, len(own))
+        np.testing.assert_array_equal(moved, counted(own, cap)["a", "b"])
+
+
+def test_the_order_of_rows_and_the_columns_asked_for_change_nothing(room):
+    frame = records()
+    found = counted(frame, 2)
+    shuffled = counted(frame.sample(frac=1.0, random_state=1), 2)
+    np.testing.assert_array_equal(found["a", "b"], shuffled["a", "b"])
+    # a later step on other tables keeps the same rows
+    later = count_marginals(frame, SCHEMA, [("b",)], person="pid", rows_per_person=2)
+    np.testing.assert_array_equal(later["b",], found["a", "b"].sum(axis=0))
+
+
+def test_no_value_is_preferred():
+    frame = pd.DataFrame({"a": [0, 4] * 20_000, "b": 0, "pid": np.repeat(np.arange(20_000), 2)})
+    first = counted(frame, 1)["a",]
+    assert abs(first[0] - 10_000) < 5 * 20_000**0.5 / 2
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32", "uint64", "str", "category", "float"])
+def test_identifiers_of_any_one_kind(kind):
+    frame = records()
+    expected = counted(frame, 2).records
+    assert counted(frame.assign(pid=frame["pid"].astype(kind)), 2).records == expected
+
+
+def test_long_identifiers_that_differ_at_the_end_are_two_people():
+    frame = pd.DataFrame({"a": [0, 1], "b": 0, "pid": ["x" * 300 + "1", "x" * 300 + "2"]})
+    assert counted(frame, 1).people == 2
+    large = pd.DataFrame({"a": [0, 1], "b": 0, "pid": [2**63 - 1, 2**63 - 2]})
+    assert counted(large, 1).people == 2
+
+
+def test_rows_without_a_person_are_refused_and_named():
+    frame = records().assign(pid=lambda f: f["pid"].astype(object).where(f["pid"] > 9, None))
+    without = int(frame["pid"].isna().sum())
+    found = counted(frame, 2, on_refused="drop")
+    assert found.refused == {"pid": {"without a person": without}}
+    assert found.rows_in == len(frame)
+    with pytest.raises(DataError):
+        counted(frame, 2)
+
+
+def test_rows_that_do_not_fit_are_dropped_after_the_cap():
+    frame = records(people=20)
+    frame.loc[frame.index % 7 == 0, "a"] = 99
+    found = counted(frame, 2, on_refused="drop")
+    assert found.records + found.rows_refused + found.rows_over_cap == len(frame)
+    assert found.records + found.rows_refused == 40
+
+
+@pytest.mark.parametrize(
+    "persons", [[1, "1"], [1.5, 2.0], [[1], [2]], [True, False], [pd.Timestamp("2020-01-01")] * 2], ids=str
+)
+def test_identifiers_that_are_none_are_refused(persons):
+    with pytest.raises(DataError, match="person column"):
+        counted(pd.DataFrame({"a": [0, 1], "b": [0, 0], "pid": pd.Series(persons, dtype=object)}), 1)
+
+
+def test_kinds_that_change_between_batches_are_refused(monkeypatch):
+    monkeypatch.setattr("engine.release.records.sources.BATCH_BYTES", 1)
+    persons = pd.Series([5] * 2_000 + ["5"] * 2_000, dtype=object)
+    with pytest.raises(DataError, match="person column"):
+        counted(pd.DataFrame({"a": 0, "b": 0, "pid": persons}), 1)
+
+
+def test_too_many_people_are_refused_by_size():
+    with pytest.raises(LimitExceeded, match="rows a person"):
+        counted(records(), 2, memory_limit=2_000)
+
+
+def test_parts_with_a_cap_do_not_add_up():
+    found = counted(records(), 2)
+    with pytest.raises(DataError, match="together"):
+        found + found

@@ -1,0 +1,148 @@
+"""Tuned splits keep the limits, never fail where uniform centers do not, and are never worse than those."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from benchmarks.random_limits import draw
+from engine import Budget, Custom, Random, Workload, load_plan, plan
+from engine.spaces import DualProblem
+from tests.shapes import numeric
+
+SMALL_CHANGE = 20e6  # bytes that planning takes beside matrices
+
+
+def made(workload: Workload, **options: object):
+    return plan(workload, Budget(pcost=1.0), cache=False, **options)
+
+
+def products() -> Workload:
+    """One space of 1,287 coordinates that couples two families on three attributes."""
+    names = ("a", "b", "c")
+    return Workload(numeric(14, 12, 10)).add(names, "prefix").add(names, "range")
+
+
+def beside_joint() -> Workload:
+    """Products on a pair whose queries as rows would fill 140 MB, beside a joint pair."""
+    return Workload(numeric(20, 20, 4)).add(("a", "b"), "range").add(("b", "c"), "affine").add(("a", "b"), "abs")
+
+
+def many_pairs() -> Workload:
+    """Every pair asked jointly and differently: each fits, all together do not."""
+    asked = Workload(numeric(*[12] * 6))
+    for i, a in enumerate(asked.schema.names):
+        for b in asked.schema.names[i + 1 :]:
+            asked = asked.add((a, b), Random(seed=len(asked.groups))).add((a, b), "prefix", weight=1.0 + i)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("workload", "limit"),
+    [(products(), 5e7), (beside_joint(), 6e7), (many_pairs(), 3e7)],
+    ids=["3-way", "range", "all"],
+)
+def test_memory_is_counted_before_it_is_taken(workload, limit, monkeypatch):
+    monkeypatch.setattr("engine.spaces.splits.centers.STEPS", 2)
+    monkeypatch.setattr("engine.spaces.splits.complements.STEPS", 2)
+    uniform = made(workload, memory_limit=limit).weighted_rmse
+    tracemalloc.start()
+    try:
+        found = made(workload, centers="tuned", memory_limit=limit)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= limit + SMALL_CHANGE
+    assert found.weighted_rmse <= uniform
+
+
+class Clock:
+    """A clock on which nothing but the evaluations of searches takes time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now, self.seconds, self.evaluate = 1000.0, seconds, DualProblem.evaluate
+
+    def tick(self, problem: DualProblem, mass: np.ndarray) -> tuple[float, np.ndarray]:
+        self.now += self.seconds
+        return self.evaluate(problem, mass)
+
+
+def timed(workload: Workload, patch: pytest.MonkeyPatch, limit: float, seconds: float, **options: object):
+    clock = Clock(seconds)
+    with patch.context() as inside:
+        inside.setattr(time, "monotonic", lambda: clock.now)
+        inside.setattr(DualProblem, "evaluate", lambda problem, mass: clock.tick(problem, mass))
+        found = made(workload, centers="tuned", time_limit=limit, workers=1, **options)
+    return found, clock.now - 1000.0
+
+
+def three_families() -> Workload:
+    """Prefixes, ranges and sums on one pair of attributes."""
+    both = ("a", "b")
+    return Workload(numeric(12, 10, 3)).add(both, "prefix").add(both, "range").add(both, "affine").add(("b", "c"))
+
+
+def coupled() -> Workload:
+    """Two families on three attributes."""
+    return Workload(numeric(5, 4, 4)).add(("a", "b", "c"), "prefix").add(("a", "b", "c"), "range")
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.1, 0.5])
+@pytest.mark.parametrize("work", [0, 6e7])
+@pytest.mark.parametrize("objective", ["sum", "max"])
+@pytest.mark.parametrize("asked", [three_families, coupled], ids=["joint", "products"])
+def test_the_time_limit_is_kept(asked, objective, work, seconds, monkeypatch):
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)
+    limit = 20.0
+    found, taken = timed(asked(), monkeypatch, limit, seconds, objective=objective)
+    assert taken <= 1.5 * limit + 1.0
+    assert np.isfinite(found.rmse)
+
+
+def test_the_certificate_says_what_the_limits_stopped(monkeypatch):
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    late, _ = timed(three_families(), monkeypatch, 5.0, 0.05)
+    assert "time limit" in late.certificate.statement
+    monkeypatch.setattr("engine.spaces.splits.centers.STEPS", 1)
+    tight = made(products(), centers="tuned", memory_limit=5e7)
+    assert "memory limit" in tight.certificate.statement
+    for found in (late, tight):
+        again = load_plan(found.to_json())
+        assert again.certificate == found.certificate
+        assert again.to_json() == found.to_json()
+    free = made(Workload(numeric(5, 4)).add(("a", "b"), "prefix"), centers="tuned")
+    assert "limit" not in free.certificate.statement
+
+
+@pytest.mark.parametrize("work", [0, 6e7])
+@pytest.mark.parametrize("attributes", [("a",), ("a", "b")], ids=len)
+def test_queries_that_count_nothing_stand_beside_others(attributes, work, monkeypatch):
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)
+    nothing = Custom(predicates=["a >= 5 and a < 3"])
+    workload = Workload(numeric(6, 5)).add(attributes, nothing).add("a", "prefix").add("b", "prefix")
+    found = made(workload, centers="tuned")
+    assert found.weighted_rmse <= made(workload).weighted_rmse
+    assert found.variances(0).tolist() == [0.0]
+
+
+def test_a_worse_split_is_not_taken(monkeypatch):
+    """Whatever the search for a split believes, the better plan is kept, with the bound that belongs to it."""
+    workload = Workload(numeric(6, 5)).add(("a", "b"), "prefix").add(("a", "b"), "range")
+    skewed = {"a": np.array([3.0, -2.0, 0, 0, 0, 0]), "b": np.array([0, 0, 0, -4.0, 5.0])}
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    monkeypatch.setattr("engine.spaces.splits.tuned.tuned_centers", lambda *_, **__: skewed)
+    uniform, found = made(workload), made(workload, centers="tuned")
+    assert found.weighted_rmse == uniform.weighted_rmse
+    assert found.certificate == uniform.certificate
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_workloads_are_planned_within_the_limits(seed):
+    workload = draw(np.random.default_rng(seed), attributes=6, cells=12)
+    limits = {"memory_limit": 2e8, "time_limit": 1.0}
+    uniform = made(workload, **limits)
+    found = made(workload, centers="tuned", **limits)
+    assert found.weighted_rmse <= uniform.weighted_rmse * (1.0 + 1e-9) or "limit" in found.certificate.statement
