@@ -36,7 +36,7 @@ def write_archive(
     answers: Mapping[Space, npt.NDArray[np.int64]],
     estimates: Mapping[Space, Array],
 ) -> None:
-    """Write drawn numbers; the head gets key, dataset, time and cost of their receipt, where anything was spent."""
+    """Write drawn numbers, arrays of any shape; the head gets key, dataset, time and cost of a receipt."""
     spent = {} if receipt is None else {n: getattr(receipt, n) for n in ("key", "dataset", "utc", "pcost")}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("release.json", json.dumps({**head, **spent}))
@@ -100,7 +100,7 @@ class Archive:
         return {s: self._array("estimates", s, i, np.float64, shape) for i, (s, shape) in enumerate(shapes.items())}
 
     def everything(self, folder: str) -> dict[Space, npt.NDArray[Any]]:
-        """Return all "answers" or all "estimates", whatever their shapes."""
+        """Return all "answers" or all "estimates", each of the shape that it was written with."""
         names = [name for name in self._zip.namelist() if name.startswith(f"{folder}/")]
         return {tuple(json.loads(name[len(folder) + 1 : -len(".npy")])): self._window(name) for name in names}
 
