@@ -25,6 +25,7 @@ TABLES = {
     "release": "from the click to the file",
     "warm": "plans after an edit",
     "latency": "the app: from an edit to its preview",
+    "load": "the app: many users at once, memory, bytes, requests to other hosts",
 }
 
 

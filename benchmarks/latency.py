@@ -13,20 +13,17 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import socket
 import statistics
-import subprocess
 import sys
+import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from urllib.error import URLError
 
 from playwright.sync_api import Page, sync_playwright
 
 from tests.browser.conftest import CHROMIUM, FLAGS, Visit
+from tests.server.serving import serving
 
 ROOT = Path(__file__).resolve().parents[1]
 EDITS = 20
@@ -34,32 +31,6 @@ LIMIT = 60_000  # milliseconds to wait for one edit
 CASES = {"CPS, all 1-way and 2-way": ("Current Population", ()), "Adult, all up to 3-way": ("Adult", ("3-way",))}
 # the number at the end of "..., this plan has 45.4653: ..." under the headline
 NUMBER = "(document.body.innerText.match(/this plan has ([0-9.e+-]+):/) || [])[1]"
-
-
-@contextmanager
-def app() -> Iterator[str]:
-    """Address of the app, started as a person would start it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port)]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("STREAMLIT_")}
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, **quiet)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            if process.poll() is not None:
-                raise SystemExit("The app ended before it answered; run streamlit run app.py to see why.")
-            try:
-                with urllib.request.urlopen(f"{url}/_stcore/health", timeout=1):
-                    break
-            except (URLError, OSError):
-                time.sleep(0.1)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
 
 
 def seconds(page: Page, edit: Callable[[], None], old: str) -> float:
@@ -146,12 +117,14 @@ def report(edits: int) -> str:
     load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start, Python {platform.python_version()}"
     lines = [f"Edit to preview in headless Chromium, {edits} edits each, seconds ({load})", ""]
     lines.append(f"{'workload':<26}{'queries':>12}  {'edit':<22}{'median':>8}{'p95':>8}{'largest':>9}")
-    with app() as url, sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with tempfile.TemporaryDirectory() as place, serving(Path(place)) as server, sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = running.new_context(viewport={"width": 1360, "height": 2000})
+        browser.request.get(server.address)
         for title, (demo, more) in CASES.items():
             for edit, run in kinds.items():
-                page = browser.new_page(viewport={"width": 1360, "height": 2000})
-                visit = Visit(page=page, url=url, shots=ROOT / "screenshots")
+                page = browser.new_page()
+                visit = Visit(page=page, url=server.url, shots=ROOT / "screenshots")
                 start(visit, demo, more)
                 queries = page.get_by_test_id("stMetricValue").last.inner_text()
                 found = run(visit, edits)
@@ -160,7 +133,7 @@ def report(edits: int) -> str:
                 lines.append(f"{row}{max(found):>9.2f}")
                 print(lines[-1], file=sys.stderr, flush=True)
                 page.close()
-        browser.close()
+        running.close()
     return "\n".join(lines) + "\n"
 
 

@@ -6,6 +6,7 @@ Widgets are found by their keys, which Streamlit puts at the end of their ids.
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ PATIENCE = 120.0
 class Client:
     """One session, its state of widgets, and what it was told since its last action."""
 
+    way: AbstractContextManager[ClientConnection]
     line: ClientConnection
     page: str = ""
     query: str = ""
@@ -29,7 +31,7 @@ class Client:
     told: list[ForwardMsg] = field(default_factory=list)
     elements: dict[str, Any] = field(default_factory=dict)
     everything: list[bytes] = field(default_factory=list)
-    cached: dict[str, ForwardMsg] = field(default_factory=dict)
+    pages: dict[str, str] = field(default_factory=dict)  # the script of every page
     seconds: float = 0.0
     first: float = 0.0  # seconds until something was drawn
     size: int = 0  # bytes that came back
@@ -39,6 +41,7 @@ class Client:
         message = BackMsg()
         state = message.rerun_script
         state.query_string, state.page_name = self.query, self.page
+        state.page_script_hash = self.pages.get(self.page, "")
         for name, value in self.states.items():
             state.widget_states.widgets.add(id=name, **value)
         for name, value in trigger.items():
@@ -60,6 +63,8 @@ class Client:
             if kind == "delta":
                 self.first = self.first or time.monotonic() - begun
                 self._note(found)
+            elif kind == "navigation":
+                self.pages = {page.url_pathname: page.page_script_hash for page in found.navigation.app_pages}
             elif kind == "page_info_changed":
                 self.query = found.page_info_changed.query_string
             elif kind == "script_finished" and found.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
@@ -67,6 +72,13 @@ class Client:
             self.told.append(found)
         self.seconds = time.monotonic() - begun
         return self
+
+    def hear(self, kind: str) -> Any:
+        """Wait for one kind of message."""
+        while True:
+            found = ForwardMsg.FromString(self.line.recv(timeout=PATIENCE))
+            if found.WhichOneof("type") == kind:
+                return getattr(found, kind)
 
     def _note(self, found: ForwardMsg) -> None:
         kind = found.delta.WhichOneof("type")
@@ -122,14 +134,14 @@ class Client:
 
     def close(self) -> None:
         """Close the page."""
-        self.line.close()
+        self.way.__exit__(None, None, None)
 
 
 def opened(server: Served, page: str = "", query: str = "", cookie: str = "") -> Client:
     """A new session on a page."""
     place = server.url.replace("http", "ws") + "/_stcore/stream"
     headers = {"Cookie": cookie or server.cookie}
-    line = connect(
+    way = connect(
         place, origin=server.url, additional_headers=headers, subprotocols=["streamlit"], max_size=None, open_timeout=60
     )
-    return Client(line=line, page=page, query=query).run()
+    return Client(way=way, line=way.__enter__(), page=page, query=query).run()

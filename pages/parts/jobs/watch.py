@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 import streamlit as st
@@ -81,4 +82,10 @@ def _bar(key: str, label: str) -> None:
     told = f"waits for a worker, {ahead} before it" if found.state == "waiting" else found.text
     words = f"{label}: {told} ({found.seconds:.0f} s)"
     left.progress(min(max(found.fraction, 0.0), 1.0), text=plain(words))
-    right.button("Cancel", key=f"cancel_{key}", on_click=work.cancel, args=(key,), width="stretch")
+    right.button(
+        "Cancel",
+        key=f"cancel_{sha256(key.encode()).hexdigest()[:16]}",
+        on_click=work.cancel,
+        args=(key,),
+        width="stretch",
+    )

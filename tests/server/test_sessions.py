@@ -1,0 +1,136 @@
+"""What sessions leave behind: nothing, in files, memory or other sessions, however they or the server end."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+from streamlit.proto.BackMsg_pb2 import BackMsg
+
+from engine import Budget
+from engine.release import Ledger
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
+from tests.app.test_pages import expected
+from tests.app.test_release import SURVEY
+from tests.server.client import Client, opened
+from tests.server.serving import Served, serving
+from tests.waiting import until
+
+MADE = expected("survey", (1,))
+QUERY = "plan=" + link.packed(Studio(workload=MADE.workload, budget=MADE.budget))
+
+
+def private_files(folder: Path) -> list[Path]:
+    return [f for f in folder.glob("dp-workbench-*/*") if f.name != "lock"]
+
+
+def metric(server: Served, name: str) -> float:
+    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+    line.request("GET", "/_stcore/metrics", headers={"Cookie": server.cookie})
+    text = line.getresponse().read().decode()
+    return sum(float(row.split()[-1]) for row in text.splitlines() if name in row)
+
+
+def upload(server: Served, page: Client, content: bytes) -> None:
+    """Send a file as the uploader of a page does."""
+    ask = BackMsg()
+    ask.file_urls_request.request_id = "r"
+    ask.file_urls_request.file_names.append("records.csv")
+    page.line.send(ask.SerializeToString())
+    found = page.hear("file_urls_response").file_urls[0]
+    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+    line.request("GET", "/_stcore/host-config", headers={"Cookie": server.cookie})
+    answer = line.getresponse()
+    answer.read()
+    line.request("GET", "/_stcore/health", headers={"Cookie": server.cookie})
+    answer = line.getresponse()
+    answer.read()
+    xsrf = next(c.partition(";")[0] for c in answer.headers.get_all("Set-Cookie") if "xsrf" in c)
+    bound = "frontier"
+    body = (
+        f'--{bound}\r\nContent-Disposition: form-data; name="f"; filename="records.csv"\r\n'
+        "Content-Type: text/csv\r\n\r\n"
+    ).encode()
+    body += content + f"\r\n--{bound}--\r\n".encode()
+    headers = {
+        "Cookie": f"{server.cookie}; {xsrf}",
+        "Origin": server.url,
+        "X-Xsrftoken": xsrf.partition("=")[2],
+        "Content-Type": f"multipart/form-data; boundary={bound}",
+    }
+    line.request("PUT", found.upload_url, body, headers)
+    assert line.getresponse().status == 204
+
+
+def test_a_rehearsal_goes_with_its_session(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    with serving(tmp_path, TMPDIR=str(tmp_path / "t")) as server:
+        page = opened(server, "release", QUERY)
+        page.press("rehearse").until("REHEARSAL on simulated")
+        (file,) = private_files(tmp_path / "t")
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        page.press("rehearse").until("REHEARSAL on simulated")
+        assert private_files(tmp_path / "t") == [file]
+        page.set("seed", int_value=2)
+        page.press("rehearse").until("REHEARSAL on simulated")
+        assert len(private_files(tmp_path / "t")) == 1
+        assert private_files(tmp_path / "t") != [file]
+        page.close()
+        until(lambda: not private_files(tmp_path / "t"), words="the rehearsal outlived its session")
+        opened(server, "release", QUERY).press("rehearse").until("REHEARSAL on simulated")
+        os.killpg(server.process.pid, signal.SIGKILL)
+        server.process.wait()
+        assert private_files(tmp_path / "t")
+    with serving(tmp_path, TMPDIR=str(tmp_path / "t")):
+        assert not private_files(tmp_path / "t")
+
+
+def test_an_upload_leaves_memory_with_its_page_and_with_its_session(server: Served) -> None:
+    page = opened(server, "release", QUERY)
+    upload(server, page, b"x" * 1_000_000)
+    assert metric(server, "UploadedFileManager") >= 1_000_000
+    page.go("preview")
+    until(lambda: metric(server, "UploadedFileManager") < 1_000_000, words="the upload outlived its page")
+    upload(server, page, b"x" * 1_000_000)
+    until(lambda: metric(server, "UploadedFileManager") >= 1_000_000)
+    page.close()
+    until(lambda: metric(server, "UploadedFileManager") < 1_000_000, words="the upload outlived its session")
+
+
+@pytest.fixture
+def released(tmp_path: Path, server: Served) -> tuple[Client, Ledger]:
+    """A session that has just released."""
+    book = Ledger.create(tmp_path / "canary-office.ledger")
+    book.add_dataset("canary-dataset", total=Budget(pcost=2.5))
+    page = opened(server, "release", QUERY, cookie=f"{server.cookie}; workbench-browser=mine")
+    page.set("step", string_value="2. Release")
+    page.set("ledger_path", string_value=str(book.path))
+    page.set("records_path", string_value=SURVEY)
+    page.set("confirmation", string_value="canary-dataset")
+    page.press("release").until("Released for canary")
+    return page, book
+
+
+def test_nothing_of_a_session_is_told_to_another(released: tuple[Client, Ledger], server: Served) -> None:
+    page, book = released
+    assert "Rows read 944" in page.text
+    for other in ("theirs", ""):
+        stranger = opened(server, "release", page.query, cookie=f"{server.cookie}; workbench-browser={other}")
+        stranger.set("step", string_value="2. Release")
+        for where in ("coarse", "release", "preview"):
+            stranger.go(where)
+        heard = b"".join(stranger.everything)
+        assert b"Answers" not in heard
+        for word in (b"canary", b"Rows read", b"Released for"):
+            assert word not in heard
+    again = opened(server, "release", page.query, cookie=f"{server.cookie}; workbench-browser=mine")
+    assert "Released for canary" in again.text
+    assert "Rows read" not in again.text
+    assert "canary" not in page.query + "".join(server.lines)
+    assert len([row for row in book.rows() if row.kind == "spend"]) == 1
