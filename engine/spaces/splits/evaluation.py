@@ -33,7 +33,7 @@ class Evaluation:
     solved: dict[int, tuple[float, Array, list[Array]]] = field(default_factory=dict)
 
     def center(self, role: Role) -> Array:
-        """Return the center of a role."""
+        """Return the center of a role, shape (n,)."""
         n = self.problem.sizes[role]
         return self.centers.get(role, np.full(n, 1.0 / n))
 
@@ -140,7 +140,7 @@ class Evaluation:
         self.by_role[role] = self.by_role.get(role, 0.0) + gradient
 
     def finish(self) -> dict[Role, Array]:
-        """Return the derivatives by N^T pi of every role, scalars and joint factors included."""
+        """Return the derivatives by N^T pi, shape (n - 1,) a role, scalars and joint factors included."""
         for number, change in self.by_scalar.items():
             piece = self.problem.pieces[number]
             if len(piece.roles) == 1:

@@ -106,7 +106,7 @@ def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], 
 
 
 def group_rows(workload: Workload, group: Group, attributes: Space, split: Split) -> tuple[Axes, Array]:
-    """Return the axes of ``attributes`` that a group has, and rows with the Gram of its pieces on their table."""
+    """Return the axes of ``attributes`` of a group, and rows, shape (rows, cells), with the Gram of its pieces."""
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
     if group.query_weights is not None or (len(parts) > 1 and split.inside(ranked(group.attributes))):
