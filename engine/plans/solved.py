@@ -70,7 +70,8 @@ class Solved:
     """What a search found, enough to rebuild a plan without searching.
 
     ``duals`` and ``endings`` hold the weights and the last words of every search in order, ``memory_limit`` the bytes
-    that chose between dense and alternating searches.
+    that chose between dense and alternating searches.  ``bound`` is `Plan.bound` of a plan at hand; a file
+    is not believed, so there it is None and found again.
     """
 
     duals: tuple[Array, ...]
@@ -81,6 +82,7 @@ class Solved:
     matrices: tuple[Array, ...] = ()
     tradeoff: Tradeoff | None = None
     unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
+    bound: float | None = None
 
 
 def pack_complements(complements: Mapping[Space, Complement]) -> list[dict[str, Any]]:
