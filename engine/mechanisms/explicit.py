@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -132,7 +132,8 @@ class ExplicitMechanism(Mechanism):
 
     def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
         check_request(workload, budget, self.laws)
-        return self._assemble(workload, budget, self.design(workload, budget.law, Limits(), solved.matrices))
+        design = self.design(workload, budget.law, Limits(), solved.matrices)
+        return self._assemble(workload, budget, design if solved.bound is None else replace(design, bound=solved.bound))
 
     def _assemble(self, workload: Workload, budget: Budget, design: Design) -> Plan:
         common: dict[str, Any] = {

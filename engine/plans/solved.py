@@ -69,7 +69,8 @@ class Solved:
     """What a search found, enough to rebuild a plan without searching.
 
     ``duals`` and ``endings`` hold the weights and the last words of every search in order, ``memory_limit`` the bytes
-    that chose between dense and alternating searches, ``split`` how queries fall into residual spaces.
+    that chose between dense and alternating searches, ``split`` how queries fall into residual spaces.  ``bound`` is
+    `Plan.bound` of a plan at hand; a file is not believed, so there it is None and found again.
     """
 
     duals: tuple[Array, ...]
@@ -78,6 +79,7 @@ class Solved:
     split: Split = UNIFORM
     matrices: tuple[Array, ...] = ()
     tradeoff: Tradeoff | None = None
+    bound: float | None = None
 
 
 def pack_split(split: Split) -> dict[str, Any]:

@@ -144,12 +144,13 @@ def test_more_queries_than_can_be_listed_are_counted() -> None:
 
 
 def test_millions_of_queries_are_counted_exactly() -> None:
-    schema = Schema([Attribute.of_size(c, n) for c, n in zip("abcd", (60, 50, 40, 20), strict=True)])
-    made = plan(Workload(schema).add(("a", "b", "c", "d"), "prefix"), ONE)
+    asked = Workload(shapes.numeric(40, 40, 17)).add(("a", "b", "c"), {"a": "range", "b": "marginal", "c": "range"})
+    made = plan(asked, ONE)
+    assert len(spread(made).errors) < 300_000 < 5_000_000 < asked.queries
     tolerance = tolerance_for(made, 0.95)
     within = int(np.sum(made.variances(0) <= tolerance**2 * (1 + 1e-11)))
-    assert within / 2_400_000 == pytest.approx(0.95, abs=1e-6)
-    assert share_within(made, tolerance * (1 + 1e-11)) == within / 2_400_000
+    assert within / asked.queries == pytest.approx(0.95, abs=1e-4)  # there are ties
+    assert share_within(made, tolerance * (1 + 1e-11)) == within / asked.queries
 
 
 @pytest.mark.usefixtures("small")
@@ -186,10 +187,11 @@ def test_the_plan_made_with_the_budget_keeps_the_target(case: tuple[Plan, str, d
     anew, again = plan(WORKLOAD, found, name, **options), at_budget(made, found)
     assert (stds(anew) <= wanted).mean() >= 0.5
     assert anew.hash == again.hash
+    assert anew.certificate == again.certificate
     assert [(b.noise, b.grid) for b in anew.blocks.values()] == [(b.noise, b.grid) for b in again.blocks.values()]
 
 
-@pytest.mark.parametrize(("share", "factor"), [(0.5, 1.0), (0.95, 1e-3), (1.0, 1e3), (0.01, 0.9), (0.999, 20.0)])
+@pytest.mark.parametrize(("share", "factor"), [(0.5, 1.0), (0.95, 1e-3), (1.0, 1e3)])
 def test_the_budget_for_an_error_is_the_smallest(case: tuple[Plan, str, dict], share: float, factor: float) -> None:
     made, name, options = case
     wanted = tolerance_for(made, share) * factor
@@ -198,7 +200,7 @@ def test_the_budget_for_an_error_is_the_smallest(case: tuple[Plan, str, dict], s
         assert found == budget_for(WORKLOAD, wanted, share, name, **options)  # whatever the budget of the plan
 
 
-@pytest.mark.parametrize(("share", "wanted"), [*itertools.product([0.01, 0.5, 0.999, 1.0], [0.01, 10.0, 1e4])])
+@pytest.mark.parametrize(("share", "wanted"), [*itertools.product([0.01, 0.5, 0.999, 1.0], [0.01, 1e4])])
 @pytest.mark.parametrize("shape", ["total_only", "duplicate_groups", "query_weighted", "contrasts_only"])
 def test_the_budgets_of_many_shapes_are_the_smallest(shape: str, share: float, wanted: float) -> None:
     check_budget(plan(shapes.SHAPES[shape](), ONE), wanted, share)
