@@ -23,14 +23,15 @@ from engine.arrays import Array
 from engine.errors import NotAnswerable, PlanError, Unanswered
 from engine.plans.answers import SpaceAnswers, TableAnswers
 from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece, total_pcost
+from engine.plans.certificate import Certificate
 from engine.plans.emphasis import pack
 from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import GroupVariance
 from engine.plans.objectives import Objective, deciding_weights, norm, objective
-from engine.plans.solved import Certificate, Solved, Tradeoff, pack_complements
+from engine.plans.solved import Solved, Tradeoff, pack_complements
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
-from engine.spaces import Complement, Space, digest, inner, part_of, pieces
+from engine.spaces import Complement, Space, best_bound, digest, inner, part_of, pieces
 from engine.workload import Schema, Workload
 
 FORMAT = "plan/1"
@@ -215,10 +216,17 @@ class Plan:
 
     @cached_property
     def certificate(self) -> Certificate:
-        """Lower bound for the class of this mechanism and the distance to it."""
+        """Lower bounds for the class of this mechanism and for all of them, and the distance to them."""
         bound = self._goal.mean(self.bound / self.budget.pcost, self.workload.queries)
         gap = self.achieved / bound - 1.0 if bound > 0 else 0.0
-        return Certificate(lower_bound=bound, gap=gap, statement=self.statement)
+
+        def search() -> float:
+            square, _ = best_bound(self.workload, self.budget.law)
+            return math.sqrt(square / self.budget.pcost / self.workload.queries)
+
+        return Certificate(
+            lower_bound=bound, gap=gap, statement=self.statement, weighted_rmse=self.weighted_rmse, search=search
+        )
 
     @cached_property
     def hash(self) -> str:

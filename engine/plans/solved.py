@@ -1,4 +1,4 @@
-"""What the search for a plan had found, enough to make it again without searching, and how good the plan is."""
+"""What the search for a plan had found, enough to make it again without searching."""
 
 from __future__ import annotations
 
@@ -10,24 +10,6 @@ from typing import Any
 from engine.arrays import Array
 from engine.plans.emphasis import Emphasis, pack
 from engine.spaces import Complement, Space
-
-
-@dataclass(frozen=True, kw_only=True)
-class Certificate:
-    """How good a plan is against everything of its class.
-
-    Attributes
-    ----------
-    lower_bound : no plan of the class has a smaller `Plan.achieved` at the same privacy cost.  In counts: the weighted
-        RMSE for the objective "sum", the largest standard error for "max", the root of a power mean of variances for
-        "lp"; with targets, the largest ratio of standard error to target.
-    gap : achieved / lower_bound - 1.
-    statement : what the class is and how the searches ended, in words.
-    """
-
-    lower_bound: float
-    gap: float
-    statement: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

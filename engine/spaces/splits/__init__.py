@@ -5,13 +5,14 @@ To touch: `tuned` is the entrance; centers, complements and unions are the three
 
 from engine.spaces.splits.complements import asks_products, can_tune
 from engine.spaces.splits.tuned import SplitMemory
-from engine.spaces.splits.unions import choose_unions, union_bytes, unite
+from engine.spaces.splits.unions import choose_unions, part_rows, union_bytes, unite
 
 __all__ = [
     "SplitMemory",
     "asks_products",
     "can_tune",
     "choose_unions",
+    "part_rows",
     "union_bytes",
     "unite",
 ]
