@@ -1,17 +1,28 @@
 """The workbench in the browser: `streamlit run app.py`.
 
-The guard keeps worker processes, which import the main module again, from drawing anything.
+Streamlit serves `app`, which asks the guard before anything else, and runs this file for every session as its script:
+the frame around the pages.  Worker processes, which import the main module again, find neither.
 """
 
 
 def main() -> None:
     """Make the workers ready, then draw the frame with the chosen page."""
-    from pages.parts.jobs import work
+    from pages.parts.jobs import workers
     from pages.parts.shell import frame
 
-    work.warm()
+    workers.warm()
     frame.start()
 
 
 if __name__ == "__main__":
     main()
+elif __name__ == "app":
+    import streamlit as st
+    from starlette.middleware import Middleware
+
+    from pages.parts.jobs import serve
+    from pages.parts.shell import guard
+
+    token = guard.start_token()
+    guarded = [Middleware(guard.Guard, token=token)]
+    app = st.App(__file__, middleware=guarded, lifespan=serve.lifespan(token))

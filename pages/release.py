@@ -1,18 +1,20 @@
 """Release page: rehearse on simulated records, then measure the real ones once and hand out the answers."""
 
-from collections.abc import Callable, Mapping
+from functools import partial
 
 import streamlit as st
 
-from engine import Measurement, Plan
-from engine.release import Ledger, release_key
-from pages.parts.jobs import plans, tasks, watch, work
+from engine import Plan
+from engine.release import Ledger, kept_rehearsal, release_key
+from pages.parts.coarse import paid
+from pages.parts.jobs import plans, private, tasks, watch, work
 from pages.parts.release import dataset_form, release_form, results_view
 from pages.parts.shell import code, frame, show, state
-from pages.parts.shell.words import plain, shown_here
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 
 frame.require()
 
+REHEARSE, RELEASE, PAID = "1. Rehearse", "2. Release", "3. Paid releases"
 TUTORIAL = (
     "A **release** reads the records once, adds exact discrete noise, and takes its cost from the dataset's "
     "budget for good. **Rehearse first**: the same code on simulated records shows what the answers will look like, "
@@ -22,26 +24,12 @@ TUTORIAL = (
 
 def start_rehearsal(plan: Plan, key: str, rows: int, seed: int) -> None:
     """Start the rehearsal and drop the one before it."""
-    work.forget(st.session_state.get("rehearsal", ""))
+    if (old := st.session_state.get("rehearsal", key)) != key:
+        watch.let_go(old)
     st.session_state["rehearsal"] = key
-    work.start(key, tasks.rehearse, plan.to_json(), rows, seed)
-
-
-def look(
-    found: Measurement,
-    *,
-    key: str,
-    records: object = None,
-    ledger: str = "",
-    more: Mapping[str, Callable[[], None]] | None = None,
-) -> None:
-    """The views of a measurement."""
-    views = {
-        "Answers": lambda: results_view.browse(found, key=key, records=records),
-        "Ask something else": lambda: results_view.ask(found, key=key),
-        "Download": lambda: results_view.downloads(found, key=key, ledger=ledger),
-    }
-    show.tabs(views | dict(more or {}), key=f"{key}_view")
+    with kept_for("rehearsal"):
+        file = private.new_file("rehearsal")
+        watch.start(key, tasks.rehearse, plan.to_json(), rows, seed, str(file), files=[file])
 
 
 def rehearse(plan: Plan) -> str:
@@ -51,17 +39,18 @@ def rehearse(plan: Plan) -> str:
     seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="seed"))
     key = f"rehearsal|{plan.hash}|{rows}|{seed}"
     right.button("Rehearse", on_click=start_rehearsal, args=(plan, key, rows, seed), key="rehearse")
+    show_kept("rehearsal")
     script = code.rehearsal_code(state.current(), rows=rows, seed=seed)
     done = watch.job(key, label="Rehearsal")
     if done is None:
         if work.find(key) is None:
             st.info("Nothing rehearsed yet with this plan and this size. Press Rehearse; it costs nothing.", icon="🎭")
         return script
-    found = Measurement(plan=plan, dataset="", key="", utc="", rehearsal=True, **done.result)
+    found = kept_rehearsal(plan, done.result)
     st.warning("REHEARSAL on simulated records: nothing here may be published, and nothing was spent.", icon="🎭")
     records = results_view.simulated(plan.schema.to_json(), rows, seed)
     check = lambda: results_view.coverage(plan, rows=rows, seed=seed)  # noqa: E731
-    look(found, key="rehearsal", records=records, more={"Do the intervals hold?": check})
+    results_view.views(found, key="rehearsal", records=records, more={"Do the intervals hold?": check})
     return script
 
 
@@ -76,7 +65,7 @@ def release(plan: Plan) -> str:
         status = dataset_form.dataset(book)
     with right:
         source = dataset_form.source()
-    remember(status)
+    dataset_form.remember(status)
     if status is None:
         st.info("Declare the dataset whose budget pays for this release.", icon="🗂️")
         return ""
@@ -105,26 +94,18 @@ def results(book: Ledger, key: str) -> None:
         return
     found = release_form.stored(book, key)
     if found is not None:
-        release_form.receipt(book, key, job)
-        look(found, key="release_result", ledger=str(book.path))
+        release_form.receipt(book, key)
+        results_view.views(found, key="release_result", ledger=str(book.path))
 
 
-def remember(status: object) -> None:
-    """Keep the dataset's budget for the gauge in the sidebar."""
-    if st.session_state.get("dataset_status") != status:
-        st.session_state["dataset_status"] = status
-        st.rerun()
-
-
-STEPS = {"1. Rehearse": rehearse, "2. Release": release}
 studio = frame.header(
     frame.page("Release"), "Rehearse, then measure the records once and hand out the answers.", TUTORIAL
 )
 made = plans.plan_of(studio)
-script = ""
-if made is not None:
-    with shown_here():
-        script = show.tabs(STEPS, key="step", arguments=(made,))
-else:
-    st.caption(plain("A release needs a plan. Go back to the pages before this one."))
+if made is None:
+    st.caption(plain("A new release needs a plan. What was paid for before is found in the ledger, without any."))
+    st.session_state.setdefault("step", PAID)
+steps = {} if made is None else {REHEARSE: partial(rehearse, made), RELEASE: partial(release, made)}
+with shown_here():
+    script = show.tabs(steps | {PAID: paid.draw}, key="step")
 frame.footer(code=script or code.plan_code(studio), target=None)

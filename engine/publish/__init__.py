@@ -5,9 +5,12 @@ To touch: columns of the answers are in `report`, files of the package and what 
 
 from engine.publish.package import write_package
 from engine.publish.report import FORMATS, write_answers
+from engine.publish.target import check_target, new_file
 
 __all__ = [
     "FORMATS",
+    "check_target",
+    "new_file",
     "write_answers",
     "write_package",
 ]

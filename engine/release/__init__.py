@@ -4,6 +4,7 @@ To touch: `measure` keeps the order count, spend, draw, save; `noise` is the onl
 What follows from noisy answers, at no further cost, is in `reconstruct`: estimates, covariances, intervals.
 """
 
+from engine.release.archive import Archive, write_archive
 from engine.release.ledger import DatasetStatus, Ledger, Receipt, release_key, verify_ledger
 from engine.release.measure import (
     Answers,
@@ -11,10 +12,13 @@ from engine.release.measure import (
     Progress,
     count,
     draw,
+    keep_rehearsal,
+    kept_rehearsal,
     load_measurement,
     maximal_sets,
     measure,
     read_plan,
+    releases,
     spend_draw_save,
     teller,
 )
@@ -25,6 +29,7 @@ from engine.release.records import MEMORY_LIMIT, Counts, count_marginals
 __all__ = [
     "MEMORY_LIMIT",
     "Answers",
+    "Archive",
     "Counts",
     "DatasetStatus",
     "Intake",
@@ -38,6 +43,8 @@ __all__ = [
     "discrete_gaussian",
     "draw",
     "estimate",
+    "keep_rehearsal",
+    "kept_rehearsal",
     "load_measurement",
     "maximal_sets",
     "measure",
@@ -45,7 +52,9 @@ __all__ = [
     "query_texts",
     "read_plan",
     "release_key",
+    "releases",
     "spend_draw_save",
     "teller",
     "verify_ledger",
+    "write_archive",
 ]

@@ -6,11 +6,8 @@ always returns the stored result and never draws twice.
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import os
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +16,10 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import Cancelled, DataError, LedgerError, LimitExceeded, PlanError
+from engine.errors import Cancelled, DataError, LimitExceeded, PlanError
 from engine.mechanisms import load_plan
 from engine.plans import Block, Plan
+from engine.release.archive import Archive, write_archive
 from engine.release.ledger import Ledger, Receipt, release_key
 from engine.release.noise import discrete_gaussian, discrete_laplace
 from engine.release.reconstruct import Measurement, estimate, estimate_shape, strategy_answers
@@ -30,7 +28,7 @@ from engine.spaces import Space
 from engine.threads import threads_for
 from engine.workload import Schema, subsets
 
-FORMAT = "measurement/1"
+FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"
 MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
 Progress = Callable[[float, str], object]
 Answers = Mapping[Space, npt.NDArray[np.int64]]
@@ -146,6 +144,19 @@ def spend_draw_save(
     return receipt, answers
 
 
+def releases(ledger: Ledger, dataset: str) -> list[Receipt]:
+    """Return the receipts of all releases of a dataset that `load_measurement` opens, oldest first.
+
+    Looks and what followed them are not among them; `engine.choice.looks` names those.
+    """
+    rows = ledger.rows()
+    return [
+        Receipt.of(row, fresh=False)
+        for row in rows
+        if row.kind == "spend" and row.dataset == dataset and ":" not in row.plan_hash  # steps put a word before it
+    ]
+
+
 def load_measurement(ledger: Ledger, key: str) -> Measurement:
     """Return the stored result of a release.
 
@@ -154,21 +165,11 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
     ResultLost : budget was spent under this key, but its result was never saved.
     LedgerError : nothing was spent under this key, or the stored file is damaged.
     """
-    path = ledger.result_path(key)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            head = json.loads(archive.read("release.json"))
-            plan = load_plan(archive.read("plan.json"))
-            answers, estimates = {}, {}
-            for i, (space, block) in enumerate(plan.blocks.items()):
-                answers[space] = _read(archive, f"answers/{i}.npy", np.int64, (block.measurements,))
-                estimates[space] = _read(archive, f"estimates/{i}.npy", np.float64, estimate_shape(block))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, PlanError):
-            raise
-        raise LedgerError(f"The stored result {path.name} cannot be read. Restore it from a copy.") from None
-    if head.get("format") != FORMAT or head.get("key") != key:
-        raise LedgerError(f"The stored result {path.name} belongs to another release. Restore it from a copy.")
+    with Archive(path=ledger.result_path(key)) as archive:
+        head = archive.head(key=key, format=FORMAT)
+        plan = load_plan(archive.text("plan.json"))
+        answers = archive.answers({space: (block.measurements,) for space, block in plan.blocks.items()})
+        estimates = archive.estimates({space: estimate_shape(block) for space, block in plan.blocks.items()})
     return Measurement(
         plan=plan,
         dataset=head["dataset"],
@@ -180,31 +181,30 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
     )
 
 
-def _read(archive: zipfile.ZipFile, name: str, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    # no pickle: a file from elsewhere must never run code
-    array = np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
-    if array.dtype != dtype or array.shape != shape:
-        raise ValueError(f"{name} has another shape")
-    return array
+def keep_rehearsal(found: Measurement, path: str | os.PathLike[str]) -> None:
+    """Write the numbers of a rehearsal, without its plan, to a file that `kept_rehearsal` reads in pieces."""
+    with open(path, "wb") as file:
+        head = {"format": REHEARSAL}
+        write_archive(file, head, None, texts={}, answers=found.answers_on_grid, estimates=found.estimates)
 
 
-def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Mapping[Space, npt.NDArray[np.int64]]) -> None:
-    """Write the release; estimates are kept beside the answers so that no later change of a library can alter them."""
-    head = {
-        "format": FORMAT,
-        "key": receipt.key,
-        "dataset": receipt.dataset,
-        "utc": receipt.utc,
-        "pcost": receipt.pcost,
-    }
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("release.json", json.dumps(head))
-        archive.writestr("plan.json", plan.to_json())
-        for i, (space, block) in enumerate(plan.blocks.items()):
-            estimated = estimate(block, answers[space])
-            for name, array in (("answers", answers[space]), ("estimates", estimated)):
-                with archive.open(f"{name}/{i}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+def kept_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
+    """Return the rehearsal of a plan from its file; of large arrays only what is looked at is read.
+
+    Raises: LedgerError when the file is gone or damaged.
+    """
+    with Archive(path=Path(path)) as archive:
+        archive.head(format=REHEARSAL)
+        answers, estimates = archive.everything("answers"), archive.everything("estimates")
+    return Measurement(
+        plan=plan, dataset="", key="", utc="", rehearsal=True, answers_on_grid=answers, estimates=estimates
+    )
+
+
+def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Answers) -> None:
+    estimates = {space: estimate(block, answers[space]) for space, block in plan.blocks.items()}
+    texts = {"plan.json": plan.to_json()}
+    write_archive(file, {"format": FORMAT}, receipt, texts=texts, answers=answers, estimates=estimates)
 
 
 def _measured(

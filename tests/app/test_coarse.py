@@ -398,7 +398,9 @@ def test_looking_closer_leads_to_the_next_choice(ledger: Ledger, tmp_path: Path)
     assert "decided, finished" in line
 
 
-def test_work_that_spends_is_marked(ledger: Ledger, records: Path) -> None:
+def test_work_that_spends_is_marked(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marked, begin = {}, work.start
+    monkeypatch.setattr(work, "start", lambda key, *a, **k: marked.update({key: k}) or begin(key, *a, **k))
     looked(ledger, records)
     key = stepwise.look_key(common_of(), dataset="office")
-    assert work.find(coarse_stored.look_job(ledger, key)).spends
+    assert marked[coarse_stored.look_job(ledger, key)]["spends"]

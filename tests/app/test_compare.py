@@ -154,11 +154,12 @@ def test_published_numbers() -> None:
 
 def test_cancelling_ends_every_process() -> None:
     asked = Workload.all_ways(demo("adult"), (1, 2, 3))
-    job = work.start("slow", slow, asked.to_json(), gentle=True)
-    until(lambda: job.text.startswith("Comparing: querysmasher") and workers(), words=lambda: job.text)
-    job.cancel()
-    until(lambda: not job.running and not workers(), words=lambda: job.state)
-    assert job.state == "cancelled"
+    work.start("slow", slow, asked.to_json(), gentle=True)
+    found = lambda: work.find("slow")  # noqa: E731
+    until(lambda: found().text.startswith("Comparing: querysmasher") and workers(), words=lambda: found().text)
+    work.cancel("slow")
+    until(lambda: not found().running and not workers(), words=lambda: found().state)
+    assert found().state == "cancelled"
 
 
 def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:

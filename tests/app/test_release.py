@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import time
+import json
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import demo_data
-from engine import Budget, load_plan
+import engine
+from engine import Budget, measure, stepwise
 from engine.release import Ledger, load_measurement
-from pages.parts.jobs import tasks, work
-from pages.parts.shell import link
+from pages.parts.jobs import tasks
+from pages.parts.shell import places
 from tests.app.test_pages import Session, expected, with_plan
-from tests.waiting import CEILING, until
 
 SURVEY = str(demo_data.tables()["survey"])
 
@@ -164,7 +166,7 @@ def test_an_upload_is_read_and_its_copy_removed(ledger: Ledger, monkeypatch: pyt
     session.run(session.app.file_uploader(key="records_file").upload("s.csv", content, "text/csv"))
     wait(session.set(confirmation="survey").press("release"))
     assert "Released for survey" in session.said()
-    assert not list(folder.iterdir())
+    assert not list(folder.rglob("records*"))
 
 
 @pytest.mark.parametrize(
@@ -212,59 +214,111 @@ def test_a_lost_result_is_told_and_costs_a_new_attempt(ledger: Ledger) -> None:
     assert not waiting(session)
 
 
-def test_a_refreshed_session_finds_plan_ledger_and_result(ledger: Ledger) -> None:
+def test_a_paid_result_is_shown_whatever_became_of_the_job_of_this_page(ledger: Ledger) -> None:
+    session = ready(ledger, records=str(ledger.path.parent / "missing.csv")).set(confirmation="survey")
+    wait(session.press("release"))
+    assert "there is no file" in session.errors()
+    measure(expected("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)  # another program was faster
+    session.run(session.app)
+    assert "Released for survey" in session.said()
+    assert "Rows read" not in session.said()
+
+
+def test_what_happened_to_the_rows_is_told_once_and_nobody_else(ledger: Ledger) -> None:
+    session = ready(ledger)
+    other = ready(ledger)
+    wait(session.set(confirmation="survey").press("release"))
+    for again in (other.run(other.app), ready(ledger)):
+        assert "Released for survey" in again.said()
+        assert "Rows read" not in again.said()
+    assert "Rows read 944" in session.said()
+    session.set(release_result_group=4)
+    assert "Rows read 944" in session.said()
+    session.go("preview").go("release").set(step="2. Release")
+    assert "Released for survey" in session.said()
+    assert "Rows read" not in session.said()
+
+
+@pytest.fixture
+def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sessions that begin from now on are in the browser of this name."""
+    monkeypatch.setenv("DP_WORKBENCH_SETTINGS", str(tmp_path / "settings"))
+
+    def sit_at(name: str) -> None:
+        monkeypatch.setattr(places, "browser", lambda: name)
+
+    return sit_at
+
+
+def reloaded(session: Session, page: str = "release") -> Session:
+    """A new session at the address of an old one."""
+    return Session(**session.app.query_params).go(page)
+
+
+def test_a_reload_shows_the_same_dataset_tab_and_result(ledger: Ledger, browser: Callable[[str], None]) -> None:
+    browser("mine")
+    ledger.add_dataset("other", total=Budget(pcost=1.0))
+    session = ready(ledger).set(dataset="other")
+    wait(session.set(confirmation="other").press("release"))
+    again = reloaded(session)
+    assert "Released for other" in again.said()
+    pd.testing.assert_frame_equal(again.app.dataframe[0].value, session.app.dataframe[0].value)
+    assert kinds(ledger) == ["ledger", "dataset", "dataset", "spend", "saved"]
+    for word in (str(ledger.path), "other"):
+        assert word not in str(session.app.query_params)
+
+
+def test_another_browser_with_the_same_address_sees_nothing_of_it(
+    ledger: Ledger, browser: Callable[[str], None]
+) -> None:
+    browser("mine")
     session = ready(ledger)
     wait(session.set(confirmation="survey").press("release"))
-    again = Session(plan=link.packed(session.studio)).go("release").set(step="2. Release")
-    pd.testing.assert_frame_equal(again.app.dataframe[0].value, session.app.dataframe[0].value)
-    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+    for name in ("theirs", ""):
+        browser(name)
+        for other in (reloaded(session), reloaded(session).set(step="2. Release")):
+            assert other.studio.to_json() == session.studio.to_json()
+            shown = str(other.app.main) + str(other.app.sidebar)
+            for word in (str(ledger.path), "Released for", "Rows read", "2.5 pcost", "'survey'"):
+                assert word not in shown
 
 
-def endless(*, progress: object) -> None:
-    while progress(0.5, "working"):
-        time.sleep(0.05)
+def test_paid_releases_are_found_from_the_ledger_without_a_plan(ledger: Ledger, browser: Callable[[str], None]) -> None:
+    browser("mine")
+    ledger.add_dataset("other", total=Budget(pcost=9.0))
+    made = [
+        measure(expected("survey", ways, pcost), SURVEY, dataset=dataset, ledger=ledger)
+        for dataset, ways, pcost in (("survey", (1,), 1.0), ("other", (1, 2), 2.0), ("other", (1,), 0.5))
+    ]
+    common = engine.coarse_or_fine(expected("survey", (1,)), expected("survey", (1, 2)))
+    stepwise.look(common, SURVEY, dataset="other", ledger=ledger)
+    session = Session().go("release")
+    assert not any(b.key == "release" for b in session.app.button)
+    session.set(ledger_path=str(ledger.path))
+    for again in (session, Session().go("release")):  # the second one is a new day: the ledger is remembered
+        assert "1 release of survey" in " ".join(s.value for s in again.app.subheader)
+        pd.testing.assert_frame_equal(again.app.dataframe[0].value, made[0].answers(0))
+        again.set(dataset="other")
+        assert len(again.app.selectbox(key="paid").options) == 2
+        pd.testing.assert_frame_equal(again.app.dataframe[0].value, made[2].answers(0))
+        again.set(paid=made[1].key)
+        pd.testing.assert_frame_equal(again.app.dataframe[0].value, made[1].answers(0))
+        assert "Look 1 of" in again.said()
+        assert "waits for a decision" in again.said()
+    pd.testing.assert_frame_equal(reloaded(session).app.dataframe[0].value, made[1].answers(0))
+    session.press("paid_look_0")
+    session.app.switch_page("pages/coarse.py")
+    assert "What the look says" in " ".join(s.value for s in session.run(session.app).app.subheader)
+    assert len([k for k in kinds(ledger) if k == "spend"]) == 4
 
 
-def deaf(*, progress: object) -> None:
-    progress(0.1, "started")
-    time.sleep(2 * CEILING)
-
-
-def broken(*, progress: object) -> None:
-    raise RuntimeError("a value of a record")
-
-
-def ended(job: work.Job) -> work.Job:
-    until(lambda: not job.running, words=lambda: job.text)
-    return job
-
-
-def test_cancelling_ends_the_process() -> None:
-    job = work.start("deaf", deaf)
-    assert work.start("deaf", deaf) is job
-    until(lambda: job.text == "started", words=lambda: job.state)
-    job.cancel()
-    assert ended(job).state == "cancelled"
-    assert not job._process.is_alive()
-    assert work.start("deaf", endless) is not job
-    work.find("deaf").cancel()
-
-
-def test_work_that_spends_is_asked_and_never_killed() -> None:
-    job = work.start("spends", endless, spends=True)
-    job.cancel()
-    assert ended(job)._process.exitcode in (0, None)
-    assert job.state == "done"
-
-
-def test_a_worker_that_dies_is_told_without_its_message(capfd: pytest.CaptureFixture) -> None:
-    job = ended(work.start("broken", broken, spends=True))
-    assert job.state == "died"
-    assert "without a result" in job.error
-    assert "a value" not in job.error + capfd.readouterr().err
-
-
-def test_plans_made_by_a_worker_are_the_same() -> None:
-    made = expected("cps")
-    job = work.start("same", tasks.make_plan, made.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
-    assert load_plan(ended(job).result).hash == made.hash
+def test_the_settings_hold_places_and_are_for_their_owner(ledger: Ledger, browser: Callable[[str], None]) -> None:
+    browser("mine")
+    session = ready(ledger)
+    file = ledger.path.parent / "settings" / "places.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert set(json.loads(file.read_text())["mine"]) == {"pages", "ledgers", "used"}
+    for content in ("", "[]", "{", "[" * 100_000):
+        file.write_text(content)
+        assert "Privacy cost" in reloaded(session).metrics()

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.error import URLError
 from urllib.parse import urlparse
 
 import pytest
@@ -30,8 +24,8 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from tests import waiting
+from tests.server.serving import ROOT, Served, serving
 
-ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [
     "--headless",
@@ -201,55 +195,34 @@ class Visit:
         expect(self.page.get_by_text(text).first).to_be_visible()
 
 
-def answers(url: str) -> bool:
-    """Whether somebody answers at an address."""
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except (URLError, OSError):
-        return False
+@pytest.fixture(scope="package")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The app, started as a person would start it; nothing outside this machine may have been asked for at the end."""
+    with serving(tmp_path_factory.mktemp("server")) as found:
+        yield found
+    assert found.strangers() == []
 
 
 @pytest.fixture(scope="package")
-def server() -> Iterator[str]:
-    """Address of the app, started as a person would start it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port)]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("STREAMLIT_")}
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        waiting.until(lambda: process.poll() is not None or answers(f"{url}/_stcore/health"))
-        if process.poll() is not None:
-            pytest.fail(f"the server ended: {process.stderr.read().decode()[-2000:]}")
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@pytest.fixture(scope="package")
-def browser() -> Iterator[BrowserContext]:
-    """One browser for all tests, so that it loads the app's scripts once."""
+def browser(server: Served) -> Iterator[BrowserContext]:
+    """One browser for all tests, with the key of the server, so that it loads the app's scripts once."""
     if not Path(CHROMIUM).exists():
         pytest.fail(f"{CHROMIUM} is not installed; run: apt-get install chromium")
     with sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield running.new_context(viewport={"width": WIDTH, "height": HEIGHT}, accept_downloads=True)
+        context = running.new_context(viewport={"width": WIDTH, "height": HEIGHT}, accept_downloads=True)
+        assert context.request.get(server.address).ok
+        yield context
         running.close()
 
 
 @pytest.fixture
-def visit(server: str, browser: BrowserContext) -> Iterator[Visit]:
+def visit(server: Served, browser: BrowserContext) -> Iterator[Visit]:
     """A fresh session; at the end nothing may have been complained about or asked of another host."""
     shots = ROOT / "screenshots"
     shots.mkdir(exist_ok=True)
     page = browser.new_page()
-    found = Visit(page=page, url=server, shots=shots)
+    found = Visit(page=page, url=server.url, shots=shots)
 
     def heard(message: ConsoleMessage) -> None:
         place = message.location.get("url", "")

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import sqlite3
+import stat
 import tempfile
 import threading
 import unicodedata
@@ -755,3 +756,20 @@ def test_sixty_random_kills_lose_no_spend_and_draw_nothing_twice(tmp_path):
     counts = campaign(tmp_path, kills=60, seed=int.from_bytes(os.urandom(4)))
     assert counts["kills"] == 60
     assert counts["spends"] >= counts["draws"] >= counts["saved"] > 0
+
+
+def test_results_are_for_their_owner_alone(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        for made_before in (False, True):
+            ledger = Ledger.create(tmp_path / f"{made_before}.ledger")
+            ledger.add_dataset("a", total=Budget(pcost=1.0))
+            folder = tmp_path / f"{made_before}.ledger.results"
+            if made_before:
+                folder.mkdir(mode=0o755)
+            receipt = ledger.spend(dataset="a", key="k", pcost=0.5, plan_hash="1f")
+            ledger.save_result(receipt=receipt, content=b"noisy")
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+    finally:
+        os.umask(old)

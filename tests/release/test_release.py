@@ -6,6 +6,7 @@ import csv
 import itertools
 import math
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from engine import Attribute, Budget, Plan, Schema, Workload, plan
 from engine.errors import BudgetExceeded, Cancelled, DataError, LedgerError, NotAnswerable, PlanError, ResultLost
 from engine.mechanisms import load_plan
 from engine.publish import write_answers
-from engine.release import Ledger, apply_group, count_marginals, release_key
+from engine.release import Ledger, apply_group, count_marginals, keep_rehearsal, kept_rehearsal, release_key
 
 measuring = sys.modules["engine.release.measure"]  # the package shows the function under this name
 measure = measuring.measure
@@ -224,3 +225,27 @@ def test_plans_of_a_release_are_those_that_were_saved(small_plan: Plan) -> None:
     assert loaded.to_json() == small_plan.to_json()
     for space, block in small_plan.blocks.items():
         assert (block.noise, block.grid) == (loaded.blocks[space].noise, loaded.blocks[space].grid)
+
+
+def test_a_kept_rehearsal_is_the_same_and_takes_memory_only_where_it_is_looked_at(tmp_path: Path) -> None:
+    schema = Schema([Attribute.of_size(name, 60) for name in "abc"])
+    made = plan(Workload(schema).add(("a", "b", "c")).add(("a",)), Budget(pcost=1.0))
+    found = measure(made, pd.DataFrame({"a": [1, 2], "b": [3, 59], "c": [5, 0]}), rehearsal=True)
+    file = tmp_path / "numbers"
+    keep_rehearsal(found, file)
+    assert file.stat().st_size > 2 * 60**3 * 8
+    tracemalloc.start()
+    kept = kept_rehearsal(made, file)
+    assert kept.rehearsal
+    assert tracemalloc.get_traced_memory()[0] < 200_000
+    tracemalloc.stop()
+    pd.testing.assert_frame_equal(kept.answers(0), found.answers(0))
+    for mine, theirs in ((kept.answers_on_grid, found.answers_on_grid), (kept.estimates, found.estimates)):
+        assert list(mine) == list(theirs)
+        assert all(np.array_equal(mine[s], theirs[s]) for s in theirs)
+        assert not any(a.flags.writeable for a in mine.values())
+    content = file.read_bytes()
+    for damaged in (content[: len(content) // 2], content[:30] + b"x" * 100 + content[130:], b""):
+        file.write_bytes(damaged)
+        with pytest.raises(LedgerError):
+            kept_rehearsal(made, file)

@@ -58,7 +58,9 @@ def draft(ledger: Path, key: str, content: Content) -> Iterator[Draft]:
     """
     folder, partial = results_folder(ledger), ""
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_mode & 0o077:  # made by an earlier version, for everybody to read
+            folder.chmod(0o700)
         sync_folder(folder.parent)
         # in the same folder, because only within one file system is a new name given at once
         handle, partial = tempfile.mkstemp(dir=folder, suffix=".part")

@@ -26,9 +26,7 @@ def payer() -> tuple[Ledger, DatasetStatus, Source] | None:
         return None
     with right:
         source = dataset_form.source()
-    if st.session_state.get("dataset_status") != status:  # for the gauge in the sidebar
-        st.session_state["dataset_status"] = status
-        st.rerun()
+    dataset_form.remember(status)
     if status is None:
         st.info("Declare the dataset whose budget pays.", icon="🗂️")
         return None
@@ -43,9 +41,10 @@ def start_look(
     if work.is_there(job):
         return
     with kept_for("coarse_look"):
-        path, copied = source.to_file()
-        arguments = (common.to_json(), path, dataset, str(book.path), attempt, source.on_refused, copied)
-        work.start(job, tasks.look, *arguments, settings.arguments(common), spends=True)
+        path, copies = source.to_file()
+        arguments = (common.to_json(), path, dataset, str(book.path), attempt, source.on_refused)
+        watch.start(job, tasks.look, *arguments, settings.arguments(common), spends=True, copies=copies)
+        watch.mine(job)
     st.session_state.pop("coarse_confirmation", None)
 
 
@@ -55,8 +54,10 @@ def start_finish(book: Ledger, key: str, source: Source, attempt: int) -> None:
     if work.is_there(job):
         return
     with kept_for("coarse_finish"):
-        path, copied = source.to_file()
-        work.start(job, tasks.finish, str(book.path), key, path, attempt, source.on_refused, copied, spends=True)
+        path, copies = source.to_file()
+        arguments = (str(book.path), key, path, attempt, source.on_refused)
+        watch.start(job, tasks.finish, *arguments, spends=True, copies=copies)
+        watch.mine(job)
     st.session_state.pop("coarse_confirm_finish", None)
 
 

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
 
 from engine import CommonPlan
+from engine.release import kept_rehearsal
 from pages.parts.coarse import choose, views
 from pages.parts.coarse import script as coarse_code
 from pages.parts.coarse.choose import Settings
-from pages.parts.jobs import tasks, watch, work
+from pages.parts.jobs import private, tasks, watch, work
 from pages.parts.release import results_view
 from pages.parts.shell import show
 from pages.parts.shell.code import Script
-from pages.parts.shell.words import plain
+from pages.parts.shell.words import kept_for, plain, show_kept
 
 
 def start_look(common: CommonPlan, key: str, rows: int, seed: int) -> None:
     """Start the rehearsed look, and drop the one before it with all that followed from it."""
     for old in st.session_state.pop("coarse_rehearsed", []):
-        work.forget(old)
+        watch.let_go(old)
     begin(key, tasks.rehearse_look, common.to_json(), rows, seed)
 
 
 def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
-    """Start a part of the rehearsal."""
+    """Start a part of the rehearsal, which keeps its numbers in a file."""
     st.session_state.setdefault("coarse_rehearsed", []).append(key)
-    work.start(key, function, *arguments)
+    with kept_for("coarse_rehearsal"):
+        file = private.new_file("rehearsal")
+        watch.start(key, function, *arguments, str(file), files=[file])
 
 
 def draw(common: CommonPlan, settings: Settings) -> Script | None:
@@ -41,6 +44,7 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     right.button(
         "Rehearse the look", on_click=start_look, args=(common, key, rows, seed), key="coarse_rehearse", type="primary"
     )
+    show_kept("coarse_rehearsal")
     script = coarse_code.rehearsal(rows=rows, seed=seed)
     done = watch.job(key, label="Rehearsed look")
     if done is None:
@@ -53,10 +57,8 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     return script
 
 
-def _step(
-    common: CommonPlan, content: Mapping[str, Any], settings: Settings, *, key: str, rows: int, seed: int, depth: int
-) -> None:
-    looked = tasks.rehearsed(common.look, content)
+def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, rows: int, seed: int, depth: int) -> None:
+    looked = kept_rehearsal(common.look, content)
     st.subheader("What the look says" if depth == 0 else f"A closer look, number {depth + 1}")
     rule = choose.rule(common, settings)
     if rule is None:
@@ -84,14 +86,14 @@ def _step(
     if common.following is not None and option == common.names[-1]:
         _step(common.following, done.result, settings, key=rest, rows=rows, seed=seed, depth=depth + 1)
         return
-    found = tasks.rehearsed(common.options[common.position(option)], done.result)
+    found = kept_rehearsal(common.options[common.position(option)], done.result)
     st.markdown(f"**{plain(f'Rehearsed answers of {option}: look and rest together')}**")
     records = results_view.simulated(found.plan.schema.to_json(), rows, seed)
     views.answers(found, key=f"coarse_done_{depth}", records=records)
 
 
 def _rivals(
-    common: CommonPlan, content: Mapping[str, Any], settings: Settings, *, key: str, rows: int, seed: int, depth: int
+    common: CommonPlan, content: str, settings: Settings, *, key: str, rows: int, seed: int, depth: int
 ) -> None:
     job = f"{key}|rivals|{settings}"
     with st.expander(
@@ -106,7 +108,8 @@ def _rivals(
         )
         arguments = settings.arguments(common)
         if work.find(job) is None:
-            begin(job, tasks.rivals, common.to_json(), content, arguments, rows, seed)
+            st.session_state.setdefault("coarse_rehearsed", []).append(job)
+            watch.start(job, tasks.rivals, common.to_json(), content, arguments, rows, seed)
         done = watch.job(job, label="Rivals")
         if done is None:
             return

@@ -12,7 +12,6 @@ from engine.release import DatasetStatus, Ledger
 from pages.parts.coarse import choose, pay, script, stored, views
 from pages.parts.coarse.choose import Settings
 from pages.parts.coarse.views import STOP
-from pages.parts.jobs import work
 from pages.parts.release.dataset_form import Source
 from pages.parts.shell.code import Script
 from pages.parts.shell.words import kept_for, plain, show_kept
@@ -90,7 +89,7 @@ def steps(
     number, common = len(before), found.common
     st.subheader("What the look says" if not before else f"A closer look, number {number + 1}")
     if not before:
-        stored.looked(book, key, work.find(job))
+        stored.looked(book, key)
         settings = stored.settled(book, key, settings)
     rule = choose.rule(common, settings)
     if rule is None:

@@ -13,11 +13,9 @@ from engine.errors import EngineError
 from engine.release import Ledger
 from pages.parts.coarse.choose import Settings
 from pages.parts.coarse.views import STOP
-from pages.parts.jobs import work
+from pages.parts.jobs import watch
 from pages.parts.release import dataset_form
 from pages.parts.shell.words import plain, trouble
-
-NOT_SHOWN = "These exact numbers are private: they are for you and in no release."
 
 
 def look_job(book: Ledger, key: str) -> str:
@@ -91,7 +89,7 @@ def choices(found: Steps) -> None:
         st.info("The look above is the release. You may still take an option, which then spends its rest.", icon="✋")
 
 
-def looked(book: Ledger, key: str, job: work.Job | None) -> None:
+def looked(book: Ledger, key: str) -> None:
     """What the ledger holds about a look, and what happened to the rows, for the curator only."""
     receipt = dataset_form.spent(book, key)
     st.success(
@@ -102,15 +100,7 @@ def looked(book: Ledger, key: str, job: work.Job | None) -> None:
         ),
         icon="🔭",
     )
-    _rows_read(job)
-
-
-def _rows_read(job: work.Job | None) -> None:
-    rows = job.result["rows"] if job is not None and job.state == "done" else None
-    if rows is not None:
-        st.caption(
-            f"Rows read {rows['read']:,} = counted {rows['counted']:,} + left out {rows['refused']:,}. {NOT_SHOWN}"
-        )
+    watch.rows_read(look_job(book, key))
 
 
 def settled(book: Ledger, key: str, settings: Settings) -> Settings:
@@ -141,4 +131,4 @@ def receipt(book: Ledger, found: Steps, last: Measurement, option: str, paid: Se
         ),
         icon="✅",
     )
-    _rows_read(work.find(finish_job(book, paid[-1], len(found.lost) + 1)))
+    watch.rows_read(finish_job(book, paid[-1], len(found.lost) + 1))

@@ -8,7 +8,7 @@ import streamlit as st
 
 from engine import CommonPlan, Measurement, NestedPlanRule, figures
 from engine.choice import Decision
-from pages.parts.release import results_view
+from pages.parts.release import download_view, results_view
 from pages.parts.shell import show
 from pages.parts.shell.words import plain
 
@@ -58,6 +58,6 @@ def answers(found: Measurement, *, key: str, records: Any = None) -> None:
     views = {
         "Answers": lambda: results_view.browse(found, key=key, records=records, name=f"{key}_answers"),
         "Ask something else": lambda: results_view.ask(found, key=key),
-        "Download": lambda: results_view.downloads(found, key=key),
+        "Download": lambda: download_view.downloads(found, key=key),
     }
     show.tabs(views, key=f"{key}_tab")

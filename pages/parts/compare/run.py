@@ -13,6 +13,7 @@ from engine import Plan, load_plan
 from engine.insight import Comparison, expected, label_of, variants
 from engine.texts import Frame
 from pages.parts.jobs import tasks, watch, work
+from pages.parts.jobs.status import Status
 from pages.parts.shell import show
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import count, plain, shown_here
@@ -68,9 +69,11 @@ def offered(studio: Studio) -> dict[str, tuple[str, Mapping[str, Any]]]:
 
 def begin(key: str, studio: Studio, choices: list[tuple[str, Mapping[str, Any]]], limit: float) -> None:
     """Start the comparison of this key."""
+    if (old := st.session_state.get(LAST, key)) != key:
+        watch.let_go(old)
     st.session_state[LAST] = key
     plain_choices = [(name, dict(options)) for name, options in choices]
-    work.start(
+    watch.start(
         key, tasks.compare_all, studio.asked.to_json(), studio.budget.to_dict(), plain_choices, limit, gentle=True
     )
 
@@ -131,7 +134,7 @@ def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]]
     if stuck:
         words += f" {count(stuck, 'mechanism')} cannot, and the table says why."
     left, right = st.columns([1, 3], vertical_alignment="center")
-    done = job is not None and job.state == "done"
+    done = job is not None and job.done
     left.button(
         "Compare",
         type="secondary" if done else "primary",
@@ -149,7 +152,7 @@ def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]]
             show.table(table, name="forecast", alt="Expected seconds and memory of every mechanism, or why not")
 
 
-def _compared(job: work.Job, key: str, label: str) -> Compared:
+def _compared(job: Status, key: str, label: str) -> Compared:
     found, choices = job.result
     return Compared(found=found, choices=choices, key=key, present=label)
 
@@ -158,7 +161,7 @@ def _before(key: str, base: str, label: str) -> Compared | None:
     """The last comparison of this workload and budget, when another choice was made since."""
     last = st.session_state.get(LAST, "")
     job = work.find(last) if last != key and last.startswith(f"compare|{base}|") else None
-    if job is None or job.state != "done":
+    if job is None or not job.done:
         return None
     st.caption("Below are the results of the choice before this one.")
     return _compared(job, last, label)

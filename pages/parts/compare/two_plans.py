@@ -82,7 +82,7 @@ def book(studio: Studio, found: Compared | None) -> str:
     key = f"published|{number}"
     right.button(
         "Compute",
-        on_click=watch.begin,
+        on_click=watch.start,
         args=(key, tasks.published, number),
         disabled=work.is_there(key),
         key="book_start",
@@ -97,7 +97,7 @@ def book(studio: Studio, found: Compared | None) -> str:
     elif work.find(key) is None:
         st.info("This row has not been computed yet. Press Compute; most rows take seconds, the largest minutes.")
     jobs = {str(row): work.find(f"published|{i}") for i, row in enumerate(rows)}
-    ours = {text: job.result for text, job in jobs.items() if job is not None and job.state == "done"}
+    ours = {text: job.result for text, job in jobs.items() if job is not None and job.done}
     st.subheader("All rows")
     show.table(insight.beside(ours), name="published", alt="Printed and computed RMSE of every row", height=420)
     return script.book(number)

@@ -18,6 +18,7 @@ from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 
 AT_ONCE = 1.0  # seconds of forecast up to which a plan is made while the page waits
+KEPT = 32  # plans for all sessions, by their content; that of Adult's tables of three attributes takes 3.4 MB
 PATIENCE = 2.0  # seconds after which a plan that was forecast to be quick goes on in a worker
 MEMORY_LIMIT = 4e9
 
@@ -27,7 +28,13 @@ def _forecast(question: str, _studio: Studio) -> Forecast:
     return forecast(_studio.asked, _studio.mechanism, **_studio.options)
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _planned(question: str) -> set[str]:
+    """Something, once this question was planned at any budget in whatever session; nothing before."""
+    return set()
+
+
+@st.cache_resource(max_entries=KEPT, show_spinner=False)
 def _made(request: str, _studio: Studio) -> Plan:
     begun = time.monotonic()
     return plan(
@@ -40,7 +47,7 @@ def _made(request: str, _studio: Studio) -> Plan:
     )
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
+@st.cache_resource(max_entries=KEPT, show_spinner=False)
 def _loaded(request: str, _text: str) -> Plan:
     return load_plan(_text)
 
@@ -53,7 +60,9 @@ def plan_of(studio: Studio) -> Plan | None:
     with shown_here():
         expected = _forecast(studio.question, studio)
         key = f"plan|{studio.to_json()}"
-        if work.find(key) is None and expected.seconds <= AT_ONCE:
+        # what the searches found is kept, so that the same question at another budget asks for none of them again
+        again = bool(_planned(studio.question))
+        if work.find(key) is None and (again or expected.seconds <= AT_ONCE):
             try:
                 return _made(studio.to_json(), studio)
             except Cancelled:
@@ -63,7 +72,9 @@ def plan_of(studio: Studio) -> Plan | None:
             _offer(key, studio, expected)
             return None
         found = watch.job(key, label="Planning")
-        return _loaded(studio.to_json(), found.result) if found is not None else None
+        if found is not None:
+            _planned(studio.question).add("yes")
+            return _loaded(studio.to_json(), found.result)
     return None
 
 
@@ -101,7 +112,7 @@ def _offer(key: str, studio: Studio, expected: Forecast) -> None:
 
 def _start(key: str, studio: Studio) -> None:
     budget = studio.budget.to_dict()
-    work.start(key, tasks.make_plan, studio.asked.to_json(), budget, studio.mechanism, dict(studio.options))
+    watch.start(key, tasks.make_plan, studio.asked.to_json(), budget, studio.mechanism, dict(studio.options))
 
 
 def _duration(seconds: float) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from demo_data.make_synthetic import synthetic
-from engine import Budget, CommonPlan, Measurement, NestedPlanRule, Workload, load_plan, measure, plan, stepwise
+from engine import Budget, CommonPlan, NestedPlanRule, Workload, load_plan, measure, plan, stepwise
 from engine.choice import Compared, compare_rivals
 from engine.insight import (
     ROWS,
@@ -20,8 +19,8 @@ from engine.insight import (
     label_of,
     mechanism_bound,
 )
-from engine.publish import write_answers, write_package
-from engine.release import Intake, Ledger, count_marginals, load_measurement
+from engine.publish import new_file, write_answers, write_package
+from engine.release import Intake, Ledger, count_marginals, keep_rehearsal, kept_rehearsal, load_measurement
 
 Progress = Callable[[float, str], bool]
 
@@ -62,11 +61,11 @@ def find_bound(workload: str, law: str, *, progress: Progress) -> MechanismBound
     return mechanism_bound(Workload.from_json(workload), law)
 
 
-def rehearse(made: str, rows: int, seed: int, *, progress: Progress) -> dict[str, Any]:
-    """Measure a plan on simulated records; return the two mappings of a Measurement."""
+def rehearse(made: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
+    """Measure a plan on simulated records, keep the numbers in a file, and return that."""
     loaded = load_plan(made)
-    found = measure(loaded, synthetic(loaded.schema, rows, seed), rehearsal=True, progress=progress)
-    return {"answers_on_grid": dict(found.answers_on_grid), "estimates": dict(found.estimates)}
+    keep_rehearsal(measure(loaded, synthetic(loaded.schema, rows, seed), rehearsal=True, progress=progress), file)
+    return file
 
 
 def release(
@@ -76,39 +75,37 @@ def release(
     ledger: str,
     attempt: int,
     on_refused: str,
-    delete: bool,
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Measure a plan on records: count, spend, draw, save in one call; return the key and what happened to the rows.
-
-    `delete` says that `data` is a copy made for this call, which is removed afterwards.
-    """
+    """Measure a plan on records: count, spend, draw, save in one call; return the key and what happened to the rows."""
     seen: list[Intake] = []
-    try:
-        found = measure(
-            load_plan(made),
-            data,
-            dataset=dataset,
-            ledger=ledger,
-            attempt=attempt,
-            on_refused=on_refused,
-            progress=progress,
-            intake=seen.append,
-        )
-    finally:
-        if delete:
-            Path(data).unlink(missing_ok=True)
+    found = measure(
+        load_plan(made),
+        data,
+        dataset=dataset,
+        ledger=ledger,
+        attempt=attempt,
+        on_refused=on_refused,
+        progress=progress,
+        intake=seen.append,
+    )
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
-def export(ledger: str, key: str, path: str, kind: str, confidence: float, *, progress: Progress) -> str:
-    """Write all answers of a stored release, or its package, to a file and return its path."""
+def export(
+    ledger: str, key: str, path: str, keep: Sequence[str], overwrite: bool, confidence: float, *, progress: Progress
+) -> str:
+    """Write all answers of a stored release, or its package, to a file of a new name and return its path."""
     book = Ledger(ledger)
     found = load_measurement(book, key)
-    if kind == "zip":
-        return str(write_package(found, path, receipt=book.find(key), confidence=confidence, progress=progress))
-    return str(write_answers(found, path, format=kind, confidence=confidence, progress=progress))
+    with new_file(path, keep=[ledger, *keep], overwrite=overwrite) as partial:
+        if path.lower().endswith(".zip"):
+            write_package(found, partial, receipt=book.find(key), confidence=confidence, progress=progress)
+        else:
+            kind = "csv" if path.lower().endswith(".csv") else "parquet"
+            write_answers(found, partial, format=kind, confidence=confidence, progress=progress)
+    return path
 
 
 def coverage(made: str, rows: int, seed: int, rehearsals: int, *, progress: Progress) -> Coverage:
@@ -118,39 +115,32 @@ def coverage(made: str, rows: int, seed: int, rehearsals: int, *, progress: Prog
     return coverage_check(loaded, records, rehearsals=rehearsals, seconds=120.0, progress=progress)
 
 
-def rehearse_look(common: str, rows: int, seed: int, *, progress: Progress) -> dict[str, Any]:
-    """Look at simulated records; return the two mappings of a Measurement."""
+def rehearse_look(common: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
+    """Look at simulated records, keep the numbers in a file, and return that."""
     shared = CommonPlan.from_json(common)
-    found = stepwise.look(shared, synthetic(shared.look.schema, rows, seed), rehearsal=True, progress=progress)
-    return {"answers_on_grid": dict(found.answers_on_grid), "estimates": dict(found.estimates)}
+    records = synthetic(shared.look.schema, rows, seed)
+    keep_rehearsal(stepwise.look(shared, records, rehearsal=True, progress=progress), file)
+    return file
 
 
-def rehearse_rest(
-    common: str, looked: Mapping[str, Any], rows: int, seed: int, option: str, *, progress: Progress
-) -> dict[str, Any]:
-    """Measure what is left of an option on simulated records; return the two mappings of a Measurement."""
+def rehearse_rest(common: str, looked: str, rows: int, seed: int, option: str, file: str, *, progress: Progress) -> str:
+    """Measure what is left of an option on simulated records, after the look in a file; return a file like it."""
     shared = CommonPlan.from_json(common)
     records = synthetic(shared.look.schema, rows, seed)
     progress(0.2, "Measuring the rest")
-    found = stepwise.rehearse_finish(shared, rehearsed(shared.look, looked), records, option=option)
-    return {"answers_on_grid": dict(found.answers_on_grid), "estimates": dict(found.estimates)}
+    found = stepwise.rehearse_finish(shared, kept_rehearsal(shared.look, looked), records, option=option)
+    keep_rehearsal(found, file)
+    return file
 
 
-def rehearsed(made: Any, content: Mapping[str, Any]) -> Measurement:
-    """The measurement of a rehearsal from its two mappings."""
-    return Measurement(plan=made, dataset="", key="", utc="", rehearsal=True, **content)
-
-
-def rivals(
-    common: str, looked: Mapping[str, Any], rule: Mapping[str, Any], rows: int, seed: int, *, progress: Progress
-) -> Compared:
+def rivals(common: str, looked: str, rule: Mapping[str, Any], rows: int, seed: int, *, progress: Progress) -> Compared:
     """What other ways to choose would have cost and decided on the same simulated records."""
     shared = CommonPlan.from_json(common)
     asked = NestedPlanRule(common=shared, **rule)
     records = synthetic(shared.look.schema, rows, seed)
     counts = count_marginals(records, shared.look.schema, [g.attributes for g in asked.groups])
     progress(0.3, "Comparing")
-    return compare_rivals(asked, rehearsed(shared.look, looked), counts)
+    return compare_rivals(asked, kept_rehearsal(shared.look, looked), counts)
 
 
 def look(
@@ -160,7 +150,6 @@ def look(
     ledger: str,
     attempt: int,
     on_refused: str,
-    delete: bool,
     rule: Mapping[str, Any],
     *,
     progress: Progress,
@@ -172,37 +161,27 @@ def look(
     seen: list[Intake] = []
     shared, book = CommonPlan.from_json(common), Ledger(ledger)
     known = book.find(stepwise.look_key(shared, dataset=dataset, attempt=attempt)) is not None
-    try:
-        found = stepwise.look(
-            shared,
-            data,
-            dataset=dataset,
-            ledger=book,
-            attempt=attempt,
-            on_refused=on_refused,
-            progress=progress,
-            intake=seen.append,
-        )
-    finally:
-        if delete:
-            Path(data).unlink(missing_ok=True)
+    found = stepwise.look(
+        shared,
+        data,
+        dataset=dataset,
+        ledger=book,
+        attempt=attempt,
+        on_refused=on_refused,
+        progress=progress,
+        intake=seen.append,
+    )
     if not known:
         book.note(dataset=dataset, kind="rule", text=json.dumps(dict(rule), sort_keys=True), key=found.key)
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
-def finish(
-    ledger: str, key: str, data: str, attempt: int, on_refused: str, delete: bool, *, progress: Progress
-) -> dict[str, Any]:
+def finish(ledger: str, key: str, data: str, attempt: int, on_refused: str, *, progress: Progress) -> dict[str, Any]:
     """Measure what is left of the option that was chosen for a look; return the key and what happened to the rows."""
     seen: list[Intake] = []
-    try:
-        found = stepwise.finish(
-            ledger, key, data, attempt=attempt, on_refused=on_refused, progress=progress, intake=seen.append
-        )
-    finally:
-        if delete:
-            Path(data).unlink(missing_ok=True)
+    found = stepwise.finish(
+        ledger, key, data, attempt=attempt, on_refused=on_refused, progress=progress, intake=seen.append
+    )
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 

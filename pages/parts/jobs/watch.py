@@ -2,29 +2,67 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
 
 from pages.parts.jobs import work
+from pages.parts.jobs.status import Status
+from pages.parts.shell import state
 from pages.parts.shell.words import plain, trouble
 
-
-def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
-    """Start the work of this key: what a button calls."""
-    work.start(key, function, *arguments)
+ROWS = "rows_read"
 
 
-def job(key: str, *, label: str) -> work.Job | None:
+@st.cache_resource(scope="session", on_release=work.leave, show_spinner=False)
+def _holder() -> str:
+    """A name for this session, which lets go of its jobs when it ends."""
+    return secrets.token_hex(8)
+
+
+def start(key: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Start a job for this session; see `work.start`."""
+    work.start(key, function, *arguments, holder=_holder(), **options)
+
+
+def let_go(key: str) -> None:
+    """Say that this session has no more use for a job."""
+    work.let_go(key, _holder())
+
+
+def mine(key: str) -> None:
+    """Note that this session asked for a job that reads records; what happened to the rows is told nobody else."""
+    state.only_here()[ROWS] = (key, None)
+
+
+def rows_read(key: str) -> None:
+    """Say what happened to the rows that a job of this session read; the job forgets it, and so does the next page."""
+    known = state.only_here().get(ROWS)
+    if known is None or known[0] != key:
+        return
+    found = work.find(key)
+    if found is not None and found.done:
+        known = state.only_here()[ROWS] = (key, found.result["rows"])
+        work.forget(key)
+    if (rows := known[1]) is not None:
+        st.caption(
+            f"Rows read {rows['read']:,} = counted {rows['counted']:,} + left out {rows['refused']:,}. These exact "
+            "numbers are private: they are for you, shown once, and in no release."
+        )
+
+
+def job(key: str, *, label: str) -> Status | None:
     """Draw the job of this key and return it once it is done; None while there is nothing to use."""
+    work.hold(key, _holder())
     found = work.find(key)
     if found is None:
         return None
     if found.running:
         _bar(key, label)
         return None
-    if found.state == "done":
+    if found.done:
         return found
     if found.state == "cancelled":
         st.warning(plain(f"{label}: cancelled. {found.error}"))
@@ -39,6 +77,8 @@ def _bar(key: str, label: str) -> None:
     if found is None or not found.running:
         st.rerun()
     left, right = st.columns([5, 1], vertical_alignment="center")
-    words = f"{label}: {found.text} ({found.seconds:.0f} s)"
+    ahead = work.before(key)
+    told = f"waits for a worker, {ahead} before it" if found.state == "waiting" else found.text
+    words = f"{label}: {told} ({found.seconds:.0f} s)"
     left.progress(min(max(found.fraction, 0.0), 1.0), text=plain(words))
-    right.button("Cancel", key=f"cancel_{key}", on_click=found.cancel, width="stretch")
+    right.button("Cancel", key=f"cancel_{key}", on_click=work.cancel, args=(key,), width="stretch")

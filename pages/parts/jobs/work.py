@@ -1,201 +1,241 @@
-"""Work in processes of its own: progress while it runs, a cancel that ends it, one job per key for all sessions.
+"""Work in processes of its own: one job a key for all sessions, as many workers as cores, the others in a queue.
 
-This module and `tasks` are imported by the workers; neither knows Streamlit.
+What is known of a job is one value, so that a result is there whenever the job says that it is done.  A job belongs to
+the holders that asked for it: when all of them have left, it is stopped and forgotten with its files.  This module and
+`tasks` are imported by the workers; neither knows Streamlit.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable
-from functools import cache
-from multiprocessing import forkserver
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
+from pathlib import Path
 from typing import Any
 
-from engine.errors import EngineError
+from pages.parts.jobs.status import Status
+from pages.parts.jobs.workers import finish, launch
 
-# fork would copy a server that has threads; a fork server is clean, and has the engine imported before it is needed
-_FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
-_CONTEXT = multiprocessing.get_context("forkserver") if _FORKSERVER else multiprocessing.get_context("spawn")
-_CONTEXT.set_forkserver_preload(["pages.parts.jobs.tasks"])
-_JOBS: dict[str, Job] = {}
-_LOCK = threading.Lock()
-_EVERY = 0.1  # seconds between two progress messages
+WORKERS = os.cpu_count() or 1
+GRACE = 20.0  # seconds for a page that lost its line, or was loaded again, to come back for its jobs
+STOPPED = "It was stopped; nothing was changed."
 
 
-class Job:
-    """One piece of work.
+@dataclass(kw_only=True, eq=False)
+class _Job:
+    """One piece of work, known to this module alone: whoever kept it would keep its result."""
 
-    `state` is "running", "done", "failed", "cancelled" or "died"; `result` is there when done, `error` in words
-    otherwise.  To cancel is to ask: the work stops when it next tells its progress.
-    """
-
-    def __init__(self) -> None:
-        self.state, self.fraction, self.text = "running", 0.0, "Starting"
-        self.result: Any = None
-        self.error = ""
-        self.started = time.monotonic()
-        self._stop: Event | threading.Event = threading.Event()
+    status: Status
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    gentle: bool
+    copies: tuple[Path, ...]
+    files: tuple[Path, ...]
+    holders: set[str] = field(default_factory=set)
+    abandoned: bool = False
+    stop: Event | threading.Event | None = None
+    process: Any = None
 
     @property
-    def running(self) -> bool:
-        """Whether the work goes on."""
-        return self.state == "running"
+    def share(self) -> int:
+        """Workers that it takes: work that runs processes itself takes one a core."""
+        return WORKERS if self.gentle else 1
 
-    @property
-    def seconds(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.started
-
-    def cancel(self) -> None:
-        """Ask the work to stop."""
-        self._stop.set()
-
-    def _hear(self, kind: str, *content: Any) -> None:
+    def hear(self, kind: str, *content: Any) -> None:
         """Take one message of the work."""
         if kind == "progress":
-            self.fraction, self.text = content
+            self.status = replace(self.status, fraction=content[0], text=content[1])
         elif kind == "done":
-            self.result, self.state = content[0], "done"
+            self.status = replace(self.status, state="done", result=content[0])
         else:
-            self.error, self.state = content[0], "cancelled" if self._stop.is_set() else "failed"
+            stopped = self.stop is not None and self.stop.is_set()
+            self.status = replace(self.status, state="cancelled" if stopped else "failed", error=content[0])
 
 
-class ProcessJob(Job):
-    """Work in a process of its own.
+_JOBS: dict[str, _Job] = {}
+_LOCK = threading.RLock()
 
-    One that spends budget is never killed: it is asked to stop, and stops only while nothing was spent.
+
+def start(
+    key: str,
+    function: Callable[..., Any],
+    *arguments: Any,
+    holder: str = "",
+    spends: bool = False,
+    gentle: bool = False,
+    copies: Iterable[Path] = (),
+    files: Iterable[Path] = (),
+) -> Status:
+    """Start the work of this key, or wait for a worker; one that goes on or is done already is left as it is.
+
+    Parameters
+    ----------
+    spends : budget; such work goes before all that waits, is never killed, and stops only while nothing was spent.
+    gentle : it runs processes itself and only waits for them, in a thread; asked to stop, it ends them.
+    copies : files for the work alone, removed when it ends, however it ends.
+    files : files that belong to the result, removed when the job is forgotten.
     """
-
-    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], *, spends: bool) -> None:
-        super().__init__()
-        self.spends = spends
-        self._stop = stop = _CONTEXT.Event()
-        receiver, sender = _CONTEXT.Pipe(duplex=False)
-        self._process = _CONTEXT.Process(
-            target=_run, args=(sender, stop, function, arguments, spends), daemon=not spends
-        )
-        self._process.start()
-        sender.close()
-        threading.Thread(target=self._listen, args=(receiver,), daemon=True).start()
-
-    def cancel(self) -> None:
-        """Stop the work: at once when it spends nothing, before the spend otherwise."""
-        super().cancel()
-        if not self.spends and self._process.is_alive():
-            self._process.terminate()
-
-    def _listen(self, receiver: Connection) -> None:
-        try:
-            while True:
-                self._hear(*receiver.recv())
-        except (EOFError, OSError):
-            self._process.join()
-        if self.running:
-            stopped = self._stop.is_set()
-            self.error = "It was stopped; nothing was changed." if stopped else _end(self._process.exitcode)
-            self.state = "cancelled" if stopped else "died"
-
-
-class GentleJob(Job):
-    """Work that runs processes itself and only waits for them: in a thread, asked to stop and never killed.
-
-    A killed parent would leave its processes behind; asked, the work ends them.  When the server ends, they end as its
-    own daemonic children.
-    """
-
-    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        super().__init__()
-        threading.Thread(target=self._work, args=(function, arguments), daemon=True).start()
-
-    def _work(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        def progress(fraction: float, text: str) -> bool:
-            self._hear("progress", fraction, text)
-            return not self._stop.is_set()
-
-        try:
-            _finish(function, arguments, progress, self._hear)
-        finally:
-            if self.running:  # an error nobody foresaw: its text could hold anything, and is not shown
-                self.error, self.state = "The work ended without a result. Try again.", "died"
-
-
-@cache
-def warm() -> None:
-    """Start the fork server, once, so that the first job need not wait for imports."""
-    if _FORKSERVER:
-        threading.Thread(target=forkserver.ensure_running, daemon=True).start()
-
-
-def start(key: str, function: Callable[..., Any], *arguments: Any, spends: bool = False, gentle: bool = False) -> Job:
-    """Start the work of this key, or return it when it runs or is done already, in whatever session that was."""
+    copies, files = tuple(copies), tuple(files)
     with _LOCK:
-        if not is_there(key):
-            made = GentleJob(function, arguments) if gentle else ProcessJob(function, arguments, spends=spends)
-            _JOBS[key] = made
-        return _JOBS[key]
+        if is_there(key):
+            _remove((*copies, *files))
+        else:
+            forget(key)
+            status = Status(state="waiting", spends=spends, started=time.monotonic())
+            _JOBS[key] = _Job(
+                status=status, function=function, arguments=arguments, gentle=gentle, copies=copies, files=files
+            )
+        hold(key, holder)
+        _begin_next()
+        return _JOBS[key].status
 
 
-def find(key: str) -> Job | None:
-    """The job of this key, if it was started and not forgotten."""
-    return _JOBS.get(key)
+def find(key: str) -> Status | None:
+    """What is known of the job of this key, if it was started and not forgotten."""
+    found = _JOBS.get(key)
+    return found.status if found is not None else None
 
 
 def is_there(key: str) -> bool:
-    """Whether the work of this key runs or is done."""
-    found = _JOBS.get(key)
-    return found is not None and found.state in ("running", "done")
+    """Whether the work of this key waits, runs or is done."""
+    found = find(key)
+    return found is not None and (found.running or found.done)
+
+
+def before(key: str) -> int:
+    """How many jobs stand in the queue before this one."""
+    with _LOCK:
+        waiting = _queue()
+        return waiting.index(key) if key in waiting else 0
+
+
+def cancel(key: str) -> None:
+    """Stop the work: at once when it spends nothing, before the spend otherwise."""
+    with _LOCK:
+        job = _JOBS.get(key)
+        if job is None or not job.status.running:
+            return
+        if job.status.state == "waiting":
+            job.status = replace(job.status, state="cancelled", error=STOPPED)
+            _end(key, job)
+            return
+        if job.stop is not None:
+            job.stop.set()
+        if job.process is not None and not job.status.spends and job.process.is_alive():
+            job.process.terminate()
 
 
 def forget(key: str) -> None:
-    """Drop a job that has ended, with its result."""
+    """Drop a job that has ended, with its result and its files."""
     with _LOCK:
-        if key in _JOBS and not _JOBS[key].running:
-            del _JOBS[key]
+        if key in _JOBS and not _JOBS[key].status.running:
+            _remove(_JOBS.pop(key).files)
 
 
-def _end(code: int | None) -> str:
+def hold(key: str, holder: str) -> None:
+    """Note that somebody wants this job."""
+    with _LOCK:
+        if holder and key in _JOBS:
+            _JOBS[key].holders.add(holder)
+            _JOBS[key].abandoned = False
+
+
+def let_go(key: str, holder: str) -> None:
+    """Stop and forget the job of this key, unless somebody else holds it."""
+    with _LOCK:
+        job = _JOBS.get(key)
+        if job is not None and holder in job.holders:
+            job.holders.discard(holder)
+            job.abandoned = not job.holders
+            if job.abandoned:
+                cancel(key)
+                forget(key)
+
+
+def leave(holder: str) -> None:
+    """Let go of all jobs of a holder, a moment later, so that a page that comes back finds them."""
+
+    def left() -> None:
+        for key in list(_JOBS):
+            let_go(key, holder)
+
+    timer = threading.Timer(GRACE, left)
+    timer.daemon = True
+    timer.start()
+
+
+def _queue() -> list[str]:
+    """Keys of the jobs that wait, in the order of their turns: those that spend first."""
+    waiting = [key for key, job in _JOBS.items() if job.status.state == "waiting"]
+    return sorted(waiting, key=lambda key: not _JOBS[key].status.spends)
+
+
+def _begin_next() -> None:
+    """Start what waits while there are workers; whoever is first is never passed by smaller work."""
+    for key in _queue():
+        job = _JOBS[key]
+        busy = sum(other.share for other in _JOBS.values() if other.stop is not None)  # a worker ends after its work
+        if busy and busy + job.share > WORKERS:
+            return
+        job.status = replace(job.status, state="running")
+        if job.gentle:
+            job.stop = threading.Event()
+            threading.Thread(target=_run_here, args=(key, job), daemon=True).start()
+            continue
+        job.process, job.stop, receiver = launch(job.function, job.arguments, outlives=job.status.spends)
+        threading.Thread(target=_listen, args=(key, job, receiver), daemon=True).start()
+
+
+def _listen(key: str, job: _Job, receiver: Connection) -> None:
+    try:
+        while True:
+            job.hear(*receiver.recv())
+    except (EOFError, OSError):
+        job.process.join()
+    if job.status.running:
+        stopped, code = job.stop is not None and job.stop.is_set(), job.process.exitcode
+        error = STOPPED if stopped else _last_words(code)
+        job.status = replace(job.status, state="cancelled" if stopped else "died", error=error)
+    _end(key, job)
+
+
+def _run_here(key: str, job: _Job) -> None:
+    def progress(fraction: float, text: str) -> bool:
+        job.hear("progress", fraction, text)
+        return job.stop is not None and not job.stop.is_set()
+
+    try:
+        finish(job.function, job.arguments, progress, job.hear)
+    finally:
+        if job.status.running:  # an error nobody foresaw: its text could hold anything, and is not shown
+            words = "The work ended without a result. Try again."
+            job.status = replace(job.status, state="died", error=words)
+        _end(key, job)
+
+
+def _end(key: str, job: _Job) -> None:
+    """Clear up after a job and give its worker to the next one."""
+    with _LOCK:
+        _remove(job.copies)
+        job.arguments, job.process, job.stop = (), None, None
+        if not job.status.done:
+            _remove(job.files)
+        if job.abandoned:
+            forget(key)
+        _begin_next()
+
+
+def _last_words(code: int | None) -> str:
     killed = "it ran out of memory or was killed" if code is not None and code < 0 else f"exit code {code}"
     return f"The work ended without a result ({killed}). Make the request smaller, or try again."
 
 
-def _run(
-    sender: Connection, stop: Event, function: Callable[..., Any], arguments: tuple[Any, ...], quiet: bool
-) -> None:
-    """Run in the worker: call the function and send what comes of it."""
-    if quiet:
-        # a traceback could carry values of records into the server's log
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    last = 0.0
-
-    def progress(fraction: float, text: str) -> bool:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= _EVERY:
-            last = now
-            sender.send(("progress", fraction, text))
-        return not stop.is_set()
-
-    _finish(function, arguments, progress, lambda *message: sender.send(message))
-
-
-def _finish(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    progress: Callable[[float, str], bool],
-    tell: Callable[..., None],
-) -> None:
-    """Call the function and tell what comes of it."""
-    try:
-        result = function(*arguments, progress=progress)
-    except EngineError as error:
-        tell("failed", str(error))
-    except MemoryError:
-        tell("failed", "It needs more memory than there is. Make the request smaller.")
-    else:
-        tell("done", result)
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        with suppress(OSError):
+            file.unlink(missing_ok=True)

@@ -132,11 +132,11 @@ def distance(plan: Plan) -> None:
 def known_bound(plan: Plan) -> MechanismBound | None:
     """The bound for all matrix mechanisms on this workload, when it was found before."""
     found = work.find(_bound_key(plan))
-    return found.result if found is not None and found.state == "done" else None
+    return found.result if found is not None and found.done else None
 
 
 def _search(plan: Plan) -> None:
-    work.start(_bound_key(plan), tasks.find_bound, plan.workload.to_json(), plan.budget.law)
+    watch.start(_bound_key(plan), tasks.find_bound, plan.workload.to_json(), plan.budget.law)
 
 
 @lru_cache(maxsize=16)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,15 +9,17 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from engine import Budget
-from engine.errors import LedgerError
+from engine.errors import EngineError, LedgerError
 from engine.release import DatasetStatus, Ledger, Receipt
-from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
+from pages.parts.jobs import private
+from pages.parts.release import folders
+from pages.parts.shell import places
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
 
 if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 DEFAULT_LEDGER = "budget.ledger"
-_LAST = {"ledger": DEFAULT_LEDGER}  # the ledger that was opened last: a refresh begins a new session, and finds it here
 FIT, DROP = "Refuse the whole table", "Leave these rows out"
 
 
@@ -36,21 +36,20 @@ class Source:
         """Whether there is anything to read."""
         return bool(self.path.strip()) or self.upload is not None
 
-    def to_file(self) -> tuple[str, bool]:
-        """The path to read, and whether it is a copy that the reader has to delete."""
+    def to_file(self) -> tuple[str, tuple[Path, ...]]:
+        """The path to read, and the copies that have to go when it was read."""
         if self.upload is None:
-            return self.path.strip(), False
+            return str(folders.readable(self.path, folders.RECORDS)), ()
         suffix = "".join(Path(self.upload.name).suffixes[-2:]) if self.upload.name.endswith(".gz") else ""
-        handle, path = tempfile.mkstemp(prefix="records_", suffix=suffix or Path(self.upload.name).suffix)
-        with os.fdopen(handle, "wb") as file:  # mkstemp makes it readable by its owner only
-            file.write(self.upload.getbuffer())
-        return path, True
+        file = private.new_file("records", suffix or Path(self.upload.name).suffix)
+        file.write_bytes(self.upload.getbuffer())
+        return str(file), (file,)
 
 
 def create_ledger(path: str) -> None:
     """Make a new ledger file."""
     with kept_for("ledger"):
-        Ledger.create(path)
+        Ledger.create(folders.inside(path))
 
 
 def declare(ledger: Ledger) -> None:
@@ -63,9 +62,9 @@ def declare(ledger: Ledger) -> None:
 
 def ledger() -> Ledger | None:
     """Draw the choice of the ledger and open it."""
+    st.session_state.setdefault("ledger_path", DEFAULT_LEDGER)
     path = st.text_input(
         "Ledger file on this machine",
-        value=_LAST["ledger"],
         key="ledger_path",
         persist_state="session",
         help="The ledger remembers every release of every dataset. It is one file, with the results beside it; keep it "
@@ -74,7 +73,12 @@ def ledger() -> Ledger | None:
     if not path.strip():
         st.info("Give the path of the ledger file.")
         return None
-    place = Path(path.strip()).expanduser().resolve()
+    try:
+        place = folders.readable(path)
+    except EngineError as error:
+        trouble(str(error))
+        _others("")
+        return None
     if str(place) != path.strip():
         st.caption(plain(str(place)))
     if not place.exists():
@@ -84,12 +88,28 @@ def ledger() -> Ledger | None:
         )
         st.button("Create a new ledger here", on_click=create_ledger, args=(str(place),), key="create_ledger")
         show_kept("ledger")
+        _others("")
         return None
     with shown_here():
         book = Ledger(place)
-        _LAST["ledger"] = str(place)
+        places.opened(str(place))
+        _others(str(place))
         return book
     return None
+
+
+def _others(here: str) -> None:
+    """Ledgers that this browser opened before."""
+    known = [path for path in places.ledgers() if path != here]
+    if not known:
+        return
+    with st.expander("Ledgers opened before", expanded=not here):
+        for number, path in enumerate(known):
+            st.button(plain(path), on_click=_open, args=(path,), key=f"open_ledger_{number}")
+
+
+def _open(path: str) -> None:
+    st.session_state["ledger_path"] = path
 
 
 def spent(book: Ledger, key: str) -> Receipt:
@@ -106,6 +126,8 @@ def dataset(book: Ledger) -> DatasetStatus | None:
     names = [status.dataset for status in found]
     chosen = None
     if names:
+        if st.session_state.get("dataset") not in names:
+            st.session_state.pop("dataset", None)
         chosen = st.selectbox("Dataset that pays", names, key="dataset", persist_state="session")
     with st.expander("Declare a dataset", expanded=not names):
         st.caption(
@@ -119,6 +141,13 @@ def dataset(book: Ledger) -> DatasetStatus | None:
         st.button("Declare", on_click=declare, args=(book,), key="declare")
         show_kept("dataset")
     return next((status for status in found if status.dataset == chosen), None)
+
+
+def remember(status: DatasetStatus | None) -> None:
+    """Keep the dataset's budget for the gauge in the sidebar."""
+    if st.session_state.get("dataset_status") != status:
+        st.session_state["dataset_status"] = status
+        st.rerun()
 
 
 def source() -> Source:

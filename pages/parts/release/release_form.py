@@ -8,6 +8,7 @@ from engine import Measurement, Plan, figures, texts
 from engine.errors import EngineError
 from engine.release import DatasetStatus, Ledger, load_measurement, release_key
 from pages.parts.jobs import tasks, watch, work
+from pages.parts.jobs.status import Status
 from pages.parts.release import dataset_form
 from pages.parts.release.dataset_form import Source
 from pages.parts.shell import show
@@ -33,19 +34,10 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
     if work.is_there(job):
         return
     with kept_for("release"):
-        path, copied = source.to_file()
-        work.start(
-            job,
-            tasks.release,
-            plan.to_json(),
-            path,
-            dataset,
-            str(book.path),
-            attempt,
-            source.on_refused,
-            copied,
-            spends=True,
-        )
+        path, copies = source.to_file()
+        arguments = (plan.to_json(), path, dataset, str(book.path), attempt, source.on_refused)
+        watch.start(job, tasks.release, *arguments, spends=True, copies=copies)
+        watch.mine(job)
     st.session_state.pop("confirmation", None)
 
 
@@ -98,7 +90,7 @@ def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str
     return ""
 
 
-def running(book: Ledger, key: str) -> work.Job | None:
+def running(book: Ledger, key: str) -> Status | None:
     """Draw the progress of a release, or what went wrong; return the job once it is done."""
     return watch.job(job_key(book, key), label="Release")
 
@@ -117,7 +109,7 @@ def stored(book: Ledger, key: str) -> Measurement | None:
     return found
 
 
-def receipt(book: Ledger, key: str, job: work.Job | None) -> None:
+def receipt(book: Ledger, key: str) -> None:
     """What the ledger holds about a release, and what happened to the rows, for the curator only."""
     with shown_here():
         found = dataset_form.spent(book, key)
@@ -129,9 +121,4 @@ def receipt(book: Ledger, key: str, job: work.Job | None) -> None:
             ),
             icon="✅",
         )
-        rows = job.result["rows"] if job is not None else None
-        if rows is not None:
-            st.caption(
-                f"Rows read {rows['read']:,} = counted {rows['counted']:,} + left out {rows['refused']:,}. These exact "
-                "numbers are private: they are for you and in no release."
-            )
+        watch.rows_read(job_key(book, key))

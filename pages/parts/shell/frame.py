@@ -9,7 +9,7 @@ import streamlit as st
 
 from engine import Budget
 from engine.texts import cost
-from pages.parts.shell import link, state
+from pages.parts.shell import link, places, state
 from pages.parts.shell.words import plain, summary, trouble
 
 
@@ -46,7 +46,9 @@ def start() -> None:
     st.set_page_config(page_title="DP query workbench", page_icon="🔐", layout="wide")
     pages = [st.Page(p.file, title=p.title, icon=p.icon, default=p is PAGES[0]) for p in PAGES]
     chosen = st.navigation(pages)
+    state.enter(chosen.title)
     link.restore()
+    places.restore()
     link.keep()
     token = _DRAWN.set(True)
     try:
@@ -54,6 +56,7 @@ def start() -> None:
         chosen.run()
     finally:
         _DRAWN.reset(token)
+    places.keep()
 
 
 def require() -> None:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from engine import Budget, Schema, Workload
 from engine.errors import EngineError, PlanError
@@ -174,6 +175,21 @@ def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
     workload, lost = (Workload(schema), ()) if before is None else fitted(before, schema)
     change(workload=workload, redraw=redraw)
     note_lost(lost)
+
+
+def enter(page: str) -> None:
+    """Note which page is drawn; what belonged to the page before it alone is forgotten, uploads above all."""
+    if st.session_state.get("page", page) != page:
+        only_here().clear()
+        if (context := get_script_run_ctx()) is not None:
+            context.uploaded_file_mgr.remove_session_files(context.session_id)
+    st.session_state["page"] = page
+
+
+def only_here() -> dict[str, Any]:
+    """What is kept until another page is drawn."""
+    kept: dict[str, Any] = st.session_state.setdefault("only_here", {})
+    return kept
 
 
 def note_lost(reasons: Iterable[str]) -> None:

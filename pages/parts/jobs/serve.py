@@ -1,0 +1,64 @@
+"""The life of the server: what it sweeps at its start, the address it prints, sessions that end while nobody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from streamlit import config, runtime
+
+from pages.parts.jobs import private
+from pages.parts.shell.guard import LOOPBACK
+
+EVERY = 5.0  # seconds between two looks for sessions whose page is gone
+
+
+def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+    """What `st.App` runs around the life of the server."""
+
+    @asynccontextmanager
+    async def life(_: Any) -> AsyncIterator[None]:
+        keep_values_out_of_logs()
+        private.sweep()
+        ending = asyncio.create_task(_end_sessions())
+        names = [name for name in config.get_option("server.allowedHosts") if name not in LOOPBACK]
+        scheme = "https" if names or config.get_option("server.sslCertFile") else "http"
+        host = names[0] if names else f"{LOOPBACK[0]}:{config.get_option('server.port')}"
+        print(
+            f"\n  Open the workbench at {scheme}://{host}/?token={token}\n  Keep this address to yourself.\n",
+            flush=True,
+        )
+        yield
+        ending.cancel()
+
+    return life
+
+
+def keep_values_out_of_logs() -> None:
+    """From now on, log of an exception its kind and the place in the program: its text may hold values or paths."""
+    make = logging.getLogRecordFactory()
+
+    def quiet(*given: Any, **named: Any) -> logging.LogRecord:
+        record = make(*given, **named)
+        kind, _, trace = record.exc_info or (None, None, None)
+        if kind is not None:
+            found = traceback.extract_tb(trace)
+            place = f" at {Path(found[-1].filename).name}, line {found[-1].lineno}" if found else ""
+            record.msg, record.args = f"{record.getMessage()} ({kind.__name__}{place})", ()
+            record.exc_info = record.exc_text = None
+        return record
+
+    logging.setLogRecordFactory(quiet)
+
+
+async def _end_sessions() -> None:
+    """End sessions whose time is over; by itself, Streamlit looks only when another page is closed."""
+    stored: Any = getattr(getattr(runtime.get_instance(), "_session_mgr", None), "_session_storage", None)
+    while hasattr(stored, "_cache"):
+        await asyncio.sleep(EVERY)
+        stored._cache.expire()

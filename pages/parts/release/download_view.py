@@ -1,0 +1,149 @@
+"""Handing out the answers of a measurement: downloads in the browser, and files on this machine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import streamlit as st
+
+from engine import Measurement
+from engine.errors import DataError, EngineError
+from engine.publish import check_target, write_answers, write_package
+from engine.release import Ledger
+from pages.parts.jobs import tasks, watch, work
+from pages.parts.release import folders
+from pages.parts.shell import places
+from pages.parts.shell.words import count, kept_for, plain, show_kept
+
+IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
+KINDS = {"CSV": "csv", "Parquet": "parquet"}
+
+
+def mark(found: Measurement) -> str:
+    """What the names of files of a rehearsal begin with."""
+    return "REHEARSAL_" if found.rehearsal else ""
+
+
+def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
+    """All answers as one file, and the plan."""
+    queries = found.plan.workload.queries
+    st.caption(
+        f"{count(queries, 'answer')}, each with its standard error and 95% interval: attributes, family, query in "
+        "words, answer, std, low, high."
+    )
+    columns = st.columns(4)
+    for column, (word, kind) in zip(columns, KINDS.items(), strict=False):
+        column.download_button(
+            f"All answers as {word}",
+            data=partial(_content, found, kind),
+            file_name=f"{mark(found)}answers.{kind}",
+            key=f"{key}_{kind}",
+            on_click="ignore",
+            disabled=queries > IN_BROWSER,
+            help=f"More than {IN_BROWSER:,} answers are written to a file instead." if queries > IN_BROWSER else None,
+            width="stretch",
+        )
+    columns[2].download_button(
+        "Plan as JSON",
+        found.plan.to_json,
+        f"{mark(found)}plan.json",
+        "application/json",
+        key=f"{key}_plan",
+        on_click="ignore",
+        width="stretch",
+    )
+    columns[3].download_button(
+        "Package (zip)",
+        data=lambda: _package(found, ledger),
+        file_name=f"{mark(found)}release.zip",
+        mime="application/zip",
+        key=f"{key}_package",
+        on_click="ignore",
+        disabled=queries > IN_BROWSER,
+        help="Answers, plan, certificate, a readable report, and a script that checks them without the records",
+        width="stretch",
+    )
+    if ledger:
+        _to_file(found, key=key, ledger=ledger)
+
+
+def _to_file(found: Measurement, *, key: str, ledger: str) -> None:
+    """Write all answers to a file on this machine, in a worker."""
+    left, right = st.columns([4, 1], vertical_alignment="bottom")
+    path = left.text_input(
+        "Or write them to a file on this machine (.parquet, .csv, or .zip for the whole package)",
+        "answers.parquet",
+        key=f"{key}_path",
+        persist_state="session",
+    )
+    job = f"export|{ledger}|{found.key}|{path}"
+    keep = [ledger, *places.ledgers(), st.session_state.get("records_path") or ledger]
+    ready, replaces = _target(path, keep, key)
+    right.button(
+        "Write file",
+        key=f"{key}_write",
+        on_click=_start_export,
+        args=(job, ledger, found.key, path, keep, replaces),
+        disabled=not ready,
+        width="stretch",
+    )
+    show_kept("export")
+    done = watch.job(job, label="Writing answers")
+    if done is not None:
+        st.success(plain(f"Written: {done.result}"))
+
+
+def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
+    """Whether the file may be written now, and whether it takes the place of another; says why not."""
+    if not path.strip():
+        return False, False
+    try:
+        place = folders.inside(path, folders.ANSWERS)
+        there = os.path.lexists(place)
+        check_target(place, keep=keep, overwrite=there)
+    except EngineError as error:
+        st.caption(plain(f"Writing has to wait: {error}"))
+        return False, False
+    if not there:
+        return True, False
+    typed = st.text_input(
+        f"There is a file of answers already. Type its name, {plain(place.name)}, to replace it.",
+        key=f"{key}_replace",
+        live=True,
+        autocomplete="off",
+    )
+    return typed.strip() == place.name, True
+
+
+def _start_export(job: str, ledger: str, release: str, path: str, keep: list[str], overwrite: bool) -> None:
+    with kept_for("export"):
+        place = str(folders.inside(path, folders.ANSWERS))
+        work.forget(job)
+        watch.start(job, tasks.export, ledger, release, place, keep, overwrite, 0.95)
+
+
+def _content(found: Measurement, kind: str) -> bytes:
+    """All answers as the bytes of a file; called when the button is pressed."""
+    with _in_words(), tempfile.TemporaryDirectory() as folder:
+        return write_answers(found, Path(folder) / f"answers.{kind}", format=kind).read_bytes()
+
+
+def _package(found: Measurement, ledger: str) -> bytes:
+    """The release package as bytes; called when the button is pressed."""
+    receipt = Ledger(ledger).find(found.key) if ledger else None
+    with _in_words(), tempfile.TemporaryDirectory() as folder:
+        return write_package(found, Path(folder) / "release.zip", receipt=receipt).read_bytes()
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Tell why a file could not be made, without the path that Python would tell."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"The file could not be made: {error.strerror or 'unknown reason'}.") from None

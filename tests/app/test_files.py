@@ -1,0 +1,177 @@
+"""Files that the app is told to write or read: nothing is lost, nothing outside its folders is touched."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import demo_data
+from engine import Budget, measure
+from engine.errors import DataError, EngineError
+from engine.release import Ledger
+from pages.parts.jobs import serve, tasks
+from pages.parts.release import download_view
+from tests.app.test_pages import Session, expected, with_plan
+from tests.app.test_release import wait
+
+SURVEY = demo_data.tables()["survey"]
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """The download view of a release whose ledger and records stand in a folder that the app may touch."""
+    folder = tmp_path / "office"
+    folder.mkdir()
+    monkeypatch.setenv("DP_WORKBENCH_FOLDERS", str(folder))
+    shutil.copy(SURVEY, folder / "records.csv")
+    book = Ledger.create(folder / "budget.csv")
+    book.add_dataset("survey", total=Budget(pcost=2.0))
+    measure(expected("survey", (1,)), folder / "records.csv", dataset="survey", ledger=book)
+    found = with_plan("survey", (1,)).go("release").set(step="2. Release", ledger_path=str(book.path))
+    found.set(records_path=str(folder / "records.csv"))
+    return found.set(release_result_view="Download")
+
+
+def folder_of(session: Session) -> Path:
+    return Path(session.app.text_input(key="ledger_path").value).parent
+
+
+def can_write(session: Session) -> bool:
+    return not next(b for b in session.app.button if b.key == "release_result_write").disabled
+
+
+def plant(folder: Path) -> dict[str, Path]:
+    """Everything that must not be written over, by a word."""
+    shutil.copy(SURVEY, folder / "others.csv")
+    (folder / ".hidden.csv").write_text("mine")
+    (folder / ".config").mkdir()
+    outside = folder.parent / "outside.csv"
+    outside.write_text("mine")
+    (folder / "link.csv").symlink_to(outside)
+    (folder / "way").symlink_to(folder.parent)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "answers.csv.part").write_text("mine")
+    (folder / "broken.parquet").write_text("mine")
+    return {
+        "ledger": folder / "budget.csv",
+        "records": folder / "records.csv",
+        "other records": folder / "others.csv",
+        "result": next((folder / "budget.csv.results").iterdir()),
+        "new in results": folder / "budget.csv.results" / "new.csv",
+        "dot file": folder / ".hidden.csv",
+        "in a dot folder": folder / ".config" / "new.csv",
+        "link": folder / "link.csv",
+        "behind a link": folder / "way" / "new.csv",
+        "outside": outside,
+        "outside by dots": folder / ".." / "outside.csv",
+        "no data file": folder / "notes.txt",
+        "part": folder / "answers.csv.part",
+        "folder": folder / "budget.csv.results",
+        "not answers": folder / "broken.parquet",
+        "no folder": folder / "missing" / "new.csv",
+    }
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+def test_nothing_that_is_there_can_be_written_over(session: Session) -> None:
+    folder = folder_of(session)
+    planted = plant(folder)
+    before = contents(folder.parent)
+    (release,) = (row for row in Ledger(folder / "budget.csv").rows() if row.kind == "spend")
+    for word, place in planted.items():
+        session.set(release_result_path=str(place))
+        assert not can_write(session), word
+        assert "Writing has to wait" in session.said(), word
+        # whoever gets past the page is refused by the work itself; outside is the page's rule alone
+        if word not in ("dot file", "in a dot folder", "behind a link", "outside", "no data file", "part"):
+            with pytest.raises((EngineError, OSError)):
+                tasks.export(
+                    str(folder / "budget.csv"),
+                    release.key,
+                    str(place),
+                    [str(planted["records"])],
+                    True,
+                    0.95,
+                    progress=lambda *_: True,
+                )
+    assert contents(folder.parent) == before
+
+
+def test_answers_are_replaced_only_by_a_typed_name(session: Session) -> None:
+    target = folder_of(session) / "answers.csv"
+    (target.parent / "answers.csv.part").write_text("mine")
+    session.set(release_result_path=str(target))
+    wait(session.press("release_result_write"))
+    assert "Written" in session.said()
+    queries = expected("survey", (1,)).workload.queries
+    assert len(pd.read_csv(target)) == queries
+    target.write_text(target.read_text().splitlines()[0] + "\n")
+    for typed in ("", "answers", "Answers.csv"):
+        session.set(release_result_replace=typed)
+        assert not can_write(session)
+    assert can_write(session.set(release_result_replace="answers.csv"))
+    wait(session.press("release_result_write"))
+    assert len(pd.read_csv(target)) == queries
+    assert (target.parent / "answers.csv.part").read_text() == "mine"
+    assert {f.name for f in target.parent.iterdir()} == {
+        "answers.csv",
+        "answers.csv.part",
+        "budget.csv",
+        "budget.csv.results",
+        "records.csv",
+    }
+
+
+@pytest.mark.parametrize("word", ["outside", "dot file", "link", "behind a link", "no data file"])
+def test_records_are_read_below_the_folders_alone(session: Session, word: str) -> None:
+    place = plant(folder_of(session))[word]
+    session.set(again_1=True, records_path=str(place), confirmation="survey").press("release")
+    assert "The app may touch" in session.errors() or "Hidden" in session.errors() or "kind" in session.errors()
+    assert len([r for r in Ledger(folder_of(session) / "budget.csv").rows() if r.kind == "spend"]) == 1
+
+
+@pytest.mark.parametrize("name", ["../new.ledger", ".new.ledger", "way/new.ledger", "/dev/shm/new.ledger"])
+def test_ledgers_are_made_below_the_folders_alone(session: Session, name: str) -> None:
+    plant(folder_of(session))
+    place = folder_of(session) / name
+    session.set(ledger_path=str(place))
+    assert session.errors()
+    assert not any(b.key == "create_ledger" for b in session.app.button)
+    assert not os.path.lexists(place)
+
+
+def test_a_download_that_fails_says_so_without_a_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object, **__: object) -> Callable:
+        raise OSError(28, "No space left on device", "/a/secret/path")
+
+    monkeypatch.setattr(download_view, "write_answers", full)
+    monkeypatch.setattr(download_view, "write_package", full)
+    for make in (lambda: download_view._content(None, "csv"), lambda: download_view._package(None, "")):
+        with pytest.raises(DataError, match="No space left") as caught:
+            make()
+        assert "secret" not in str(caught.value)
+
+
+def test_logs_name_the_kind_and_the_place_of_an_error_and_no_value(caplog: pytest.LogCaptureFixture) -> None:
+    made = logging.getLogRecordFactory()
+    try:
+        serve.keep_values_out_of_logs()
+        try:
+            raise ValueError("a value of a record")
+        except ValueError:
+            logging.getLogger("streamlit.any").exception("Uncaught %s", "app execution")
+    finally:
+        logging.setLogRecordFactory(made)
+    assert "Uncaught app execution (ValueError at test_files.py, line" in caplog.text
+    assert "a value" not in caplog.text

@@ -1,0 +1,251 @@
+"""Jobs: one a key, one value, as many workers as cores, stopped and forgotten with all their files."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import load_plan
+from pages.parts.jobs import private, tasks, work
+from pages.parts.jobs.status import Status
+from tests.app.test_pages import expected
+
+
+def endless(*, progress: Callable) -> None:
+    while progress(0.5, "working"):
+        time.sleep(0.05)
+
+
+def deaf(*, progress: Callable) -> None:
+    progress(0.1, "started")
+    time.sleep(60)
+
+
+def quick(number: int, *, progress: Callable) -> int:
+    return number
+
+
+def broken(*, progress: Callable) -> None:
+    raise RuntimeError("a value of a record")
+
+
+def unwritable(*, progress: Callable) -> None:
+    raise PermissionError(13, "Permission denied", "/a/secret/path")
+
+
+def killed(*, progress: Callable) -> None:
+    os.kill(os.getpid(), 9)
+
+
+def reads(file: str, *, progress: Callable) -> int:
+    return len(Path(file).read_text())
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    for key in list(work._JOBS):
+        work.cancel(key)
+        ended(key)
+        work.forget(key)
+
+
+def ended(key: str) -> Status | None:
+    return until(lambda: work.find(key) is None or not work.find(key).running) and work.find(key)
+
+
+def until(true: Callable[[], bool]) -> bool:
+    for _ in range(400):
+        if true():
+            return True
+        time.sleep(0.05)
+    raise AssertionError("it never became true")
+
+
+def processes() -> list[object]:
+    return [job.process for job in work._JOBS.values() if job.process is not None]
+
+
+def test_cancelling_by_its_key_ends_the_process() -> None:
+    work.start("deaf", deaf)
+    work.start("deaf", deaf)
+    (process,) = processes()
+    until(lambda: work.find("deaf").text == "started")
+    work.cancel("deaf")
+    assert ended("deaf").state == "cancelled"
+    assert not process.is_alive()
+    assert work.start("deaf", endless).running
+
+
+def test_work_that_spends_is_asked_and_never_killed() -> None:
+    work.start("spends", endless, spends=True)
+    (process,) = processes()
+    work.cancel("spends")
+    assert ended("spends").state == "done"
+    assert until(lambda: process.exitcode == 0)
+
+
+@pytest.mark.parametrize("spends", [True, False])
+@pytest.mark.parametrize(("function", "word"), [(broken, "exit code 1"), (killed, "killed"), (unwritable, "denied")])
+def test_a_worker_that_fails_is_told_without_its_traceback(
+    function: Callable, word: str, spends: bool, capfd: pytest.CaptureFixture
+) -> None:
+    work.start("fails", function, spends=spends)
+    found = ended("fails")
+    assert found.state in ("died", "failed")
+    assert found.result is None
+    assert word in found.error
+    told = found.error + "".join(capfd.readouterr())
+    assert "a value" not in told
+    assert "secret" not in told
+    assert "Traceback" not in told
+
+
+def test_a_job_is_done_only_together_with_its_result() -> None:
+    seen: list[Status] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            found = work.find("racing")
+            if found is not None and found.done:
+                seen.append(found)
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for number in range(5):
+        work.start("racing", quick, number)
+        assert ended("racing").result == number
+        work.forget("racing")
+    over.set()
+    watcher.join()
+    assert {found.result for found in seen} == set(range(5))
+
+
+def test_as_many_workers_as_cores_and_the_rest_in_line() -> None:
+    keys = [f"queue{i}" for i in range(work.WORKERS + 3)]
+    for key in keys:
+        work.start(key, endless)
+    waiting = keys[work.WORKERS :]
+    assert len(processes()) == work.WORKERS
+    assert [work.find(key).state for key in waiting] == ["waiting"] * 3
+    assert [work.before(key) for key in waiting] == [0, 1, 2]
+    work.start("spends", quick, 1, spends=True)
+    assert work.before("spends") == 0
+    assert work.before(waiting[0]) == 1
+    work.cancel(waiting[1])
+    assert work.find(waiting[1]).state == "cancelled"
+    work.cancel(keys[0])
+    assert ended("spends").result == 1
+    until(lambda: work.find(waiting[0]).state == "running")
+    assert work.find(waiting[2]).state == "waiting"
+    assert until(lambda: len(processes()) == work.WORKERS)
+
+
+def test_work_that_takes_every_core_waits_for_them_and_is_not_passed_by() -> None:
+    work.start("one", endless)
+    work.start("wide", endless, gentle=True)
+    work.start("late", quick, 1)
+    assert work.find("wide").state == "waiting" or work.WORKERS == 1
+    assert work.find("late").state == "waiting"
+    work.cancel("one")
+    until(lambda: work.find("wide").state == "running")
+    assert work.find("late").state == "waiting"
+    work.cancel("wide")
+    assert ended("late").result == 1
+
+
+def test_a_job_goes_with_the_last_who_held_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "GRACE", 0.2)
+    file = private.new_file("rehearsal")
+    work.start("kept", quick, 7, holder="a", files=[file])
+    work.hold("kept", "b")
+    ended("kept")
+    work.start("runs", deaf, holder="a")
+    work.leave("a")
+    until(lambda: work.find("runs") is None)
+    time.sleep(0.3)
+    assert work.find("kept").result == 7
+    assert file.exists()
+    work.leave("b")
+    work.hold("kept", "c")  # the page was loaded again
+    time.sleep(0.5)
+    assert work.find("kept").result == 7
+    work.let_go("kept", "c")
+    assert work.find("kept") is None
+    assert not file.exists()
+
+
+def test_a_spend_outlives_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "GRACE", 0.0)
+    work.start("spends", slow_spend, holder="a", spends=True)
+    until(lambda: work.find("spends").text == "spending")
+    (process,) = processes()
+    work.leave("a")
+    until(lambda: work.find("spends") is None)
+    assert until(lambda: process.exitcode == 0)
+
+
+def slow_spend(*, progress: Callable) -> None:
+    progress(0.1, "spending")
+    time.sleep(1.0)
+
+
+def test_copies_of_records_go_when_the_work_ends_however_it_ends() -> None:
+    for function in (reads, killed, broken, deaf, endless):
+        copy = private.new_file("records")
+        copy.write_text("a record")
+        work.start("copies", function, *([str(copy)] if function is reads else []), copies=[copy])
+        twice = private.new_file("records")
+        work.start("copies", function, copies=[twice])
+        assert not twice.exists()
+        if function in (deaf, endless):
+            until(lambda: work.find("copies").text in ("started", "working"))
+            work.cancel("copies")
+        assert ended("copies").state in ("done", "died", "cancelled")
+        until(lambda copy=copy: not copy.exists())
+        work.forget("copies")
+
+
+def test_the_private_folder_is_for_its_owner_and_what_dead_servers_left_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stat.S_IMODE(private.folder().stat().st_mode) == 0o700
+    script = "from pages.parts.jobs import private; print(private.new_file('records'), flush=True); input()"
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    servers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    files = [Path(server.stdout.readline().strip()) for server in servers]
+    servers[0].kill()
+    servers[0].wait()
+    stranger, elsewhere = tmp_path / "dp-workbench-link", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    stranger.symlink_to(elsewhere)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    private.sweep()
+    assert [file.exists() for file in files] == [False, True, True]
+    assert (elsewhere / "kept").exists()
+    servers[1].communicate("\n")
+    assert not files[1].parent.exists()
+    servers[2].kill()
+    servers[2].wait()
+
+
+def test_plans_made_by_a_worker_are_the_same() -> None:
+    made = expected("cps")
+    work.start("same", tasks.make_plan, made.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
+    assert load_plan(ended("same").result).hash == made.hash

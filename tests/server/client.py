@@ -1,0 +1,135 @@
+"""A page of the app without a browser: the messages that a browser would send over the WebSocket, and what comes back.
+
+Widgets are found by their keys, which Streamlit puts at the end of their ids.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from websockets.sync.client import ClientConnection, connect
+
+from tests.server.serving import Served
+
+PATIENCE = 120.0
+
+
+@dataclass(kw_only=True)
+class Client:
+    """One session, its state of widgets, and what it was told since its last action."""
+
+    line: ClientConnection
+    page: str = ""
+    query: str = ""
+    states: dict[str, dict[str, Any]] = field(default_factory=dict)
+    told: list[ForwardMsg] = field(default_factory=list)
+    elements: dict[str, Any] = field(default_factory=dict)
+    everything: list[bytes] = field(default_factory=list)
+    cached: dict[str, ForwardMsg] = field(default_factory=dict)
+    seconds: float = 0.0
+    first: float = 0.0  # seconds until something was drawn
+    size: int = 0  # bytes that came back
+
+    def run(self, **trigger: Any) -> Client:
+        """Ask for a run with the present widgets, and hear what comes of it until the script is at rest."""
+        message = BackMsg()
+        state = message.rerun_script
+        state.query_string, state.page_name = self.query, self.page
+        for name, value in self.states.items():
+            state.widget_states.widgets.add(id=name, **value)
+        for name, value in trigger.items():
+            state.widget_states.widgets.add(id=self.id_of(name), **value)
+        return self.ask(message)
+
+    def ask(self, message: BackMsg) -> Client:
+        """Send a message and hear what comes of it."""
+        begun = time.monotonic()
+        self.told, self.size, self.first = [], 0, 0.0
+        self.line.send(message.SerializeToString())
+        running = 1
+        while running:
+            content = self.line.recv(timeout=PATIENCE)
+            self.size += len(content)
+            self.everything.append(content)
+            found = ForwardMsg.FromString(content)
+            kind = found.WhichOneof("type")
+            if kind == "delta":
+                self.first = self.first or time.monotonic() - begun
+                self._note(found)
+            elif kind == "page_info_changed":
+                self.query = found.page_info_changed.query_string
+            elif kind == "script_finished" and found.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
+                running -= 1
+            self.told.append(found)
+        self.seconds = time.monotonic() - begun
+        return self
+
+    def _note(self, found: ForwardMsg) -> None:
+        kind = found.delta.WhichOneof("type")
+        if kind == "new_element":
+            element = getattr(found.delta.new_element, found.delta.new_element.WhichOneof("type"))
+        elif kind == "add_block":
+            element = found.delta.add_block
+        else:
+            return
+        name = getattr(element, "id", "")
+        if name:
+            self.elements[name] = element
+
+    def id_of(self, key: str) -> str:
+        """The id of the widget with this key that was drawn last."""
+        found = [name for name in self.elements if name.endswith(f"-{key}")]
+        assert found, (key, sorted(self.elements))
+        return found[-1]
+
+    def has(self, key: str) -> bool:
+        """Whether a widget of this key was drawn."""
+        return any(name.endswith(f"-{key}") for name in self.elements)
+
+    def set(self, key: str, **value: Any) -> Client:
+        """Give a widget a value, such as string_value="x", and run."""
+        self.states[self.id_of(key)] = value
+        return self.run()
+
+    def press(self, key: str) -> Client:
+        """Press a button."""
+        return self.run(**{key: {"trigger_value": True}})
+
+    def go(self, page: str) -> Client:
+        """Open another page of the same session."""
+        self.page, self.elements, self.states = page, {}, {}
+        return self.run()
+
+    @property
+    def text(self) -> str:
+        """Everything that the last action drew, as text."""
+        return " ".join(str(found.delta) for found in self.told if found.WhichOneof("type") == "delta").replace(
+            "\\", ""
+        )
+
+    def until(self, word: str, seconds: float = PATIENCE) -> Client:
+        """Run until a text is drawn."""
+        end = time.monotonic() + seconds
+        while word not in self.text:
+            assert time.monotonic() < end, self.text[-3000:]
+            time.sleep(0.2)
+            self.run()
+        return self
+
+    def close(self) -> None:
+        """Close the page."""
+        self.line.close()
+
+
+def opened(server: Served, page: str = "", query: str = "", cookie: str = "") -> Client:
+    """A new session on a page."""
+    place = server.url.replace("http", "ws") + "/_stcore/stream"
+    headers = {"Cookie": cookie or server.cookie}
+    line = connect(
+        place, origin=server.url, additional_headers=headers, subprotocols=["streamlit"], max_size=None, open_timeout=60
+    )
+    return Client(line=line, page=page, query=query).run()

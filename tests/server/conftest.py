@@ -1,0 +1,17 @@
+"""One server for the tests of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server.serving import Served, serving
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The app, which may not have asked for anything outside this machine at the end."""
+    with serving(tmp_path_factory.mktemp("server")) as found:
+        yield found
+    assert found.strangers() == []

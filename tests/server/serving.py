@@ -1,0 +1,122 @@
+"""A real server on a free port, started as a person would start it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Python starts this in the server and in every worker: it notes each address that is connected to, asked or sent to
+SINK = """
+import os, sys
+def note(event, arguments):
+    if event in ("socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"):
+        host = arguments[0] if event.startswith("socket.geth") or event == "socket.getaddrinfo" else arguments[-1]
+        host = host[0] if isinstance(host, tuple) else host
+        if isinstance(host, str) and host not in ("127.0.0.1", "localhost", "::1", "") and not host.startswith("/"):
+            with open(os.environ["SINK_FILE"], "a") as file:
+                file.write(f"{event} {host}\\n")
+sys.addaudithook(note)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A running server: where it is, the address that it printed, its process, and what it wrote."""
+
+    url: str
+    address: str
+    process: subprocess.Popen[str]
+    lines: list[str]
+    sink: Path
+
+    @property
+    def token(self) -> str:
+        """The key in the printed address."""
+        return self.address.partition("token=")[2]
+
+    @property
+    def cookie(self) -> str:
+        """The header that the printed address is exchanged for."""
+        with urllib.request.urlopen(self.address, timeout=10) as answer:
+            return answer.headers["Set-Cookie"].partition(";")[0]
+
+    def strangers(self) -> list[str]:
+        """Whatever outside this machine the server or its workers asked for."""
+        return self.sink.read_text(encoding="utf-8").splitlines() if self.sink.exists() else []
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def serving(folder: Path, *options: str, **environment: str) -> Iterator[Served]:
+    """Start the app, wait until it prints its address, and end it; it keeps its settings and its sink in `folder`."""
+    port, sink = free_port(), folder / "sink.txt"
+    (folder / "sitecustomize.py").write_text(SINK, encoding="utf-8")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("STREAMLIT_")}
+    paths = os.pathsep.join([str(folder), *([kept["PYTHONPATH"]] if "PYTHONPATH" in kept else [])])
+    kept |= {"PYTHONPATH": paths, "SINK_FILE": str(sink), "DP_WORKBENCH_SETTINGS": str(folder / "settings")}
+    command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "app.py"), "--server.port", str(port), *options]
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=kept | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    lines: list[str] = []
+    found: queue.Queue[str] = queue.Queue()
+
+    def listen() -> None:
+        for line in process.stdout:
+            lines.append(line)
+            if match := re.search(r"http\S+token=\S+", line):
+                found.put(match[0])
+        found.put("")
+
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        address = found.get(timeout=60)
+        if not address:
+            pytest.fail(f"the server ended: {''.join(lines)[-2000:]}")
+        _wait_for(address)
+        yield Served(url=f"http://127.0.0.1:{port}", address=address, process=process, lines=lines, sink=sink)
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait_for(address: str) -> None:
+    for _ in range(200):
+        try:
+            with urllib.request.urlopen(address, timeout=1):
+                return
+        except (URLError, OSError):
+            time.sleep(0.05)

@@ -1,0 +1,183 @@
+"""Only the person who was given the printed address drives the server: hosts, origins, keys, frames, sink."""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import InvalidHandshake
+from websockets.sync.client import connect
+
+from tests.server.serving import ROOT, Served, free_port, serving
+
+PATHS = ("/", "/release", "/_stcore/health", "/_stcore/metrics", "/_stcore/host-config", "/static/x.js", "/media/x")
+FOREIGN = (
+    "http://127.0.0.1:9",
+    "http://localhost:9",
+    "https://localhost",
+    "https://127.0.0.1",
+    "http://example.com",
+    "null",
+)
+
+
+def ask(server: Served, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
+    """One request with exactly these headers and the server's own Host, unless another is given."""
+    given = {"Host": server.url.removeprefix("http://")} | {k.replace("_", "-"): v for k, v in headers.items()}
+    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+    line.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+    for name, value in given.items():
+        line.putheader(name, value)
+    line.endheaders()
+    return line.getresponse()
+
+
+def stream(server: Served, *, origin: str | None, cookie: str = "", host: str = "") -> bool:
+    """Whether the WebSocket opens."""
+    place = server.url.replace("http", "ws") + "/_stcore/stream"
+    headers = {"Cookie": cookie} if cookie else {}
+    if host:  # the client names the host of its address; another one needs a raw request
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": "13"}
+        key = {"Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==", "Origin": f"http://{host}", "Cookie": cookie}
+        return ask(server, "/_stcore/stream", Host=host, **upgrade, **key).status == 101
+    try:
+        with connect(place, origin=origin, additional_headers=headers, open_timeout=20, subprotocols=["streamlit"]):
+            return True
+    except InvalidHandshake:
+        return False
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_is_answered_without_the_key(server: Served, path: str) -> None:
+    for headers in ({}, {"Cookie": f"{server.cookie}x"}, {"Authorization": "Bearer x"}):
+        answer = ask(server, path, **headers)
+        assert answer.status == 403
+        assert server.token not in answer.read().decode()
+    assert ask(server, f"{path}?token={server.token}x").status == 403
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_another_host_or_origin_is_refused_even_with_the_key(server: Served, path: str) -> None:
+    known = {"Cookie": server.cookie}
+    port = server.url.rpartition(":")[2]
+    for host in (
+        "example.com",
+        f"example.com:{port}",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "localhost",
+        f"x@127.0.0.1:{port}",
+        "",
+    ):
+        assert ask(server, path, Host=host, **known).status in (400, 403)
+    for origin in FOREIGN:
+        assert ask(server, path, Origin=origin, **known).status == 403
+    for kind in ("cross-site", "same-site"):
+        assert ask(server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="iframe", **known).status == 403
+        assert ask(server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="script", **known).status == 403
+    assert ask(server, path, "POST", **known).status == 403
+
+
+def test_the_printed_address_is_exchanged_for_a_strict_cookie(server: Served) -> None:
+    answer = ask(server, f"/release?plan=x%22y&token={server.token}")
+    cookie = answer.headers["Set-Cookie"]
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+    text = answer.read().decode()
+    assert 'url=/release?plan=x%22y"' in text
+    assert server.token not in text
+    assert ask(server, "/", Cookie=server.cookie).status == 200
+    assert ask(server, "/_stcore/health", Authorization=f"Bearer {server.token}").status == 200
+    elsewhere = ask(server, f"//example.com/%0d%0aX:1?token={server.token}").read().decode()
+    assert "url=/example.com/%0D%0AX%3A1" in elsewhere
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_answer_forbids_frames_and_guessing(server: Served, path: str) -> None:
+    for headers in ({}, {"Cookie": server.cookie}):
+        found = ask(server, path, **headers).headers
+        assert "frame-ancestors 'none'" in found["Content-Security-Policy"]
+        assert "default-src 'self'" in found["Content-Security-Policy"]
+        assert found.get_all("X-Content-Type-Options") == ["nosniff"]
+        assert found.get_all("Referrer-Policy") == ["no-referrer"]
+
+
+def test_the_websocket_opens_for_its_own_page_alone(server: Served) -> None:
+    assert stream(server, origin=server.url, cookie=server.cookie)
+    assert not stream(server, origin=server.url)
+    assert not stream(server, origin=server.url, cookie=f"{server.cookie}x")
+    assert not stream(server, origin=None, cookie=server.cookie)
+    assert not stream(server, origin=None, cookie=server.cookie, host="example.com")
+    for origin in FOREIGN:
+        assert not stream(server, origin=origin, cookie=server.cookie)
+
+
+def test_strangers_cost_no_request_to_the_internet_and_no_time(server: Served) -> None:
+    begun = time.monotonic()
+    for origin in FOREIGN * 3:
+        for cookie in ("", server.cookie):
+            stream(server, origin=origin, cookie=cookie)
+            ask(server, "/_stcore/host-config", Origin=origin, Cookie=cookie)
+            ask(server, "/_stcore/upload_file/a/b", "PUT", Origin=origin, Cookie=cookie)
+    ask(server, "/_stcore/upload_file/a/b", "PUT", Origin=server.url, Cookie=server.cookie)
+    assert time.monotonic() - begun < 20
+    assert server.strangers() == []
+
+
+def test_the_sink_sees_what_leaves_the_machine(tmp_path: Path) -> None:
+    with serving(tmp_path) as found:
+        environment = {"PYTHONPATH": str(tmp_path), "SINK_FILE": str(found.sink)}
+        text = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))"
+        subprocess.run([sys.executable, "-c", text], env=environment, check=False, capture_output=True)
+        assert found.strangers() == ["socket.connect 192.0.2.1"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--server.address", "0.0.0.0"],
+        ["--server.address", "0.0.0.0", "--server.allowedHosts", "*"],
+        ["--server.allowedHosts", "*.example.org"],
+    ],
+)
+def test_the_start_is_refused_when_strangers_could_reach_it(options: list[str]) -> None:
+    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(free_port()), *options]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode != 0
+    assert "server.allowedHosts" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_behind_a_proxy_a_named_host_and_the_key_are_needed(tmp_path: Path) -> None:
+    given, named = "k" * 40, "workbench.example.org"
+    options = ["--server.address", "127.0.0.2", "--server.allowedHosts", named]
+    # the wait for the start asks for the printed address, which is that of the proxy: so it is awaited by hand
+    port = free_port()
+    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port), *options]
+    environment = {"DP_WORKBENCH_TOKEN": given, "PATH": "", "HOME": str(tmp_path)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        line = next(line for line in process.stdout if "token=" in line)
+        assert f"https://{named}/?token={given}" in line
+        for host, bearer, status in ((named, given, 200), (named, "", 403), (f"127.0.0.2:{port}", given, 403)):
+            request = urllib.request.Request(f"http://127.0.0.2:{port}/_stcore/health", headers={"Host": host})
+            request.add_header("Authorization", f"Bearer {bearer}")
+            for _ in range(100):
+                try:
+                    with urllib.request.urlopen(request, timeout=5) as answer:
+                        found = answer.status
+                    break
+                except urllib.error.HTTPError as error:
+                    found = error.code
+                    break
+                except OSError:
+                    time.sleep(0.1)
+            assert found == status
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
