@@ -1,22 +1,16 @@
-"""Files of the steps of `engine.choice.stepwise`: what was drawn, what follows from it, and the options themselves.
-
-Estimates are kept beside the answers so that no later change of a library can alter them.
-"""
+"""Files of the steps of `engine.choice.stepwise`: what was drawn, what follows from it, and the options themselves."""
 
 from __future__ import annotations
 
-import io
-import json
-import zipfile
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
+from engine.arrays import Array
 from engine.choice.common_plan import CommonPlan
-from engine.errors import LedgerError, PlanError
-from engine.release import Answers, Ledger, Measurement, Receipt, estimate
+from engine.plans import Block, Plan
+from engine.release import Answers, Archive, Ledger, Measurement, Receipt, estimate, write_archive
 from engine.spaces import Space
 
 FORMAT = "step/1"
@@ -44,7 +38,7 @@ def chosen_measurement(
 ) -> Measurement:
     """Return the measurement of option i from a look and the released answers of what was left."""
     blocks = common.residuals[i].blocks
-    in_counts: dict[Space, npt.NDArray[np.float64]] = {
+    in_counts: dict[Space, Array] = {
         s: a.reshape([len(f.rows) for _, f in blocks[s].factors]).astype(np.float64) * blocks[s].grid
         for s, a in answers.items()
     }
@@ -95,69 +89,20 @@ def _write(
     receipt: Receipt,
     step: str,
     answers: Answers,
-    estimates: Mapping[Space, npt.NDArray[np.float64]],
+    estimates: Mapping[Space, Array],
     texts: Mapping[str, str],
 ) -> None:
-    head = {"format": FORMAT, "step": step, "key": receipt.key, "dataset": receipt.dataset}
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("release.json", json.dumps(head | {"utc": receipt.utc, "pcost": receipt.pcost}))
-        for name, text in texts.items():
-            archive.writestr(name, text)
-        for folder, arrays in (("answers", answers), ("estimates", estimates)):
-            for space, array in arrays.items():
-                with archive.open(_member(folder, space), "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+    write_archive(file, {"format": FORMAT, "step": step}, receipt, texts=texts, answers=answers, estimates=estimates)
 
 
-def _member(folder: str, space: Space) -> str:
-    """One file per residual space, named by its attributes, whatever characters these have."""
-    return f"{folder}/{json.dumps(list(space), ensure_ascii=True)}.npy"
+def _shapes(blocks: Mapping[Space, Block]) -> dict[Space, tuple[int, ...]]:
+    """Return the shapes of the drawn answers of blocks."""
+    return {space: (block.measurements,) for space, block in blocks.items()}
 
 
-class _Stored:
-    """A stored step, read with plain words for every way in which a file can be damaged."""
-
-    def __init__(self, book: Ledger, key: str) -> None:
-        self.path = book.result_path(key)
-
-    def __enter__(self) -> zipfile.ZipFile:
-        try:
-            self.archive = zipfile.ZipFile(self.path)
-        except (OSError, zipfile.BadZipFile):
-            raise self.damaged() from None
-        return self.archive
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self.archive.close()
-        if isinstance(error, (OSError, KeyError, ValueError, zipfile.BadZipFile)) and not isinstance(error, PlanError):
-            raise self.damaged() from None
-
-    def damaged(self) -> LedgerError:
-        return LedgerError(f"The stored result {self.path.name} cannot be read. Restore it from a copy.")
-
-
-def _head(archive: zipfile.ZipFile, key: str, step: str) -> dict[str, Any]:
-    head: dict[str, Any] = json.loads(archive.read("release.json"))
-    if head.get("format") != FORMAT or head.get("step") != step or head.get("key") != key:
-        raise LedgerError(f"What is stored under key {key!r} is not this step. Give the key of a look.")
-    return head
-
-
-def _arrays(
-    archive: zipfile.ZipFile, common: CommonPlan, blocks: Mapping[Space, Any], i: int | None = None
-) -> tuple[dict[Space, npt.NDArray[np.int64]], dict[Space, npt.NDArray[np.float64]]]:
-    """Return answers of blocks, and estimates of the spaces of the look, or of option i."""
-    spaces = common.look.blocks if i is None else common.options[i].blocks
-    shapes = {s: tuple(n - 1 for n in common.look.schema.sizes(s)) for s in spaces}
-    answers = {s: _read(archive, _member("answers", s), np.int64, (b.measurements,)) for s, b in blocks.items()}
-    return answers, {s: _read(archive, _member("estimates", s), np.float64, shape) for s, shape in shapes.items()}
-
-
-def _read(archive: zipfile.ZipFile, name: str, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    array = np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
-    if array.dtype != dtype or array.shape != shape:
-        raise ValueError(f"{name} has another shape")
-    return array
+def _coordinates(plan: Plan) -> dict[Space, tuple[int, ...]]:
+    """Return the shapes of the class coordinates of a plan's spaces."""
+    return {space: tuple(n - 1 for n in plan.schema.sizes(space)) for space in plan.blocks}
 
 
 def stored_look(book: Ledger, key: str) -> tuple[CommonPlan, Measurement, str]:
@@ -165,13 +110,13 @@ def stored_look(book: Ledger, key: str) -> tuple[CommonPlan, Measurement, str]:
 
     Raises: ResultLost if it was spent but never saved; LedgerError if it is no look, or its file is damaged.
     """
-    with _Stored(book, key) as archive:
-        head = _head(archive, key, LOOK)
-        common = CommonPlan.from_json(archive.read("common.json"))
-        spent = archive.read("spent.txt").decode()
+    with Archive(path=book.result_path(key)) as archive:
+        head = archive.head(key=key, format=FORMAT, step=LOOK)
+        common = CommonPlan.from_json(archive.text("common.json"))
+        spent = archive.text("spent.txt").decode()
         # what a closer look drew were the answers of another choice's rest; its estimates hold them
-        drawn = {} if "look.txt" in archive.namelist() else common.look.blocks
-        answers, estimates = _arrays(archive, common, drawn)
+        answers = archive.answers({} if "look.txt" in archive else _shapes(common.look.blocks))
+        estimates = archive.estimates(_coordinates(common.look))
     found = Measurement(
         plan=common.look,
         dataset=head["dataset"],
@@ -186,9 +131,10 @@ def stored_look(book: Ledger, key: str) -> tuple[CommonPlan, Measurement, str]:
 
 def stored_rest(book: Ledger, common: CommonPlan, i: int, key: str) -> Measurement:
     """Return the measurement of option i that was stored under the key of its last step; raises as `stored_look`."""
-    with _Stored(book, key) as archive:
-        head = _head(archive, key, LOOK if leads_on(common, i) else REST)
-        answers, estimates = _arrays(archive, common, common.residuals[i].blocks, i)
+    with Archive(path=book.result_path(key)) as archive:
+        head = archive.head(key=key, format=FORMAT, step=LOOK if leads_on(common, i) else REST)
+        answers = archive.answers(_shapes(common.residuals[i].blocks))
+        estimates = archive.estimates(_coordinates(common.options[i]))
     return Measurement(
         plan=common.options[i],
         dataset=head["dataset"],

@@ -4,6 +4,7 @@ To touch: `measure` keeps the order count, spend, draw, save; `noise` is the onl
 What follows from noisy answers, at no further cost, is in `reconstruct`: estimates, covariances, intervals.
 """
 
+from engine.release.archive import Archive, write_archive
 from engine.release.ledger import DatasetStatus, Ledger, Receipt, release_key, verify_ledger
 from engine.release.measure import (
     Answers,
@@ -25,6 +26,7 @@ from engine.release.records import MEMORY_LIMIT, Counts, count_marginals
 __all__ = [
     "MEMORY_LIMIT",
     "Answers",
+    "Archive",
     "Counts",
     "DatasetStatus",
     "Intake",
@@ -48,4 +50,5 @@ __all__ = [
     "spend_draw_save",
     "teller",
     "verify_ledger",
+    "write_archive",
 ]

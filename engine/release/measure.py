@@ -6,11 +6,8 @@ always returns the stored result and never draws twice.
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import os
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +16,10 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import Cancelled, DataError, LedgerError, LimitExceeded, PlanError
+from engine.errors import Cancelled, DataError, LimitExceeded, PlanError
 from engine.mechanisms import load_plan
 from engine.plans import Block, Plan
+from engine.release.archive import Archive, write_archive
 from engine.release.ledger import Ledger, Receipt, release_key
 from engine.release.noise import discrete_gaussian, discrete_laplace
 from engine.release.reconstruct import Measurement, estimate, estimate_shape, strategy_answers
@@ -101,7 +99,6 @@ def measure(
         raise PlanError("A release needs the dataset's name and a ledger. Give both, or set rehearsal=True.")
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
-    # looked up before the records are read: a second call must not even need them
     if book.find(key) is not None:
         return load_measurement(book, key)
     status = book.status(dataset)
@@ -116,7 +113,6 @@ def measure(
         spend=lambda: book.spend(dataset=dataset, key=key, pcost=plan.pcost, plan_hash=plan.hash),
         write=lambda file, receipt, answers: _write(file, plan, receipt, answers),
     )
-    # another call with this key was faster; what it drew is the one answer there will ever be
     if done is None:
         return load_measurement(book, key)
     tell(1.0, "Released")
@@ -136,7 +132,6 @@ def spend_draw_save(
 
     Guarantee: of all calls with one key exactly one draws, and it returns only after its result is saved.
     """
-    # spend before drawing: a crash in between loses budget, never privacy
     receipt = spend()
     if not receipt.fresh:
         return None
@@ -154,21 +149,11 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
     ResultLost : budget was spent under this key, but its result was never saved.
     LedgerError : nothing was spent under this key, or the stored file is damaged.
     """
-    path = ledger.result_path(key)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            head = json.loads(archive.read("release.json"))
-            plan = load_plan(archive.read("plan.json"))
-            answers, estimates = {}, {}
-            for i, (space, block) in enumerate(plan.blocks.items()):
-                answers[space] = _read(archive, f"answers/{i}.npy", np.int64, (block.measurements,))
-                estimates[space] = _read(archive, f"estimates/{i}.npy", np.float64, estimate_shape(block))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, PlanError):
-            raise
-        raise LedgerError(f"The stored result {path.name} cannot be read. Restore it from a copy.") from None
-    if head.get("format") != FORMAT or head.get("key") != key:
-        raise LedgerError(f"The stored result {path.name} belongs to another release. Restore it from a copy.")
+    with Archive(path=ledger.result_path(key)) as archive:
+        head = archive.head(key=key, format=FORMAT)
+        plan = load_plan(archive.text("plan.json"))
+        answers = archive.answers({space: (block.measurements,) for space, block in plan.blocks.items()})
+        estimates = archive.estimates({space: estimate_shape(block) for space, block in plan.blocks.items()})
     return Measurement(
         plan=plan,
         dataset=head["dataset"],
@@ -180,31 +165,10 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
     )
 
 
-def _read(archive: zipfile.ZipFile, name: str, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    # no pickle: a file from elsewhere must never run code
-    array = np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
-    if array.dtype != dtype or array.shape != shape:
-        raise ValueError(f"{name} has another shape")
-    return array
-
-
-def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Mapping[Space, npt.NDArray[np.int64]]) -> None:
-    """Write the release; estimates are kept beside the answers so that no later change of a library can alter them."""
-    head = {
-        "format": FORMAT,
-        "key": receipt.key,
-        "dataset": receipt.dataset,
-        "utc": receipt.utc,
-        "pcost": receipt.pcost,
-    }
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("release.json", json.dumps(head))
-        archive.writestr("plan.json", plan.to_json())
-        for i, (space, block) in enumerate(plan.blocks.items()):
-            estimated = estimate(block, answers[space])
-            for name, array in (("answers", answers[space]), ("estimates", estimated)):
-                with archive.open(f"{name}/{i}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Answers) -> None:
+    estimates = {space: estimate(block, answers[space]) for space, block in plan.blocks.items()}
+    texts = {"plan.json": plan.to_json()}
+    write_archive(file, {"format": FORMAT}, receipt, texts=texts, answers=answers, estimates=estimates)
 
 
 def _measured(
@@ -255,7 +219,6 @@ def count(
         intake(
             Intake(rows_in=counts.rows_in, counted=counts.records, refused=counts.rows_refused, reasons=counts.refused)
         )
-    # the cap is public and the count is not: refusing tells whether it is passed, never by how much
     if counts.records > part.max_records:
         raise DataError(
             f"The table has more records than the plan's public cap of {part.max_records:,}. Plan again with a larger "
@@ -272,7 +235,6 @@ def maximal_sets(part: Measurable) -> list[Space]:
     for space in spaces:
         if space not in covered:
             kept.append(space)
-            # every smaller table is a sum of one that is counted, so one pass over the records serves all
             covered.update(_subsets(space))
     return kept
 
@@ -285,13 +247,12 @@ def _subsets(space: Space) -> list[Space]:
 
 
 def draw(part: Measurable, counts: Counts, tell: Callable[[float, str], None]) -> dict[Space, npt.NDArray[np.int64]]:
-    """Return z = rint(B x / grid) + exact discrete noise for every block. Shapes (measurements,)."""
+    """Return z = rint(B x / grid) + exact discrete noise for every block."""
     wanted = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
     tables = count_marginals(counts, part.schema, wanted, memory_limit=10**15)
     released = {}
     for i, (space, block) in enumerate(part.blocks.items()):
         with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
-            # round first: noise is then drawn exactly, on whole numbers; the budget pays for the shift
             exact = np.rint(strategy_answers(block, tables[block.attributes]).ravel() / block.grid).astype(np.int64)
         if block.law == "laplace":
             noise = discrete_laplace(scale=block.grid_noise, size=block.measurements)

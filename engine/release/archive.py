@@ -1,0 +1,113 @@
+"""The one form of a file of drawn numbers: a zip of a head (JSON), texts, int64 answers and float64 estimates.
+
+Estimates are kept beside the answers so that no later change of a library can alter them.  Arrays are named by the
+attributes of their residual space; releases that were written before by the number of the block.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.arrays import Array
+from engine.errors import LedgerError, PlanError
+from engine.release.ledger import Receipt
+from engine.spaces import Space
+
+Shapes = Mapping[Space, tuple[int, ...]]
+
+
+def write_archive(
+    file: BinaryIO,
+    head: Mapping[str, Any],
+    receipt: Receipt,
+    *,
+    texts: Mapping[str, str],
+    answers: Mapping[Space, npt.NDArray[np.int64]],
+    estimates: Mapping[Space, Array],
+) -> None:
+    """Write drawn numbers; the head gets key, dataset, time and cost of their receipt."""
+    spent = {name: getattr(receipt, name) for name in ("key", "dataset", "utc", "pcost")}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("release.json", json.dumps({**head, **spent}))
+        for name, text in texts.items():
+            archive.writestr(name, text)
+        for folder, arrays in (("answers", answers), ("estimates", estimates)):
+            for space, array in arrays.items():
+                with archive.open(_member(folder, space), "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+
+
+@dataclass(kw_only=True)
+class Archive:
+    """A stored file of drawn numbers; used in a `with`, where any damage becomes a LedgerError in plain words.
+
+    Arrays must have exactly the type and the shape that are asked for.
+    """
+
+    path: Path
+
+    def __enter__(self) -> Archive:
+        try:
+            self._zip = zipfile.ZipFile(self.path)
+        except (OSError, zipfile.BadZipFile):
+            raise self._damaged() from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._zip.close()
+        if isinstance(error, (OSError, KeyError, ValueError, zipfile.BadZipFile)) and not isinstance(error, PlanError):
+            raise self._damaged() from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._zip.namelist()
+
+    def head(self, **expected: str) -> dict[str, Any]:
+        """Return the head.  Raises: LedgerError unless it holds what is expected."""
+        found: dict[str, Any] = json.loads(self.text("release.json"))
+        if any(found.get(name) != value for name, value in expected.items()):
+            raise LedgerError(
+                f"What is stored as {self.path.name} is not this step. Give the key of a look to go on from it; restore "
+                "the file of a release from a copy."
+            )
+        return found
+
+    def text(self, name: str) -> bytes:
+        """Return the bytes of a text."""
+        return self._zip.read(name)
+
+    def answers(self, shapes: Shapes) -> dict[Space, npt.NDArray[np.int64]]:
+        """Return the released strategy answers of some spaces, in steps of their grids."""
+        return {s: self._array("answers", s, i, np.int64, shape) for i, (s, shape) in enumerate(shapes.items())}
+
+    def estimates(self, shapes: Shapes) -> dict[Space, Array]:
+        """Return the estimates of some spaces, in counts."""
+        return {s: self._array("estimates", s, i, np.float64, shape) for i, (s, shape) in enumerate(shapes.items())}
+
+    def _array(self, folder: str, space: Space, number: int, dtype: Any, shape: Iterable[int]) -> npt.NDArray[Any]:
+        name = _member(folder, space)
+        content = io.BytesIO(self.text(name if name in self else f"{folder}/{number}.npy"))
+        # no pickle: a file from elsewhere must never run code
+        array = np.lib.format.read_array(content, allow_pickle=False)
+        if array.dtype != dtype or array.shape != tuple(shape):
+            raise ValueError(f"{name} has another shape")
+        return array
+
+    def _damaged(self) -> LedgerError:
+        return LedgerError(f"The stored result {self.path.name} cannot be read. Restore it from a copy.")
+
+
+def _member(folder: str, space: Space) -> str:
+    """One file per residual space, named by its attributes, whatever characters these have."""
+    return f"{folder}/{json.dumps(list(space), ensure_ascii=True)}.npy"
