@@ -49,6 +49,7 @@ from engine.release import (
     count,
     draw,
     release_key,
+    single_cells,
     spend_draw_save,
     teller,
 )
@@ -133,7 +134,7 @@ def look(
     tell = teller(progress)
     if rehearsal:
         _no_ledger(dataset, ledger)
-        counts = count(common.look, data, on_refused, tell, intake, memory_limit)
+        counts = count(common.look, data, on_refused, tell, intake, memory_limit, _checked(common))
         return look_measurement(common, draw(common.look, counts, tell), key="", dataset="", utc="", rehearsal=True)
     book, key = _opened(dataset, ledger), look_key(common, dataset=dataset, attempt=attempt)
     if book.find(key) is not None:
@@ -142,7 +143,7 @@ def look(
         raise PlanError("These options do not come back from their file as they are. Nothing was spent; please report.")
     hash_, cost = _hash(common, LOOK), common.look.budget.pcost
     _check_left(book, dataset, min(price(p) for p in common.options))
-    counts = count(common.look, data, on_refused, tell, intake, memory_limit)
+    counts = count(common.look, data, on_refused, tell, intake, memory_limit, _checked(common))
     done = spend_draw_save(
         common.look,
         counts,
@@ -389,4 +390,8 @@ def _counted(
     left = common.residuals[i]
     if not left.blocks:  # nothing is measured, so no record is read
         return Counts(schema=left.schema, tables={}, records=0)
-    return count(left, data, on_refused, tell, intake, memory_limit)
+    return count(left, data, on_refused, tell, intake, memory_limit, _checked(common))
+
+
+def _checked(common: CommonPlan) -> list[str]:
+    return single_cells(*(plan.workload for _, plan in common.analyses))

@@ -16,6 +16,7 @@ from engine.release.measure import (
     maximal_sets,
     measure,
     read_plan,
+    single_cells,
     spend_draw_save,
     teller,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "query_texts",
     "read_plan",
     "release_key",
+    "single_cells",
     "spend_draw_save",
     "teller",
     "verify_ledger",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -26,7 +26,7 @@ from engine.release.reconstruct import Measurement, estimate, estimate_shape, st
 from engine.release.records import MEMORY_LIMIT, Counts, count_marginals
 from engine.spaces import Space
 from engine.threads import threads_for
-from engine.workload import Schema
+from engine.workload import Schema, Workload
 
 FORMAT = "measurement/1"
 MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
@@ -93,7 +93,7 @@ def measure(
     if rehearsal:
         if dataset or ledger is not None:
             raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or set rehearsal=False.")
-        counts = count(plan, data, on_refused, tell, intake, memory_limit)
+        counts = count(plan, data, on_refused, tell, intake, memory_limit, single_cells(plan.workload))
         return _measured(plan, draw(plan, counts, tell), dataset="", key="", utc="", rehearsal=True)
     if not dataset or ledger is None:
         raise PlanError("A release needs the dataset's name and a ledger. Give both, or set rehearsal=True.")
@@ -105,7 +105,7 @@ def measure(
     if plan.pcost > status.left:
         # the ledger would refuse as well, but only after the records were read
         book.spend(dataset=dataset, key=key, pcost=plan.pcost, plan_hash=plan.hash)
-    counts = count(plan, data, on_refused, tell, intake, memory_limit)
+    counts = count(plan, data, on_refused, tell, intake, memory_limit, single_cells(plan.workload))
     done = spend_draw_save(
         plan,
         counts,
@@ -193,8 +193,11 @@ def count(
     tell: Callable[[float, str], None],
     intake: Callable[[Intake], object] | None,
     memory_limit: int,
+    checked: Iterable[str] = (),
 ) -> Counts:
     """Return the exact tables that a part is measured on; nothing is released.
+
+    A row counts when it fits the domain of every attribute that is measured, or ``checked``.
 
     Raises: DataError when the records do not fit the schema, or are more than the part's public cap; LimitExceeded when
     a table is larger than a release can hold.
@@ -207,6 +210,8 @@ def count(
                 "mechanism that measures smaller tables, such as 'querysmasher'."
             )
     sets = maximal_sets(part)
+    if not isinstance(data, Counts):
+        sets += [(name,) for name in checked]
     counts = count_marginals(
         data,
         part.schema,
@@ -225,6 +230,12 @@ def count(
             "max_records."
         )
     return counts
+
+
+def single_cells(*workloads: Workload) -> list[str]:
+    """Return the attributes of one cell that are asked about: no block measures them, and still a row must fit them."""
+    named = {name: w.schema[name].size for w in workloads for group in w.groups for name in group.attributes}
+    return [name for name, size in named.items() if size == 1]
 
 
 def maximal_sets(part: Measurable) -> list[Space]:

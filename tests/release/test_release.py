@@ -224,3 +224,14 @@ def test_plans_of_a_release_are_those_that_were_saved(small_plan: Plan) -> None:
     assert loaded.to_json() == small_plan.to_json()
     for space, block in small_plan.blocks.items():
         assert (block.noise, block.grid) == (loaded.blocks[space].noise, loaded.blocks[space].grid)
+
+
+def test_an_attribute_of_one_cell_is_checked_like_any_other(ledger: Ledger) -> None:
+    adults = Schema([Attribute.numeric("age", [18, 120]), Attribute.categorical("sex", ["F", "M"])])
+    people = pd.DataFrame({"age": [5, 40, 50], "sex": ["F", "M", "F"]})
+    made = plan(Workload(adults).add(("age", "sex"), "marginal"), Budget(pcost=0.5))
+    seen = []
+    measure(made, people, dataset="survey", ledger=ledger, on_refused="drop", intake=seen.append)
+    assert (seen[0].counted, seen[0].reasons) == (2, {"age": {"outside the public domain": 1}})
+    with pytest.raises(DataError, match="age"):
+        measure(made, people, rehearsal=True)
