@@ -78,8 +78,8 @@ class Archive:
         found: dict[str, Any] = json.loads(self.text("release.json"))
         if any(found.get(name) != value for name, value in expected.items()):
             raise LedgerError(
-                f"What is stored as {self.path.name} is not this step. Give the key of a look to go on from it; restore "
-                "the file of a release from a copy."
+                f"What is stored as {self.path.name} is not this step. Give the key of a look to go on from it; "
+                "restore the file of a release from a copy."
             )
         return found
 
