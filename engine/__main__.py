@@ -19,6 +19,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.publish import FORMATS, write_answers, write_package
 from engine.release import Intake, Ledger, measure, read_plan, verify_ledger
+from engine.texts import set_name
 from engine.workload import Schema, Workload
 
 
@@ -168,7 +169,7 @@ def _show(given: argparse.Namespace) -> None:
     made = read_plan(given.plan)
     _promise(made)
     groups = made.by_group()
-    groups["attributes"] = [" x ".join(names) or "(total)" for names in groups["attributes"]]
+    groups["attributes"] = [set_name(names) for names in groups["attributes"]]
     print(groups.to_string(index=False))
 
 

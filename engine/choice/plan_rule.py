@@ -24,6 +24,7 @@ from engine.choice.rules import Decision, check_nested_options, nested_decision,
 from engine.errors import NotApplicable, PlanError
 from engine.plans import Block, Plan
 from engine.release import Counts, Measurement, apply_group, query_texts
+from engine.texts import set_name
 from engine.workload import Group, Schema
 
 MOST_QUERIES = 20_000_000  # of the primary analysis
@@ -114,7 +115,7 @@ class NestedPlanRule:
                     where = named.get(plan, "the look")
                     raise NotApplicable(
                         f"The analyses are not nested: {where} does not answer the {group.family_text} queries on "
-                        f"{' x '.join(group.attributes) or 'the total'} of the primary analysis. Use the general rule, "
+                        f"{set_name(group.attributes)} of the primary analysis. Use the general rule, "
                         "or choose plans that do."
                     )
                 parts.append(np.sqrt(variances))

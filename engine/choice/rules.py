@@ -7,7 +7,6 @@ Source: Xiao, Wang, Zhang and Kifer 2022, section 6.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import scipy.optimize
 
 from engine.arrays import Array
+from engine.checks import positive
 from engine.choice.linear import LinearMechanism
 from engine.errors import PlanError
 
@@ -43,10 +43,10 @@ class Decision:
 
 def check_nested_options(*, share: float, snr: float, sigmas: float) -> None:
     """Raise PlanError unless the numbers of a nested rule make sense."""
-    if not 0 < share <= 1:
-        raise PlanError(f"share was given as {share!r}; it must be above 0 and at most 1.")
-    if not 0 < snr < math.inf or not 0 <= sigmas < math.inf:
-        raise PlanError(f"snr {snr!r} must be above 0 and sigmas {sigmas!r} at least 0, both finite.")
+    positive("share", share, most=1, error=PlanError)
+    positive("snr", snr, error=PlanError)
+    if sigmas != 0:
+        positive("sigmas", sigmas, error=PlanError)
 
 
 def stands_out(counts: Array, errors: Array, snr: float) -> Flags:

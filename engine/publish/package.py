@@ -28,7 +28,7 @@ from engine.figures import Picture, answers_picture, budget_picture, spread_pict
 from engine.insight import certificate_text, group_table
 from engine.publish.report import write_answers
 from engine.release import Measurement, Receipt
-from engine.texts import amount
+from engine.texts import amount, set_name
 
 Progress = Callable[[float, str], object]
 FORMAT = "release/1"
@@ -192,7 +192,7 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
     for number in range(min(GROUPS, len(plan.workload.groups))):
         answers = measurement.answers(number, 0, SHOWN, confidence)
         found = answers_picture(answers, rehearsal=measurement.rehearsal)
-        names = " x ".join(plan.workload.groups[number].attributes) or "the total"
+        names = set_name(plan.workload.groups[number].attributes)
         pictures.append(
             Picture(title=f"Answers on {names}", figure=found.figure, table=found.table, alt=found.alt, note=found.note)
         )

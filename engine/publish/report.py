@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from engine.checks import one_of
 from engine.errors import Cancelled, PlanError
 from engine.release import Measurement, quantile, query_texts
 
@@ -52,8 +53,7 @@ def write_answers(
     PlanError : a format that is not "parquet" or "csv".
     Cancelled : ``progress`` returned False; nothing is left behind.
     """
-    if format not in FORMATS:
-        raise PlanError(f"There is no format {format!r}. Choose one of {', '.join(FORMATS)}.")
+    one_of("format", format, FORMATS, error=PlanError)
     target = Path(path)
     partial = target.with_name(target.name + ".part")
     metadata = {

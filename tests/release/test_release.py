@@ -130,7 +130,7 @@ def test_free_queries_and_differences_have_exact_errors(small_plan: Plan, record
 def test_what_was_not_measured_is_refused(records: pd.DataFrame) -> None:
     made = plan(Workload(SCHEMA).add(("age", "hours"), "affine"), Budget(pcost=1.0))
     drawn = measure(made, records, rehearsal=True)
-    with pytest.raises(NotAnswerable, match="age x hours"):
+    with pytest.raises(NotAnswerable, match="age × hours"):
         drawn.marginal(("age", "hours"))
     with pytest.raises(NotAnswerable, match="sex"):
         drawn.answer(("sex",), [1.0, 0.0])

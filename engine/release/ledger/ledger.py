@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from engine.checks import whole
 from engine.errors import BudgetExceeded, LedgerError, ResultLost
 from engine.privacy import Budget
 from engine.release.ledger.balance import Balance, DatasetStatus, Receipt, balance, exact
@@ -39,9 +40,8 @@ def release_key(*, dataset: str, plan_hash: str, attempt: int) -> str:
     >>> release_key(dataset="adult", plan_hash="1f3a", attempt=1)
     'adult|1f3a|1'
     """
-    if isinstance(attempt, bool) or not isinstance(attempt, int) or attempt < 1:
-        raise LedgerError(f"attempt was given as {attempt!r}; it must be a whole number from 1 on.")
-    return f"{_name(dataset)}|{_hash_text(plan_hash)}|{attempt}"
+    number = whole("attempt", attempt, error=LedgerError)
+    return f"{_name(dataset)}|{_hash_text(plan_hash)}|{number}"
 
 
 class Ledger:
