@@ -286,7 +286,7 @@ def test_bad_scales_are_refused(value):
 
 @pytest.mark.parametrize("size", [-1, 1.0, True, None, (2, 3), 2**31])
 def test_bad_sizes_are_refused(size):
-    with pytest.raises(PlanError, match="size was .* from 0 to"):
+    with pytest.raises(PlanError, match=r"size was .* from 0 to"):
         noise._checked_size(size)
 
 

@@ -142,17 +142,18 @@ def test_bad_records_spend_nothing(small_plan: Plan, records: pd.DataFrame, ledg
     bad = records.copy()
     bad.loc[3, "age"] = 99
     with pytest.raises(DataError, match="age"):
-        measure(small_plan, bad, dataset="survey", ledger=ledger)
-    capped = plan(small_workload(), Budget(pcost=0.5), max_records=100)
-    with pytest.raises(DataError, match="100"):
-        measure(capped, records, dataset="survey", ledger=ledger)
+        measure(small_plan, bad.drop(columns="age"), dataset="survey", ledger=ledger)
+    with pytest.raises(PlanError, match="check_records"):
+        measure(small_plan, bad, dataset="survey", ledger=ledger, on_refused="error")
+    with pytest.raises(DataError, match="age"):
+        measure(small_plan, bad, rehearsal=True)
     with pytest.raises(Cancelled):
         measure(small_plan, records, dataset="survey", ledger=ledger, progress=lambda *_: False)
     with pytest.raises(LedgerError):
         measure(small_plan, records, dataset="nobody", ledger=ledger)
     assert ledger.status("survey").spent == 0.0
     seen = []
-    measure(small_plan, bad, dataset="survey", ledger=ledger, on_refused="drop", intake=seen.append)
+    measure(small_plan, bad, dataset="survey", ledger=ledger, intake=seen.append)
     assert (seen[0].rows_in, seen[0].counted, seen[0].refused) == (3000, 2999, 1)
 
 
@@ -202,6 +203,7 @@ def test_files_hold_every_answer(small_plan: Plan, records: pd.DataFrame, tmp_pa
     assert parquet["query"].to_pylist() == list(frame["query"])
     text = write_answers(drawn, tmp_path / "a.csv", format="csv")
     rows = list(csv.DictReader(text.open()))
+    assert {r["status"] for r in rows} == set(parquet["status"].to_pylist()) == {"REHEARSAL"}
     assert [float(r["answer"]) for r in rows] == pytest.approx(list(frame["answer"]))
     with pytest.raises(Cancelled):
         write_answers(drawn, tmp_path / "b.csv", format="csv", progress=lambda *_: False)
@@ -231,7 +233,7 @@ def test_an_attribute_of_one_cell_is_checked_like_any_other(ledger: Ledger) -> N
     people = pd.DataFrame({"age": [5, 40, 50], "sex": ["F", "M", "F"]})
     made = plan(Workload(adults).add(("age", "sex"), "marginal"), Budget(pcost=0.5))
     seen = []
-    measure(made, people, dataset="survey", ledger=ledger, on_refused="drop", intake=seen.append)
+    measure(made, people, dataset="survey", ledger=ledger, intake=seen.append)
     assert (seen[0].counted, seen[0].reasons) == (2, {"age": {"outside the public domain": 1}})
     with pytest.raises(DataError, match="age"):
         measure(made, people, rehearsal=True)

@@ -1,0 +1,120 @@
+"""What a total of a dataset means, and what a release takes from it: kind, unit and neighbours are part of a number.
+
+    kind   counts               a release with Gaussian noise      one with Laplace noise, epsilon-DP
+    zcdp   pcost (rho = /2)     its pcost                          epsilon^2, Bun and Steinke 2016, proposition 4
+    gdp    pcost (mu = root)    its pcost                          the larger of that and mu^2, see `Budget.mu`
+    pure   epsilon              refused: it keeps no epsilon       its epsilon
+
+A total in (epsilon, delta) is of kind gdp: it is read off the curve of Gaussian noise.  On that curve epsilon-DP is no
+epsilon^2 where delta is large, so that a release with Laplace noise takes more there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from engine.checks import one_of
+from engine.errors import LedgerError
+from engine.privacy import Budget
+
+KINDS = ("zcdp", "gdp", "pure")
+_EPSILON = "epsilon "
+
+
+@dataclass(frozen=True, kw_only=True)
+class TotalDefinition:
+    """What the total of a dataset is a number of.
+
+    Fields: `kind`, see above; `unit`, whose presence is hidden; `neighbours`, which data sets are told apart.
+    """
+
+    kind: str = "zcdp"
+    unit: str = "record"
+    neighbours: str = "add_remove"
+
+    def __post_init__(self) -> None:
+        one_of("kind of the total", self.kind, KINDS, error=LedgerError)
+        one_of("unit of the total", self.unit, ("record",), error=LedgerError)
+        one_of("neighbours of the total", self.neighbours, ("add_remove",), error=LedgerError)
+
+    @property
+    def counts(self) -> str:
+        """What is added up: "pcost" or "epsilon"."""
+        return "epsilon" if self.kind == "pure" else "pcost"
+
+    def describe(self) -> str:
+        """The definition in words.
+
+        >>> TotalDefinition(kind="pure").describe()
+        'pure epsilon, for adding or removing one record'
+        """
+        kind = {"zcdp": "zCDP (pcost)", "gdp": "Gaussian DP (pcost)", "pure": "pure epsilon"}[self.kind]
+        return f"{kind}, for adding or removing one {self.unit}"
+
+    def total(self, budget: Budget) -> str:
+        """The decimal text of a total; raises LedgerError if the budget is of another kind."""
+        if (self.kind == "pure") != (budget.pure_epsilon is not None):
+            raise LedgerError(
+                f"A total of kind {self.kind!r} cannot be given as {budget.describe()} Give a budget of its own kind."
+            )
+        return self.charge(budget.pcost, budget.pure_epsilon)
+
+    def charge(self, pcost: float, pure_epsilon: float | None = None) -> str:
+        """What a release takes, as a decimal text; `pure_epsilon` is given for one with Laplace noise.
+
+        Raises: LedgerError when the release does not keep what the total counts.
+
+        >>> TotalDefinition(kind="pure").charge(0.04, 0.2), TotalDefinition(kind="gdp").charge(0.04, 0.2)[:6]
+        ('epsilon 0.2', '0.0627')
+        """
+        if self.kind == "pure":
+            if pure_epsilon is None:
+                raise LedgerError(
+                    "The total of this dataset is pure epsilon, which Gaussian noise does not keep at any cost. "
+                    "Nothing was spent. Plan with pure epsilon, by a mechanism with Laplace noise."
+                )
+            return f"{_EPSILON}{Budget.pure(pure_epsilon).pure_epsilon!r}"
+        cost = Budget(pcost).pcost
+        if pure_epsilon is not None:
+            implied = Budget.pure(pure_epsilon)
+            cost = max(cost, implied.mu**2 * (1 + 1e-12)) if self.kind == "gdp" else max(cost, implied.pcost)
+        return repr(cost)
+
+    def to_text(self) -> str:
+        """The definition as the ledger holds it."""
+        return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> TotalDefinition:
+        """What `to_text` wrote; a total that was declared before there were definitions is of zCDP and one record.
+
+        Raises: LedgerError for a definition that this program does not know.
+        """
+        try:
+            return cls(**json.loads(text)) if text else cls()
+        except (ValueError, TypeError):
+            raise LedgerError("A total has a definition that this program does not know; update it.") from None
+
+
+@lru_cache(maxsize=4096)
+def exact(text: str) -> Fraction:
+    """The decimal number in a row as a fraction, in whatever its total counts.
+
+    >>> 10 * exact(repr(0.1)), exact("epsilon 0.5")
+    (Fraction(1, 1), Fraction(1, 2))
+    """
+    return Fraction(text.removeprefix(_EPSILON))
+
+
+def is_epsilon(text: str) -> bool:
+    """Whether a number in a row counts epsilon."""
+    return text.startswith(_EPSILON)
+
+
+def as_pcost(text: str) -> float:
+    """A number in a row as a pcost: epsilon-DP costs at most epsilon^2."""
+    number = float(text.removeprefix(_EPSILON))
+    return Budget.pure(number).pcost if is_epsilon(text) else number
