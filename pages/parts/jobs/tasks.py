@@ -21,7 +21,7 @@ from engine.insight import (
     mechanism_bound,
 )
 from engine.publish import write_answers, write_package
-from engine.release import Intake, Ledger, count_marginals, load_measurement
+from engine.release import Intake, Ledger, check_records, count_marginals, load_measurement
 
 Progress = Callable[[float, str], bool]
 
@@ -102,12 +102,23 @@ def release(
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
+def check(made: str, data: str, dataset: str, ledger: str, delete: bool, *, progress: Progress) -> dict[str, Any]:
+    """Return how records fit a plan, for the curator's eyes only; spends nothing."""
+    try:
+        found = check_records(load_plan(made), data, dataset=dataset, ledger=Ledger(ledger), progress=progress)
+    finally:
+        if delete:
+            Path(data).unlink(missing_ok=True)
+    return _rows(found)
+
+
 def export(ledger: str, key: str, path: str, kind: str, confidence: float, *, progress: Progress) -> str:
     """Write all answers of a stored release, or its package, to a file and return its path."""
     book = Ledger(ledger)
     found = load_measurement(book, key)
     if kind == "zip":
-        return str(write_package(found, path, receipt=book.find(key), confidence=confidence, progress=progress))
+        receipt = book.find(key)
+        return str(write_package(found, path, receipt=receipt, ledger=book, confidence=confidence, progress=progress))
     return str(write_answers(found, path, format=kind, confidence=confidence, progress=progress))
 
 
@@ -206,5 +217,10 @@ def finish(
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
-def _rows(intake: Intake) -> dict[str, int]:
-    return {"read": intake.rows_in, "counted": intake.counted, "refused": intake.refused}
+def _rows(intake: Intake) -> dict[str, Any]:
+    rows = {"read": intake.rows_in, "counted": intake.counted, "refused": intake.refused}
+    return {
+        **rows,
+        "reasons": {name: dict(found) for name, found in intake.reasons.items()},
+        "warnings": intake.warnings,
+    }

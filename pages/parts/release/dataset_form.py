@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 DEFAULT_LEDGER = "budget.ledger"
 _LAST = {"ledger": DEFAULT_LEDGER}  # the ledger that was opened last: a refresh begins a new session, and finds it here
-FIT, DROP = "Refuse the whole table", "Leave these rows out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class Source:
 
     path: str = ""
     upload: UploadedFile | None = None
-    on_refused: str = "error"
+    on_refused: str = "drop"
 
     @property
     def given(self) -> bool:
@@ -131,12 +130,8 @@ def source() -> Source:
         )
     else:
         path = st.text_input("Path of a CSV or parquet file", key="records_path", persist_state="session")
-    refused = st.radio(
-        "Rows with values outside the schema",
-        [FIT, DROP],
-        key="on_refused",
-        horizontal=True,
-        help="Refusing spends nothing. Rows that are left out are not in any answer; how many there are is told to you "
-        "only.",
+    st.caption(
+        "Rows with values outside the schema are left out, each by its own values alone; how many there are is told to "
+        "you only. A release never refuses a table because of them, for that would tell of single records."
     )
-    return Source(path=path, upload=upload, on_refused="error" if refused == FIT else "drop")
+    return Source(path=path, upload=upload)

@@ -168,9 +168,10 @@ def _content(found: Measurement, kind: str) -> bytes:
 
 def _package(found: Measurement, ledger: str) -> bytes:
     """The release package as bytes; called when the button is pressed."""
-    receipt = Ledger(ledger).find(found.key) if ledger else None
+    book = Ledger(ledger) if ledger else None
+    receipt = book.find(found.key) if book else None
     with tempfile.TemporaryDirectory() as folder:
-        return write_package(found, Path(folder) / "release.zip", receipt=receipt).read_bytes()
+        return write_package(found, Path(folder) / "release.zip", receipt=receipt, ledger=book).read_bytes()
 
 
 def coverage(plan: Plan, *, rows: int, seed: int) -> None:
