@@ -18,7 +18,7 @@ from engine.errors import BudgetError, EngineError, LedgerError, SchemaError, Wo
 from engine.insight import comparison
 from engine.mechanisms import MECHANISMS, forecast, plan
 from engine.plans import Plan
-from engine.privacy import Budget
+from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
 from engine.publish import FORMATS, check_target, new_file, verify_package, write_answers, write_package
 from engine.release import Intake, Ledger, check_records, declare_public, measure, read_plan, verify_ledger
 from engine.texts import set_name
@@ -126,6 +126,8 @@ def _budget_options(command: argparse.ArgumentParser) -> None:
     which.add_argument("--epsilon", type=float, help="with --delta")
     which.add_argument("--pure-epsilon", type=float, help="delta 0, for mechanisms with Laplace noise")
     command.add_argument("--delta", type=float)
+    command.add_argument("--rows-per-person", type=int, default=1, help="most rows of one person, protected together")
+    command.add_argument("--neighbours", choices=NEIGHBOURS, default=ADD_REMOVE, help="which data sets look alike")
 
 
 def _budget(given: argparse.Namespace) -> Budget:
@@ -133,13 +135,14 @@ def _budget(given: argparse.Namespace) -> Budget:
         raise BudgetError(
             "--epsilon and --delta go together. Give both, or one of --pcost, --rho, --mu, --pure-epsilon."
         )
+    unit = {"rows_per_person": given.rows_per_person, "neighbours": given.neighbours}
     if given.pcost is not None:
-        return Budget(pcost=given.pcost)
+        return Budget(pcost=given.pcost, **unit)
     if given.pure_epsilon is not None:
-        return Budget.pure(given.pure_epsilon)
+        return Budget.pure(given.pure_epsilon, **unit)
     if given.rho is not None:
-        return Budget.zcdp(given.rho)
-    return Budget.gdp(given.mu) if given.mu is not None else Budget.approx(given.epsilon, given.delta)
+        return Budget.zcdp(given.rho, **unit)
+    return Budget.gdp(given.mu, **unit) if given.mu is not None else Budget.approx(given.epsilon, given.delta, **unit)
 
 
 def _workload(given: argparse.Namespace) -> Workload:

@@ -159,6 +159,7 @@ def look(
         raise PlanError("These options do not come back from their file as they are. Nothing was spent; please report.")
     hash_, cost = _hash(common, LOOK), common.look.budget.pcost
     left_out(on_refused)
+    book.status(dataset).definition.check_unit(common.look.budget)
     _check_left(book, dataset, min(price(p) for p in common.options))
     counts = step_counts(common, common.look, data, tell, memory_limit)
     records = recognised(book, dataset, counts, step_sets(common), intake)

@@ -95,6 +95,7 @@ def measure(
         return load_measurement(book, key)
     left_out(on_refused)
     cost: dict[str, Any] = {"dataset": dataset, "pcost": plan.pcost, "pure_epsilon": plan.budget.pure_epsilon}
+    book.status(dataset).definition.check_unit(plan.budget)
     book.afford(**cost)
     checked = single_cells(plan.workload)
     counts = count(plan, data, "drop", tell, memory_limit, checked)

@@ -81,9 +81,14 @@ def test_only_earlier_answers_are_replaced_and_only_when_asked(office: Path) -> 
 
 def test_a_file_that_comes_up_meanwhile_stays_and_temporary_names_meet_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.csv.part").write_text("somebody's")
-    with pytest.raises(PlanError, match="meanwhile"), new_file(tmp_path / "a.csv") as partial:
-        partial.write_text("ours")
-        (tmp_path / "a.csv").write_text("theirs")
+
+    def write() -> None:
+        with new_file(tmp_path / "a.csv") as partial:
+            partial.write_text("ours")
+            (tmp_path / "a.csv").write_text("theirs")
+
+    with pytest.raises(PlanError, match="meanwhile"):
+        write()
     assert content(tmp_path) == {"a.csv": b"theirs", "a.csv.part": b"somebody's"}
 
 

@@ -207,3 +207,17 @@ def test_a_forged_mixture_is_found(ledger: Ledger) -> None:
         ledger.add_dataset("odd", total=Budget(1.0), kind="renyi")
     with pytest.raises(LedgerError, match="own kind"):
         ledger.add_dataset("odd", total=Budget(1.0), kind="pure")
+
+
+def test_a_total_for_people_takes_only_what_protects_them(ledger: Ledger, made: Plan) -> None:
+    ledger.add_dataset("visits", total=Budget(pcost=1.0, rows_per_person=3))
+    ledger.add_dataset("fixed", total=Budget(pcost=1.0, neighbours="replace_one"))
+    assert "at most 3 rows" in ledger.status("visits").definition.describe()
+    for dataset in ("visits", "fixed"):
+        with pytest.raises(LedgerError, match="Plan with a budget of that kind"):
+            measure(made, RECORDS, dataset=dataset, ledger=ledger)
+    people = plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=3))
+    assert [measure(people, RECORDS, dataset=name, ledger=ledger).dataset for name in ("visits", "survey")]
+    replaced = plan(WORKLOAD, Budget(pcost=0.1, neighbours="replace_one"))
+    assert measure(replaced, RECORDS, dataset="fixed", ledger=ledger).key
+    assert verify_ledger(ledger.path) == ()

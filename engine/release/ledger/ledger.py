@@ -109,7 +109,11 @@ class Ledger:
         Raises: LedgerError if the name, or one that only looks different, is there already.
         """
         name, note = dataset_name(dataset), one_line("note", note, most=NOTE, empty=True)
-        defined = TotalDefinition(kind=kind or ("zcdp" if total.pure_epsilon is None else "pure"))
+        defined = TotalDefinition(
+            kind=kind or ("zcdp" if total.pure_epsilon is None else "pure"),
+            rows_per_person=total.rows_per_person,
+            neighbours=total.neighbours,
+        )
         amount = defined.total(total)
         with self._transaction(write=True) as (book, add):
             for known in book.totals:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from engine.checks import one_of
+from engine.checks import one_of, whole
 from engine.errors import LedgerError
-from engine.privacy import Budget
+from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
 
 KINDS = ("zcdp", "gdp", "pure")
 _EPSILON = "epsilon "
@@ -28,17 +28,18 @@ _EPSILON = "epsilon "
 class TotalDefinition:
     """What the total of a dataset is a number of.
 
-    Fields: `kind`, see above; `unit`, whose presence is hidden; `neighbours`, which data sets are told apart.
+    Fields: `kind`, see above; `rows_per_person`, the most rows of one person whose presence is hidden; `neighbours`,
+    which data sets are not to be told apart.
     """
 
     kind: str = "zcdp"
-    unit: str = "record"
-    neighbours: str = "add_remove"
+    rows_per_person: int = 1
+    neighbours: str = ADD_REMOVE
 
     def __post_init__(self) -> None:
         one_of("kind of the total", self.kind, KINDS, error=LedgerError)
-        one_of("unit of the total", self.unit, ("record",), error=LedgerError)
-        one_of("neighbours of the total", self.neighbours, ("add_remove",), error=LedgerError)
+        whole("rows per person of the total", self.rows_per_person, error=LedgerError)
+        one_of("neighbours of the total", self.neighbours, NEIGHBOURS, error=LedgerError)
 
     @property
     def counts(self) -> str:
@@ -49,10 +50,23 @@ class TotalDefinition:
         """The definition in words.
 
         >>> TotalDefinition(kind="pure").describe()
-        'pure epsilon, for adding or removing one record'
+        'pure epsilon, for adding or removing a person of at most 1 row'
         """
         kind = {"zcdp": "zCDP (pcost)", "gdp": "Gaussian DP (pcost)", "pure": "pure epsilon"}[self.kind]
-        return f"{kind}, for adding or removing one {self.unit}"
+        how = "adding or removing" if self.neighbours == ADD_REMOVE else "replacing"
+        rows = f"{self.rows_per_person:,} row" + ("" if self.rows_per_person == 1 else "s")
+        return f"{kind}, for {how} a person of at most {rows}"
+
+    def check_unit(self, budget: Budget) -> None:
+        """Raise LedgerError unless a release within a budget protects what this total counts.
+
+        More rows per person protect those of fewer, too; costs for different neighbours cannot be compared.
+        """
+        if budget.neighbours != self.neighbours or budget.rows_per_person < self.rows_per_person:
+            raise LedgerError(
+                f"The total of this dataset is {self.describe()}; the plan is for {budget.rows_per_person:,} rows per "
+                f"person and neighbours {budget.neighbours!r}. Nothing was spent. Plan with a budget of that kind."
+            )
 
     def total(self, budget: Budget) -> str:
         """The decimal text of a total; raises LedgerError if the budget is of another kind."""

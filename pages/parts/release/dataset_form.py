@@ -18,6 +18,7 @@ from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
 
+NEIGHBOURS = {"was there or not": "add_remove", "was replaced by another": "replace_one"}
 DEFAULT_LEDGER = "budget.ledger"
 _LAST = {"ledger": DEFAULT_LEDGER}  # the ledger that was opened last: a refresh begins a new session, and finds it here
 
@@ -56,7 +57,10 @@ def declare(ledger: Ledger) -> None:
     """Declare the dataset of the form."""
     form = st.session_state
     with kept_for("dataset"):
-        ledger.add_dataset(form.dataset_name.strip(), total=Budget(form.dataset_total), note=form.dataset_note.strip())
+        total = Budget(
+            form.dataset_total, rows_per_person=int(form.dataset_rows), neighbours=NEIGHBOURS[form.dataset_neighbours]
+        )
+        ledger.add_dataset(form.dataset_name.strip(), total=total, note=form.dataset_note.strip())
         form.dataset = form.dataset_name.strip()
 
 
@@ -114,6 +118,10 @@ def dataset(book: Ledger) -> DatasetStatus | None:
         left, right = st.columns(2)
         left.text_input("Name of the dataset", key="dataset_name")
         right.number_input("Total budget (pcost)", value=1.0, step=0.5, format="%.6g", key="dataset_total")
+        left.number_input(
+            "Most rows of one person", 1, 1_000_000, 1, key="dataset_rows", help="All of them are protected together."
+        )
+        right.selectbox("Protects against telling whether a person", list(NEIGHBOURS), key="dataset_neighbours")
         st.text_input("Note (optional)", key="dataset_note")
         st.button("Declare", on_click=declare, args=(book,), key="declare")
         show_kept("dataset")
