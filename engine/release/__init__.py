@@ -15,8 +15,8 @@ from engine.release.intake import (
     declare_public,
     left_out,
     maximal_sets,
+    one_cell_attributes,
     recognised,
-    single_cells,
     teller,
 )
 from engine.release.ledger import (
@@ -63,12 +63,12 @@ __all__ = [
     "maximal_sets",
     "measure",
     "measured",
+    "one_cell_attributes",
     "quantile",
     "query_texts",
     "read_plan",
     "recognised",
     "release_key",
-    "single_cells",
     "spend_draw_save",
     "table_digest",
     "teller",

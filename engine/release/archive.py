@@ -35,7 +35,7 @@ def write_archive(
     answers: Mapping[Space, npt.NDArray[np.int64]],
     estimates: Mapping[Space, Array],
 ) -> None:
-    """Write drawn numbers; the head gets key, dataset, time and cost of their receipt."""
+    """Write drawn numbers of any shape; the head gets key, dataset, time and cost of their receipt."""
     spent = {name: getattr(receipt, name) for name in ("key", "dataset", "utc", "pcost")}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("release.json", json.dumps({**head, **spent}))
@@ -88,11 +88,11 @@ class Archive:
         return self._zip.read(name)
 
     def answers(self, shapes: Shapes) -> dict[Space, npt.NDArray[np.int64]]:
-        """Return the released strategy answers of some spaces, in steps of their grids."""
+        """Return the released strategy answers of some spaces, of the shapes given, in steps of their grids."""
         return {s: self._array("answers", s, i, np.int64, shape) for i, (s, shape) in enumerate(shapes.items())}
 
     def estimates(self, shapes: Shapes) -> dict[Space, Array]:
-        """Return the estimates of some spaces, in counts."""
+        """Return the estimates of some spaces, of the shapes given, in counts."""
         return {s: self._array("estimates", s, i, np.float64, shape) for i, (s, shape) in enumerate(shapes.items())}
 
     def _array(self, folder: str, space: Space, number: int, dtype: Any, shape: Iterable[int]) -> npt.NDArray[Any]:
