@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.choice.common_plan import CommonPlan, Residual
 from engine.plans import Plan
-from engine.release import MOST_CELLS, Counts, Intake, Ledger, count, maximal_sets, single_cells, table_digest
+from engine.release import MOST_CELLS, Counts, Intake, Ledger, count, maximal_sets, one_cell_attributes, table_digest
 from engine.spaces import Space
 
 OTHER = "other:"  # before the digest of a step that was measured on other records than its look
@@ -41,7 +41,7 @@ def step_sets(common: CommonPlan) -> list[Space]:
 
 def step_checks(common: CommonPlan) -> list[str]:
     """Return the attributes of one cell that a row must fit in every step."""
-    return single_cells(*(plan.workload for _, plan in common.analyses))
+    return one_cell_attributes(*(plan.workload for _, plan in common.analyses))
 
 
 def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPlan) -> str:

@@ -22,7 +22,7 @@ MOST_BITS = 62  # of an answer before noise; noise itself has far fewer
 
 
 def draw(part: Measurable, counts: Counts, tell: Callable[[float, str], None]) -> dict[Space, npt.NDArray[np.int64]]:
-    """Return z = rint(B x / grid) + exact discrete noise for every block."""
+    """Return z = rint(B x / grid) + exact discrete noise for every block, shapes (measurements,)."""
     wanted = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
     tables = count_marginals(counts, part.schema, wanted, memory_limit=10**15)
     released = {}

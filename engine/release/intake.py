@@ -104,7 +104,7 @@ def check_records(
 
     Raises: DataError when the data cannot be read at all, or lacks a column.
     """
-    counts = count(plan, data, "drop", teller(progress), memory_limit, single_cells(plan.workload))
+    counts = count(plan, data, "drop", teller(progress), memory_limit, one_cell_attributes(plan.workload))
     warnings = []
     if counts.records > plan.max_records:
         warnings.append(
@@ -125,7 +125,7 @@ def declare_public(
     Raises: DataError if the same records were released as confidential ones, under whatever name: a rehearsal of them
     would be a release that nobody pays for.
     """
-    counts = count(plan, data, "drop", teller(None), memory_limit, single_cells(plan.workload))
+    counts = count(plan, data, "drop", teller(None), memory_limit, one_cell_attributes(plan.workload))
     found = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
     for row in ledger.same_records(found):
         if row.kind != REHEARSED:
@@ -172,7 +172,7 @@ def count(
     )
 
 
-def single_cells(*workloads: Workload) -> list[str]:
+def one_cell_attributes(*workloads: Workload) -> list[str]:
     """Return the attributes of one cell that are asked about: no block measures them, and still a row must fit them."""
     named = {name: w.schema[name].size for w in workloads for group in w.groups for name in group.attributes}
     return [name for name, size in named.items() if size == 1]

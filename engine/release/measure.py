@@ -27,8 +27,8 @@ from engine.release.intake import (
     count,
     left_out,
     maximal_sets,
+    one_cell_attributes,
     recognised,
-    single_cells,
     teller,
 )
 from engine.release.ledger import Ledger, Receipt, release_key
@@ -83,7 +83,7 @@ def measure(
     if rehearsal:
         if dataset or ledger is not None:
             raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or set rehearsal=False.")
-        counts = count(plan, data, on_refused or "error", tell, memory_limit, single_cells(plan.workload))
+        counts = count(plan, data, on_refused or "error", tell, memory_limit, one_cell_attributes(plan.workload))
         if intake is not None:
             intake(Intake.of(counts))
         return measured(plan, draw(plan, counts, tell), dataset="", key="", utc="", rehearsal=True)
@@ -91,13 +91,14 @@ def measure(
         raise PlanError("A release needs the dataset's name and a ledger. Give both, or set rehearsal=True.")
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
+    # looked up before the records are read: a second call must not even need them
     if book.find(key) is not None:
         return load_measurement(book, key)
     left_out(on_refused)
     cost: dict[str, Any] = {"dataset": dataset, "pcost": plan.pcost, "pure_epsilon": plan.budget.pure_epsilon}
     book.status(dataset).definition.check_unit(plan.budget)
     book.afford(**cost)
-    checked = single_cells(plan.workload)
+    checked = one_cell_attributes(plan.workload)
     counts = count(plan, data, "drop", tell, memory_limit, checked)
     records = recognised(book, dataset, counts, maximal_sets(plan), intake)
     done = spend_draw_save(
@@ -129,6 +130,7 @@ def spend_draw_save(
     """
     blank = {space: np.zeros(block.measurements, np.int64) for space, block in part.blocks.items()}
     with ledger.room_for(lambda file: write(file, _BLANK, blank)) as room:
+        # spend before drawing: a crash in between loses budget, never privacy
         receipt = spend()
         if not receipt.fresh:
             return None
@@ -204,7 +206,7 @@ def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Answers) -> No
 def measured(
     plan: Plan, answers: Mapping[Space, npt.NDArray[np.int64]], *, dataset: str, key: str, utc: str, rehearsal: bool
 ) -> Measurement:
-    """Return a measurement from the released integers of a plan's blocks."""
+    """Return a measurement from the released integers of a plan's blocks, each of shape (measurements,)."""
     estimates = plan.combine({s: estimate(plan.blocks[s], a) for s, a in answers.items()})
     return Measurement(
         plan=plan,

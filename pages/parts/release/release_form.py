@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,12 +50,13 @@ def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source
     with kept_for("check"):
         path, copies = source.to_file()
         watch.start(job, tasks.check, plan.to_json(), path, dataset, str(book.path), copies=copies)
-        watch.mine(job)
 
 
 def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
     """The strict check, a step of its own: what it shows is for the curator's eyes only."""
-    job = f"check|{book.path}|{dataset}|{plan.hash}"
+    # exact numbers are told to the session that asked, and to no other
+    own = st.session_state.setdefault("check_token", secrets.token_hex(16))
+    job = f"check|{own}|{book.path}|{dataset}|{plan.hash}"
     st.button(
         "Check the records first (for your eyes only)",
         on_click=start_check,
