@@ -97,7 +97,7 @@ class Evaluation:
             single = {f: assemble([(1.0, tuple((a, self.factor(k)) for a, k in f))], axes, sizes) for f in used}
             gram = add_factors([(coefficients[f], single[f]) for f in used], sizes)
             centers = [self.centers.get(r) for r in kind.roles]
-            value, by_gram, by_center = self.problem.dual(id(kind), gram, centers)
+            value, by_gram, by_center = self.problem.dual(kind, gram, centers)
             outer = 0.5 * kind.count / math.sqrt(value)
             by_coefficient = {f: float(np.sum(single[f].dense() * by_gram)) for f in used}
             self._collect(kind.roles, by_center, outer)
