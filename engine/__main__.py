@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from engine.errors import BudgetError, EngineError, SchemaError, WorkloadError
-from engine.insight import comparison
+from engine.insight import claim_text, comparison
 from engine.mechanisms import MECHANISMS, forecast, plan
 from engine.plans import Plan
 from engine.privacy import Budget
@@ -160,7 +160,8 @@ def _compare(given: argparse.Namespace) -> None:
 
 def _promise(made: Plan) -> None:
     print(f"queries    {made.workload.queries:,} in {len(made.workload.groups):,} groups")
-    print(f"rmse       {made.rmse:.6g} counts; proven to be within {made.certificate.gap:.1e} of the best of its class")
+    print(f"rmse       {made.rmse:.6g} counts")
+    print(f"proven     {claim_text(made)}")
     print(f"budget     {made.budget.describe()}")
 
 

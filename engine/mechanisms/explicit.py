@@ -142,7 +142,7 @@ class ExplicitMechanism(Mechanism):
             "mechanism": self.name,
             "options": self.options(),
             "blocks": component_blocks(design.components, budget, self.max_records),
-            "bound": global_bound(workload, budget.law) if design.bound is None else design.bound,
+            "bound": global_bound(workload, budget.law, steps=0) if design.bound is None else design.bound,
             "statement": (
                 f"{design.statement} No matrix mechanism whatsoever with this noise can have a smaller weighted RMSE "
                 "than the bound."

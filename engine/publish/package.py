@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import math
 import os
 import tempfile
 import zipfile
@@ -25,7 +26,7 @@ import pandas as pd
 
 from engine.errors import Cancelled
 from engine.figures import Picture, answers_picture, budget_picture, spread_picture
-from engine.insight import certificate_text, group_table
+from engine.insight import claim_text, group_table
 from engine.publish.report import write_answers
 from engine.release import Measurement, Receipt
 from engine.texts import amount
@@ -146,6 +147,7 @@ def certificate(measurement: Measurement, receipt: Receipt | None, confidence: f
     A receipt adds the place and the hash of the spend in its ledger.
     """
     plan, budget = measurement.plan, measurement.plan.budget
+    seal = plan.certificate
     out: dict[str, Any] = {
         "format": FORMAT,
         "status": MARK if measurement.rehearsal else "release",
@@ -164,9 +166,12 @@ def certificate(measurement: Measurement, receipt: Receipt | None, confidence: f
         "queries": plan.workload.queries,
         "rmse_counts": plan.rmse,
         "confidence": confidence,
-        "lower_bound_counts": plan.certificate.lower_bound,
-        "gap": plan.certificate.gap,
-        "bound": plan.certificate.statement,
+        "global_bound_counts": seal.global_bound,
+        "global_gap": seal.global_gap if math.isfinite(seal.global_gap) else None,
+        "claim": claim_text(plan),
+        "lower_bound_counts": seal.lower_bound,
+        "gap": seal.gap,
+        "bound": seal.statement,
     }
     if budget.pure_epsilon is not None:
         out["pure_epsilon"] = budget.pure_epsilon
@@ -187,7 +192,7 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
         f"{confidence:.0%} interval. Typical error {amount(plan.rmse)} counts.</p>"
     )
     parts += ["<h2>Privacy</h2>", f"<p>{html.escape(plan.budget.describe())}</p>", _facts(seal)]
-    parts += ["<h2>How exact</h2>", f"<p>{html.escape(certificate_text(plan))}</p>"]
+    parts += ["<h2>How exact</h2>", f"<p>{html.escape(claim_text(plan))}</p>"]
     pictures = [spread_picture(plan, plan.rmse), budget_picture(plan)]
     for number in range(min(GROUPS, len(plan.workload.groups))):
         answers = measurement.answers(number, 0, SHOWN, confidence)

@@ -158,7 +158,7 @@ def test_a_probe_that_counts_nothing_needs_no_budget(session: Session) -> None:
 def test_the_distance_to_the_best_is_found_once_and_told_beside_the_certificate() -> None:
     asked = Workload(demo("survey")).add("vote").add("education").add(("vote", "education"))
     session = opened(asked).set(view="The limit")
-    session.until(lambda: "any matrix mechanism could reach" in session.said())
+    session.until(lambda: "any matrix mechanism can reach" in session.said())
     made = plan(asked, Budget(pcost=1.0))
     words = fitness.bound_text(made, fitness.mechanism_bound(asked))
     assert words in session.said()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -426,3 +427,36 @@ def test_pictures_show_the_same_numbers() -> None:
     sizes = plan_figures.distance_picture(made, bound).table["weighted RMSE (counts)"].tolist()
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == made.weighted_rmse
+
+
+def test_a_certificate_says_first_how_far_any_mechanism_could_be_below() -> None:
+    made = plan(WORKLOAD, Budget(pcost=2.0), "identity")
+    found = made.certificate
+    bound = fitness.mechanism_bound(WORKLOAD)
+    assert found.global_bound == pytest.approx(bound.rmse(made))
+    assert found.global_gap == pytest.approx(made.weighted_rmse / bound.rmse(made) - 1)
+    assert found.global_gap > 0.01
+    words = fitness.claim_text(made)
+    assert words.startswith(fitness.bound_text(made, bound))
+    assert "what any matrix mechanism can reach, whatever it measures" in words
+    assert "Methods that allow bias can go below that where counts are smaller than the noise." in words
+    assert found.statement in words
+
+
+def test_a_certificate_without_a_bound_for_all_says_why() -> None:
+    made = plan(Workload(Schema([Attribute.of_size("x", 2500)])).add("x", "marginal"), Budget(pcost=1.0), "identity")
+    assert made.certificate.global_gap == math.inf
+    assert made.certificate.statement in fitness.claim_text(made)
+    assert "2,500 cells" in fitness.claim_text(made)
+
+
+def test_a_bound_for_all_is_searched_when_it_is_asked_for_and_once() -> None:
+    asked = Workload.all_ways(Schema([Attribute.of_size(c, 13) for c in "abc"]), (1, 2))
+    made = plan(asked, Budget(pcost=1.0))
+    with mock.patch("engine.plans.plan.best_bound", side_effect=AssertionError):
+        assert made.certificate.gap < 1e-3
+        assert "global" not in repr(made.certificate)
+    again = plan(asked, Budget(pcost=9.0))
+    first = made.certificate.global_gap
+    with mock.patch("engine.spaces.bounds.best.global_bound", side_effect=AssertionError):
+        assert again.certificate.global_gap == pytest.approx(first, rel=1e-6)

@@ -61,6 +61,18 @@ def test_a_package_is_sealed_and_holds_every_answer(released, tmp_path) -> None:
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_certificate_and_report_say_first_what_any_mechanism_could_reach(released, tmp_path) -> None:
+    found, receipt = released
+    plan_, words = found.plan, "above what any matrix mechanism can reach, whatever it measures"
+    with zipfile.ZipFile(write_package(found, tmp_path / "r.zip", receipt=receipt)) as archive:
+        seal = json.loads(archive.read("certificate.json"))
+        report = archive.read("report.html").decode()
+    assert seal["global_gap"] == pytest.approx(plan_.certificate.global_gap)
+    assert seal["global_bound_counts"] * (1 + seal["global_gap"]) == pytest.approx(plan_.weighted_rmse)
+    assert words in seal["claim"]
+    assert report.index(words) < report.index(plan_.certificate.statement[:40])
+
+
 def test_the_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:
     found, receipt = released
     page = (
