@@ -137,7 +137,7 @@ class Sector:
     placed: list[tuple[Slab, list[tuple[slice, int, float]]]]
 
     def matrix(self) -> Array:
-        """Return the matrix, all slabs one above the other."""
+        """Return the matrix, all slabs one above the other, shape (rows, width)."""
         out = []
         for slab, places in self.placed:
             block = np.zeros((len(slab.rows), self.width))
@@ -148,7 +148,7 @@ class Sector:
         return np.concatenate(out)
 
     def back(self, by: Array) -> None:
-        """Add a derivative by the matrix to the slabs."""
+        """Add a derivative by the matrix, of its shape, to the slabs."""
         at = 0
         for slab, places in self.placed:
             own = by[at : at + len(slab.rows)]

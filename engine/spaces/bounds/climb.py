@@ -58,7 +58,7 @@ class Model:
     def value(
         self, s: Roots, functions: Mapping[Role, Array], derivative: bool = True
     ) -> tuple[float, dict[Role, Array]]:
-        """Return the nuclear norm and its derivative by s."""
+        """Return a lower bound on the nuclear norm and its derivative by s; shapes (n,) and (n, k) by role."""
         state = State(self.asked, s, functions, derivative)
         found = [link.value(state) for link in self.links]
         total, by_link = 0.0, np.zeros(len(found))
@@ -104,7 +104,7 @@ class Ladder:
 
 
 def functions(asked: Linked, s: Roots) -> dict[Role, Array]:
-    """Return functions of the cells of every attribute, the most important under the weights first."""
+    """Return functions of the cells of every attribute, the most important under the weights first; shape (n, n)."""
     out = {}
     for role, root in s.items():
         off = np.eye(len(root)) - np.outer(root, root)
@@ -131,7 +131,7 @@ def gram(asked: Linked, role: Role) -> Array:
 
 
 def starts(asked: Linked) -> list[dict[Role, Array]]:
-    """Return roots of weights to start from: optimal for every attribute alone, its total counted more or less."""
+    """Return roots of weights to start from, shape (n,) by role: optimal alone, the total counted more or less."""
     grams = {role: gram(asked, role) for role in asked.sizes}
     out = [{role: np.full(n, n**-0.5) for role, n in asked.sizes.items()}]
     for c in SCALARS:
@@ -146,7 +146,7 @@ def starts(asked: Linked) -> list[dict[Role, Array]]:
 
 
 def held(s: Array) -> Array:
-    """Return roots of weights with length 1, none of them too small to divide by."""
+    """Return roots of weights with length 1, shape (n,), none of them too small to divide by."""
     s = np.abs(s)
     s = np.maximum(s, SMALLEST * float(s.max()))
     return np.asarray(s / np.linalg.norm(s))

@@ -154,7 +154,7 @@ class State:
         return self.joints[key, places]
 
     def by_s(self) -> dict[Role, Array]:
-        """Return the derivative by s of every role."""
+        """Return the derivative by s of every role, shape (n,)."""
         for joint in self.joints.values():
             joint.back()
         out = {role: np.zeros(len(s)) for role, s in self.s.items()}

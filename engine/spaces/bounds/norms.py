@@ -52,7 +52,7 @@ def nuclear(matrix: Array, derivative: bool = True) -> tuple[float, Array]:
 
 
 def lowered(eigenvalues: Array) -> Array:
-    """Return ascending eigenvalues, each lowered by more than its error, none below 0.
+    """Return ascending eigenvalues, shape (n,), each lowered by more than its error, none below 0.
 
     >>> lowered(np.array([-1e-16, 1e-16, 4.0])).round(9)
     array([0., 0., 4.])

@@ -47,7 +47,7 @@ def small_domain(workload: Workload, cells: int = SMALL) -> bool:
 
 
 def domain_gram(workload: Workload) -> Array:
-    """Return W^T diag(weights) W on all cells of the attributes that are asked about."""
+    """Return W^T diag(weights) W on all cells of the attributes that are asked about; shape (cells, cells)."""
     names = asked(workload)
     sizes = workload.schema.sizes(names)
     cells = math.prod(sizes)
