@@ -162,6 +162,6 @@ def test_the_distance_to_the_best_is_found_once_and_told_beside_the_certificate(
     made = plan(asked, Budget(pcost=1.0))
     words = fitness.bound_text(made, fitness.mechanism_bound(asked))
     assert words in session.said()
+    assert not session.errors()
     session.set(view="Groups")
-    assert words in session.said()  # now known, it stands beside the certificate
-    assert "any matrix mechanism" not in with_plan().said()
+    assert words in session.said()  # it stands beside the certificate, whatever view is open
