@@ -23,7 +23,7 @@ import pandas as pd
 from engine.errors import Cancelled, EngineError, PlanError
 from engine.insight.fitness import BIASED
 from engine.mechanisms import Forecast, check_request, forecast, known, mechanism_class, plan
-from engine.privacy import Budget
+from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import best_bound
 from engine.workload import Workload
 
@@ -301,6 +301,8 @@ def _planned(
 
 
 def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
+    if budget.neighbours == REPLACE_ONE:
+        return {"square": 0.0, "statement": "No bound is proved for neighbours that replace a record."}
     square, how = best_bound(workload, budget.law)
     return {
         "square": square / budget.row_pcost,

@@ -24,7 +24,7 @@ from engine.insight.ask import certificate_text
 from engine.insight.spread import spread, spread_of_ratios
 from engine.mechanisms import at_budget, mechanism_class, plan
 from engine.plans import Plan, check_targets
-from engine.privacy import Budget
+from engine.privacy import REPLACE_ONE, Budget
 from engine.release import quantile
 from engine.spaces import best_bound
 from engine.texts import amount, number
@@ -268,7 +268,9 @@ class MechanismBound:
 
     def rmse(self, plan: Plan) -> float:
         """Weighted RMSE, in counts, that no matrix mechanism goes below on this workload at this budget."""
-        return math.sqrt(self.square / plan.budget.pcost / plan.workload.queries)
+        if plan.budget.neighbours == REPLACE_ONE:
+            return 0.0  # what only the number of records tells may then be exact
+        return math.sqrt(self.square / plan.budget.row_pcost / plan.workload.queries)
 
 
 def mechanism_bound(workload: Workload, law: str = "gaussian") -> MechanismBound:

@@ -36,6 +36,7 @@ class Certificate:
     def against(
         cls,
         budget: Budget,
+        *,
         achieved: float,
         bound: float,
         statement: str,
@@ -47,17 +48,17 @@ class Certificate:
         Bounds are proved for records that come or go; where neighbours replace a record there is none, since what only
         the number of records tells may then be exact.
         """
-        if budget.neighbours == REPLACE_ONE:
-            none = "No bound is proved for neighbours that replace a record."
-            return cls(lower_bound=0.0, gap=math.inf, statement=none, weighted_rmse=weighted_rmse, search=lambda: 0.0)
         gap = achieved / bound - 1.0 if bound > 0 else 0.0
+        if budget.neighbours == REPLACE_ONE:
+            bound, gap, search = 0.0, math.inf, float
+            statement = "No bound is proved for neighbours that replace a record."
         return cls(lower_bound=bound, gap=gap, statement=statement, weighted_rmse=weighted_rmse, search=search)
 
     @cached_property
     def global_bound(self) -> float:
         """Weighted RMSE, in counts, that no matrix mechanism goes below; takes seconds when it is first asked for.
 
-        Zero where an attribute has too many cells for the search.
+        Zero where an attribute has too many cells for the search, or neighbours replace a record.
         """
         try:
             return self.search()

@@ -228,7 +228,14 @@ class Plan:
             square, _ = best_bound(self.workload, self.budget.law)
             return math.sqrt(square / self.budget.row_pcost / self.workload.queries)
 
-        return Certificate.against(self.budget, self.achieved, bound, self.statement, self.weighted_rmse, search)
+        return Certificate.against(
+            self.budget,
+            achieved=self.achieved,
+            bound=bound,
+            statement=self.statement,
+            weighted_rmse=self.weighted_rmse,
+            search=search,
+        )
 
     @cached_property
     def hash(self) -> str:

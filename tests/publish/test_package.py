@@ -64,7 +64,7 @@ def test_a_package_says_what_is_in_it_and_holds_every_answer(released, tmp_path)
 
 
 def test_certificate_and_report_say_first_what_any_mechanism_could_reach(released, tmp_path) -> None:
-    found, receipt = released
+    found, receipt, _ = released
     plan_, words = found.plan, "above what any matrix mechanism can reach, whatever it measures"
     with zipfile.ZipFile(write_package(found, tmp_path / "r.zip", receipt=receipt)) as archive:
         seal = json.loads(archive.read("certificate.json"))

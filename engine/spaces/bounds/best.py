@@ -18,6 +18,7 @@ bound holds however early a search ends.  Source: our own; the bound for one mu 
 
 from __future__ import annotations
 
+import time
 from functools import lru_cache
 
 from engine.errors import LimitExceeded
@@ -49,7 +50,8 @@ def global_bound(workload: Workload, law: str = "gaussian", *, seconds: float = 
     >>> round(global_bound(workload), 6)  # noise on every cell is optimal
     3.0
     """
-    return proved(best_norm(in_links(workload), seconds, steps), law)
+    deadline = time.monotonic() + seconds
+    return proved(best_norm(in_links(workload), deadline, steps), law)
 
 
 @lru_cache(maxsize=KEPT)

@@ -188,12 +188,12 @@ class _Late(Exception):
     """The time is over."""
 
 
-def best_norm(asked: Linked, seconds: float, steps: int) -> float:
-    """Return the largest nuclear norm found in a time, in steps of the search for weights.
+def best_norm(asked: Linked, deadline: float, steps: int) -> float:
+    """Return the largest nuclear norm found until a time of the monotonic clock, in steps of the search for weights.
 
     Without steps the starts are compared and no more; then no clock decides, and the same workload has the same value.
     """
-    deadline = time.monotonic() + (seconds if steps else math.inf)
+    deadline = deadline if steps else math.inf
     ladder = Ladder(asked)
     counts = ladder.counts(ORDERS[0])
     model = Model(asked, counts)
@@ -211,6 +211,8 @@ def best_norm(asked: Linked, seconds: float, steps: int) -> float:
         before, counts = counts, ladder.counts(order)
         if counts == before:
             continue
+        if time.monotonic() > deadline:
+            break
         began = time.monotonic()
         model = Model(asked, counts)
         value = model.value(best[1], functions(asked, best[1]), derivative=False)[0]

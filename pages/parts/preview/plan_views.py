@@ -35,8 +35,7 @@ def headline(plan: Plan) -> None:
         texts.number(plan.workload.queries),
         help="Numbers that will be published, each with its standard error and interval",
     )
-    if (bound := target_views.known_bound(plan)) is not None:
-        st.markdown(f"**{plain(insight.bound_text(plan, bound))}**")
+    target_views.claim(plan)
     st.caption(plain(insight.certificate_text(plan)))
 
 
