@@ -16,6 +16,7 @@ TABLES = {
     "published": "QuerySmasher, tables 2 and 4, at the certified optimum",
     "rivals": "the other mechanisms' columns of QuerySmasher's tables",
     "tuned": "tuned splits beside the published ones",
+    "bounds": "tuned plans against the bound for all matrix mechanisms",
     "random_small": "tuned splits on random small workloads, against the optimum of all mechanisms",
     "scale": "QuerySmasher, tables 3, 5 and 7: the largest workloads",
     "objectives": "largest variance and norms between; QuerySmasher, table 8",

@@ -24,11 +24,11 @@ from typing import TextIO
 import numpy as np
 
 import demo_data
+from benchmarks.matrix_rules import NestedChain, NestedRule, census_cascade
 from demo_data.make_populations import age_tracts, race_blocks
 from engine import Budget, Schema, Workload, coarse_or_fine, plan
 from engine.choice import CommonMechanism, LinearMechanism
-from engine.choice.common_mechanism import NestedChain, census_cascade
-from engine.choice.rules import NestedRule, exponential_probabilities, reserved_look
+from engine.choice.rivals import exponential_probabilities, reserved_look
 
 BINARY, AGES = (2,) * 7, (101, 2)
 SAVED = {  # domain, coarse and fine ways, and the share printed in the tables, in percent

@@ -1,9 +1,11 @@
-"""Command line: plan, forecast, release, rehearse, verify, budget.
+"""Command line: plan, forecast, compare, show, check, release, rehearse, budget, verify.
 
 python -m engine plan --schema adult.json --ways 1 2 3 --pcost 1 --out plan.json
 python -m engine budget create --ledger office.ledger
 python -m engine budget add --ledger office.ledger --dataset survey --rho 1
+python -m engine check --plan plan.json --data survey.csv
 python -m engine release --plan plan.json --data survey.csv --dataset survey --ledger office.ledger --out a.parquet
+python -m engine verify --ledger office.ledger --package release.zip
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from engine.errors import BudgetError, EngineError, SchemaError, WorkloadError
-from engine.insight import comparison
+from engine.errors import BudgetError, EngineError, LedgerError, SchemaError, WorkloadError
+from engine.insight import claim_text, comparison
 from engine.mechanisms import MECHANISMS, forecast, plan
 from engine.plans import Plan
-from engine.privacy import Budget
-from engine.publish import FORMATS, write_answers, write_package
-from engine.release import Intake, Ledger, measure, read_plan, verify_ledger
+from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
+from engine.publish import FORMATS, check_target, new_file, verify_package, write_answers, write_package
+from engine.release import Intake, Ledger, check_records, declare_public, measure, read_plan, verify_ledger
+from engine.texts import set_name
 from engine.workload import Schema, Workload
 
 
@@ -56,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         if name != "forecast":
             _budget_options(command)
         if name == "plan":
-            command.add_argument("--out", type=Path, required=True, help="plan JSON to write")
+            command.add_argument("--out", type=Path, required=True, help="plan JSON to write; never over another file")
 
     show = commands.add_parser("show", help="what a plan promises, group by group")
     show.add_argument("--plan", type=Path, required=True)
@@ -64,22 +67,36 @@ def _parser() -> argparse.ArgumentParser:
 
     for name, text in (
         ("release", "spend the plan's cost once and write the answers"),
-        ("rehearse", "the same on simulated or public data; spends nothing"),
+        ("rehearse", "the same on simulated or public records; spends nothing, marks every file"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--plan", type=Path, required=True)
-        command.add_argument("--data", type=Path, required=True, help="CSV or parquet file with the records")
+        command.add_argument(
+            "--data", type=Path, required=True, help="CSV or parquet; rows outside the schema are left out"
+        )
         command.add_argument("--out", type=Path, required=True, help="file for the answers")
         command.add_argument(
             "--format", choices=(*FORMATS, "zip"), help="by default the ending of --out; zip: the package"
         )
         command.add_argument("--confidence", type=float, default=0.95)
-        command.add_argument("--on-refused", choices=("error", "drop"), default="error")
+        command.add_argument("--overwrite", action="store_true", help="replace an earlier file of answers")
         if name == "release":
-            command.add_argument("--dataset", required=True)
-            command.add_argument("--ledger", type=Path, required=True)
             command.add_argument("--attempt", type=int, default=1)
+        else:
+            records = command.add_mutually_exclusive_group(required=True)
+            records.add_argument("--simulated", action="store_true", help="the records were made by a program")
+            records.add_argument("--public", metavar="WHY", default="", help="anybody has the records; say why")
+        only = "; notes that the records are public, and finds those released before" if name == "rehearse" else ""
+        command.add_argument("--dataset", required=name == "release", help=f"name in the ledger{only}")
+        command.add_argument("--ledger", type=Path, required=name == "release")
         command.set_defaults(run=_release, rehearsal=name == "rehearse")
+
+    check = commands.add_parser("check", help="how records fit a plan; exact, for the curator's eyes only")
+    check.add_argument("--plan", type=Path, required=True)
+    check.add_argument("--data", type=Path, required=True)
+    check.add_argument("--ledger", type=Path, help="also look for the same records under other names")
+    check.add_argument("--dataset", default="", help="their name in the ledger")
+    check.set_defaults(run=_check)
 
     budget = commands.add_parser("budget", help="create a ledger, add a dataset, show what is left")
     actions = budget.add_subparsers(required=True, metavar="action")
@@ -92,8 +109,11 @@ def _parser() -> argparse.ArgumentParser:
             action.add_argument("--note", default="")
             _budget_options(action)
 
-    verify = commands.add_parser("verify", help="check every row and result of a ledger")
-    verify.add_argument("--ledger", type=Path, required=True)
+    verify = commands.add_parser("verify", help="check every row and result of a ledger, or a package")
+    verify.add_argument("--ledger", type=Path)
+    verify.add_argument("--package", type=Path, help="zip: recompute everything in it; with --ledger, find its spend")
+    verify.add_argument("--public-key", help="of the ledger that must have signed the package")
+    verify.add_argument("--receipt", action="append", default=[], metavar="ROW:HASH", help="kept elsewhere; may repeat")
     verify.set_defaults(run=_verify)
     return parser
 
@@ -106,6 +126,8 @@ def _budget_options(command: argparse.ArgumentParser) -> None:
     which.add_argument("--epsilon", type=float, help="with --delta")
     which.add_argument("--pure-epsilon", type=float, help="delta 0, for mechanisms with Laplace noise")
     command.add_argument("--delta", type=float)
+    command.add_argument("--rows-per-person", type=int, default=1, help="most rows of one person, protected together")
+    command.add_argument("--neighbours", choices=NEIGHBOURS, default=ADD_REMOVE, help="which data sets look alike")
 
 
 def _budget(given: argparse.Namespace) -> Budget:
@@ -113,13 +135,14 @@ def _budget(given: argparse.Namespace) -> Budget:
         raise BudgetError(
             "--epsilon and --delta go together. Give both, or one of --pcost, --rho, --mu, --pure-epsilon."
         )
+    unit = {"rows_per_person": given.rows_per_person, "neighbours": given.neighbours}
     if given.pcost is not None:
-        return Budget(pcost=given.pcost)
+        return Budget(pcost=given.pcost, **unit)
     if given.pure_epsilon is not None:
-        return Budget.pure(given.pure_epsilon)
+        return Budget.pure(given.pure_epsilon, **unit)
     if given.rho is not None:
-        return Budget.zcdp(given.rho)
-    return Budget.gdp(given.mu) if given.mu is not None else Budget.approx(given.epsilon, given.delta)
+        return Budget.zcdp(given.rho, **unit)
+    return Budget.gdp(given.mu, **unit) if given.mu is not None else Budget.approx(given.epsilon, given.delta, **unit)
 
 
 def _workload(given: argparse.Namespace) -> Workload:
@@ -138,8 +161,11 @@ def _text(path: Path, error: type[EngineError]) -> bytes:
 
 
 def _plan(given: argparse.Namespace) -> None:
+    sources = [path for path in (given.workload, given.schema) if path is not None]
+    check_target(given.out, keep=sources)
     made = plan(_workload(given), _budget(given), given.mechanism, progress=_bar)
-    given.out.write_text(made.to_json(), encoding="utf-8")
+    with new_file(given.out, keep=sources) as partial:
+        partial.write_text(made.to_json(), encoding="utf-8")
     _promise(made)
     print(f"plan       {given.out}")
 
@@ -160,7 +186,8 @@ def _compare(given: argparse.Namespace) -> None:
 
 def _promise(made: Plan) -> None:
     print(f"queries    {made.workload.queries:,} in {len(made.workload.groups):,} groups")
-    print(f"rmse       {made.rmse:.6g} counts; proven to be within {made.certificate.gap:.1e} of the best of its class")
+    print(f"rmse       {made.rmse:.6g} counts")
+    print(f"proven     {claim_text(made)}")
     print(f"budget     {made.budget.describe()}")
 
 
@@ -168,56 +195,92 @@ def _show(given: argparse.Namespace) -> None:
     made = read_plan(given.plan)
     _promise(made)
     groups = made.by_group()
-    groups["attributes"] = [" x ".join(names) or "(total)" for names in groups["attributes"]]
+    groups["attributes"] = [set_name(names) for names in groups["attributes"]]
     print(groups.to_string(index=False))
 
 
+def _check(given: argparse.Namespace) -> None:
+    print("For your eyes only: these exact numbers depend on single records.", file=sys.stderr)
+    book = None if given.ledger is None else Ledger(given.ledger)
+    found = check_records(read_plan(given.plan), given.data, dataset=given.dataset, ledger=book, progress=_bar)
+    _say_rows(found)
+    for column, reasons in found.reasons.items():
+        print(f"{column}: " + ", ".join(f"{rows:,} {reason}" for reason, rows in reasons.items()), file=sys.stderr)
+
+
 def _release(given: argparse.Namespace) -> None:
-    made = read_plan(given.plan)
-    where = {} if given.rehearsal else {"dataset": given.dataset, "ledger": given.ledger, "attempt": given.attempt}
+    keep = [path for path in (given.plan, given.data, given.ledger) if path is not None]
+    check_target(given.out, keep=keep, overwrite=given.overwrite)
+    made, book = read_plan(given.plan), None if given.ledger is None else Ledger(given.ledger)
+    if given.rehearsal and given.public and book is not None:
+        if not given.dataset:
+            raise LedgerError("--ledger needs --dataset, the name under which the records are noted as public.")
+        declare_public(made, given.data, dataset=given.dataset, ledger=book, why=given.public)
+    where = {} if given.rehearsal else {"dataset": given.dataset, "ledger": book, "attempt": given.attempt}
     measured = measure(
         made,
         given.data,
         rehearsal=given.rehearsal,
-        on_refused=given.on_refused,
+        on_refused="drop",
         progress=_bar,
         intake=_say_rows,
         **where,
     )
     ending = given.out.suffix.lower().lstrip(".")
     kind = given.format or (ending if ending in ("csv", "zip") else "parquet")
+    options = {"confidence": given.confidence, "overwrite": given.overwrite, "progress": _bar}
     if kind == "zip":
-        receipt = None if given.rehearsal else Ledger(given.ledger).find(measured.key)
-        write_package(measured, given.out, receipt=receipt, confidence=given.confidence, progress=_bar)
+        receipt = None if given.rehearsal or book is None else book.find(measured.key)
+        write_package(measured, given.out, receipt=receipt, ledger=book, **options)
     else:
-        write_answers(measured, given.out, format=kind, confidence=given.confidence, progress=_bar)
-    spent = "nothing was spent; not for publication" if given.rehearsal else f"spent pcost {made.pcost!r}"
+        write_answers(measured, given.out, format=kind, **options)
+    spent = "REHEARSAL, nothing was spent; not for publication" if given.rehearsal else f"spent pcost {made.pcost!r}"
     print(f"{made.workload.queries:,} answers in {given.out}; {spent}")
 
 
 def _say_rows(rows: Intake) -> None:
-    print(f"rows in {rows.rows_in:,} = counted {rows.counted:,} + refused {rows.refused:,}", file=sys.stderr)
+    print(f"rows in {rows.rows_in:,} = counted {rows.counted:,} + left out {rows.refused:,}", file=sys.stderr)
+    for text in rows.warnings:
+        print(f"Warning: {text}", file=sys.stderr)
 
 
 def _create(given: argparse.Namespace) -> None:
     Ledger.create(given.ledger)
-    print(f"created {given.ledger}")
+    print(f"created {given.ledger}; what it signs has the public key {Ledger(given.ledger).sign(b'')[0]}")
 
 
 def _add(given: argparse.Namespace) -> None:
-    Ledger(given.ledger).add_dataset(given.dataset, total=_budget(given), note=given.note)
-    print(f"{given.dataset}: {_budget(given).describe()}")
+    book, total = Ledger(given.ledger), _budget(given)
+    # mu, and epsilon with delta, are read off the curve of Gaussian noise
+    kind = "gdp" if given.mu is not None or given.epsilon is not None else None
+    book.add_dataset(given.dataset, total=total, note=given.note, kind=kind)
+    print(f"{given.dataset}: {book.status(given.dataset).definition.describe()}. {total.describe()}")
 
 
 def _status(given: argparse.Namespace) -> None:
     for row in Ledger(given.ledger).datasets():
-        print(f"{row.dataset}: pcost total {row.total:.6g}, spent {row.spent:.6g}, left {row.left:.6g}")
+        numbers = f"total {row.total:.6g}, spent {row.spent:.6g}, left {row.left:.6g}"
+        print(f"{row.dataset}: {row.definition.counts} {numbers}; {row.definition.describe()}")
 
 
 def _verify(given: argparse.Namespace) -> int:
-    problems = verify_ledger(given.ledger)
-    print("\n".join(problems) or "every row and every result is as it was written")
+    if given.ledger is None and given.package is None:
+        raise LedgerError("Give --ledger, --package, or both.")
+    problems: list[str] = []
+    if given.package is not None:
+        public = given.public_key or (None if given.ledger is None else Ledger(given.ledger).sign(b"")[0])
+        problems += verify_package(given.package, public_key=public, ledger=given.ledger)
+    if given.ledger is not None:
+        problems += verify_ledger(given.ledger, hashes=[_row_hash(text) for text in given.receipt])
+    print("\n".join(problems) or "every file, row and result is as it was written")
     return 1 if problems else 0
+
+
+def _row_hash(text: str) -> tuple[int, str]:
+    row, _, found = text.partition(":")
+    if not row.isdecimal() or not found:
+        raise LedgerError(f"The receipt {text!r} is none. Give ROW:HASH, as a certificate has them under ledger.")
+    return int(row), found
 
 
 def _bar(fraction: float, text: str) -> None:

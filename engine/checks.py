@@ -1,11 +1,65 @@
-"""Small checks of arguments: what was given, what is allowed, what to do."""
+"""Small checks of arguments: what was given, what is allowed, what to do.
+
+Each returns the value as a plain Python number, so that a NumPy number never travels further.
+"""
 
 from __future__ import annotations
 
-from engine.errors import WorkloadError
+import math
+from collections.abc import Collection
+from numbers import Integral, Real
+from typing import Any
+
+from engine.errors import EngineError, WorkloadError
+from engine.texts import number, shown
+
+Refusal = type[EngineError]
 
 
-def whole(word: str, value: object) -> None:
-    """Raise WorkloadError unless ``value`` is a whole number from 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise WorkloadError(f"The {word} was {value!r}. Give a whole number from 1.")
+def whole(word: str, value: Any, low: int = 1, high: int | None = None, *, error: Refusal = WorkloadError) -> int:
+    """Return a whole number from ``low`` to ``high``.
+
+    >>> whole("number of cells", 5)
+    5
+    >>> whole("way", 4, 1, 3)
+    Traceback (most recent call last):
+    engine.errors.WorkloadError: The way was 4. Give a whole number from 1 to 3.
+    """
+    given = isinstance(value, Integral) and not isinstance(value, bool)
+    if given and low <= value and (high is None or value <= high):
+        return int(value)
+    upto = "" if high is None else f" to {number(high)}"
+    raise error(f"The {word} was {_given(value)}. Give a whole number from {low}{upto}.")
+
+
+def positive(
+    word: str, value: Any, below: float = math.inf, *, most: float = math.inf, error: Refusal = WorkloadError
+) -> float:
+    """Return a finite number above 0, under ``below`` and at most ``most``.
+
+    >>> positive("confidence", 1.5, below=1)
+    Traceback (most recent call last):
+    engine.errors.WorkloadError: The confidence was 1.5. Give a number above 0 and below 1.
+    """
+    given = isinstance(value, Real) and not isinstance(value, bool)
+    if given and 0 < value < below and value <= most:
+        return float(value)
+    upper = f"below {below:g}" if below < math.inf else f"at most {most:g}" if most < math.inf else "finite"
+    raise error(f"The {word} was {_given(value)}. Give a number above 0 and {upper}.")
+
+
+def one_of(word: str, value: str, allowed: Collection[str], *, error: Refusal = WorkloadError) -> str:
+    """Return a text that is one of those allowed.
+
+    >>> one_of("format", "xls", ("csv", "parquet"))
+    Traceback (most recent call last):
+    engine.errors.WorkloadError: The format was 'xls'. Give one of 'csv', 'parquet'.
+    """
+    if isinstance(value, str) and value in allowed:
+        return value
+    raise error(f"The {word} was {_given(value)}. Give one of {', '.join(map(repr, allowed))}.")
+
+
+def _given(value: object) -> str:
+    """A number as it is; of anything longer its beginning or its type, for a table given by mistake is private."""
+    return str(value) if isinstance(value, (bool, int, float)) and len(str(value)) <= 40 else shown(value)

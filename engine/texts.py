@@ -34,6 +34,15 @@ def near_matches(name: object, names: Iterable[str]) -> str:
     return f"; close names: {', '.join(map(shown, near))}" if near else ""
 
 
+def set_name(attributes: Iterable[str]) -> str:
+    """Name of a set of attributes.
+
+    >>> set_name(["age", "sex"]), set_name([])
+    ('age × sex', '(total)')
+    """
+    return " × ".join(attributes) or "(total)"
+
+
 def plain(number: float) -> str:
     """Shortest text that reads back as the same number.
 

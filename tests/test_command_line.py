@@ -12,6 +12,7 @@ import demo_data
 from demo_data.make_synthetic import synthetic
 from engine import Schema
 from engine.__main__ import main
+from engine.release import Ledger
 
 SCHEMA = str(demo_data.schemas()["cps"])
 
@@ -24,7 +25,8 @@ def test_compare_ranks_and_gives_reasons(tmp_path: Path, capsys: pytest.CaptureF
     ranked = said[: said.index("laplace:")]
     assert ranked.index("querysmasher") < ranked.index("identity")
     assert "pure epsilon" in said
-    assert "No matrix mechanism" in said
+    assert "No matrix mechanism, whatever it measures, can go below the bound" in said
+    assert "Methods that allow bias" in said
 
 
 def test_a_pure_plan_is_released_as_a_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,15 +37,94 @@ def test_a_pure_plan_is_released_as_a_package(tmp_path: Path, capsys: pytest.Cap
     assert main(["plan", *asked, "--mechanism", "querysmasher", "--out", plan]) == 1
     assert "pure epsilon" in capsys.readouterr().err
     assert main(["plan", *asked, "--mechanism", "laplace", "--out", plan]) == 0
-    assert "Pure epsilon 0.5" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Pure epsilon 0.5" in said
+    assert "above what any matrix mechanism can reach, whatever it measures" in said
     assert main(["budget", "create", "--ledger", ledger]) == 0
     assert main(["budget", "add", "--ledger", ledger, "--dataset", "cps", "--pcost", "0.3"]) == 0
     release = ["release", "--plan", plan, "--data", data, "--dataset", "cps", "--ledger", ledger, "--out", out]
     assert main(release) == 0
-    assert main(release) == 0  # the same key: nothing is spent again
+    assert main(release) == 1, "nothing is overwritten without being told"
+    assert main([*release, "--overwrite"]) == 0  # the same key: nothing is spent again
     with zipfile.ZipFile(out) as archive:
         seal = json.loads(archive.read("certificate.json"))
     assert seal["pure_epsilon"] == 0.5
     assert seal["pcost"] <= 0.25
     assert seal["ledger"]["pcost"] == pytest.approx(seal["pcost"])
     assert main(["verify", "--ledger", ledger]) == 0
+
+
+def office(tmp_path: Path, *total: str) -> dict[str, str]:
+    """A plan, records and a ledger; the names of their files."""
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"age": 5, "hours": 4}')
+    files = {name: str(tmp_path / name) for name in ("plan", "laplace", "records.csv", "ledger", "schema.json")}
+    synthetic(Schema.from_json(schema.read_bytes()), 300, seed=1).to_csv(files["records.csv"], index=False)
+    asked = ["plan", "--schema", str(schema), "--ways", "1"]
+    assert main([*asked, "--pcost", "0.04", "--out", files["plan"]]) == 0
+    assert main([*asked, "--pure-epsilon", "0.2", "--mechanism", "laplace", "--out", files["laplace"]]) == 0
+    assert main(["budget", "create", "--ledger", files["ledger"]]) == 0
+    assert main(["budget", "add", "--ledger", files["ledger"], "--dataset", "people", *total]) == 0
+    return files
+
+
+def released(files: dict[str, str], plan: str, out: str, *more: str) -> int:
+    given = ["release", "--plan", files[plan], "--data", files["records.csv"], "--dataset", "people"]
+    return main([*given, "--ledger", files["ledger"], "--out", out, *more])
+
+
+def test_a_pure_total_grants_its_epsilon_and_no_gaussian_release(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = office(tmp_path, "--pure-epsilon", "1")
+    granted = [released(files, "laplace", str(tmp_path / f"{i}.csv"), "--attempt", str(i)) for i in range(1, 8)]
+    assert granted == [0] * 5 + [1] * 2
+    assert released(files, "plan", str(tmp_path / "g.csv")) == 1
+    assert "Gaussian noise does not keep" in capsys.readouterr().err
+    assert main(["budget", "status", "--ledger", files["ledger"]]) == 0
+    said = capsys.readouterr().out
+    assert "people: epsilon total 1, spent 1, left 0; pure epsilon" in said
+
+
+@pytest.mark.parametrize(
+    ("total", "granted"), [(["--pcost", "1"], 24), (["--epsilon", "4.887", "--delta", "1e-6"], 15)]
+)
+def test_laplace_releases_are_counted_by_what_the_total_means(tmp_path: Path, total: list[str], granted: int) -> None:
+    files = office(tmp_path, *total)
+    book = Ledger(files["ledger"])
+    status = book.status("people")
+    assert int(status.left / status.takes(0.2**2, 0.2)) == granted
+
+
+def test_a_rehearsal_says_what_its_records_are_and_marks_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = office(tmp_path, "--pcost", "1")
+    given = ["rehearse", "--plan", files["plan"], "--data", files["records.csv"], "--out"]
+    with pytest.raises(SystemExit):
+        main([*given, str(tmp_path / "a.csv")])
+    assert main([*given, str(tmp_path / "a.csv"), "--simulated"]) == 0
+    rows = (tmp_path / "a.csv").read_text().splitlines()[1:]
+    assert len(rows) == 9
+    assert all("REHEARSAL" in row for row in rows)
+    named = ["--ledger", files["ledger"], "--dataset", "people"]
+    assert main([*given, str(tmp_path / "b.csv"), "--public", "in the yearbook", *named]) == 0
+    assert released(files, "plan", str(tmp_path / "c.csv")) == 0
+    assert "Warning: The same records were rehearsed as public" in capsys.readouterr().err
+    assert main([*given, str(tmp_path / "d.csv"), "--public", "so they say", *named]) == 1
+    assert not (tmp_path / "d.csv").exists()
+
+
+def test_the_strict_check_is_for_the_curator_and_a_release_leaves_rows_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = office(tmp_path, "--pcost", "1")
+    with open(files["records.csv"], "a", encoding="utf-8") as file:
+        file.write("77,1\n")
+    assert main(["check", "--plan", files["plan"], "--data", files["records.csv"]]) == 0
+    said = capsys.readouterr()
+    assert "For your eyes only" in said.err
+    assert "age: 1 outside the public domain" in said.err
+    assert "77" not in said.err + said.out
+    assert released(files, "plan", str(tmp_path / "a.csv")) == 0
+    assert "left out 1" in capsys.readouterr().err

@@ -3,10 +3,9 @@
 import numpy as np
 
 from benchmarks.common_mechanism import AGES, BINARY, noisy, ways
+from benchmarks.matrix_rules import NestedRule, census_cascade
 from demo_data.make_populations import BLOCK_SIZE, RACES, TRACT_SIZE, age_tracts, race_blocks
 from engine.choice import CommonMechanism
-from engine.choice.common_mechanism import census_cascade
-from engine.choice.rules import NestedRule
 
 
 def test_blocks_are_skewed_sparse_and_reproducible():

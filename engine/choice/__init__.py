@@ -12,7 +12,7 @@ from engine.choice.look_plan import price
 from engine.choice.plan_rule import NestedPlanRule
 from engine.choice.rivals import Compared, compare_rivals
 from engine.choice.rules import ROUNDING, Decision
-from engine.choice.stepwise import Steps
+from engine.choice.step_state import Steps
 
 __all__ = [
     "ROUNDING",

@@ -7,6 +7,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
+from engine.checks import whole
 from engine.choice.common_mechanism import CENSUS_AGES
 from engine.errors import WorkloadError
 from engine.workload import Custom, Schema, Workload
@@ -26,11 +27,10 @@ def by_ways(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
     {'1-way': 6, '2-way': 12}
     """
     chosen = sorted(set(ways))
-    if len(chosen) < 2 or not all(1 <= k <= len(schema) for k in chosen):
-        raise WorkloadError(
-            f"The ways {chosen} were given for {len(schema)} attributes. Give at least two numbers from 1 to "
-            f"{len(schema)}."
-        )
+    for k in chosen:
+        whole("way", k, 1, len(schema))
+    if len(chosen) < 2:
+        raise WorkloadError(f"The ways {chosen} were given. Give at least two numbers from 1 to {len(schema)}.")
     return {f"{k}-way": Workload.all_ways(schema, ways=(k,), family="marginal") for k in chosen}
 
 

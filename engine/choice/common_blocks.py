@@ -30,6 +30,7 @@ from engine.choice.linear import SHARE, LinearMechanism
 from engine.errors import LimitExceeded
 from engine.plans import Block, noise_grid
 from engine.spaces import Axes, Complement, Lift, SplitLift, Strategy, basis
+from engine.texts import set_name
 from engine.threads import threads_for
 
 DENSE = {2: 2_000, 3: 300}  # most class coordinates of a dense common mechanism of two, and of more, blocks
@@ -165,7 +166,7 @@ def whole_rows(block: Block) -> Array:
     dimension = math.prod(n - 1 for n in _sizes(block))
     if max(dimension, block.measurements) > 2 * DENSE[2]:
         raise LimitExceeded(
-            f"On {' x '.join(block.attributes)} the plans measure different products of attributes, and the "
+            f"On {set_name(block.attributes)} the plans measure different products of attributes, and the "
             f"{dimension:,} coordinates are too many to compare them as a whole; {2 * DENSE[2]:,} are possible. Ask "
             "the same families of these attributes in every plan, or leave these attributes out of one."
         )

@@ -18,10 +18,8 @@ Source: Xiao, Wang, Zhang and Kifer 2022, algorithms 1 and 3, section 7.5; the c
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
 from functools import cached_property
 
 import numpy as np
@@ -31,6 +29,7 @@ import scipy.optimize
 
 from engine.arrays import Array
 from engine.choice.linear import LinearMechanism, Recreation, recreation, remainder
+from engine.choice.spends import exact_split
 from engine.errors import PlanError
 
 EVALUATIONS = 400
@@ -84,7 +83,7 @@ class CommonMechanism:
     def saved(self) -> float:
         """Share of the budget, that of the dearest mechanism, that a separate look would take away.
 
-        The cost of M* itself, as the paper's "%PLB Saved" (section 7.2); `rules.reserved_look` is the cheapest
+        The cost of M* itself, as the paper's "%PLB Saved" (section 7.2); `rivals.reserved_look` is the cheapest
         look of equal variances, which costs a little less.
         """
         return self.common.pcost / max(M.pcost for M in self.mechanisms)
@@ -92,7 +91,8 @@ class CommonMechanism:
     @cached_property
     def spends(self) -> tuple[tuple[float, float], ...]:
         """(look, residual) of every choice; as decimals they add up to its pcost exactly.  A residual may cost 0."""
-        return tuple((p[0], p[1]) for p in _exact_spends([self.common.pcost], [M.pcost for M in self.mechanisms]))
+        own = [len(left.B) > 0 for left in self.residuals]
+        return exact_split(self.common.pcost, [M.pcost for M in self.mechanisms], own=own)
 
     def recreation(self, i: int) -> Recreation:
         """Matrices that rebuild the output of mechanism i from those of `common` and `residuals[i]`."""
@@ -105,94 +105,6 @@ class CommonMechanism:
         """
         A, A_residual = self.recreation(i).maps
         return np.asarray(A @ np.asarray(common_answers, float) + A_residual @ np.asarray(residual_answers, float))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Step:
-    """One run on the way to an analysis: the mechanism and what it spends, in pcost."""
-
-    mechanism: LinearMechanism
-    pcost: float
-
-
-@dataclass(frozen=True, init=False, eq=False)
-class NestedChain:
-    """Looks that are refined one by one, to choose between analyses from coarse to fine.
-
-    looks[k] is common to analyses k, ..., n-1 and answerable from looks[k+1].  Analysis i ends path(i): the first look,
-    increments between looks, and the residual of analysis i.
-
-    Guarantee: the cost matrices of path(i) add up to that of analysis i, and the spends, as decimals, to its pcost.
-    Raises: PlanError if a look does not follow from the next one, so that no such order exists.  Source: section 7.5.3.
-
-    >>> chain = census_cascade(pcost=1.0)
-    >>> [len(chain.path(i)) for i in range(4)], [step.pcost for step in chain.path(1)]
-    ([2, 3, 4, 4], [0.0434782608696, 0.2065217391304, 0.75])
-    """
-
-    analyses: tuple[LinearMechanism, ...]
-    names: tuple[str, ...]
-    looks: tuple[LinearMechanism, ...]
-
-    def __init__(self, *analyses: LinearMechanism, names: Sequence[str] | None = None) -> None:
-        names = tuple(names or (f"analysis {i + 1}" for i in range(len(analyses))))
-        if len(analyses) < 2 or len(names) != len(analyses):
-            raise PlanError(f"{len(analyses)} analyses and {len(names)} names were given; give two or more of each.")
-        looks = tuple(CommonMechanism(*analyses[k:]).common for k in range(len(analyses) - 1))
-        for k, (look, finer) in enumerate(itertools.pairwise(looks)):
-            if not finer.answers(look):
-                raise PlanError(
-                    f"What {names[k]} shares with the later analyses does not follow from what {names[k + 1]} shares "
-                    "with those after it; order the analyses from coarse to fine, or compare them two at a time."
-                )
-        for name, value in (("analyses", analyses), ("names", names), ("looks", looks)):
-            object.__setattr__(self, name, value)
-
-    @cached_property
-    def increments(self) -> tuple[LinearMechanism, ...]:
-        """The first look, then what each later look adds to the one before."""
-        return self.looks[:1] + tuple(remainder(b, a) for a, b in itertools.pairwise(self.looks))
-
-    @cached_property
-    def residuals(self) -> tuple[LinearMechanism, ...]:
-        """What is left of each analysis after the last look on its path."""
-        last = len(self.looks) - 1
-        return tuple(remainder(M, self.looks[min(i, last)]) for i, M in enumerate(self.analyses))
-
-    @cached_property
-    def spends(self) -> tuple[tuple[float, ...], ...]:
-        """The spends of each path in pcost."""
-        return _exact_spends([look.pcost for look in self.looks], [M.pcost for M in self.analyses])
-
-    def path(self, i: int) -> tuple[Step, ...]:
-        """The steps that end with analysis i."""
-        mechanisms = (*self.increments[: i + 1], self.residuals[i])
-        return tuple(Step(mechanism=M, pcost=p) for M, p in zip(mechanisms, self.spends[i], strict=True))
-
-    def recreation(self, i: int) -> Recreation:
-        """Matrices that rebuild the output of analysis i from the outputs of path(i)."""
-        return recreation(self.analyses[i], *(step.mechanism for step in self.path(i)))
-
-
-def census_cascade(*, pcost: float) -> NestedChain:
-    """Total, Age4, Age9 and Age23 by sex on 103 ages x 2 sexes, each at the same cost.  Source: section 7.5.1."""
-    bins = [np.repeat(np.eye(len(edges) - 1), np.diff(edges), axis=1) for edges in CENSUS_AGES.values()]
-    analyses = [LinearMechanism(np.kron(b, np.eye(2)).astype(np.float64), np.eye(2 * len(b)) / pcost) for b in bins]
-    return NestedChain(*analyses, names=tuple(CENSUS_AGES))
-
-
-def _exact_spends(looks: Sequence[float], totals: Sequence[float]) -> tuple[tuple[float, ...], ...]:
-    """Spends of every path, decimal numbers of at most 15 digits: a float shows them as they are, so sums are exact."""
-    goals, levels = [Decimal(repr(total)) for total in totals], [Decimal(0)]
-    grid = Decimal(1).scaleb(max(goals).adjusted() - 14)
-    for k, look in enumerate(looks):
-        # no path may pass its total, even by the rounding of the look
-        levels.append(min((Decimal(repr(look)) / grid).quantize(Decimal(1), ROUND_CEILING) * grid, *goals[k:]))
-    steps = [b - a for a, b in itertools.pairwise(levels)]
-    paths = [(*steps[: i + 1], goal - levels[min(i + 1, len(looks))]) for i, goal in enumerate(goals)]
-    if any(Decimal(repr(float(step))) != step for path in paths for step in path):
-        raise PlanError(f"The costs {list(totals)} differ too much to be split exactly; bring them closer together.")
-    return tuple(tuple(map(float, path)) for path in paths)
 
 
 def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:

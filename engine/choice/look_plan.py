@@ -10,6 +10,7 @@ from engine.arrays import Array
 from engine.errors import PlanError
 from engine.plans import Block, Plan
 from engine.spaces import Complement, Space, Split, digest
+from engine.texts import set_name
 from engine.workload import Workload
 
 MECHANISM = "common part"
@@ -89,7 +90,7 @@ def agreed_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
             keys = {c.key if (c := p.split.complements.get(pair)) else None for p in options if pair in p.blocks}
             if len(keys) > 1:
                 raise PlanError(
-                    f"The plans split {' x '.join(pair)} in different ways, so that its residual spaces are not the "
+                    f"The plans split {set_name(pair)} in different ways, so that its residual spaces are not the "
                     'same. Plan all options with the option centers="uniform".'
                 )
             if mine is not None:

@@ -20,10 +20,11 @@ import pandas as pd
 from engine.arrays import Array
 from engine.choice.common_plan import CommonPlan
 from engine.choice.linear import LinearMechanism
-from engine.choice.rules import ROUNDING, Decision, check_nested_options, spread_of_mechanisms
+from engine.choice.rules import Decision, check_nested_options, nested_decision, spread_of_mechanisms, stands_out
 from engine.errors import NotApplicable, PlanError
 from engine.plans import Block, Plan
 from engine.release import Counts, Measurement, apply_group, query_texts
+from engine.texts import set_name
 from engine.workload import Group, Schema
 
 MOST_QUERIES = 20_000_000  # of the primary analysis
@@ -114,7 +115,7 @@ class NestedPlanRule:
                     where = named.get(plan, "the look")
                     raise NotApplicable(
                         f"The analyses are not nested: {where} does not answer the {group.family_text} queries on "
-                        f"{' x '.join(group.attributes) or 'the total'} of the primary analysis. Use the general rule, "
+                        f"{set_name(group.attributes)} of the primary analysis. Use the general rule, "
                         "or choose plans that do."
                     )
                 parts.append(np.sqrt(variances))
@@ -143,42 +144,25 @@ class NestedPlanRule:
 
         `shares` holds, for every finer option, the shares of cells that stand out by the lower and the upper bound.
         """
-        low, high = self._bounds(self.estimates(looked))
-        shares = {f"{self.common.names[self._primary]}, upper": self._share(high, self._primary)}
-        for i in self.finer:
-            name = self.common.names[i]
-            shares |= {f"{name}, lower": self._share(low, i), f"{name}, upper": self._share(high, i)}
-        asked = f"the rule asks for {self.share:.1%} of {self.queries:,} cells above {self.snr:g} standard errors"
-        surely = [i for i in self.finer if self._share(low, i) >= self.share]
-        maybe = [i for i in self.finer if self._share(high, i) >= self.share]
-        coarse = self.common.names[self._primary]
-        if surely:
-            best, name = surely[-1], self.common.names[surely[-1]]
-            found = shares[f"{name}, lower"]
-            certain = maybe[-1] == best
-            doubt = "" if certain else f" {self.common.names[maybe[-1]]} may do as well, too close to tell;"
-            return _decision(
-                best, certain, shares, f"{name}: at least {found:.1%} stand out even there;{doubt} {asked}."
-            )
-        most = shares[f"{coarse}, upper"]
-        if most < self.share:
-            return _decision(None, True, shares, f"Stop: at most {most:.1%} stand out even in {coarse}; {asked}.")
-        first = self.common.names[self.finer[0]]
-        if not maybe:
-            best_share = max(shares[f"{self.common.names[i]}, upper"] for i in self.finer)
-            text = f"{coarse}: at most {best_share:.1%} would stand out in a finer one; {asked}."
-            return _decision(self._primary, True, shares, text)
-        low_share, high_share = shares[f"{first}, lower"], shares[f"{first}, upper"]
-        text = f"{coarse}, to be safe: {low_share:.1%} to {high_share:.1%} may stand out in {first}; {asked}."
-        return _decision(self._primary, False, shares, text)
+        estimates, width = self.estimates(looked), self.sigmas * self.errors()
+        options = (self._primary, *self.finer)
+        found = nested_decision(
+            estimates - width,
+            estimates + width,
+            [self.errors(i) for i in options],
+            names=[self.common.names[i] for i in options],
+            share=self.share,
+            snr=self.snr,
+        )
+        return found if found.choice is None else replace(found, choice=options[found.choice])
 
     def right(self, counts: Counts) -> int:
         """The option that exact counts ask for; private, for rehearsals on simulated data only.
 
         ``counts`` must hold the tables of all primary groups.
         """
-        exact = [apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in self.groups]
-        fine = [i for i in self.finer if self._share(np.concatenate(exact), i) >= self.share]
+        exact = np.concatenate([apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in self.groups])
+        fine = [i for i in self.finer if stands_out(exact, self.errors(i), self.snr).mean() >= self.share]
         return fine[-1] if fine else self._primary
 
     def signal_to_noise(self, looked: Measurement, group: int, option: int | str) -> pd.DataFrame:
@@ -198,22 +182,12 @@ class NestedPlanRule:
         texts = query_texts(self._look_plan, group, 0, self.groups[group].count).to_numpy(zero_copy_only=False)
         columns = {"query": texts, "answer": answer, "low": low, "high": high}
         columns |= {"snr": answer / errors, "snr_low": low / errors, "snr_high": high / errors}
-        return pd.DataFrame(columns | {"stands_out": self._stand_out(low, errors)})
+        return pd.DataFrame(columns | {"stands_out": stands_out(low, errors, self.snr)})
 
     @cached_property
     def _look_plan(self) -> Plan:
         look = self.common.look
         return replace(look, workload=replace(look.workload, groups=self.groups))
-
-    def _bounds(self, estimates: Array) -> tuple[Array, Array]:
-        width = self.sigmas * self.errors()
-        return estimates - width, estimates + width
-
-    def _stand_out(self, counts: Array, errors: Array) -> Array:
-        return np.asarray(counts / errors >= self.snr * (1 - ROUNDING))
-
-    def _share(self, counts: Array, option: int) -> float:
-        return float(self._stand_out(counts, self.errors(option)).mean())
 
 
 def spread_of_plans(
@@ -225,9 +199,9 @@ def spread_of_plans(
     radius: float = 2.0,
     max_records: float | None = None,
 ) -> Decision:
-    """Choose by how far the answers of each option can still vary after a look, against its noise; see `spread_rule`.
+    """Choose by how far the answers of each option can still vary after a look, against its noise.
 
-    Signal and noise of an option are the total variances of its workload's queries.
+    Signal and noise of an option are the total variances of its workload's queries; see `spread_of_mechanisms`.
 
     Raises
     ------
@@ -290,7 +264,3 @@ def _spread_out(schema: Schema, factors: Sequence[tuple[tuple[int, ...], Array]]
         own = np.ravel_multi_index(tuple(cell[a] for a in axes), tuple(sizes[a] for a in axes))
         out = (out[:, None, :] * rows[None, :, own]).reshape(-1, out.shape[1])
     return out
-
-
-def _decision(choice: int | None, certain: bool, shares: dict[str, float], sentence: str) -> Decision:
-    return Decision(choice=choice, certain=certain, shares=shares, sentence=sentence)

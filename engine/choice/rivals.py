@@ -17,13 +17,16 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
+import scipy.optimize
 from scipy.special import ndtr
 
 from engine.arrays import Array
+from engine.choice.linear import LinearMechanism
 from engine.choice.plan_rule import NestedPlanRule, rows_of_group
-from engine.choice.rules import ROUNDING, exponential_probabilities, reserved_look
-from engine.errors import NotApplicable
+from engine.choice.rules import stands_out
+from engine.errors import NotApplicable, PlanError
 from engine.release import Counts, Measurement, apply_group
 from engine.workload import Group
 
@@ -109,6 +112,80 @@ def touched(group: Group) -> int:
     return math.prod(most)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReservedLook:
+    """A separate look that is as exact as another one, at the least cost.
+
+    Attributes
+    ----------
+    mechanism : answers the queries with at most the variances asked for; its pcost is the upper bound.
+    bound : no linear Gaussian mechanism that does so costs less pcost.
+    """
+
+    mechanism: LinearMechanism
+    bound: float
+
+
+def reserved_look(queries: npt.ArrayLike, variances: npt.ArrayLike, *, evaluations: int = 300) -> ReservedLook:
+    """The rival of section 7.2: reserve budget for the cheapest mechanism that answers with given variances.
+
+    Minimise the largest diagonal entry of X over X > 0 with q_i X^-1 q_i^T <= v_i.  Its dual is the largest
+    |diag(a)^1/2 diag(v)^-1/2 Q diag(b)^1/2|_*^2 over weights a of queries and b of cells that each add up to 1, which
+    L-BFGS solves in the roots of the weights; every iterate has a bound and a feasible mechanism.
+
+    `queries` is Q, shape (queries, cells), and `variances` v, shape (queries,), in counts^2.
+
+    >>> look = reserved_look(np.vstack([np.eye(2), np.ones((1, 2))]), [1, 1, 2])
+    >>> round(look.mechanism.pcost, 6), round(look.bound, 6)
+    (1.0, 1.0)
+    """
+    Q, v = LinearMechanism(np.asarray(queries, float)).B, np.asarray(variances, float)
+    if v.shape != (len(Q),) or not (v > 0).all() or not np.isfinite(v).all():
+        raise PlanError(f"variances has shape {v.shape}; give one finite number above 0 for each of {len(Q)} queries.")
+    M = (Q / np.sqrt(v)[:, None])[np.any(Q != 0, axis=1)]
+    upper, lower, best = math.inf, 0.0, M
+
+    def value(point: Array) -> tuple[float, Array]:
+        nonlocal upper, lower, best
+        a, b = np.split(point, [len(M)])
+        U, sizes, V = np.linalg.svd(a[:, None] * M * b, full_matrices=False)
+        kept = sizes > 1e-12 * sizes[0]
+        U, sizes, V = U[:, kept], sizes[kept], V[kept]
+        errors = ((M * b @ V.T) ** 2 / sizes).sum(axis=1)
+        rows = (U * a[:, None]).T @ M / np.sqrt(sizes)[:, None]
+        costs, T = (rows**2).sum(axis=0), sizes.sum()
+        lower = max(lower, float(T**2 / (a @ a) / (b @ b)))
+        if errors.max() * costs.max() < upper:
+            upper, best = float(errors.max() * costs.max()), rows * math.sqrt(errors.max())
+        slope = np.r_[2 * a * (1 / (a @ a) - errors / T), 2 * b * (1 / (b @ b) - costs / T)]
+        return float(math.log(a @ a) + math.log(b @ b) - 2 * math.log(T)), slope
+
+    scipy.optimize.minimize(
+        value,
+        np.ones(sum(M.shape)),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": evaluations, "maxfun": evaluations, "maxcor": 30, "ftol": 0.0, "gtol": 1e-10},
+    )
+    return ReservedLook(mechanism=LinearMechanism(best), bound=lower)
+
+
+def exponential_probabilities(scores: npt.ArrayLike, *, sensitivity: float, pcost: float) -> Array:
+    """The rival of section 1: the exponential mechanism's law over analyses, shape (..., analyses).
+
+    `scores`, of that shape, are exact, private, for rehearsals only; a record changes each by at most `sensitivity`.
+    Guarantee: a choice drawn from it costs at most `pcost`; a bounded range of epsilon gives rho = epsilon^2 / 8.
+
+    >>> exponential_probabilities([0.0, 1.0], sensitivity=1, pcost=1.0).round(3)
+    array([0.269, 0.731])
+    """
+    if not (sensitivity > 0 and pcost > 0):
+        raise PlanError(f"sensitivity {sensitivity!r} and pcost {pcost!r} must both be above 0.")
+    raised = np.asarray(scores, float) * math.sqrt(pcost) / sensitivity  # epsilon is 2 sqrt(pcost)
+    weights = np.exp(raised - raised.max(axis=-1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+
 def _separate(rule: NestedPlanRule) -> tuple[float, str]:
     """Return the cost of a separate look in pcost, the cheapest where it can be found, and a note."""
     look = rule.common.look
@@ -134,10 +211,7 @@ def _exponential_law(rule: NestedPlanRule, exact: Array, pcost: float) -> Array:
     An option scores by how clearly it serves and the next one does not, in cells; every margin, and so the smaller of
     two, changes by at most the queries that one record can change.
     """
-    margins = [
-        float((exact / rule.errors(i) >= rule.snr * (1 - ROUNDING)).sum()) - rule.share * rule.queries
-        for i in rule.finer
-    ]
+    margins = [float(stands_out(exact, rule.errors(i), rule.snr).sum()) - rule.share * rule.queries for i in rule.finer]
     scores = np.minimum([math.inf, *margins], [*(-m for m in margins), math.inf])
     sensitivity = sum(touched(g) for g in rule.groups)
     return exponential_probabilities(scores, sensitivity=sensitivity, pcost=pcost)

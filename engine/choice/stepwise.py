@@ -21,10 +21,11 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+from engine.checks import one_of
 from engine.choice.common_plan import CommonPlan
 from engine.choice.look_plan import price
 from engine.choice.rules import Decision
@@ -32,22 +33,34 @@ from engine.choice.step_files import (
     LOOK,
     REST,
     chosen_measurement,
+    leads_on,
     look_measurement,
     stored_look,
     stored_rest,
     write_look,
     write_rest,
 )
-from engine.errors import BudgetExceeded, LedgerError, PlanError, ResultLost
+from engine.choice.step_records import (
+    OTHER,
+    changed_records,
+    no_counts,
+    step_checks,
+    step_counts,
+    step_sets,
+    telling_too,
+)
+from engine.choice.step_state import Choice, Steps
+from engine.errors import BudgetExceeded, DataError, LedgerError, PlanError, ResultLost
 from engine.release import (
     MEMORY_LIMIT,
-    Counts,
     Intake,
     Ledger,
     Measurement,
     Progress,
     count,
     draw,
+    left_out,
+    recognised,
     release_key,
     spend_draw_save,
     teller,
@@ -55,60 +68,6 @@ from engine.release import (
 
 STOP = "stop"
 Book = Ledger | str | os.PathLike[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A decision as it stands on the ledger.
-
-    Attributes
-    ----------
-    option : name of the option taken, or "stop".
-    verdict : what the rule said, or None where there was no rule.
-    rule : name and numbers of the rule.
-    by, reason : who chose, and why, where it was not the rule; empty otherwise.
-    seq, utc : the row of the ledger.
-    """
-
-    option: str
-    verdict: str | None
-    rule: Mapping[str, Any]
-    by: str
-    reason: str
-    seq: int
-    utc: str
-
-    @property
-    def overridden(self) -> bool:
-        """Whether a person chose something else than the rule."""
-        return self.verdict is not None and self.verdict != self.option
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Steps:
-    """What was done so far with one look: what a page shows when it is opened again.
-
-    Attributes
-    ----------
-    common : the options.
-    look : the measured common part.
-    choices : the decisions so far, oldest first; only a "stop" can be followed by another.
-    finished : the measurement of the chosen plan, once it is there.
-    spent : what was spent for this look and all before it, in pcost as a decimal number.
-    lost : attempts at the last step whose result was spent for and never saved, and which may still be at work.
-    """
-
-    common: CommonPlan
-    look: Measurement
-    choices: tuple[Choice, ...]
-    finished: Measurement | None
-    spent: str
-    lost: tuple[int, ...] = ()
-
-    @property
-    def choice(self) -> Choice | None:
-        """The decision that holds."""
-        return self.choices[-1] if self.choices else None
 
 
 def look(
@@ -119,7 +78,7 @@ def look(
     ledger: Book | None = None,
     attempt: int = 1,
     rehearsal: bool = False,
-    on_refused: str = "error",
+    on_refused: str | None = None,
     progress: Progress | None = None,
     intake: Callable[[Intake], object] | None = None,
     memory_limit: int = MEMORY_LIMIT,
@@ -128,12 +87,17 @@ def look(
 
     The measurement's plan is `common.look`; its `key` names the look in `decide`, `finish` and `resume`.
 
+    The tables of all options are counted, though only the look's are measured: the ledger keeps a keyed digest of them,
+    by which `finish` knows the records again.
+
     Guarantee: spends `common.look.budget.pcost` exactly once; the same attempt returns the stored result.
     """
     tell = teller(progress)
     if rehearsal:
         _no_ledger(dataset, ledger)
-        counts = count(common.look, data, on_refused, tell, intake, memory_limit)
+        counts = count(common.look, data, on_refused or "error", tell, memory_limit, step_checks(common))
+        if intake is not None:
+            intake(Intake.of(counts))
         return look_measurement(common, draw(common.look, counts, tell), key="", dataset="", utc="", rehearsal=True)
     book, key = _opened(dataset, ledger), look_key(common, dataset=dataset, attempt=attempt)
     if book.find(key) is not None:
@@ -141,13 +105,16 @@ def look(
     if CommonPlan.from_json(common.to_json()).spends != common.spends:
         raise PlanError("These options do not come back from their file as they are. Nothing was spent; please report.")
     hash_, cost = _hash(common, LOOK), common.look.budget.pcost
+    left_out(on_refused)
+    book.status(dataset).definition.check_unit(common.look.budget)
     _check_left(book, dataset, min(price(p) for p in common.options))
-    counts = count(common.look, data, on_refused, tell, intake, memory_limit)
+    counts = step_counts(common, common.look, data, tell, memory_limit)
+    records = recognised(book, dataset, counts, step_sets(common), intake)
     done = spend_draw_save(
         common.look,
         counts,
         ledger=book,
-        spend=lambda: book.spend(dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK),
+        spend=lambda: book.spend(dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK, records=records),
         write=lambda file, receipt, answers: write_look(file, common, receipt, answers),
     )
     if done is None:
@@ -219,7 +186,8 @@ def finish(
     data: Any,
     *,
     attempt: int = 1,
-    on_refused: str = "error",
+    on_changed: str = "refuse",
+    on_refused: str | None = None,
     progress: Progress | None = None,
     intake: Callable[[Intake], object] | None = None,
     memory_limit: int = MEMORY_LIMIT,
@@ -232,9 +200,12 @@ def finish(
     Parameters
     ----------
     attempt : a new number repeats a step whose result was lost; it spends the full cost of what is left again.
+    on_changed : what to do when these are not the records that were looked at, or when that is not known: "refuse", or
+        "charge" this step alone, because a record may then sit in the dearest cell of each step.
 
     Guarantee: answers have the law of the chosen plan measured alone; look and this step together spend its pcost to
-    the last digit; the same attempt returns the stored result and never draws twice.
+    the last digit, where both are of the same records; the same attempt returns the stored result and never draws
+    twice.  Whatever is charged, a note on the ledger says so, and `intake` tells why.
 
     Raises
     ------
@@ -258,13 +229,34 @@ def finish(
     hash_, dataset = _hash(common, f"{REST}{i}"), steps.look.dataset
     if book.find(rest_key) is not None:
         return stored_rest(book, common, i, rest_key)
+    left_out(on_refused)
+    one_of("on_changed", on_changed, ("refuse", "charge"), error=PlanError)
     _check_left(book, dataset, cost)
-    counts = _counted(common, i, data, on_refused, tell, intake, memory_limit)
+    counts, records = no_counts(common), None
+    if left.blocks:
+        looked = book.find(key)
+        counts = step_counts(common, left, data, tell, memory_limit)
+        changed = changed_records(book, looked.digest if looked else "", counts, common)
+        if changed and on_changed == "refuse" and attempt == 1:
+            raise DataError(
+                f"{changed} The cost of both steps together holds only for the same records. Nothing was spent. Give "
+                f'the records of the look, or set on_changed="charge", which spends {left.pcost!r} and not {cost!r}.'
+            )
+        told = telling_too(intake, changed, left.pcost)
+        leads = common.following if leads_on(common, i) else None
+        records = recognised(book, dataset, counts, step_sets(leads or common), told)
+        if changed:
+            cost = max(cost, left.pcost)
+            # a later step cannot count on one cell in all steps any more
+            records = replace(records, tables=f"{OTHER}{records.tables}")
+            book.note(dataset=dataset, kind="records", text=f"{changed} This step is charged alone.", key=key)
     done = spend_draw_save(
         left,
         counts,
         ledger=book,
-        spend=lambda: book.spend(dataset=dataset, key=rest_key, pcost=cost, plan_hash=hash_, note=f"{REST} of {key}"),
+        spend=lambda: book.spend(
+            dataset=dataset, key=rest_key, pcost=cost, plan_hash=hash_, note=f"{REST} of {key}", records=records
+        ),
         write=lambda file, receipt, answers: write_rest(file, common, i, steps.look, receipt, answers),
     )
     if done is None:
@@ -279,7 +271,8 @@ def rehearse_finish(common: CommonPlan, looked: Measurement, data: Any, *, optio
         raise PlanError("This look was released, so its next step is a release too. Use decide and finish.")
     i = common.position(option)
     tell = teller(None)
-    counts = _counted(common, i, data, "error", tell, None, MEMORY_LIMIT)
+    left = common.residuals[i]
+    counts = count(left, data, "error", tell, MEMORY_LIMIT, step_checks(common)) if left.blocks else no_counts(common)
     answers = draw(common.residuals[i], counts, tell)
     return chosen_measurement(common, i, looked, answers, key="", utc="")
 
@@ -375,18 +368,3 @@ def _choices(book: Ledger, key: str) -> tuple[Choice, ...]:
             ) from None
         found.append(Choice(**given, seq=row.seq, utc=row.utc))
     return tuple(found)
-
-
-def _counted(
-    common: CommonPlan,
-    i: int,
-    data: Any,
-    on_refused: str,
-    tell: Callable[[float, str], None],
-    intake: Callable[[Intake], object] | None,
-    memory_limit: int,
-) -> Counts:
-    left = common.residuals[i]
-    if not left.blocks:  # nothing is measured, so no record is read
-        return Counts(schema=left.schema, tables={}, records=0)
-    return count(left, data, on_refused, tell, intake, memory_limit)

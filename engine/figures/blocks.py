@@ -10,6 +10,7 @@ from engine.arrays import Array
 from engine.figures.charts import MAX_SIDE, Picture, heat_map, thinned
 from engine.plans import Plan
 from engine.spaces import Space
+from engine.texts import set_name
 
 SQUARE = 520  # pixels, height of a picture whose cells should be seen
 TICKS = 6  # texts on the axis of a picture that is half as wide as the page
@@ -26,7 +27,7 @@ def block_names(plan: Plan) -> dict[Space, str]:
     found = sorted(plan.blocks.items(), key=lambda item: -item[1].pcost(plan.max_records))
     out, parts = {}, len({block.attributes for _, block in found}) < len(found)
     for place, (key, block) in enumerate(found, 1):
-        names = " × ".join(block.attributes) or "(total)"
+        names = set_name(block.attributes)
         many = f"{block.measurements:,} number{'' if block.measurements == 1 else 's'}"
         out[key] = f"{f'part {place}, ' if parts else ''}{names}: {many}"
     return out
@@ -36,7 +37,7 @@ def factor_names(plan: Plan, key: Space) -> list[str]:
     """Return the Kronecker factors of one piece: their attributes and shape."""
     block = plan.blocks[key]
     return [
-        f"{' × '.join(block.attributes[a] for a in axes)}: {len(s.rows):,} rows on {s.cells:,} cells"
+        f"{set_name(block.attributes[a] for a in axes)}: {len(s.rows):,} rows on {s.cells:,} cells"
         for axes, s in block.factors
     ]
 
@@ -100,7 +101,7 @@ def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]
         ", ".join(column.label(int(position[i])) for column, position in zip(columns, places, strict=True))
         for i in range(strategy.cells)
     ]
-    return strategy.rows, texts, " × ".join(c.name for c in columns)
+    return strategy.rows, texts, set_name(c.name for c in columns)
 
 
 def _signed(figure: go.Figure, shown: Array) -> None:

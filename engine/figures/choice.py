@@ -17,7 +17,7 @@ from engine.arrays import Array
 from engine.choice import ROUNDING, CommonPlan, NestedPlanRule, price
 from engine.figures.charts import BLUE, GREEN, GREY, ORANGE, Picture, fitting, framed, heat_map, short, thinned
 from engine.release import Measurement
-from engine.texts import cost
+from engine.texts import cost, set_name
 from engine.workload import Group
 
 PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"
@@ -90,7 +90,7 @@ def saved_text(common: CommonPlan) -> str:
 def space_table(common: CommonPlan) -> pd.DataFrame:
     """Return one row a residual space and option: attributes, option, pcost, shared pcost, how it was found."""
     found = common.by_space()
-    names = [" × ".join(space) or "(total)" for space in found["attributes"]]
+    names = [set_name(space) for space in found["attributes"]]
     return found.assign(attributes=names).rename(
         columns={"total": "cost (pcost)", "shared": "shared (pcost)", "found": "how the common part was found"}
     )
@@ -150,9 +150,9 @@ def snr_picture(rule: NestedPlanRule, looked: Measurement, group: int, option: i
     """Signal-to-noise ratios that an option would give the cells of a primary group, as the look tells them."""
     table, asked = rule.signal_to_noise(looked, group, option), rule.groups[group]
     name = rule.common.names[rule.common.position(option)]
-    where = " × ".join(asked.attributes) or "the total"
+    where = set_name(asked.attributes)
     if len(asked.parts) < 2:
-        figure, note = _points(table, rule.snr, " × ".join(asked.attributes))
+        figure, note = _points(table, rule.snr, set_name(asked.attributes))
     else:
         figure, note = _map(rule, table, asked)
     if looked.rehearsal:
@@ -281,7 +281,7 @@ def _map(rule: NestedPlanRule, table: pd.DataFrame, asked: Group) -> tuple[go.Fi
     across = len(table) // down
     rows, columns = thinned(down, MAX_SIDE), thinned(across, MAX_SIDE)
     grid = table["snr_low"].to_numpy().reshape(down, across)[np.ix_(rows, columns)]
-    names = [" × ".join(asked.attributes[a] for a in p.axes) for p in asked.parts]
+    names = [set_name(asked.attributes[a] for a in p.axes) for p in asked.parts]
     first = [_part_text(rule, asked, 0, int(i), names[0]) for i in rows]
     counts = [p.count for p in asked.parts[1:]]
     others = []

@@ -16,7 +16,7 @@ from engine.arrays import Array
 from engine.figures.charts import BLUE, MAX_SIDE, ORANGE, Picture, bars, fitting, framed, heat_map, line, short, thinned
 from engine.insight import spread
 from engine.plans import Plan
-from engine.texts import amount, number
+from engine.texts import amount, number, set_name
 from engine.workload import Circular, Group, Range, Workload
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
@@ -223,4 +223,4 @@ def part_text(workload: Workload, group: Group, part: int, index: int) -> str:
 
 
 def _part_name(group: Group, part: int) -> str:
-    return " × ".join(group.attributes[a] for a in group.parts[part].axes)
+    return set_name(group.attributes[a] for a in group.parts[part].axes)

@@ -16,7 +16,7 @@ from engine.figures.charts import (
 from engine.insight import MechanismBound, breakdown, breakdown_text, half_width
 from engine.plans import Plan
 from engine.release import quantile
-from engine.texts import amount, cost
+from engine.texts import amount, cost, set_name
 
 MAX_BARS = 30
 
@@ -24,7 +24,7 @@ MAX_BARS = 30
 def budget_picture(plan: Plan) -> Picture:
     """Share of the privacy budget that every residual space takes."""
     found = plan.by_space().sort_values("share", ascending=False, kind="stable")
-    names = [" × ".join(a) or "(total)" for a in found["attributes"]]
+    names = [set_name(a) for a in found["attributes"]]
     table = found.assign(attributes=names).rename(columns={"noise": "noise (standard deviation, counts)"})
     shares, labels = table["share"].tolist()[:MAX_BARS], names[:MAX_BARS]
     rest = 1.0 - sum(shares)
@@ -48,7 +48,7 @@ FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)  # of the present budget
 def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Picture:
     """Share of every residual space in the variance of a query, or in the mean variance of a group."""
     found = breakdown(plan, group, query)
-    names = [" × ".join(a) or "(total)" for a in found["attributes"]]
+    names = [set_name(a) for a in found["attributes"]]
     shares, labels = found["share"].tolist()[:MAX_SHARES], names[:MAX_SHARES]
     if len(names) > MAX_SHARES:
         shares, labels = [*shares, 1.0 - sum(shares)], [*labels, f"{len(names) - MAX_SHARES:,} smaller ones together"]

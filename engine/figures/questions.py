@@ -28,7 +28,7 @@ from engine.figures.charts import (
     thinned,
 )
 from engine.figures.plans import MAX_BARS
-from engine.texts import number
+from engine.texts import number, set_name
 from engine.workload import Group, Schema, Workload, box_workload
 
 MAX_ROWS = 128  # rows of a family picture
@@ -68,7 +68,7 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
         chosen = thinned(asked.count, MAX_ROWS)
         grid = np.concatenate([asked.family.rows(asked.sizes, int(i), int(i) + 1)[:, :MAX_SIDE] for i in chosen])
         cells = [columns[0].label(i) if len(columns) == 1 else str(i) for i in range(grid.shape[1])]
-        name = " × ".join(c.name for c in columns)
+        name = set_name(c.name for c in columns)
         labels = [[short(asked.family.text(columns, int(i)) or "all records", name) for i in chosen], cells]
         title, axes = f"{asked.family.name} on {name}: {asked.count:,} queries", ["query", f"cell of {name}"]
         alt = f"{len(chosen):,} of {asked.count:,} queries as rows; coloured cells of {name} are counted."

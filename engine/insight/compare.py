@@ -21,9 +21,10 @@ from typing import Any
 import pandas as pd
 
 from engine.errors import Cancelled, EngineError, PlanError
+from engine.insight.fitness import BIASED
 from engine.mechanisms import Forecast, check_request, forecast, known, mechanism_class, plan
-from engine.privacy import Budget
-from engine.spaces import exact_bound, global_bound, small_domain
+from engine.privacy import REPLACE_ONE, Budget
+from engine.spaces import best_bound
 from engine.workload import Workload
 
 COLUMNS = ("mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status")
@@ -300,11 +301,10 @@ def _planned(
 
 
 def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
-    if small_domain(workload):
-        square, how = exact_bound(workload, law=budget.law), "the dual of the problem on all cells at once"
-    else:
-        square, how = global_bound(workload, budget.law), "a product of test matrices, attribute by attribute"
+    if budget.neighbours == REPLACE_ONE:
+        return {"square": 0.0, "statement": "No bound is proved for neighbours that replace a record."}
+    square, how = best_bound(workload, budget.law)
     return {
         "square": square / budget.row_pcost,
-        "statement": f"No matrix mechanism whatsoever can go below the bound. It was found by {how}.",
+        "statement": f"No matrix mechanism, whatever it measures, can go below the bound, found by {how}. {BIASED}",
     }

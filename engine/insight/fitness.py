@@ -20,12 +20,13 @@ from typing import Any
 import numpy.typing as npt
 
 from engine.errors import LimitExceeded, PlanError
+from engine.insight.ask import certificate_text
 from engine.insight.spread import spread, spread_of_ratios
 from engine.mechanisms import at_budget, mechanism_class, plan
 from engine.plans import Plan, check_targets
-from engine.privacy import Budget
+from engine.privacy import REPLACE_ONE, Budget
 from engine.release import quantile
-from engine.spaces import exact_bound, global_bound, small_domain
+from engine.spaces import best_bound
 from engine.texts import amount, number
 from engine.workload import Workload
 
@@ -35,7 +36,7 @@ GUARD = 1.0 + 1e-9  # two ways to add up a variance differ by less
 SURE = 3.0  # standard errors that a share from a sample is kept from what is promised
 PRECISION = 1e-8  # of a budget; the noise is rounded to whole steps of 2^-30, so that a finer one would mean nothing
 STEPS = 100  # a search takes three or four
-MOST_CELLS = 2_000  # of one attribute, up to which a bound for all mechanisms is searched
+BIASED = "Methods that allow bias can go below that where counts are smaller than the noise."
 
 
 def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
@@ -267,7 +268,9 @@ class MechanismBound:
 
     def rmse(self, plan: Plan) -> float:
         """Weighted RMSE, in counts, that no matrix mechanism goes below on this workload at this budget."""
-        return math.sqrt(self.square / plan.budget.pcost / plan.workload.queries)
+        if plan.budget.neighbours == REPLACE_ONE:
+            return 0.0  # what only the number of records tells may then be exact
+        return math.sqrt(self.square / plan.budget.row_pcost / plan.workload.queries)
 
 
 def mechanism_bound(workload: Workload, law: str = "gaussian") -> MechanismBound:
@@ -277,16 +280,17 @@ def mechanism_bound(workload: Workload, law: str = "gaussian") -> MechanismBound
     ------
     LimitExceeded : an attribute has too many cells to search a bound in short time.
     """
-    largest = max((n for g in workload.groups for n in g.sizes), default=1)
-    if largest > MOST_CELLS:
-        raise LimitExceeded(
-            f"An attribute has {largest:,} cells; a bound for all mechanisms is searched up to {MOST_CELLS:,}. Use "
-            "coarser cells."
-        )
-    if small_domain(workload):
-        return MechanismBound(square=exact_bound(workload, law=law), how="the dual of the problem on all cells at once")
-    how = "a product of test matrices, attribute by attribute"
-    return MechanismBound(square=global_bound(workload, law), how=how)
+    square, how = best_bound(workload, law)
+    return MechanismBound(square=square, how=how)
+
+
+def claim_text(plan: Plan) -> str:
+    """Return the certificate of a plan in plain words: against all matrix mechanisms first, then against its class."""
+    own = certificate_text(plan)
+    try:
+        return f"{bound_text(plan, mechanism_bound(plan.workload, plan.budget.law))} {own}"
+    except LimitExceeded as error:
+        return f"{own} {error}"
 
 
 def bound_text(plan: Plan, bound: MechanismBound) -> str:
@@ -296,6 +300,6 @@ def bound_text(plan: Plan, bound: MechanismBound) -> str:
         return "No bound above 0 was found for all matrix mechanisms together."
     above = math.ceil(1000.0 * max(plan.weighted_rmse / least - 1.0, 0.0) - 1e-9) / 10.0
     return (
-        f"This plan is at most {above:.1f}% above what any matrix mechanism could reach: none has a weighted RMSE "
-        f"below {least:.5g} counts on this workload at this budget."
+        f"This plan is at most {above:.1f}% above what any matrix mechanism can reach, whatever it measures: none has "
+        f"a weighted RMSE below {least:.5g} counts on this workload at this budget. {BIASED}"
     )

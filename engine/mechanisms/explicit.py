@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -132,7 +132,8 @@ class ExplicitMechanism(Mechanism):
 
     def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
         check_request(workload, budget, self.laws)
-        return self._assemble(workload, budget, self.design(workload, budget.law, Limits(), solved.matrices))
+        design = self.design(workload, budget.law, Limits(), solved.matrices)
+        return self._assemble(workload, budget, design if solved.bound is None else replace(design, bound=solved.bound))
 
     def _assemble(self, workload: Workload, budget: Budget, design: Design) -> Plan:
         common: dict[str, Any] = {
@@ -141,7 +142,7 @@ class ExplicitMechanism(Mechanism):
             "mechanism": self.name,
             "options": self.options(),
             "blocks": component_blocks(design.components, budget, self.max_records),
-            "bound": global_bound(workload, budget.law) if design.bound is None else design.bound,
+            "bound": global_bound(workload, budget.law, steps=0) if design.bound is None else design.bound,
             "statement": (
                 f"{design.statement} No matrix mechanism whatsoever with this noise can have a smaller weighted RMSE "
                 "than the bound."

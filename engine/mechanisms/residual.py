@@ -10,6 +10,7 @@ A subclass says how one subworkload is solved.  Source: QuerySmasher, section 6.
 from __future__ import annotations
 
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,11 +51,15 @@ class SpaceSolver(Protocol):
     watch: Watch | None
     duals: list[Array]
     endings: list[str]
+    dense_limit: float
     recorded: list[tuple[Array, str]] | None
     warm: tuple[Array, ...]
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return what each subworkload will take."""
+
+    def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
+        """Lower ``dense_limit`` to what fits into so many seconds; see `SubworkloadSolver.in_time`."""
 
     def ahead(
         self,
@@ -137,10 +142,10 @@ class ResidualMechanism(Mechanism):
     ) -> Made:
         """Return the plan for the weighted sum."""
         labels = self.axis_labels(workload)
-        parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, first)
+        parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, first, hurry=True)
         found = Solved(
             split=split,
-            memory_limit=limits.memory_limit,
+            memory_limit=min(solver.dense_limit, limits.memory_limit),
             duals=tuple(solver.duals),
             endings=tuple(solver.endings),
         )
@@ -192,13 +197,18 @@ class ResidualMechanism(Mechanism):
         first: float,
         recorded: list[tuple[Array, str]] | None = None,
         warm: tuple[Array, ...] = (),
+        hurry: bool = False,
     ) -> tuple[Decomposition, list[SpaceSolution], SpaceSolver]:
-        parts = unite(decompose(workload, split, labels), workload, split, limits.memory_limit)
+        # the limit in a file may be one of time, which says nothing about unions
+        held = limits.memory_limit if recorded is None else max(limits.memory_limit, Limits().memory_limit)
+        parts = unite(decompose(workload, split, labels), workload, split, held)
         if not parts.spaces:
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
         solver.recorded, solver.warm = recorded, warm
         costs = solver.forecast(parts.subworkloads)
+        if hurry:
+            solver.in_time(parts.subworkloads, costs, deadline - time.monotonic())
         work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
             solver.ahead(

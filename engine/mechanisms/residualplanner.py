@@ -48,6 +48,7 @@ class AxisSolver:
     def __init__(self, factors: Sequence[Factor], axis: Callable[[Hashable, int], Array]) -> None:
         self.factors, self.axis = factors, axis
         self.watch: Watch | None = None
+        self.dense_limit = math.inf
         self.duals: list[Array] = []
         self.endings: list[str] = []
         self.recorded: list[tuple[Array, str]] | None = None
@@ -59,6 +60,9 @@ class AxisSolver:
         """Return what each subworkload will take; the strategies of its attributes are shared with the others."""
         widest = [max(s.sizes, default=1) for s in subs]
         return [Cost(seconds=2.5e-4, peak=dense_bytes(n, n, n), kept=0.0) for n in widest]
+
+    def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
+        """Do nothing: every strategy is a formula."""
 
     def ahead(
         self,

@@ -22,7 +22,7 @@ import numpy as np
 from engine.arrays import Array, Index
 from engine.plans.blocks import DEVIATION, GUARD, Block, total_pcost
 from engine.privacy import REPLACE_ONE, Budget
-from engine.spaces import Axes, Space
+from engine.spaces import Axes, Space, Strategy
 from engine.workload import Schema
 
 STARTS, CLIMBS = 6, 20
@@ -115,12 +115,12 @@ class Distances:
         self.column = np.array([b.column_norm**2 / b.noise**2 for b in blocks])
         self.scale = np.array([b.noise**-2.0 for b in blocks])
         bins: dict[str, Index] = {}
-        known: dict[tuple[int, str], tuple[Array, Array]] = {}
+        known: dict[tuple[Strategy, str], tuple[Array, Array]] = {}
         for k, block in enumerate(blocks):
             for j, ((axis,), strategy) in enumerate(block.factors):
                 name = block.attributes[axis]
                 self.attribute[k, j] = place[name]
-                key = (id(strategy), name)  # alive as long as the blocks are
+                key = (strategy, name)
                 if key not in known:
                     gram = strategy.rows.T @ strategy.rows
                     if name not in bins:

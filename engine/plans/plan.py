@@ -22,15 +22,16 @@ from engine.arrays import Array
 from engine.errors import NotAnswerable, PlanError, Unanswered
 from engine.plans.answers import SpaceAnswers, TableAnswers
 from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece
+from engine.plans.certificate import Certificate
 from engine.plans.emphasis import pack
 from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import GroupVariance
 from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
 from engine.plans.objectives import Objective, deciding_weights, norm, objective
-from engine.plans.solved import Certificate, Solved, Tradeoff, pack_split
+from engine.plans.solved import Solved, Tradeoff, pack_split
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
-from engine.spaces import UNIFORM, Space, Split, digest, part_of, pieces
+from engine.spaces import UNIFORM, Space, Split, best_bound, digest, part_of, pieces
 from engine.workload import Schema, Workload, subsets
 
 FORMAT = "plan/1"
@@ -220,9 +221,21 @@ class Plan:
 
     @cached_property
     def certificate(self) -> Certificate:
-        """Lower bound for the class of this mechanism and the distance to it."""
+        """Lower bounds for the class of this mechanism and for all of them, and the distance to them."""
         bound = self._goal.mean(self.bound / self.budget.row_pcost, self.workload.queries)
-        return Certificate.against(self.budget, achieved=self.achieved, bound=bound, statement=self.statement)
+
+        def search() -> float:
+            square, _ = best_bound(self.workload, self.budget.law)
+            return math.sqrt(square / self.budget.row_pcost / self.workload.queries)
+
+        return Certificate.against(
+            self.budget,
+            achieved=self.achieved,
+            bound=bound,
+            statement=self.statement,
+            weighted_rmse=self.weighted_rmse,
+            search=search,
+        )
 
     @cached_property
     def hash(self) -> str:

@@ -1,4 +1,4 @@
-"""What the search for a plan had found, enough to make it again without searching, and how good the plan is."""
+"""What the search for a plan had found, enough to make it again without searching."""
 
 from __future__ import annotations
 
@@ -8,38 +8,7 @@ from typing import Any
 
 from engine.arrays import Array
 from engine.plans.emphasis import Emphasis, pack
-from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import UNIFORM, Split
-
-
-@dataclass(frozen=True, kw_only=True)
-class Certificate:
-    """How good a plan is against everything of its class.
-
-    Attributes
-    ----------
-    lower_bound : no plan of the class has a smaller `Plan.achieved` at the same privacy cost.  In counts: the weighted
-        RMSE for the objective "sum", the largest standard error for "max", the root of a power mean of variances for
-        "lp"; with targets, the largest ratio of standard error to target.
-    gap : achieved / lower_bound - 1.
-    statement : what the class is and how the searches ended, in words.
-    """
-
-    lower_bound: float
-    gap: float
-    statement: str
-
-    @classmethod
-    def against(cls, budget: Budget, *, achieved: float, bound: float, statement: str) -> Certificate:
-        """Return the certificate of what was achieved against a bound, both in counts.
-
-        Bounds are proved for records that come or go; where neighbours replace a record there is none, since what only
-        the number of records tells may then be exact.
-        """
-        if budget.neighbours == REPLACE_ONE:
-            none = "No bound is proved for neighbours that replace a record."
-            return cls(lower_bound=0.0, gap=math.inf, statement=none)
-        return cls(lower_bound=bound, gap=achieved / bound - 1.0 if bound > 0 else 0.0, statement=statement)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,7 +38,8 @@ class Solved:
     """What a search found, enough to rebuild a plan without searching.
 
     ``duals`` and ``endings`` hold the weights and the last words of every search in order, ``memory_limit`` the bytes
-    that chose between dense and alternating searches, ``split`` how queries fall into residual spaces.
+    that chose between dense and alternating searches, ``split`` how queries fall into residual spaces.  ``bound`` is
+    `Plan.bound` of a plan at hand; a file is not believed, so there it is None and found again.
     """
 
     duals: tuple[Array, ...]
@@ -78,6 +48,7 @@ class Solved:
     split: Split = UNIFORM
     matrices: tuple[Array, ...] = ()
     tradeoff: Tradeoff | None = None
+    bound: float | None = None
 
 
 def pack_split(split: Split) -> dict[str, Any]:

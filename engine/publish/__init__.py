@@ -1,16 +1,19 @@
 """What is handed out: answers as files, the release package with its certificate and report.
 
-To touch: columns of the answers are in `report`, files of the package and what its check compares in `package`.
+To touch: columns of the answers are in `report`, files of the package in `package`, what its check compares in
+`verify`, where a file may be written in `target`.
 """
 
 from engine.publish.package import write_package
 from engine.publish.report import FORMATS, write_answers
 from engine.publish.target import check_target, new_file
+from engine.publish.verify import verify_package
 
 __all__ = [
     "FORMATS",
     "check_target",
     "new_file",
+    "verify_package",
     "write_answers",
     "write_package",
 ]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import math
 import os
 import tempfile
 import zipfile
@@ -25,18 +26,19 @@ import pandas as pd
 
 from engine.errors import Cancelled
 from engine.figures import Picture, answers_picture, budget_picture, spread_picture
-from engine.insight import certificate_text, group_table
-from engine.publish.report import write_answers
-from engine.release import Measurement, Receipt
-from engine.texts import amount
+from engine.insight import claim_text, group_table
+from engine.publish.measurements import write_measurements
+from engine.publish.report import MARK, write_answers
+from engine.publish.target import new_file
+from engine.release import Ledger, Measurement, Receipt
+from engine.texts import amount, set_name
 
 Progress = Callable[[float, str], object]
-FORMAT = "release/1"
+FORMAT = "release/2"
 MOST_IN_CSV = 1_000_000
 SHOWN = 40  # answers of a group in the report
 GROUPS = 12  # groups of which answers are shown
 DELTAS = (1e-5, 1e-6, 1e-9)
-MARK = "REHEARSAL on simulated or public records. Not for publication; nothing was spent."
 STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}
@@ -47,36 +49,23 @@ th:first-child,td:first-child{text-align:left}
 code{overflow-wrap:anywhere}
 @media print{body{margin:0}}
 """
-CHECK = '''"""Recompute what this release promises from plan.json alone, and compare it with the published answers.
+CERTIFICATE, SIGNATURE = "certificate.json", "signature.json"
+CHECK = '''"""Recompute everything that this release says from its integers and its plan, and compare; reads no record.
 
-Needs the package that made the release; reads no record.  Run it in the folder of the unpacked files.
+    python check.py                     with the project that made the release installed
+    python check.py PUBLIC_KEY          the key of the ledger that must have signed it
+
+Without the project: measurements.json says what the integers in measurements.npz are.
 """
 
-import hashlib
-import json
-import math
+import sys
 from pathlib import Path
 
-import pyarrow.parquet as pq
+from engine.publish import verify_package
 
-from engine import load_plan
-
-certificate = json.loads(Path("certificate.json").read_text(encoding="utf-8"))
-for name, digest in certificate["files"].items():
-    assert hashlib.sha256(Path(name).read_bytes()).hexdigest() == digest, f"{name} was changed"
-plan = load_plan(Path("plan.json").read_bytes())
-assert plan.hash == certificate["plan_hash"]
-assert math.isclose(plan.pcost, certificate["pcost"], rel_tol=1e-9)
-print(plan.budget.describe())
-print("RMSE", plan.rmse, "counts; largest standard error", math.sqrt(plan.max_variance))
-answers, start = pq.read_table("answers.parquet", columns=["std"])["std"].to_numpy(), 0
-for number, group in enumerate(plan.workload.groups):
-    predicted = plan.variances(number) ** 0.5
-    published = answers[start : start + group.count]
-    assert abs(predicted - published).max() <= 1e-6 * predicted.max(), f"group {number} has other errors"
-    start += group.count
-assert start == len(answers)
-print(f"{start:,} standard errors are those that the plan predicts")
+problems = verify_package(Path(__file__).parent, public_key=sys.argv[1] if len(sys.argv) > 1 else None)
+print("\\n".join(problems) or "Every file, field, answer, standard error and interval is what plan and integers give.")
+sys.exit(1 if problems else 0)
 '''
 
 
@@ -85,7 +74,9 @@ def write_package(
     path: str | os.PathLike[str],
     *,
     receipt: Receipt | None = None,
+    ledger: Ledger | None = None,
     confidence: float = 0.95,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """Write a release with everything that a reader needs to use and check it, as one zip file.
@@ -93,7 +84,9 @@ def write_package(
     Parameters
     ----------
     receipt : the ledger's receipt of the spend; its hash lets a later reader see whether a ledger was set back.
+    ledger : signs the certificate, which holds the digests of all files; without it the package is not signed.
     confidence : of the intervals.
+    overwrite : replace an earlier file of answers; anything else that is there is never replaced.
     progress : called with (fraction, text); returning False stops, and nothing is left behind.
 
     Guarantee: nothing in the package depends on the records but through the released answers.  The file appears under
@@ -108,36 +101,38 @@ def write_package(
         if progress is not None and progress(fraction, text) is False:
             raise Cancelled("Writing the package was cancelled; no file was left behind.")
 
-    target = Path(path)
-    partial = target.with_name(target.name + ".part")
     plan = measurement.plan
-    try:
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            made = [Path(folder) / "plan.json", Path(folder) / "check.py", Path(folder) / "answers.parquet"]
-            made[0].write_text(plan.to_json(), encoding="utf-8")
-            made[1].write_text(CHECK, encoding="utf-8")
-            write_answers(measurement, made[2], confidence=confidence, progress=lambda f, t: tell(0.5 * f, t))
-            if plan.workload.queries <= MOST_IN_CSV:
-                made.append(Path(folder) / "answers.csv")
-                write_answers(
-                    measurement, made[-1], format="csv", confidence=confidence, progress=lambda f, t: tell(0.5, t)
-                )
-            tell(0.6, "Writing the report")
-            made.append(Path(folder) / "report.html")
-            made[-1].write_text(report_html(measurement, receipt=receipt, confidence=confidence), encoding="utf-8")
-            seal = certificate(measurement, receipt, confidence)
-            seal["files"] = {file.name: _digest(file) for file in made}
-            made.append(Path(folder) / "certificate.json")
-            made[-1].write_text(json.dumps(seal, indent=2, sort_keys=True, ensure_ascii=False), encoding="utf-8")
-            tell(0.8, "Packing")
-            with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                for file in made:
-                    archive.write(file, file.name)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as place:
+        folder = Path(place)
+        made = [folder / "plan.json", folder / "check.py", folder / "answers.parquet"]
+        made[0].write_text(plan.to_json(), encoding="utf-8")
+        made[1].write_text(CHECK, encoding="utf-8")
+        made += write_measurements(measurement, folder)
+        write_answers(measurement, made[2], confidence=confidence, progress=lambda f, t: tell(0.5 * f, t))
+        if plan.workload.queries <= MOST_IN_CSV:
+            made.append(folder / "answers.csv")
+            write_answers(
+                measurement, made[-1], format="csv", confidence=confidence, progress=lambda f, t: tell(0.5, t)
+            )
+        tell(0.6, "Writing the report")
+        made.append(folder / "report.html")
+        made[-1].write_text(report_html(measurement, receipt=receipt, confidence=confidence), encoding="utf-8")
+        seal = certificate(measurement, receipt, confidence)
+        seal["files"] = {file.name: _digest(file) for file in made}
+        text = json.dumps(seal, indent=2, sort_keys=True, ensure_ascii=False).encode()
+        made.append(folder / CERTIFICATE)
+        made[-1].write_bytes(text)
+        if ledger is not None and not measurement.rehearsal:
+            public, signature = ledger.sign(text)
+            made.append(folder / SIGNATURE)
+            signed = {"algorithm": "Ed25519", "of": CERTIFICATE, "public_key": public, "signature": signature}
+            made[-1].write_text(json.dumps(signed, indent=2), encoding="utf-8")
+        tell(0.8, "Packing")
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for file in made:
+                archive.write(file, file.name)
     tell(1.0, "Packed")
-    return target
+    return Path(path)
 
 
 def certificate(measurement: Measurement, receipt: Receipt | None, confidence: float) -> dict[str, Any]:
@@ -146,6 +141,7 @@ def certificate(measurement: Measurement, receipt: Receipt | None, confidence: f
     A receipt adds the place and the hash of the spend in its ledger.
     """
     plan, budget = measurement.plan, measurement.plan.budget
+    seal = plan.certificate
     out: dict[str, Any] = {
         "format": FORMAT,
         "status": MARK if measurement.rehearsal else "release",
@@ -155,7 +151,8 @@ def certificate(measurement: Measurement, receipt: Receipt | None, confidence: f
         "plan_hash": plan.hash,
         "mechanism": plan.mechanism,
         "noise": f"exact discrete {budget.law.capitalize()}",
-        "neighbours": "one record added or removed",
+        "neighbours": budget.neighbours,
+        "rows_per_person": budget.rows_per_person,
         "pcost": plan.pcost,
         "rho": plan.pcost / 2,
         "epsilon_by_delta_proved": {f"{d:g}": budget.epsilon_zcdp(d) for d in DELTAS},
@@ -164,9 +161,12 @@ def certificate(measurement: Measurement, receipt: Receipt | None, confidence: f
         "queries": plan.workload.queries,
         "rmse_counts": plan.rmse,
         "confidence": confidence,
-        "lower_bound_counts": plan.certificate.lower_bound,
-        "gap": plan.certificate.gap,
-        "bound": plan.certificate.statement,
+        "global_bound_counts": seal.global_bound,
+        "global_gap": seal.global_gap if math.isfinite(seal.global_gap) else None,
+        "claim": claim_text(plan),
+        "lower_bound_counts": seal.lower_bound,
+        "gap": seal.gap,
+        "bound": seal.statement,
     }
     if budget.pure_epsilon is not None:
         out["pure_epsilon"] = budget.pure_epsilon
@@ -187,12 +187,12 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
         f"{confidence:.0%} interval. Typical error {amount(plan.rmse)} counts.</p>"
     )
     parts += ["<h2>Privacy</h2>", f"<p>{html.escape(plan.budget.describe())}</p>", _facts(seal)]
-    parts += ["<h2>How exact</h2>", f"<p>{html.escape(certificate_text(plan))}</p>"]
+    parts += ["<h2>How exact</h2>", f"<p>{html.escape(claim_text(plan))}</p>"]
     pictures = [spread_picture(plan, plan.rmse), budget_picture(plan)]
     for number in range(min(GROUPS, len(plan.workload.groups))):
         answers = measurement.answers(number, 0, SHOWN, confidence)
         found = answers_picture(answers, rehearsal=measurement.rehearsal)
-        names = " x ".join(plan.workload.groups[number].attributes) or "the total"
+        names = set_name(plan.workload.groups[number].attributes)
         pictures.append(
             Picture(title=f"Answers on {names}", figure=found.figure, table=found.table, alt=found.alt, note=found.note)
         )

@@ -13,10 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from engine.checks import one_of
 from engine.errors import Cancelled, PlanError
+from engine.publish.target import new_file
 from engine.release import Measurement, quantile, query_texts
 
 FORMATS = ("parquet", "csv")
+MARK = "REHEARSAL on simulated or public records. Not for publication; nothing was spent."
 BATCH = 1 << 19  # answers written at once
 Progress = Callable[[float, str], object]
 SCHEMA = pa.schema(
@@ -38,6 +41,7 @@ def write_answers(
     *,
     format: str = "parquet",
     confidence: float = 0.95,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """Write every answer of a measurement with its standard error and confidence interval, in counts.
@@ -45,46 +49,43 @@ def write_answers(
     Columns: attributes, family, query (words), answer, std, low, high.  Answers are written in pieces, so that twenty
     million of them need little memory.  In CSV a text that a spreadsheet would take for a formula gets a leading quote.
 
-    The file appears under its name only when it is complete.
+    Answers of a rehearsal have one more column, status, which says REHEARSAL in every row.  The file appears under its
+    name only when it is complete; an earlier file of answers is replaced only with ``overwrite``, anything else never.
 
     Raises
     ------
-    PlanError : a format that is not "parquet" or "csv".
+    PlanError : a format that is not "parquet" or "csv", or a path where nothing may be written.
     Cancelled : ``progress`` returned False; nothing is left behind.
     """
-    if format not in FORMATS:
-        raise PlanError(f"There is no format {format!r}. Choose one of {', '.join(FORMATS)}.")
-    target = Path(path)
-    partial = target.with_name(target.name + ".part")
+    one_of("format", format, FORMATS, error=PlanError)
     metadata = {
         "confidence": str(confidence),
         "plan_hash": measurement.plan.hash,
         "pcost": repr(measurement.plan.pcost),
-        "status": "REHEARSAL on simulated data, not for publication" if measurement.rehearsal else "release",
+        "status": MARK if measurement.rehearsal else "release",
         "release": measurement.key,
     }
-    try:
-        with _writer(partial, format, metadata) as writer:
-            for done, table in answer_batches(measurement, confidence):
-                writer.write(_escaped(table) if format == "csv" else table)
-                if progress is not None and progress(done, "Writing answers") is False:
-                    raise Cancelled("Writing the answers was cancelled; no file was left behind.")
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return target
+    schema = SCHEMA.insert(0, pa.field("status", pa.string())) if measurement.rehearsal else SCHEMA
+    with new_file(path, overwrite=overwrite) as partial, _writer(partial, format, schema, metadata) as writer:
+        for done, table in answer_batches(measurement, confidence):
+            if measurement.rehearsal:
+                table = table.add_column(0, schema.field(0), [pa.array(["REHEARSAL"] * len(table), pa.string())])
+            writer.write(_escaped(table) if format == "csv" else table)
+            if progress is not None and progress(done, "Writing answers") is False:
+                raise Cancelled("Writing the answers was cancelled; no file was left behind.")
+    return Path(path)
 
 
-def _writer(path: Path, kind: str, metadata: dict[str, str]) -> Any:
+def _writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, str]) -> Any:
     if kind == "csv":
-        plain = [pa.field(f.name, pa.string()) if pa.types.is_dictionary(f.type) else f for f in SCHEMA]
+        plain = [pa.field(f.name, pa.string()) if pa.types.is_dictionary(f.type) else f for f in schema]
         return pyarrow.csv.CSVWriter(path, pa.schema(plain))
     # noisy numbers do not compress, and trying to costs more than computing them
-    texts = ["attributes", "family", "query"]
-    compression = {name: "zstd" if name in texts else "none" for name in SCHEMA.names}
+    texts = ["attributes", "family", "query", "status"]
+    compression = {name: "zstd" if name in texts else "none" for name in schema.names}
     return pq.ParquetWriter(
         path,
-        SCHEMA.with_metadata(metadata),
+        schema.with_metadata(metadata),
         compression=compression,
         use_dictionary=texts[:2],
         write_statistics=texts[:2],

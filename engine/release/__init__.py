@@ -1,59 +1,89 @@
 """The only room that sees private values: records in, budget spent, noise drawn, answers out.
 
-To touch: `measure` keeps the order count, spend, draw, save; `noise` is the only module that draws randomness.
+To touch: `measure` keeps the order count (`intake`), spend, draw, save; `noise` alone draws randomness.
 What follows from noisy answers, at no further cost, is in `reconstruct`: estimates, covariances, intervals.
 """
 
+from engine.release.answers_on_grid import draw
 from engine.release.archive import Archive, write_archive
-from engine.release.ledger import DatasetStatus, Ledger, Receipt, release_key, verify_ledger
-from engine.release.measure import (
-    Answers,
+from engine.release.intake import (
+    MOST_CELLS,
     Intake,
     Progress,
+    check_records,
     count,
-    draw,
+    declare_public,
+    left_out,
+    maximal_sets,
+    one_cell_attributes,
+    recognised,
+    teller,
+)
+from engine.release.ledger import (
+    DatasetStatus,
+    Fingerprint,
+    Ledger,
+    Receipt,
+    TotalDefinition,
+    good_signature,
+    release_key,
+    verify_ledger,
+)
+from engine.release.measure import (
+    Answers,
     keep_rehearsal,
     kept_rehearsal,
     load_measurement,
-    maximal_sets,
     measure,
+    measured,
     read_plan,
     releases,
     spend_draw_save,
-    teller,
 )
 from engine.release.noise import discrete_gaussian
 from engine.release.reconstruct import Measurement, apply_group, estimate, quantile, query_texts
-from engine.release.records import MEMORY_LIMIT, Counts, count_marginals
+from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, fingerprint, table_digest
 
 __all__ = [
     "MEMORY_LIMIT",
+    "MOST_CELLS",
     "Answers",
     "Archive",
     "Counts",
     "DatasetStatus",
+    "Fingerprint",
     "Intake",
     "Ledger",
     "Measurement",
     "Progress",
     "Receipt",
+    "TotalDefinition",
     "apply_group",
+    "check_records",
     "count",
     "count_marginals",
+    "declare_public",
     "discrete_gaussian",
     "draw",
     "estimate",
+    "fingerprint",
+    "good_signature",
     "keep_rehearsal",
     "kept_rehearsal",
+    "left_out",
     "load_measurement",
     "maximal_sets",
     "measure",
+    "measured",
+    "one_cell_attributes",
     "quantile",
     "query_texts",
     "read_plan",
+    "recognised",
     "release_key",
     "releases",
     "spend_draw_save",
+    "table_digest",
     "teller",
     "verify_ledger",
     "write_archive",

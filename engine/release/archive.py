@@ -92,11 +92,11 @@ class Archive:
         return self._zip.read(name)
 
     def answers(self, shapes: Shapes) -> dict[Space, npt.NDArray[np.int64]]:
-        """Return the released strategy answers of some spaces, in steps of their grids."""
+        """Return the released strategy answers of some spaces, of the shapes given, in steps of their grids."""
         return {s: self._array("answers", s, i, np.int64, shape) for i, (s, shape) in enumerate(shapes.items())}
 
     def estimates(self, shapes: Shapes) -> dict[Space, Array]:
-        """Return the estimates of some spaces, in counts."""
+        """Return the estimates of some spaces, of the shapes given, in counts."""
         return {s: self._array("estimates", s, i, np.float64, shape) for i, (s, shape) in enumerate(shapes.items())}
 
     def everything(self, folder: str) -> dict[Space, npt.NDArray[Any]]:

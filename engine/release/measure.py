@@ -9,50 +9,38 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import Cancelled, DataError, LimitExceeded, PlanError
+from engine.errors import PlanError
 from engine.mechanisms import load_plan
-from engine.plans import Block, Plan
+from engine.plans import Plan
+from engine.release.answers_on_grid import draw
 from engine.release.archive import Archive, write_archive
+from engine.release.intake import (
+    Intake,
+    Measurable,
+    Progress,
+    count,
+    left_out,
+    maximal_sets,
+    one_cell_attributes,
+    recognised,
+    teller,
+)
 from engine.release.ledger import Ledger, Receipt, release_key
-from engine.release.noise import discrete_gaussian, discrete_laplace
-from engine.release.reconstruct import Measurement, estimate, estimate_shape, strategy_answers
-from engine.release.records import MEMORY_LIMIT, Counts, count_marginals
+from engine.release.reconstruct import Measurement, estimate, estimate_shape
+from engine.release.records import MEMORY_LIMIT, Counts
 from engine.spaces import Space
-from engine.threads import threads_for
-from engine.workload import Schema, subsets
 
 FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"
-MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
-Progress = Callable[[float, str], object]
+_BLANK = Receipt(
+    dataset="-" * 200, key="-" * 500, pcost=1 / 3, plan_hash="", note="", seq=0, utc="-" * 40, hash="", fresh=False
+)
 Answers = Mapping[Space, npt.NDArray[np.int64]]
-
-
-class Measurable(Protocol):
-    """A plan, or a part of one: blocks on a schema."""
-
-    @property
-    def schema(self) -> Schema: ...
-    @property
-    def blocks(self) -> Mapping[Space, Block]: ...
-    @property
-    def max_records(self) -> int: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Intake:
-    """What happened to the rows that were read: private, for the curator's screen only, never part of a release."""
-
-    rows_in: int
-    counted: int
-    refused: int
-    reasons: Mapping[str, Mapping[str, int]]
 
 
 def measure(
@@ -63,7 +51,7 @@ def measure(
     ledger: Ledger | str | os.PathLike[str] | None = None,
     attempt: int = 1,
     rehearsal: bool = False,
-    on_refused: str = "error",
+    on_refused: str | None = None,
     progress: Progress | None = None,
     intake: Callable[[Intake], object] | None = None,
     memory_limit: int = MEMORY_LIMIT,
@@ -77,15 +65,17 @@ def measure(
     ledger : the ledger, or the path of an existing one.
     attempt : the same attempt returns the stored result; a new number spends and draws again.
     rehearsal : run the same code on simulated or public data without a ledger; nothing of it may be published.
-    on_refused : "error" refuses tables with rows outside the public domain, "drop" leaves such rows out.
-    intake : called with the numbers of rows read, counted and refused.
+    on_refused : a release leaves out rows outside the public domain ("drop"), each by its own values alone; to be told
+        of them first, use `check_records`.  A rehearsal refuses the whole table ("error") unless told to drop.
+    intake : called, before anything is spent, with the numbers of rows and with what the curator must know of them.
 
-    Guarantee: the released integers are ``plan.pcost / 2``-zCDP for adding or removing one record (exact discrete
-    Gaussian noise, rounding charged); budget is spent before noise is drawn; one key never draws twice.
+    Guarantee: the whole procedure, whether it ends or not, is ``plan.pcost / 2``-zCDP for adding or removing one record
+    (exact discrete noise, rounding charged), for every table that can be read; budget is spent before noise is drawn;
+    one key never draws twice.  No number of records makes a release fail.
 
     Raises
     ------
-    DataError : the records do not fit the schema, or are more than the plan's public cap; nothing was spent.
+    DataError : the records cannot be read, or lack a column; nothing was spent.
     LedgerError, BudgetExceeded : the ledger refuses; nothing was spent.
     ResultLost : the key was spent, but its result was never saved.
     """
@@ -93,8 +83,10 @@ def measure(
     if rehearsal:
         if dataset or ledger is not None:
             raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or set rehearsal=False.")
-        counts = count(plan, data, on_refused, tell, intake, memory_limit)
-        return _measured(plan, draw(plan, counts, tell), dataset="", key="", utc="", rehearsal=True)
+        counts = count(plan, data, on_refused or "error", tell, memory_limit, one_cell_attributes(plan.workload))
+        if intake is not None:
+            intake(Intake.of(counts))
+        return measured(plan, draw(plan, counts, tell), dataset="", key="", utc="", rehearsal=True)
     if not dataset or ledger is None:
         raise PlanError("A release needs the dataset's name and a ledger. Give both, or set rehearsal=True.")
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
@@ -102,24 +94,25 @@ def measure(
     # looked up before the records are read: a second call must not even need them
     if book.find(key) is not None:
         return load_measurement(book, key)
-    status = book.status(dataset)
-    if plan.pcost > status.left:
-        # the ledger would refuse as well, but only after the records were read
-        book.spend(dataset=dataset, key=key, pcost=plan.pcost, plan_hash=plan.hash)
-    counts = count(plan, data, on_refused, tell, intake, memory_limit)
+    left_out(on_refused)
+    cost: dict[str, Any] = {"dataset": dataset, "pcost": plan.pcost, "pure_epsilon": plan.budget.pure_epsilon}
+    book.status(dataset).definition.check_unit(plan.budget)
+    book.afford(**cost)
+    checked = one_cell_attributes(plan.workload)
+    counts = count(plan, data, "drop", tell, memory_limit, checked)
+    records = recognised(book, dataset, counts, maximal_sets(plan), intake)
     done = spend_draw_save(
         plan,
         counts,
         ledger=book,
-        spend=lambda: book.spend(dataset=dataset, key=key, pcost=plan.pcost, plan_hash=plan.hash),
+        spend=lambda: book.spend(**cost, key=key, plan_hash=plan.hash, records=records),
         write=lambda file, receipt, answers: _write(file, plan, receipt, answers),
     )
-    # another call with this key was faster; what it drew is the one answer there will ever be
     if done is None:
         return load_measurement(book, key)
     tell(1.0, "Released")
     receipt, answers = done
-    return _measured(plan, answers, dataset=dataset, key=key, utc=receipt.utc, rehearsal=False)
+    return measured(plan, answers, dataset=dataset, key=key, utc=receipt.utc, rehearsal=False)
 
 
 def spend_draw_save(
@@ -132,15 +125,18 @@ def spend_draw_save(
 ) -> tuple[Receipt, Answers] | None:
     """Draw and save the answers of a part, once ``spend`` has durably spent for them; None when it was done before.
 
-    Guarantee: of all calls with one key exactly one draws, and it returns only after its result is saved.
+    Guarantee: of all calls with one key exactly one draws, and it returns only after its result is saved.  The space
+    that the result needs on the disk is taken before the spend.
     """
-    # spend before drawing: a crash in between loses budget, never privacy
-    receipt = spend()
-    if not receipt.fresh:
-        return None
-    # from here on nothing may stop the run: no progress callback, no cancelling, until the result is saved
-    answers = draw(part, counts, _silent)
-    ledger.save_result(receipt=receipt, content=lambda file: write(file, receipt, answers))
+    blank = {space: np.zeros(block.measurements, np.int64) for space, block in part.blocks.items()}
+    with ledger.room_for(lambda file: write(file, _BLANK, blank)) as room:
+        # spend before drawing: a crash in between loses budget, never privacy
+        receipt = spend()
+        if not receipt.fresh:
+            return None
+        # from here on nothing may stop the run: no progress callback, no cancelling, until the result is saved
+        answers = draw(part, counts, _silent)
+        ledger.save_result(receipt=receipt, content=lambda file: write(file, receipt, answers), draft=room)
     return receipt, answers
 
 
@@ -207,9 +203,10 @@ def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Answers) -> No
     write_archive(file, {"format": FORMAT}, receipt, texts=texts, answers=answers, estimates=estimates)
 
 
-def _measured(
+def measured(
     plan: Plan, answers: Mapping[Space, npt.NDArray[np.int64]], *, dataset: str, key: str, utc: str, rehearsal: bool
 ) -> Measurement:
+    """Return a measurement from the released integers of a plan's blocks, each of shape (measurements,)."""
     estimates = plan.combine({s: estimate(plan.blocks[s], a) for s, a in answers.items()})
     return Measurement(
         plan=plan,
@@ -220,87 +217,6 @@ def _measured(
         answers_on_grid=answers,
         estimates=estimates,
     )
-
-
-def count(
-    part: Measurable,
-    data: Any,
-    on_refused: str,
-    tell: Callable[[float, str], None],
-    intake: Callable[[Intake], object] | None,
-    memory_limit: int,
-) -> Counts:
-    """Return the exact tables that a part is measured on; nothing is released.
-
-    Raises: DataError when the records do not fit the schema, or are more than the part's public cap; LimitExceeded when
-    a table is larger than a release can hold.
-    """
-    for block in part.blocks.values():
-        if (cells := math.prod(part.schema.sizes(block.attributes))) > MOST_CELLS:
-            raise LimitExceeded(
-                f"This plan measures the table on {len(block.attributes)} attributes, which has {cells:.2e} cells; a "
-                f"release holds at most {MOST_CELLS:,}. Its errors are exact, but it cannot be released: choose a "
-                "mechanism that measures smaller tables, such as 'querysmasher'."
-            )
-    sets = maximal_sets(part)
-    counts = count_marginals(
-        data,
-        part.schema,
-        sets,
-        on_refused=on_refused,
-        progress=lambda fraction, text: tell(0.8 * fraction, text),
-        memory_limit=memory_limit,
-    )
-    if intake is not None:
-        intake(
-            Intake(rows_in=counts.rows_in, counted=counts.records, refused=counts.rows_refused, reasons=counts.refused)
-        )
-    # the cap is public and the count is not: refusing tells whether it is passed, never by how much
-    if counts.records > part.max_records:
-        raise DataError(
-            f"The table has more records than the plan's public cap of {part.max_records:,}. Plan again with a larger "
-            "max_records."
-        )
-    return counts
-
-
-def maximal_sets(part: Measurable) -> list[Space]:
-    """Return the attribute sets of the blocks of a plan, or a part of one, that no other contains: what is counted."""
-    spaces = sorted({b.attributes for b in part.blocks.values()}, key=len, reverse=True)
-    covered: set[Space] = set()
-    kept = []
-    for space in spaces:
-        if space not in covered:
-            kept.append(space)
-            # every smaller table is a sum of one that is counted, so one pass over the records serves all
-            covered.update(subsets(space))
-    return kept
-
-
-def draw(part: Measurable, counts: Counts, tell: Callable[[float, str], None]) -> dict[Space, npt.NDArray[np.int64]]:
-    """Return z = rint(B x / grid) + exact discrete noise for every block. Shapes (measurements,)."""
-    wanted = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
-    tables = count_marginals(counts, part.schema, wanted, memory_limit=10**15)
-    released = {}
-    for i, (space, block) in enumerate(part.blocks.items()):
-        with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
-            # round first: noise is then drawn exactly, on whole numbers; the budget pays for the shift
-            exact = np.rint(strategy_answers(block, tables[block.attributes]).ravel() / block.grid).astype(np.int64)
-        if block.law == "laplace":
-            noise = discrete_laplace(scale=block.grid_noise, size=block.measurements)
-        else:
-            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements)
-        released[space] = exact + noise
-        tell(0.8 + 0.2 * (i + 1) / len(part.blocks), "Adding noise")
-    return released
-
-
-def teller(progress: Progress | None) -> Callable[[float, str], None]:
-    def tell(fraction: float, text: str) -> None:
-        if progress is not None and progress(fraction, text) is False:
-            raise Cancelled("The measurement was cancelled before anything was spent.")
-
-    return tell
 
 
 def _silent(fraction: float, text: str) -> None:

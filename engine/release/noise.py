@@ -37,6 +37,7 @@ from reprlib import repr as short
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.checks import whole
 from engine.errors import PlanError
 
 ENTRY_BITS = 14
@@ -128,12 +129,7 @@ def _rational(value: object, *, name: str, largest: int) -> Fraction:
 
 def _checked_size(size: object) -> int:
     """The number of draws as a Python int, or a PlanError."""
-    if isinstance(size, bool) or not isinstance(size, int | np.integer):
-        raise PlanError(f"size is {short(size)} ({type(size).__name__}); pass the number of draws as an int.")
-    if not 0 <= size < MOST_DRAWS:
-        given = "negative" if size < 0 else "too large"
-        raise PlanError(f"size is {given}; pass 0 to {MOST_DRAWS - 1} draws, and draw more in several calls.")
-    return int(size)
+    return whole("size", size, 0, MOST_DRAWS - 1, error=PlanError)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from scipy.special import ndtri
 
 from engine.arrays import Array
+from engine.checks import positive, whole
 from engine.errors import PlanError
 from engine.plans import SLAB, Block, Plan, SpaceAnswers, TableAnswers, apply_factors
 from engine.spaces import Space
@@ -128,11 +129,8 @@ class Measurement:
         return Estimate(answer=value, std=std, low=value - half, high=value + half)
 
     def _group(self, group: int) -> Group:
-        if isinstance(group, bool) or not isinstance(group, (int, np.integer)):
-            raise PlanError(f"A group is given by its number; {group!r} is none.")
-        if not 0 <= group < len(self.plan.workload.groups):
-            raise PlanError(f"There is no group {group}; there are groups 0 to {len(self.plan.workload.groups) - 1}.")
-        return self.plan.workload.groups[group]
+        groups = self.plan.workload.groups
+        return groups[whole("number of the group", group, 0, len(groups) - 1, error=PlanError)]
 
     @cached_property
     def _said(self) -> SpaceAnswers | TableAnswers:
@@ -232,7 +230,6 @@ def quantile(confidence: float, law: str = "gaussian") -> float:
     >>> round(quantile(0.95), 4), round(quantile(0.95, "laplace"), 4)
     (1.96, 2.1183)
     """
-    if isinstance(confidence, bool) or not isinstance(confidence, (int, float)) or not 0 < confidence < 1:
-        raise PlanError(f"The confidence was {confidence!r}. Give a number between 0 and 1, such as 0.95.")
+    confidence = positive("confidence", confidence, below=1, error=PlanError)
     normal = float(ndtri(0.5 + confidence / 2))
     return normal if law == "gaussian" else max(normal, -math.log1p(-confidence) / math.sqrt(2.0))

@@ -4,7 +4,7 @@ To touch: a solver is one class in `solvers` and one name in ``search.PROBLEMS``
 Everything is a function of the workload alone, whatever the budget.
 """
 
-from engine.spaces.bounds import domain_gram, exact_bound, global_bound, small_domain, whole_problem
+from engine.spaces.bounds import best_bound, domain_gram, exact_bound, global_bound, small_domain, whole_problem
 from engine.spaces.cache import SolveCache, default_cache
 from engine.spaces.decomposition import (
     Decomposition,
@@ -61,6 +61,7 @@ __all__ = [
     "affordable",
     "asks_products",
     "basis",
+    "best_bound",
     "can_tune",
     "center",
     "choose_unions",

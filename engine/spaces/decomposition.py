@@ -166,7 +166,7 @@ class Registry:
     def look_up(
         self, part: Part, names: tuple[str, ...], inside: Axes, weights: Array | None
     ) -> tuple[int, float] | float:
-        """Return (factor number, scale) of a part on the axes inside, or the scalar when nothing is inside."""
+        """Return (factor number, scale) of a part, weights of shape (queries,), or the scalar if nothing is inside."""
         given = self.split.given(names)
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
         complement = self.split.complement(names)

@@ -16,7 +16,7 @@ Axes = tuple[int, ...]
 
 
 def digest(vector: Array | None) -> bytes | None:
-    """Return a hashable identity of a center vector; None for uniform."""
+    """Return a hashable identity of a center vector, shape (n,); None for uniform."""
     return None if vector is None else vector.tobytes()
 
 
@@ -66,7 +66,7 @@ class Split:
     stopped: frozenset[str] = frozenset()
 
     def given(self, names: Sequence[str]) -> list[Array | None]:
-        """Return the centers of some attributes, None for uniform ones."""
+        """Return the centers of some attributes, shape (n_i,) each, None for uniform ones."""
         return [self.centers.get(name) for name in names]
 
     def complement(self, names: Space) -> Complement | None:

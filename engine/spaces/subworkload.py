@@ -24,6 +24,7 @@ from engine.spaces.split import Axes, Complement, digest
 from engine.threads import SMALL
 
 SWEEPS = 25
+FIRST_STEPS = 0.25  # share of a forecast that a search takes at least
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,7 +134,8 @@ class SubworkloadSolver:
     factors : the factors of the decomposition.
     method : "optimal", "eigenbasis" or "fourier".
     options : when to stop.
-    memory_limit : most bytes that one dense solve may take.
+    memory_limit : most bytes that one search may take; ``dense_limit``, at most this, chooses between dense and
+        alternating searches where both can be done.
     cache : where solutions are kept, None for nowhere.
 
     Set ``watch`` to be called with the present gap after every evaluation; it may raise to cancel.  Set ``recorded`` to
@@ -151,10 +153,10 @@ class SubworkloadSolver:
         cache: SolveCache | None = None,
     ) -> None:
         self.factors, self.options, self.memory_limit = factors, options, memory_limit
+        self.dense_limit = memory_limit
         self.method, self.cache = method, cache
-        self.hints: Hints = (
-            cache.hints() if cache is not None else {}
-        )  # those of now: the order of solving is no matter
+        # those of now: the order of solving is no matter
+        self.hints: Hints = cache.hints() if cache is not None else {}
         self.duals: list[Array] = []
         self.endings: list[str] = []
         self.watch: Watch | None = None
@@ -170,6 +172,16 @@ class SubworkloadSolver:
         """
         known: set[int] = set()
         return [self._forecast(sub, known) for sub in subs]
+
+    def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
+        """Lower ``dense_limit`` until the first steps alone of dense searches fit into so many seconds."""
+        products = [k for k, s in enumerate(subs) if len(s.terms) > 1 and not s.spaces and not s.complements]
+        coupled = [(dense_bytes(subs[k].dimension, subs[k].dimension, math.prod(subs[k].sizes)), k) for k in products]
+        for needed, k in sorted(coupled):
+            seconds -= FIRST_STEPS * costs[k].seconds
+            if seconds < 0.0:
+                self.dense_limit = min(self.dense_limit, needed - 1)
+                return
 
     def _forecast(self, sub: Subworkload, known: set[int]) -> Cost:
         terms, costs = merge_shape(sub), list[Cost]()
@@ -200,20 +212,18 @@ class SubworkloadSolver:
         """Return the strategy of one subworkload, exact where it fits into memory."""
         terms = merge(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))
-        if sub.spaces or sub.complements:
-            solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)
-            return SpaceSolution(
-                factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
-            )
-        if len(terms) == 1:
+        joined = bool(sub.spaces or sub.complements)
+        if len(terms) == 1 and not joined:
             coefficient, factors = terms[0]
             solved = [(axes, self._factor(factor, [sub.centers[a] for a in axes])) for axes, factor in factors]
             value = coefficient * math.prod(s.value for _, s in solved)
             bound = coefficient * math.prod(s.bound for _, s in solved)
             return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=_joined(solved))
-        cells = math.prod(sub.sizes)
-        if dense_bytes(sub.dimension, sub.dimension, cells) <= self.memory_limit:
-            solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers)
+        needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
+        # a Gram that couples all attributes cannot be searched in turns; a plan that was made before had the memory
+        whole = len(units(terms, len(axes))) == 1 and (self.recorded is not None or needed <= self.memory_limit)
+        if joined or whole or needed <= self.dense_limit:
+            solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)
             return SpaceSolution(
                 factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
             )
@@ -233,7 +243,7 @@ class SubworkloadSolver:
         spaces: tuple[Axes, ...] = (),
     ) -> Solution:
         needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
-        if needed > self.memory_limit:
+        if needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
                 f"A subworkload on {' x '.join(map(str, factor.sizes))} cells needs about {needed / 1e9:.1f} GB, more "
                 f"than the limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these "
@@ -327,7 +337,7 @@ class SubworkloadSolver:
             found = [self._search(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)]
         elif len(terms) == 1:
             found = [self._search(factor, [sub.centers[a] for a in own]) for own, factor in terms[0][1]]
-        elif dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes)) <= self.memory_limit:
+        elif dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes)) <= self.dense_limit:
             found = [self._search(assemble(terms, axes, sub.sizes), sub.centers)]
         else:
             return []

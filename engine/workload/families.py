@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.arrays import Array
-from engine.checks import whole
+from engine.checks import positive, whole
 from engine.errors import WorkloadError
 from engine.workload.attribute import Attribute
 from engine.workload.family import Family, dense_limit
@@ -103,12 +103,10 @@ class Random(Family):
     meaning: ClassVar[str] = "Counts of randomly chosen sets of cells, a workload without structure."
 
     def __init__(self, *, p: float = 0.3, count: int | None = None, seed: int = 0) -> None:
-        if not (isinstance(p, (int, float)) and not isinstance(p, bool) and 0 < p < 1):
-            raise WorkloadError(f"The probability p of random queries was {p!r}. Give a number between 0 and 1.")
+        positive("probability p of random queries", p, below=1)
         if count is not None:
             whole("count", count)
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise WorkloadError(f"The seed of random queries was {seed!r}. Give a whole number from 0 to 2^63 - 1.")
+        whole("seed of random queries", seed, 0, 2**63 - 1)
         object.__setattr__(self, "p", float(p))
         object.__setattr__(self, "queries", count)
         object.__setattr__(self, "seed", seed)

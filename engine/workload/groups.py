@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from engine.checks import whole
 from engine.errors import EngineError, WorkloadError
 from engine.workload.attribute import Attribute
 from engine.workload.families import family, family_from_dict, usual_family
@@ -177,10 +178,7 @@ class Workload:
         """
         ways = (ways,) if isinstance(ways, int) else tuple(ways)
         for k in ways:
-            if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= len(schema):
-                raise WorkloadError(
-                    f"'{k!r}-way' was asked for; with {len(schema)} attributes give 0 to {len(schema)}."
-                )
+            whole(f"way of {len(schema)} attributes", k, 0, len(schema))
         groups = sum(math.comb(len(schema), k) for k in ways)
         if groups > MAX_GROUPS:
             raise WorkloadError(

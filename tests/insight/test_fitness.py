@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -144,12 +145,13 @@ def test_more_queries_than_can_be_listed_are_counted() -> None:
 
 
 def test_millions_of_queries_are_counted_exactly() -> None:
-    schema = Schema([Attribute.of_size(c, n) for c, n in zip("abcd", (60, 50, 40, 20), strict=True)])
-    made = plan(Workload(schema).add(("a", "b", "c", "d"), "prefix"), ONE)
+    asked = Workload(shapes.numeric(40, 40, 17)).add(("a", "b", "c"), {"a": "range", "b": "marginal", "c": "range"})
+    made = plan(asked, ONE)
+    assert len(spread(made).errors) < 300_000 < 5_000_000 < asked.queries
     tolerance = tolerance_for(made, 0.95)
     within = int(np.sum(made.variances(0) <= tolerance**2 * (1 + 1e-11)))
-    assert within / 2_400_000 == pytest.approx(0.95, abs=1e-6)
-    assert share_within(made, tolerance * (1 + 1e-11)) == within / 2_400_000
+    assert within / asked.queries == pytest.approx(0.95, abs=1e-4)  # there are ties
+    assert share_within(made, tolerance * (1 + 1e-11)) == within / asked.queries
 
 
 @pytest.mark.usefixtures("small")
@@ -186,10 +188,11 @@ def test_the_plan_made_with_the_budget_keeps_the_target(case: tuple[Plan, str, d
     anew, again = plan(WORKLOAD, found, name, **options), at_budget(made, found)
     assert (stds(anew) <= wanted).mean() >= 0.5
     assert anew.hash == again.hash
+    assert anew.certificate == again.certificate
     assert [(b.noise, b.grid) for b in anew.blocks.values()] == [(b.noise, b.grid) for b in again.blocks.values()]
 
 
-@pytest.mark.parametrize(("share", "factor"), [(0.5, 1.0), (0.95, 1e-3), (1.0, 1e3), (0.01, 0.9), (0.999, 20.0)])
+@pytest.mark.parametrize(("share", "factor"), [(0.5, 1.0), (0.95, 1e-3), (1.0, 1e3)])
 def test_the_budget_for_an_error_is_the_smallest(case: tuple[Plan, str, dict], share: float, factor: float) -> None:
     made, name, options = case
     wanted = tolerance_for(made, share) * factor
@@ -198,7 +201,7 @@ def test_the_budget_for_an_error_is_the_smallest(case: tuple[Plan, str, dict], s
         assert found == budget_for(WORKLOAD, wanted, share, name, **options)  # whatever the budget of the plan
 
 
-@pytest.mark.parametrize(("share", "wanted"), [*itertools.product([0.01, 0.5, 0.999, 1.0], [0.01, 10.0, 1e4])])
+@pytest.mark.parametrize(("share", "wanted"), [*itertools.product([0.01, 0.5, 0.999, 1.0], [0.01, 1e4])])
 @pytest.mark.parametrize("shape", ["total_only", "duplicate_groups", "query_weighted", "contrasts_only"])
 def test_the_budgets_of_many_shapes_are_the_smallest(shape: str, share: float, wanted: float) -> None:
     check_budget(plan(shapes.SHAPES[shape](), ONE), wanted, share)
@@ -424,3 +427,36 @@ def test_pictures_show_the_same_numbers() -> None:
     sizes = plan_figures.distance_picture(made, bound).table["weighted RMSE (counts)"].tolist()
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == made.weighted_rmse
+
+
+def test_a_certificate_says_first_how_far_any_mechanism_could_be_below() -> None:
+    made = plan(WORKLOAD, Budget(pcost=2.0), "identity")
+    found = made.certificate
+    bound = fitness.mechanism_bound(WORKLOAD)
+    assert found.global_bound == pytest.approx(bound.rmse(made))
+    assert found.global_gap == pytest.approx(made.weighted_rmse / bound.rmse(made) - 1)
+    assert found.global_gap > 0.01
+    words = fitness.claim_text(made)
+    assert words.startswith(fitness.bound_text(made, bound))
+    assert "what any matrix mechanism can reach, whatever it measures" in words
+    assert "Methods that allow bias can go below that where counts are smaller than the noise." in words
+    assert found.statement in words
+
+
+def test_a_certificate_without_a_bound_for_all_says_why() -> None:
+    made = plan(Workload(Schema([Attribute.of_size("x", 2500)])).add("x", "marginal"), Budget(pcost=1.0), "identity")
+    assert made.certificate.global_gap == math.inf
+    assert made.certificate.statement in fitness.claim_text(made)
+    assert "2,500 cells" in fitness.claim_text(made)
+
+
+def test_a_bound_for_all_is_searched_when_it_is_asked_for_and_once() -> None:
+    asked = Workload.all_ways(Schema([Attribute.of_size(c, 13) for c in "abc"]), (1, 2))
+    made = plan(asked, Budget(pcost=1.0))
+    with mock.patch("engine.plans.plan.best_bound", side_effect=AssertionError):
+        assert made.certificate.gap < 1e-3
+        assert "global" not in repr(made.certificate)
+    again = plan(asked, Budget(pcost=9.0))
+    first = made.certificate.global_gap
+    with mock.patch("engine.spaces.bounds.best.global_bound", side_effect=AssertionError):
+        assert again.certificate.global_gap == pytest.approx(first, rel=1e-6)

@@ -64,17 +64,17 @@ def test_laplace_plans_are_what_their_matrices_do(mechanism: str, shape: str) ->
 
 @pytest.mark.parametrize(("mechanism", "law"), [(m.name, w) for m in MECHANISMS if m.name in EXPLICIT for w in m.laws])
 def test_rehearsals_are_unbiased_with_the_predicted_variances(mechanism: str, law: str) -> None:
-    records = synthetic(SCHEMA, 500, seed=3)
     made = plan(asked(mechanism), Budget(pcost=0.5) if law == "gaussian" else Budget.pure(0.7), mechanism)
     groups = range(len(made.workload.groups))
-    tables = count_marginals(records, SCHEMA, [g.attributes for g in made.workload.groups])
+    sets = {part.attributes for part in (*made.blocks.values(), *made.workload.groups)}
+    tables = count_marginals(synthetic(SCHEMA, 500, seed=3), SCHEMA, sorted(sets))
     truth = np.concatenate(
         [apply_group(g, tables[g.attributes].astype(float), 0, g.count) for g in made.workload.groups]
     )
     predicted = np.concatenate([made.variances(i) for i in groups])
     errors = []
     for _ in range(REHEARSALS):
-        drawn = measure(made, records, rehearsal=True)
+        drawn = measure(made, tables, rehearsal=True)
         errors.append(np.concatenate([drawn.values(i) for i in groups]) - truth)
     assert np.abs(np.mean(errors, axis=0) / np.sqrt(predicted / REHEARSALS)).max() <= 5.5
     spread = np.mean(np.square(errors), axis=0)

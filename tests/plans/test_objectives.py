@@ -15,7 +15,7 @@ from engine import MECHANISMS, Budget, Workload, load_plan, plan
 from engine.errors import EngineError, PlanError
 from engine.mechanisms.residual import ResidualMechanism
 from engine.plans import Emphasis, Objective, footprint, symmetry
-from engine.spaces import decompose
+from engine.spaces import UNIFORM, decompose
 from engine.workload import Custom, Width
 from tests import oracles, shapes
 
@@ -226,8 +226,7 @@ def test_groups_that_only_look_alike_are_not_mixed_up():
         list(decompose(Workload.all_ways(schema, (1, 2), "prefix")).spaces),
         Objective(power=math.inf),
         {},
-        {},
-        {},
+        UNIFORM,
     )
     assert list(same.counts) == [1, 6, 15]
     assert list(same.sizes) == [6, 15]

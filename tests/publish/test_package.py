@@ -12,13 +12,15 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Schema, Workload, plan
+from engine import Attribute, Budget, Schema, Workload, coarse_or_fine, plan, stepwise
+from engine.__main__ import main
 from engine.errors import Cancelled
-from engine.publish import write_package
+from engine.publish import verify_package, write_package
 from engine.release import Ledger
 
 measure = sys.modules["engine.release.measure"].measure
@@ -36,7 +38,7 @@ def released(made, tmp_path):
     ledger = Ledger.create(tmp_path / "office.ledger")
     ledger.add_dataset("survey", total=Budget(pcost=1.0))
     found = measure(made, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger)
-    return found, ledger.find(found.key)
+    return found, ledger.find(found.key), ledger
 
 
 def unpacked(path: Path, folder: Path) -> Path:
@@ -45,8 +47,8 @@ def unpacked(path: Path, folder: Path) -> Path:
     return folder
 
 
-def test_a_package_is_sealed_and_holds_every_answer(released, tmp_path) -> None:
-    found, receipt = released
+def test_a_package_says_what_is_in_it_and_holds_every_answer(released, tmp_path) -> None:
+    found, receipt, _ = released
     folder = unpacked(write_package(found, tmp_path / "release.zip", receipt=receipt), tmp_path / "out")
     seal = json.loads((folder / "certificate.json").read_text())
     assert set(seal["files"]) == {p.name for p in folder.iterdir()} - {"certificate.json"}
@@ -61,8 +63,20 @@ def test_a_package_is_sealed_and_holds_every_answer(released, tmp_path) -> None:
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_certificate_and_report_say_first_what_any_mechanism_could_reach(released, tmp_path) -> None:
+    found, receipt, _ = released
+    plan_, words = found.plan, "above what any matrix mechanism can reach, whatever it measures"
+    with zipfile.ZipFile(write_package(found, tmp_path / "r.zip", receipt=receipt)) as archive:
+        seal = json.loads(archive.read("certificate.json"))
+        report = archive.read("report.html").decode()
+    assert seal["global_gap"] == pytest.approx(plan_.certificate.global_gap)
+    assert seal["global_bound_counts"] * (1 + seal["global_gap"]) == pytest.approx(plan_.weighted_rmse)
+    assert words in seal["claim"]
+    assert report.index(words) < report.index(plan_.certificate.statement[:40])
+
+
 def test_the_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:
-    found, receipt = released
+    found, receipt, _ = released
     page = (
         unpacked(write_package(found, tmp_path / "r.zip", receipt=receipt), tmp_path / "out") / "report.html"
     ).read_text()
@@ -74,8 +88,152 @@ def test_the_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:
     assert "REHEARSAL" not in body
 
 
+@pytest.fixture
+def signed(released, tmp_path):
+    found, receipt, ledger = released
+    path = write_package(found, tmp_path / "signed.zip", receipt=receipt, ledger=ledger)
+    return unpacked(path, tmp_path / "signed"), path, ledger
+
+
+def resealed(folder: Path) -> None:
+    """Make the digests fit again, as somebody would who changes a file on purpose."""
+    seal = json.loads((folder / "certificate.json").read_text())
+    seal["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in seal["files"]}
+    (folder / "certificate.json").write_text(json.dumps(seal))
+    (folder / "signature.json").unlink(missing_ok=True)
+
+
+def test_a_signed_package_is_sound_and_every_changed_file_is_noticed(signed) -> None:
+    folder, path, ledger = signed
+    public = ledger.sign(b"")[0]
+    assert verify_package(path) == verify_package(folder, public_key=public, ledger=ledger.path) == ()
+    for file in sorted(folder.iterdir()):
+        kept = file.read_bytes()
+        file.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+        assert verify_package(folder), file.name
+        file.unlink()
+        assert verify_package(folder, public_key=public), file.name
+        file.write_bytes(kept)
+    (folder / "more.txt").write_text("?")
+    assert "more.txt" in verify_package(folder)[0]
+    (folder / "more.txt").unlink()
+    assert verify_package(folder, public_key=public) == ()
+
+
+def test_every_field_of_the_certificate_is_compared(signed) -> None:
+    folder, _, _ = signed
+    kept = json.loads((folder / "certificate.json").read_text())
+    (folder / "signature.json").unlink()
+    assert verify_package(folder) == ()
+    told_by_the_ledger = {"dataset", "key", "utc"}  # no other file of the package knows them: the signature keeps them
+    for name, value in kept.items():
+        if name in told_by_the_ledger or name == "files":
+            continue
+        other = value + 1 if isinstance(value, (int, float)) else {} if isinstance(value, dict) else value + "!"
+        if name == "ledger":
+            other = value | {"pcost": 0.125}
+        (folder / "certificate.json").write_text(json.dumps(kept | {name: other}))
+        assert verify_package(folder), name
+    (folder / "certificate.json").write_text(json.dumps(kept | {"note": "all is well"}))
+    assert verify_package(folder)
+
+
+def test_only_the_ledger_signs(signed, tmp_path) -> None:
+    folder, _, ledger = signed
+    public, certificate = ledger.sign(b"")[0], folder / "certificate.json"
+    certificate.write_text(certificate.read_text().replace('"survey"', '"census"'))
+    assert "signature" in verify_package(folder)[0]
+    resealed(folder)
+    assert "not signed" in verify_package(folder, public_key=public)[0]
+    other = Ledger.create(tmp_path / "other").sign(certificate.read_bytes())
+    told = {"algorithm": "Ed25519", "public_key": other[0], "signature": other[1]}
+    (folder / "signature.json").write_text(json.dumps(told))
+    assert "another ledger" in verify_package(folder, public_key=public)[0]
+
+
+@pytest.mark.parametrize("column", ["answer", "std", "low", "high"])
+def test_changed_answers_do_not_follow_from_the_integers(signed, column: str) -> None:
+    folder, _, _ = signed
+    table = pq.read_table(folder / "answers.parquet").to_pandas()
+    table.loc[4, column] += 0.01
+    table.to_parquet(folder / "answers.parquet")
+    resealed(folder)
+    assert "answers.parquet" in verify_package(folder)[0]
+
+
+def test_changed_integers_and_csv_are_noticed(signed) -> None:
+    folder, _, _ = signed
+    text = (folder / "answers.csv").read_text().splitlines()
+    (folder / "answers.csv").write_text("\n".join([text[0], text[2], text[1], *text[3:]]) + "\n")
+    resealed(folder)
+    assert "answers.csv" in verify_package(folder)[0]
+    with np.load(folder / "measurements.npz") as file:
+        arrays = dict(file)
+    arrays["block0"] = arrays["block0"] + 2**20
+    np.savez(folder / "measurements.npz", **arrays)
+    resealed(folder)
+    assert any("answers.parquet" in problem for problem in verify_package(folder))
+
+
+def test_anyone_recomputes_answers_errors_and_covariances_from_the_integers(released, signed) -> None:
+    """By least squares on all cells, with nothing but NumPy and the files."""
+    folder, (found, _, _) = signed[0], released
+    told, arrays = json.loads((folder / "measurements.json").read_text()), np.load(folder / "measurements.npz")
+    sizes, names, rows, right = (2, 6), ["<b>sex", "age"], [], []
+    for block in told["blocks"]:
+        matrix = np.ones((1, 1))
+        for name, size in zip(names, sizes, strict=True):
+            own = [arrays[f["rows"]] for f in block["factors"] if f["axes"] == [name]]
+            matrix = np.kron(matrix, own[0] if own else np.ones((1, size)))
+        rows.append(matrix / block["noise"])
+        right.append(arrays[block["integers"]] * (block["grid"] / block["noise"]))
+    B, y = np.concatenate(rows), np.concatenate(right)
+    cells = np.linalg.lstsq(B, y)[0]
+    np.testing.assert_allclose(cells.reshape(sizes), found.marginal(names), atol=1e-6)
+    covariance = np.linalg.inv(B.T @ B)
+    one = pq.read_table(folder / "answers.parquet").to_pandas()
+    both = one[one["attributes"] == "<b>sex x age"]
+    upto = np.kron(np.eye(2), np.tril(np.ones((6, 6))))  # the queries are numbers of each sex up to an age
+    np.testing.assert_allclose(both["answer"], upto @ cells, atol=1e-6)
+    np.testing.assert_allclose(both["std"], np.sqrt(np.diag(upto @ covariance @ upto.T)), rtol=1e-9)
+    np.testing.assert_allclose(both["high"] - both["answer"], 1.959963984540054 * both["std"], rtol=1e-9)
+    queries = [(names, np.eye(12)[i].reshape(sizes)) for i in (0, 7)]
+    np.testing.assert_allclose(found.plan.covariance(queries)[0, 1], covariance[0, 7], rtol=1e-9)
+
+
+def test_a_release_in_two_steps_is_packed_and_checked_as_well(tmp_path) -> None:
+    schema = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
+    options = [plan(Workload.all_ways(schema, ways=k), Budget(pcost=0.4), centers="uniform") for k in (1, 2)]
+    ledger = Ledger.create(tmp_path / "office.ledger")
+    ledger.add_dataset("survey", total=Budget(pcost=1.0))
+    records = synthetic(schema, 500, seed=3)
+    key = stepwise.look(coarse_or_fine(*options), records, dataset="survey", ledger=ledger).key
+    stepwise.decide(ledger, key, option=1, by="A. Reader")
+    done = stepwise.finish(ledger, key, records)
+    path = write_package(done, tmp_path / "r.zip", receipt=ledger.find(done.key), ledger=ledger)
+    assert verify_package(path, ledger=ledger.path) == ()
+
+
+def test_a_ledger_that_was_set_back_does_not_hold_the_spend(made, tmp_path) -> None:
+    place = tmp_path / "office.ledger"
+    ledger = Ledger.create(place)
+    ledger.add_dataset("survey", total=Budget(pcost=2.0))
+    early = place.read_bytes()
+    found = measure(made, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger)
+    receipt = ledger.find(found.key)
+    package = write_package(found, tmp_path / "r.zip", receipt=receipt, ledger=ledger)
+    check = ["verify", "--ledger", str(place), "--package", str(package)]
+    assert main(check) == main([*check[:3], "--receipt", f"{receipt.seq}:{receipt.hash}"]) == 0
+    place.write_bytes(early)
+    for file in Path(f"{place}.results").iterdir():
+        file.unlink()
+    assert main(["verify", "--ledger", str(place)]) == 0, "alone it looks sound"
+    assert main(check) == 1
+    assert main([*check[:3], "--receipt", f"{receipt.seq}:{receipt.hash}"]) == 1
+
+
 def test_the_script_in_the_package_passes_and_notices_changes(released, tmp_path) -> None:
-    found, receipt = released
+    found, receipt, _ = released
     folder = unpacked(write_package(found, tmp_path / "r.zip", receipt=receipt), tmp_path / "out")
     run = lambda: subprocess.run(  # noqa: E731
         [sys.executable, "check.py"],
@@ -87,7 +245,7 @@ def test_the_script_in_the_package_passes_and_notices_changes(released, tmp_path
     )
     good = run()
     assert good.returncode == 0, good.stderr
-    assert f"{found.plan.workload.queries:,} standard errors" in good.stdout
+    assert "Every file, field, answer, standard error and interval" in good.stdout
     (folder / "plan.json").write_text((folder / "plan.json").read_text().replace('"pcost"', ' "pcost"', 1))
     assert run().returncode != 0
 
@@ -97,6 +255,11 @@ def test_rehearsals_are_marked_everywhere(made, tmp_path) -> None:
     folder = unpacked(write_package(found, tmp_path / "r.zip"), tmp_path / "out")
     assert "REHEARSAL" in (folder / "report.html").read_text()
     assert json.loads((folder / "certificate.json").read_text())["status"].startswith("REHEARSAL")
+    assert json.loads((folder / "measurements.json").read_text())["status"] == "REHEARSAL"
+    with open(folder / "answers.csv", newline="", encoding="utf-8") as file:
+        assert all(row["status"] == "REHEARSAL" for row in csv.DictReader(file))
+    assert verify_package(folder) == ()
+    assert not (folder / "signature.json").exists()
 
 
 def test_cancelling_leaves_nothing_behind(made, tmp_path) -> None:

@@ -686,8 +686,8 @@ def test_columns_that_cannot_be_used(tmp_path: Path) -> None:
 
 BOMB = """
 import resource, sys
-from engine.counts import LimitExceeded, count_marginals
-from engine.schema import Attribute, Schema
+from engine import Attribute, Schema, count_marginals
+from engine.errors import LimitExceeded
 
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 before = peak()

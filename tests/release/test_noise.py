@@ -286,13 +286,13 @@ def test_bad_scales_are_refused(value):
 
 @pytest.mark.parametrize("size", [-1, 1.0, True, None, (2, 3), 2**31])
 def test_bad_sizes_are_refused(size):
-    with pytest.raises(PlanError, match=r"size is .*pass"):
+    with pytest.raises(PlanError, match=r"size was .* from 0 to"):
         noise._checked_size(size)
 
 
 def test_sizes_are_checked_by_both_laws():
     for draw in (lambda: discrete_gaussian(variance=1, size=-1), lambda: discrete_laplace(scale=1, size=-1)):
-        with pytest.raises(PlanError, match="size is negative"):
+        with pytest.raises(PlanError, match="size was -1"):
             draw()
 
 

@@ -131,7 +131,7 @@ def test_free_queries_and_differences_have_exact_errors(small_plan: Plan, record
 def test_what_was_not_measured_is_refused(records: pd.DataFrame) -> None:
     made = plan(Workload(SCHEMA).add(("age", "hours"), "affine"), Budget(pcost=1.0))
     drawn = measure(made, records, rehearsal=True)
-    with pytest.raises(NotAnswerable, match="age x hours"):
+    with pytest.raises(NotAnswerable, match="age × hours"):
         drawn.marginal(("age", "hours"))
     with pytest.raises(NotAnswerable, match="sex"):
         drawn.answer(("sex",), [1.0, 0.0])
@@ -143,17 +143,18 @@ def test_bad_records_spend_nothing(small_plan: Plan, records: pd.DataFrame, ledg
     bad = records.copy()
     bad.loc[3, "age"] = 99
     with pytest.raises(DataError, match="age"):
-        measure(small_plan, bad, dataset="survey", ledger=ledger)
-    capped = plan(small_workload(), Budget(pcost=0.5), max_records=100)
-    with pytest.raises(DataError, match="100"):
-        measure(capped, records, dataset="survey", ledger=ledger)
+        measure(small_plan, bad.drop(columns="age"), dataset="survey", ledger=ledger)
+    with pytest.raises(PlanError, match="check_records"):
+        measure(small_plan, bad, dataset="survey", ledger=ledger, on_refused="error")
+    with pytest.raises(DataError, match="age"):
+        measure(small_plan, bad, rehearsal=True)
     with pytest.raises(Cancelled):
         measure(small_plan, records, dataset="survey", ledger=ledger, progress=lambda *_: False)
     with pytest.raises(LedgerError):
         measure(small_plan, records, dataset="nobody", ledger=ledger)
     assert ledger.status("survey").spent == 0.0
     seen = []
-    measure(small_plan, bad, dataset="survey", ledger=ledger, on_refused="drop", intake=seen.append)
+    measure(small_plan, bad, dataset="survey", ledger=ledger, intake=seen.append)
     assert (seen[0].rows_in, seen[0].counted, seen[0].refused) == (3000, 2999, 1)
 
 
@@ -203,6 +204,7 @@ def test_files_hold_every_answer(small_plan: Plan, records: pd.DataFrame, tmp_pa
     assert parquet["query"].to_pylist() == list(frame["query"])
     text = write_answers(drawn, tmp_path / "a.csv", format="csv")
     rows = list(csv.DictReader(text.open()))
+    assert {r["status"] for r in rows} == set(parquet["status"].to_pylist()) == {"REHEARSAL"}
     assert [float(r["answer"]) for r in rows] == pytest.approx(list(frame["answer"]))
     with pytest.raises(Cancelled):
         write_answers(drawn, tmp_path / "b.csv", format="csv", progress=lambda *_: False)
@@ -249,3 +251,14 @@ def test_a_kept_rehearsal_is_the_same_and_takes_memory_only_where_it_is_looked_a
         file.write_bytes(damaged)
         with pytest.raises(LedgerError):
             kept_rehearsal(made, file)
+
+
+def test_an_attribute_of_one_cell_is_checked_like_any_other(ledger: Ledger) -> None:
+    adults = Schema([Attribute.numeric("age", [18, 120]), Attribute.categorical("sex", ["F", "M"])])
+    people = pd.DataFrame({"age": [5, 40, 50], "sex": ["F", "M", "F"]})
+    made = plan(Workload(adults).add(("age", "sex"), "marginal"), Budget(pcost=0.5))
+    seen = []
+    measure(made, people, dataset="survey", ledger=ledger, intake=seen.append)
+    assert (seen[0].counted, seen[0].reasons) == (2, {"age": {"outside the public domain": 1}})
+    with pytest.raises(DataError, match="age"):
+        measure(made, people, rehearsal=True)

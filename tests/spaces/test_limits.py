@@ -146,3 +146,11 @@ def test_random_workloads_are_planned_within_the_limits(seed):
     uniform = made(workload, **limits)
     found = made(workload, centers="tuned", **limits)
     assert found.weighted_rmse <= uniform.weighted_rmse * (1.0 + 1e-9) or "limit" in found.certificate.statement
+
+
+def test_a_plan_made_in_a_hurry_is_read_back():
+    """What cannot take its first step in time is searched attribute by attribute, and again so from a file."""
+    found = made(products(), time_limit=0.3)
+    assert "alternating" in found.certificate.statement
+    assert "alternating" not in made(coupled(), time_limit=60.0).certificate.statement
+    assert load_plan(found.to_json()).to_json() == found.to_json()

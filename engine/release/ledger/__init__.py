@@ -3,13 +3,21 @@
 To touch: columns and hashes are in `chain`, what rows add up to in `balance`; what ``verify`` checks is in `ledger`.
 """
 
-from engine.release.ledger.balance import DatasetStatus, Receipt
-from engine.release.ledger.ledger import Ledger, release_key, verify_ledger
+from engine.release.ledger.balance import DatasetStatus, Fingerprint, Receipt
+from engine.release.ledger.chain import Row
+from engine.release.ledger.keys import good_signature
+from engine.release.ledger.ledger import REHEARSED, Ledger, release_key, verify_ledger
+from engine.release.ledger.total import TotalDefinition
 
 __all__ = [
+    "REHEARSED",
     "DatasetStatus",
+    "Fingerprint",
     "Ledger",
     "Receipt",
+    "Row",
+    "TotalDefinition",
+    "good_signature",
     "release_key",
     "verify_ledger",
 ]

@@ -1,29 +1,38 @@
 """What the rows of a ledger add up to: totals, spends and saved results, in exact arithmetic.
 
-A pcost in a row is a decimal number and counts as just that, as a fraction: no sum is ever rounded.
+A cost in a row is a decimal number and counts as just that, as a fraction: no sum is ever rounded.  What it is a number
+of is in `total`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
 
 from engine.errors import LedgerError
 from engine.release.ledger.chain import Row
+from engine.release.ledger.total import TotalDefinition, as_pcost, exact, is_epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStatus:
-    """The budget of one dataset in pcost: `spent` is rounded up and `left` down to a double, the ledger is exact."""
+    """The budget of one dataset: `spent` is rounded up and `left` down to a double, the ledger is exact.
+
+    `definition` says what these numbers count: pcost, or epsilon where the total is pure.
+    """
 
     dataset: str
     total: float
     spent: float
     left: float
     note: str = ""
+    definition: TotalDefinition = field(default_factory=TotalDefinition)
+
+    def takes(self, pcost: float, pure_epsilon: float | None = None) -> float:
+        """What a release takes from this total, in what it counts; raises LedgerError if it cannot be counted."""
+        return float(exact(self.definition.charge(pcost, pure_epsilon)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +40,7 @@ class Receipt:
     """Proof of one spend.  `fresh` is True for exactly one call per key ever: the one that may draw and save.
 
     `hash` seals this row and all before it; kept outside the ledger (in a release) it shows a ledger set back.
+    `digest` is a keyed digest of the tables that it was spent for, where one was kept; it is in no release.
     """
 
     dataset: str
@@ -42,12 +52,44 @@ class Receipt:
     utc: str
     hash: str
     fresh: bool
+    digest: str = ""
 
     @classmethod
     def of(cls, row: Row, *, fresh: bool) -> Receipt:
         """The receipt of a spend row."""
         names = ("dataset", "key", "plan_hash", "note", "seq", "utc", "hash")
-        return cls(pcost=float(row.pcost), fresh=fresh, **{name: getattr(row, name) for name in names})
+        return cls(
+            pcost=as_pcost(row.pcost),
+            fresh=fresh,
+            digest=Fingerprint.from_text(row.sha256).tables,
+            **{name: getattr(row, name) for name in names},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """What a ledger keeps of counted records: keyed digests of the tables measured, and of every column by its domain.
+
+    The columns are those of the same records if all that are in both fingerprints agree.
+    """
+
+    tables: str
+    columns: Mapping[str, str]
+
+    def same_columns(self, other: Fingerprint) -> bool:
+        """Whether both are of the same records, as far as they have columns in common."""
+        shared = self.columns.keys() & other.columns.keys()
+        return bool(shared) and all(self.columns[name] == other.columns[name] for name in shared)
+
+    def to_text(self) -> str:
+        """One line that a row holds."""
+        return " ".join([self.tables, *(f"{name}={digest}" for name, digest in self.columns.items())])
+
+    @classmethod
+    def from_text(cls, text: str) -> Fingerprint:
+        """What `to_text` wrote; empty for a row from before there were fingerprints."""
+        tables, *columns = text.split(" ")
+        return cls(tables=tables, columns=dict(column.split("=", 1) for column in columns if "=" in column))
 
 
 @dataclass(kw_only=True)
@@ -64,8 +106,12 @@ class Balance:
     notes: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
 
     def left(self, dataset: str) -> Fraction:
-        """The exact pcost that is left."""
+        """Exactly what is left, in what the total counts."""
         return exact(self.totals[dataset].pcost) - self.spent[dataset]
+
+    def definition(self, dataset: str) -> TotalDefinition:
+        """What the total of a dataset means."""
+        return TotalDefinition.from_text(self.totals[dataset].plan_hash)
 
     def status(self, dataset: str) -> DatasetStatus:
         """The budget of one dataset as doubles.
@@ -76,23 +122,20 @@ class Balance:
         if dataset not in self.totals:
             known = ", ".join(map(repr, self.totals)) or "none"
             raise LedgerError(f"Dataset {dataset!r} is not in the ledger (it has: {known}); declare it first.")
-        total, spent, left = float(self.totals[dataset].pcost), self.spent[dataset], self.left(dataset)
+        total, spent, left = float(exact(self.totals[dataset].pcost)), self.spent[dataset], self.left(dataset)
         up, down = float(spent), float(left)
         while exact(repr(up)) < spent:
             up = math.nextafter(up, math.inf)
         while exact(repr(down)) > left:
             down = math.nextafter(down, 0.0)
-        return DatasetStatus(dataset=dataset, total=total, spent=up, left=down, note=self.totals[dataset].note)
-
-
-@lru_cache(maxsize=4096)
-def exact(text: str) -> Fraction:
-    """The decimal number in a row as a fraction.
-
-    >>> 10 * exact(repr(0.1))
-    Fraction(1, 1)
-    """
-    return Fraction(text)
+        return DatasetStatus(
+            dataset=dataset,
+            total=total,
+            spent=up,
+            left=down,
+            note=self.totals[dataset].note,
+            definition=self.definition(dataset),
+        )
 
 
 def balance(rows: Iterable[Row]) -> tuple[Balance, list[str]]:
@@ -107,8 +150,8 @@ def balance(rows: Iterable[Row]) -> tuple[Balance, list[str]]:
     for row in rows:
         try:
             problem = _enter(state, row)
-        except (ArithmeticError, TypeError, ValueError):
-            problem = "holds no number where its cost should be"
+        except (ArithmeticError, TypeError, ValueError, LedgerError):
+            problem = "holds no number where its cost should be, or a total this program does not know"
         if problem:
             problems.append(f"row {row.seq} ({row.kind}) {problem}")
     return state, problems
@@ -120,6 +163,8 @@ def _enter(state: Balance, row: Row) -> str:
         cost = exact(row.pcost)
         if row.dataset in state.totals or cost <= 0:
             return "declares a dataset twice, or with no positive budget"
+        if is_epsilon(row.pcost) != (TotalDefinition.from_text(row.plan_hash).kind == "pure"):
+            return "declares a total that is not of its kind"
         state.totals[row.dataset], state.spent[row.dataset] = row, Fraction(0)
         return ""
     if row.kind in ("ledger", "clock"):
@@ -130,6 +175,8 @@ def _enter(state: Balance, row: Row) -> str:
         cost = exact(row.pcost)
         if row.key in state.spends or cost <= 0:
             return "spends a key twice, or no positive cost"
+        if is_epsilon(row.pcost) != is_epsilon(state.totals[row.dataset].pcost):
+            return "spends what its total does not count"
         state.spends[row.key] = row
         state.spent[row.dataset] += cost
         return "" if state.left(row.dataset) >= 0 else "spends more than was left"

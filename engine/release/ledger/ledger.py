@@ -14,19 +14,33 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from engine.checks import whole
 from engine.errors import BudgetExceeded, LedgerError, ResultLost
 from engine.privacy import Budget
-from engine.release.ledger.balance import Balance, DatasetStatus, Receipt, balance, exact
+from engine.release.ledger.balance import Balance, DatasetStatus, Fingerprint, Receipt, balance
 from engine.release.ledger.chain import Row, append, chain_problems, create_file, file_problems, read_rows, transaction
-from engine.release.ledger.results import Content, draft, result_file, result_problem, results_folder, stray_results
+from engine.release.ledger.keys import key_file, secret, sign_with
+from engine.release.ledger.results import (
+    Content,
+    Draft,
+    remove_stale,
+    reserved,
+    result_file,
+    result_problem,
+    results_folder,
+    size_of,
+    stray_results,
+)
+from engine.release.ledger.total import TotalDefinition, exact
+from engine.release.ledger.words import KEY, NOTE, dataset_name, hash_text, lookalike, one_line
 
-_NAME, _KEY, _NOTE = 200, 500, 2000  # most characters of a dataset name, a key, a note
+_SPARE = 1 << 16  # bytes beside a result: for the row that tells of it, and for what compresses differently
+REHEARSED = "note:rehearsed"
 
 
 class _Add(Protocol):
@@ -39,9 +53,8 @@ def release_key(*, dataset: str, plan_hash: str, attempt: int) -> str:
     >>> release_key(dataset="adult", plan_hash="1f3a", attempt=1)
     'adult|1f3a|1'
     """
-    if isinstance(attempt, bool) or not isinstance(attempt, int) or attempt < 1:
-        raise LedgerError(f"attempt was given as {attempt!r}; it must be a whole number from 1 on.")
-    return f"{_name(dataset)}|{_hash_text(plan_hash)}|{attempt}"
+    number = whole("attempt", attempt, error=LedgerError)
+    return f"{dataset_name(dataset)}|{hash_text(plan_hash)}|{number}"
 
 
 class Ledger:
@@ -69,13 +82,14 @@ class Ledger:
         with self._transaction(write=False) as (book, _):
             if problems := stray_results(self.path, book.spends):
                 raise self._distrust(problems)
+        remove_stale(self.path)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, wait: float = 30.0) -> Ledger:
         """Make a new ledger; raises LedgerError if a file, or the results of an earlier ledger, are there."""
         place = Path(path).resolve()
         # results or a journal without their ledger: it was moved or lost, and a new one would grant its budget again
-        for trace in (results_folder(place), place.with_name(place.name + "-journal")):
+        for trace in (results_folder(place), key_file(place), place.with_name(place.name + "-journal")):
             if trace.exists() and not place.exists():
                 raise LedgerError(f"{trace} shows that a ledger was at {place}; put it back, or choose another name.")
         create_file(place)
@@ -86,19 +100,28 @@ class Ledger:
         """Open the ledger at `path`, or make one where nothing is; only for a person who just asked for that."""
         return cls(path, wait=wait) if os.path.lexists(path) else cls.create(path, wait=wait)
 
-    def add_dataset(self, dataset: str, *, total: Budget, note: str = "") -> None:
-        """Declare a dataset and the most pcost that all its releases together may ever cost; it cannot be changed.
+    def add_dataset(self, dataset: str, *, total: Budget, note: str = "", kind: str | None = None) -> None:
+        """Declare a dataset and the most that all its releases together may ever cost; it cannot be changed.
+
+        `kind` is what the total counts, see `TotalDefinition`; by default "pure" for a budget of pure epsilon, which
+        then takes no Gaussian noise, and "zcdp" for all others.  Give "gdp" for a total in mu, or in epsilon and delta.
 
         Raises: LedgerError if the name, or one that only looks different, is there already.
         """
-        name, note = _name(dataset), _line("note", note, most=_NOTE, empty=True)
+        name, note = dataset_name(dataset), one_line("note", note, most=NOTE, empty=True)
+        defined = TotalDefinition(
+            kind=kind or ("zcdp" if total.pure_epsilon is None else "pure"),
+            rows_per_person=total.rows_per_person,
+            neighbours=total.neighbours,
+        )
+        amount = defined.total(total)
         with self._transaction(write=True) as (book, add):
             for known in book.totals:
-                if _lookalike(known) == _lookalike(name):
+                if lookalike(known) == lookalike(name):
                     raise LedgerError(
                         f"Dataset {known!r} is in the ledger already, with its own budget; use that name."
                     )
-            add(kind="dataset", dataset=name, key=name, pcost=repr(total.pcost), note=note)
+            add(kind="dataset", dataset=name, key=name, pcost=amount, plan_hash=defined.to_text(), note=note)
 
     def datasets(self) -> list[DatasetStatus]:
         """The budgets of all datasets, in the order they were declared."""
@@ -108,7 +131,7 @@ class Ledger:
     def status(self, dataset: str) -> DatasetStatus:
         """The budget of one dataset; a spend of `left` is always granted.  Raises: LedgerError if it is unknown."""
         with self._transaction(write=False) as (book, _):
-            return book.status(_name(dataset))
+            return book.status(dataset_name(dataset))
 
     def rows(self) -> list[Row]:
         """The whole history, oldest first, as it stands in the file."""
@@ -124,7 +147,7 @@ class Ledger:
         """
         if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z-]{0,39}", kind):
             raise LedgerError("The kind of a note must be a lower-case word of at most 40 letters, such as decision.")
-        text, key = _line("note", text, most=_NOTE), _line("key", key, most=_KEY, empty=True)
+        text, key = one_line("note", text, most=NOTE), one_line("key", key, most=KEY, empty=True)
         with self._transaction(write=True) as (book, add):
             known = len(book.notes.get((f"note:{kind}", key), ()))
             if earlier is not None and known != earlier:
@@ -132,59 +155,115 @@ class Ledger:
                     f"{known} notes of this kind are there under key {key!r}, not {earlier}: somebody else was faster. "
                     "Nothing was written; read them first."
                 )
-            add(kind=f"note:{kind}", dataset=book.status(_name(dataset)).dataset, key=key, note=text)
+            add(kind=f"note:{kind}", dataset=book.status(dataset_name(dataset)).dataset, key=key, note=text)
 
     def notes(self, *, kind: str, key: str) -> list[Row]:
         """The notes of one kind under one key, oldest first."""
         with self._transaction(write=False) as (book, _):
             return list(book.notes.get((f"note:{kind}", key), ()))
 
-    def spend(self, *, dataset: str, key: str, pcost: float, plan_hash: str, note: str = "") -> Receipt:
+    def secret(self, purpose: str) -> bytes:
+        """Secret bytes of this ledger for one purpose, from the key file beside it, which is made when it is needed."""
+        return secret(self.path, purpose)
+
+    def sign(self, content: bytes) -> tuple[str, str]:
+        """Public key and Ed25519 signature of this ledger for some content, in hexadecimal."""
+        return sign_with(self.secret("signature"), content)
+
+    def same_records(self, fingerprint: Fingerprint, *, dataset: str = "") -> list[Row]:
+        """Spends for the same records under other names, and notes on them as public ones under any."""
+        with self._transaction(write=False) as (book, _):
+            rows = [
+                *book.spends.values(),
+                *(r for (kind, _), rows in book.notes.items() if kind == REHEARSED for r in rows),
+            ]
+        texts = ((row, row.sha256 if row.kind == "spend" else row.note.partition(": ")[0]) for row in rows)
+        known = {(r.kind, r.dataset): r for r, text in texts if fingerprint.same_columns(Fingerprint.from_text(text))}
+        return [row for (kind, name), row in known.items() if kind == REHEARSED or name != dataset]
+
+    def afford(self, *, dataset: str, pcost: float, pure_epsilon: float | None = None) -> None:
+        """Refuse what `spend` would refuse now, before any record is read; grants nothing.
+
+        Raises: BudgetExceeded if less is left; LedgerError if the total does not count such a release.
+        """
+        with self._transaction(write=False) as (book, _):
+            _enough(book, book.status(dataset_name(dataset)), pcost, pure_epsilon)
+
+    def spend(
+        self,
+        *,
+        dataset: str,
+        key: str,
+        pcost: float,
+        plan_hash: str,
+        note: str = "",
+        pure_epsilon: float | None = None,
+        records: Fingerprint | None = None,
+    ) -> Receipt:
         """Take `pcost` from the budget of a dataset, durably, before anything is drawn.
+
+        `pure_epsilon` is given for a release with Laplace noise; what it takes depends on what the total counts.
+        With `records`, the ledger remembers which they were: their digests, by a key that stays beside it.
 
         Guarantee: once this returns the row is on the disk; the spends of a dataset never pass its total; of all
         calls with one key, from any thread or process, exactly one returns `fresh=True`, and only it may draw.
         Raises: BudgetExceeded if less is left, LedgerError if the key was spent for something else, BudgetError if
         pcost is no finite positive number; nothing is written then.
         """
-        name, key, cost = _name(dataset), _line("key", key, most=_KEY), repr(Budget(pcost).pcost)
-        plan_hash, note = _hash_text(plan_hash), _line("note", note, most=_NOTE, empty=True)
+        name, key = dataset_name(dataset), one_line("key", key, most=KEY)
+        plan_hash, note = hash_text(plan_hash), one_line("note", note, most=NOTE, empty=True)
         with self._transaction(write=True) as (book, add):
             status, known = book.status(name), book.spends.get(key)
             if known is not None:
+                cost = status.definition.charge(pcost, pure_epsilon)
                 if (known.dataset, known.pcost, known.plan_hash) != (name, cost, plan_hash):
                     raise LedgerError(
                         f"Key {key!r} was spent in row {known.seq} for another dataset, plan or cost; "
                         "what was drawn under a key never changes: use a new attempt."
                     )
                 return Receipt.of(known, fresh=False)
-            # decimal numbers, exactly: sums of doubles could round a spend past the total
-            if exact(cost) > book.left(name):
-                raise BudgetExceeded(
-                    f"Dataset {name!r} has pcost {status.left!r} left of {status.total!r}; {cost} was asked for. "
-                    "Nothing was spent. Plan with a budget of at most what is left."
-                )
-            row = add(kind="spend", dataset=name, key=key, pcost=cost, plan_hash=plan_hash, note=note)
+            _enough(book, status, pcost, pure_epsilon)
+            digest, cost = records.to_text() if records else "", status.definition.charge(pcost, pure_epsilon)
+            row = add(kind="spend", dataset=name, key=key, pcost=cost, plan_hash=plan_hash, sha256=digest, note=note)
         return Receipt.of(row, fresh=True)
 
     def find(self, key: str) -> Receipt | None:
         """The receipt of a key that was spent, never fresh; None if it was not.  Spends nothing."""
         with self._transaction(write=False) as (book, _):
-            known = book.spends.get(_line("key", key, most=_KEY))
+            known = book.spends.get(one_line("key", key, most=KEY))
         return Receipt.of(known, fresh=False) if known else None
 
-    def save_result(self, *, receipt: Receipt, content: Content) -> Path:
+    @contextmanager
+    def room_for(self, content: Content) -> Iterator[Draft]:
+        """Take the space on the disk that a result like `content` needs, before anything is spent for it.
+
+        Raises: LedgerError if there is no room; nothing was spent.
+        """
+        with reserved(self.path, size_of(content) + _SPARE) as draft:
+            yield draft
+
+    def save_result(self, *, receipt: Receipt, content: Content, draft: Draft | None = None) -> Path:
         """Store what was drawn under a fresh receipt and return its file; `content` is bytes or `f(binary_file)`.
 
         Guarantee: the result is either complete, on the disk and with its sha256 in the ledger, or not there at all.
-        May be tried again with the same receipt after an error.
+        May be tried again with the same receipt after an error.  `draft` has its space already.
         Raises: LedgerError if the receipt is not fresh, if it is from another ledger, if something else was saved
         under its key, or if the file cannot be written.
         """
         key = receipt.key
         if not receipt.fresh:
             raise LedgerError(f"Only the call that spent key {key!r} may save; read it with load_result.")
-        with draft(self.path, key, content) as new, self._transaction(write=True) as (book, add):
+        with ExitStack() as stack:
+            new = draft or stack.enter_context(reserved(self.path, 0))
+            try:
+                new.write(content)
+            except OSError as error:
+                raise LedgerError(
+                    f"The result of key {key!r} could not be saved: {error.strerror or error}. Its budget is spent. "
+                    "Make room; a program that still holds what was drawn may save it again with the same receipt, "
+                    "otherwise use a new attempt, which spends again."
+                ) from error
+            book, add = stack.enter_context(self._transaction(write=True))
             spent, known = book.spends.get(key), book.saved.get(key)
             if spent is None or spent.hash != receipt.hash:
                 raise LedgerError(f"The receipt of key {key!r} is from another ledger; save it there.")
@@ -201,7 +280,7 @@ class Ledger:
 
         Raises: ResultLost if the budget was spent but there is no whole result; LedgerError if it was never spent.
         """
-        key = _line("key", key, most=_KEY)
+        key = one_line("key", key, most=KEY)
         with self._transaction(write=False) as (book, _):
             if key not in book.spends:
                 raise LedgerError(f"Nothing was ever spent under key {key!r}; spend first.")
@@ -254,13 +333,18 @@ class Ledger:
 
 
 def verify_ledger(
-    path: str | os.PathLike[str], *, receipts: Iterable[Receipt] = (), results: bool = True, wait: float = 30.0
+    path: str | os.PathLike[str],
+    *,
+    receipts: Iterable[Receipt] = (),
+    hashes: Iterable[tuple[int, str]] = (),
+    results: bool = True,
+    wait: float = 30.0,
 ) -> tuple[str, ...]:
     """Every problem of the ledger at `path` in words, none if all is sound; works for files that do not open.
 
     Finds: a damaged file, altered rules, rows that were edited, removed, added or reordered, a cut end, broken budget
     rules, results without a row.  `results` also reads every saved file and compares its sha256.  `receipts` that were
-    kept elsewhere are looked for: they show a ledger that was set back to an older copy.
+    kept elsewhere, and `hashes`, rows with their hashes, are looked for: they show a ledger that was set back.
     """
     place = Path(path).resolve()
     try:
@@ -272,40 +356,21 @@ def verify_ledger(
             problems += chain_problems(connection, rows) + broken + stray_results(place, book.spends)
     except LedgerError as error:
         return (str(error),)
-    hashes = {row.seq: row.hash for row in rows}
-    for receipt in receipts:
-        if hashes.get(receipt.seq) != receipt.hash:
-            problems.append(
-                f"the receipt of row {receipt.seq} (key {receipt.key!r}) is not in the ledger: it was set back"
-            )
+    there = {row.seq: row.hash for row in rows}
+    kept = [(r.seq, r.hash, f" (key {r.key!r})") for r in receipts] + [(seq, found, "") for seq, found in hashes]
+    for seq, found, what in kept:
+        if there.get(seq) != found:
+            problems.append(f"the receipt of row {seq}{what} is not in the ledger: it was set back")
     if results:
         problems += filter(None, (result_problem(place, row) for row in book.saved.values()))
     return tuple(problems)
 
 
-def _line(what: str, text: str, *, most: int, empty: bool = False) -> str:
-    """One line of printable text in Unicode form NFC, so that what looks the same is the same."""
-    allowed = f"it must be one line of {'at most' if empty else '1 to'} {most} printable characters"
-    if not isinstance(text, str):
-        raise LedgerError(f"The {what} was given as {type(text).__name__}; {allowed}.")
-    text = unicodedata.normalize("NFC", text)
-    # categories C* and Zl, Zp: control, bidirectional, unassigned and line-breaking characters
-    odd = [char for char in text if unicodedata.category(char)[0] == "C" or unicodedata.category(char) in ("Zl", "Zp")]
-    if odd or len(text) > most or text != text.strip() or not (text or empty):
-        given = f"holds the character U+{ord(odd[0]):04X}" if odd else f"has {len(text)} characters or outer spaces"
-        raise LedgerError(f"The {what} {given}; {allowed}, with no space at its ends.")
-    return text
-
-
-def _name(dataset: str) -> str:
-    return _line("dataset name", dataset, most=_NAME)
-
-
-def _hash_text(plan_hash: str) -> str:
-    if not isinstance(plan_hash, str) or not re.fullmatch(r"[A-Za-z0-9:_.-]{1,128}", plan_hash):
-        raise LedgerError("The plan hash must be 1 to 128 letters, digits or any of : _ . - ; take it from the plan.")
-    return plan_hash
-
-
-def _lookalike(name: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+def _enough(book: Balance, status: DatasetStatus, pcost: float, pure_epsilon: float | None) -> None:
+    cost = status.definition.charge(pcost, pure_epsilon)
+    # decimal numbers, exactly: sums of doubles could round a spend past the total
+    if exact(cost) > book.left(status.dataset):
+        raise BudgetExceeded(
+            f"Dataset {status.dataset!r} has {status.definition.counts} {status.left!r} left of {status.total!r}; "
+            f"{cost} was asked for. Nothing was spent. Plan with a budget of at most what is left."
+        )

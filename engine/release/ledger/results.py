@@ -1,33 +1,56 @@
 """Saved results beside a ledger: each one whole and checked, or not there at all.
 
-The folder `<ledger>.results` holds one file per key.  A file is written under a temporary name, synced, and renamed;
-its sha256 and size are then kept in the ledger.  A run that was killed may leave a `.part` file, which nobody reads.
+The folder `<ledger>.results` holds one file per key.  Its space is taken under a temporary name before anything is
+spent; it is written, synced, and renamed, and its sha256 and size are then kept in the ledger.  What a killed run
+leaves is removed when the ledger is opened next.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from engine.errors import LedgerError
 from engine.release.ledger.chain import Row, sync_folder
 
+try:
+    import fcntl
+except ImportError:  # a system without POSIX locks
+    fcntl = None  # type: ignore[assignment]
+
 Content = bytes | Callable[[BinaryIO], object]
+_PART, _CHUNK = ".part", 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Draft:
-    """A complete synced file that has not got its name yet."""
+    """A file that has its space on the disk and not yet its name; its owner holds a lock on it while it works."""
 
     path: Path
-    sha256: str
-    size: int
+    file: _File
+    sha256: str = ""
+    size: int = 0
+
+    def write(self, content: Content) -> None:
+        """Write the whole content, down to the disk."""
+        self.file.seek(0)
+        self.file.end = 0
+        if callable(content):
+            content(self.file)
+        else:
+            self.file.write(content)
+        self.file.truncate(self.file.end)
+        # on the disk before it gets its name: after a power cut a result is whole or not there
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.sha256, self.size = _digest(self.path), os.path.getsize(self.path)
 
     def publish(self, target: Path) -> None:
         """Give the file its name; afterwards it is there even after a power cut."""
@@ -50,37 +73,115 @@ def result_file(ledger: Path, key: str) -> Path:
 
 
 @contextmanager
-def draft(ledger: Path, key: str, content: Content) -> Iterator[Draft]:
-    """Write a result under a temporary name, which is removed again unless it was published.
+def reserved(ledger: Path, size: int) -> Iterator[Draft]:
+    """Make a file of `size` bytes on the disk, to be written and published; it is removed again if it was not.
 
-    `content` is the bytes, or a function that writes them to the binary file it is given.
-    Raises: LedgerError if the folder or the file cannot be written.
+    Raises: LedgerError if there is no room, or the folder cannot be written.
     """
-    folder, partial = results_folder(ledger), ""
+    folder = results_folder(ledger)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_mode & 0o077:  # made by an earlier version, for everybody to read
             folder.chmod(0o700)
         sync_folder(folder.parent)
-        # in the same folder, because only within one file system is a new name given at once
-        handle, partial = tempfile.mkstemp(dir=folder, suffix=".part")
-        with open(handle, "wb") as file:
-            if callable(content):
-                content(file)
-            else:
-                file.write(content)
-            # on the disk before it gets its name: after a power cut a result is whole or not there
-            file.flush()
-            os.fsync(file.fileno())
-        yield Draft(path=Path(partial), sha256=_digest(Path(partial)), size=os.path.getsize(partial))
+        place, file = _owned(folder)
+        with file:
+            try:
+                _allocate(file, size)
+                yield Draft(path=place, file=file)
+            finally:
+                with suppress(OSError):
+                    os.unlink(place)
     except OSError as error:
         raise LedgerError(
-            f"The result of key {key!r} could not be saved in {folder}: {error.strerror or error}. "
-            "Its budget is spent: keep it, make room, and save it again with the same receipt."
+            f"A result could not be saved in {folder}: {error.strerror or error}. Make room, or make the folder "
+            "writable, and try again."
         ) from error
-    finally:
-        with suppress(OSError):
-            os.unlink(partial)
+
+
+def remove_stale(ledger: Path) -> None:
+    """Remove what killed runs left behind; files of runs that are still at work are locked, and stay."""
+    for place in results_folder(ledger).glob(f"*{_PART}"):
+        with suppress(OSError), open(place, "r+b") as file:
+            if _locked(file):
+                os.unlink(place)
+
+
+class _File(io.BufferedRandom):
+    """A file that knows where its content ends, though its space goes on and the writer may have gone back."""
+
+    end = 0
+
+    def write(self, data: Any, /) -> int:
+        written = super().write(data)
+        self.end = max(self.end, self.tell())
+        return written
+
+
+class _Measure(io.RawIOBase):
+    """A file that keeps nothing but how long it would be."""
+
+    end = place = 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.place
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self.place = offset + (0, self.place, self.end)[whence]
+        return self.place
+
+    def write(self, data: Any, /) -> int:
+        size = memoryview(data).nbytes
+        self.place += size
+        self.end = max(self.end, self.place)
+        return size
+
+
+def size_of(content: Content) -> int:
+    """Return the bytes that a content takes, without keeping them."""
+    if not callable(content):
+        return len(content)
+    measured = _Measure()
+    content(measured)  # type: ignore[arg-type]
+    return measured.end
+
+
+def _owned(folder: Path) -> tuple[Path, _File]:
+    """A new locked file under a name that nobody uses."""
+    while True:
+        # in the same folder, because only within one file system is a new name given at once
+        handle, name = tempfile.mkstemp(dir=folder, suffix=_PART)
+        file = _File(io.FileIO(handle, "r+"))
+        _locked(file)
+        # somebody who swept up between making and locking has removed the name
+        if os.path.exists(name) and os.fstat(handle).st_ino == os.stat(name).st_ino:
+            return Path(name), file
+        file.close()
+
+
+def _locked(file: BinaryIO) -> bool:
+    """Lock a file for this run if nobody holds it; where the system has no such locks, nobody is taken for stale."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _allocate(file: BinaryIO, size: int) -> None:
+    """Take the space on the disk now, so that a full disk is met before anything is spent."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, max(size, 1))
+    else:
+        for start in range(0, size, _CHUNK):
+            file.write(os.urandom(min(_CHUNK, size - start)))
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def result_problem(ledger: Path, saved: Row) -> str:

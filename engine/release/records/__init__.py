@@ -3,10 +3,13 @@
 To touch: a new file format is one reader in `sources`; `encoding` decides which values belong to which cell.
 """
 
+from engine.release.records.digest import fingerprint, table_digest
 from engine.release.records.tables import MEMORY_LIMIT, Counts, count_marginals
 
 __all__ = [
     "MEMORY_LIMIT",
     "Counts",
     "count_marginals",
+    "fingerprint",
+    "table_digest",
 ]

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.checks import one_of
 from engine.errors import DataError, LimitExceeded, SchemaError
 from engine.release.records.encoding import REASONS, Encoder, code_type
 from engine.release.records.people import NOBODY, PersonCap
@@ -164,8 +165,7 @@ def count_marginals(
     Raises: DataError when the data cannot be read, or has refused rows and on_refused is "error"; SchemaError for
     unknown attributes; LimitExceeded before anything is allocated.
     """
-    if on_refused not in ("error", "drop"):
-        raise DataError(f"on_refused is {shown(on_refused)}; give 'error' or 'drop'")
+    one_of("on_refused", on_refused, ("error", "drop"), error=DataError)
     asked = _asked(schema, attribute_sets)
     size = 8 * sum(schema.cells(names) for names in asked)
     if size > memory_limit:

@@ -219,7 +219,7 @@ class CenterProblem:
         return float(np.trace(self.gram(part)) if len(part.sizes) == 1 else np.sum(self.rows(part) ** 2))
 
     def evaluate(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, Array]]:
-        """Return S and its derivative by N^T pi for every tuned role; raise TimeoutError when the time is over."""
+        """Return S and its derivatives by N^T pi, shape (n - 1,) a tuned role; TimeoutError when the time is over."""
         state = Evaluation(problem=self, centers=centers)
         total = 0.0
         for kind in self.kinds:
@@ -227,7 +227,7 @@ class CenterProblem:
         return total, state.finish()
 
     def dual(self, key: Any, factor: Factor, centers: Sequence[Array | None]) -> tuple[float, Array, list[Array]]:
-        """Solve one Gram, starting from the weights of the last time, and return value and derivatives."""
+        """Solve one Gram from the weights of the last time; value, derivatives in the shapes of `sensitivities`."""
         self.allowance.check()
         with threads_for(factor.rank):
             problem = DualProblem(lift=Lift(factor.sizes, centers), factor=factor)

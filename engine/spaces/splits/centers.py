@@ -42,7 +42,7 @@ def tuned_centers(
     start: Mapping[str, Array] | None = None,
     allowance: Allowance | None = None,
 ) -> dict[str, Array]:
-    """Return centers, by attribute, that lower S; attributes that keep uniform centers are absent.
+    """Return centers, shape (n_i,), by attribute, that lower S; attributes that keep uniform ones are absent.
 
     ``start`` holds centers of a similar workload; the search goes on from them when they are better than uniform ones.
 

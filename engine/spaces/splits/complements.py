@@ -317,7 +317,7 @@ class _Search:
 
 
 def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], dict[Space, Complement]]:
-    """Return centers, and complements relative to the product of those centers."""
+    """Return centers, shape (n_i,), and complements relative to the product of those; ``x`` has shape (length,)."""
     at = problem.parameters(x)
     zeta = {name: at["zeta", s] for name, s in problem.single_kind.items()}
     sizes = {name: problem.workload.schema[name].size for name in zeta}

@@ -33,7 +33,7 @@ class Evaluation:
     solved: dict[int, tuple[float, Array, list[Array]]] = field(default_factory=dict)
 
     def center(self, role: Role) -> Array:
-        """Return the center of a role."""
+        """Return the center of a role, shape (n,)."""
         n = self.problem.sizes[role]
         return self.centers.get(role, np.full(n, 1.0 / n))
 
@@ -97,7 +97,7 @@ class Evaluation:
             single = {f: assemble([(1.0, tuple((a, self.factor(k)) for a, k in f))], axes, sizes) for f in used}
             gram = add_factors([(coefficients[f], single[f]) for f in used], sizes)
             centers = [self.centers.get(r) for r in kind.roles]
-            value, by_gram, by_center = self.problem.dual(id(kind), gram, centers)
+            value, by_gram, by_center = self.problem.dual(kind, gram, centers)
             outer = 0.5 * kind.count / math.sqrt(value)
             by_coefficient = {f: float(np.sum(single[f].dense() * by_gram)) for f in used}
             self._collect(kind.roles, by_center, outer)
@@ -140,7 +140,7 @@ class Evaluation:
         self.by_role[role] = self.by_role.get(role, 0.0) + gradient
 
     def finish(self) -> dict[Role, Array]:
-        """Return the derivatives by N^T pi of every role, scalars and joint factors included."""
+        """Return the derivatives by N^T pi, shape (n - 1,) a role, scalars and joint factors included."""
         for number, change in self.by_scalar.items():
             piece = self.problem.pieces[number]
             if len(piece.roles) == 1:

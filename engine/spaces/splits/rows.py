@@ -31,7 +31,7 @@ def part_rows(part: Part, weights: Array | None = None) -> Array:
 
 
 def product_rows(group: Group) -> Array:
-    """Return the same for a group without weights of single queries, on its attributes in the order given."""
+    """Return the same, shape (rows, cells), for a group without weights of single queries, in the order given."""
     out: Array = np.ones((1, 1))
     for part in group.parts:
         out = np.asarray(np.kron(out, part_rows(part)), dtype=float)
@@ -39,7 +39,7 @@ def product_rows(group: Group) -> Array:
 
 
 def fewer(rows: Array) -> Array:
-    """Return at most as many rows as columns with the same Gram."""
+    """Return at most as many rows as columns with the same Gram, shape (rows, columns)."""
     if len(rows) <= rows.shape[1]:
         return rows
     return np.asarray(scipy.linalg.qr(rows, mode="r", check_finite=False)[0][: rows.shape[1]])

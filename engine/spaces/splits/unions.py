@@ -106,7 +106,7 @@ def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], 
 
 
 def group_rows(workload: Workload, group: Group, attributes: Space, split: Split) -> tuple[Axes, Array]:
-    """Return the axes of ``attributes`` that a group has, and rows with the Gram of its pieces on their table."""
+    """Return the axes of ``attributes`` of a group, and rows, shape (rows, cells), with the Gram of its pieces."""
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
     if group.query_weights is not None or (len(parts) > 1 and split.inside(ranked(group.attributes))):
@@ -146,7 +146,9 @@ def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: f
 
     def work(attributes: Space) -> float:
         own = _inside(spaces, attributes)
-        affordable = rows_of_union(workload, attributes, own) <= memory_limit
+        # the variances of a union need every query of the groups inside
+        wide = [g.count * max(math.prod(g.sizes), dimension_of(workload, own)) for g in _touching(workload, attributes)]
+        affordable = sum(wide) <= ENTRIES and rows_of_union(workload, attributes, own) <= memory_limit
         return work_of(workload, attributes, own, memory_limit) if affordable else math.inf
 
     if work(everything) <= WORK:
@@ -172,6 +174,10 @@ def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: f
 
 def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
     return [space for space in spaces if set(space) <= set(attributes)]
+
+
+def _touching(workload: Workload, attributes: Space) -> list[Group]:
+    return [g for g in workload.groups if g.weight > 0.0 and set(g.attributes) & set(attributes)]
 
 
 def _held(group: Group, part: Part, inside: Collection[str]) -> int:
@@ -216,14 +222,11 @@ def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Spac
     """Return an upper bound on the memory of the query rows of a union until they are one Gram, in bytes."""
     cells, dimension = workload.schema.cells(attributes), dimension_of(workload, spaces)
     largest, stacked = 0, 0
-    for group in workload.groups:
-        inside = [name for name in group.attributes if name in attributes]
-        if inside and group.weight > 0.0:
-            # with a complement a product is taken as a whole, as it is with weights of single queries
-            parts = (*group.parts, whole_group(group)) if len(group.parts) > 1 else group.parts
-            rows = min(cells, math.prod(min(p.count, p.cells) for p in group.parts))
-            largest = max(largest, sum(map(rows_bytes, parts)) + 8 * sum(p.count * p.cells for p in group.parts))
-            stacked += rows
+    for group in _touching(workload, attributes):
+        # with a complement a product is taken as a whole, as it is with weights of single queries
+        parts = (*group.parts, whole_group(group)) if len(group.parts) > 1 else group.parts
+        largest = max(largest, sum(map(rows_bytes, parts)) + 8 * sum(p.count * p.cells for p in group.parts))
+        stacked += min(cells, math.prod(min(p.count, p.cells) for p in group.parts))
     return largest + 8 * (4 * stacked * cells + min(stacked, dimension) * (cells + 2 * dimension))
 
 

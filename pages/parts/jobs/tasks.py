@@ -20,7 +20,15 @@ from engine.insight import (
     mechanism_bound,
 )
 from engine.publish import new_file, write_answers, write_package
-from engine.release import Intake, Ledger, count_marginals, keep_rehearsal, kept_rehearsal, load_measurement
+from engine.release import (
+    Intake,
+    Ledger,
+    check_records,
+    count_marginals,
+    keep_rehearsal,
+    kept_rehearsal,
+    load_measurement,
+)
 
 Progress = Callable[[float, str], bool]
 
@@ -93,6 +101,11 @@ def release(
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
+def check(made: str, data: str, dataset: str, ledger: str, *, progress: Progress) -> dict[str, Any]:
+    """Return how records fit a plan, for the curator's eyes only; spends nothing."""
+    return _rows(check_records(load_plan(made), data, dataset=dataset, ledger=Ledger(ledger), progress=progress))
+
+
 def export(
     ledger: str, key: str, path: str, keep: Sequence[str], overwrite: bool, confidence: float, *, progress: Progress
 ) -> str:
@@ -101,7 +114,8 @@ def export(
     found = load_measurement(book, key)
     with new_file(path, keep=[ledger, *keep], overwrite=overwrite) as partial:
         if path.lower().endswith(".zip"):
-            write_package(found, partial, receipt=book.find(key), confidence=confidence, progress=progress)
+            receipt = book.find(key)
+            write_package(found, partial, receipt=receipt, ledger=book, confidence=confidence, progress=progress)
         else:
             kind = "csv" if path.lower().endswith(".csv") else "parquet"
             write_answers(found, partial, format=kind, confidence=confidence, progress=progress)
@@ -185,5 +199,10 @@ def finish(ledger: str, key: str, data: str, attempt: int, on_refused: str, *, p
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
-def _rows(intake: Intake) -> dict[str, int]:
-    return {"read": intake.rows_in, "counted": intake.counted, "refused": intake.refused}
+def _rows(intake: Intake) -> dict[str, Any]:
+    rows = {"read": intake.rows_in, "counted": intake.counted, "refused": intake.refused}
+    return {
+        **rows,
+        "reasons": {name: dict(found) for name, found in intake.reasons.items()},
+        "warnings": intake.warnings,
+    }

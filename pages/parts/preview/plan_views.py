@@ -35,9 +35,8 @@ def headline(plan: Plan) -> None:
         texts.number(plan.workload.queries),
         help="Numbers that will be published, each with its standard error and interval",
     )
+    target_views.claim(plan)
     st.caption(plain(insight.certificate_text(plan)))
-    if (bound := target_views.known_bound(plan)) is not None:
-        st.caption(plain(insight.bound_text(plan, bound)))
 
 
 def groups(plan: Plan) -> None:

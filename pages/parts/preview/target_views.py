@@ -9,7 +9,6 @@ from functools import lru_cache
 import streamlit as st
 
 from engine import Budget, Plan, figures, insight, texts
-from engine.insight import MechanismBound
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.shell import show, state
 from pages.parts.shell.words import plain, shown_here
@@ -118,21 +117,25 @@ def distance(plan: Plan) -> None:
         "adds Gaussian or Laplace noise to linear queries, whatever it measures. It depends on the workload alone."
     )
     key = _bound_key(plan)
-    if work.find(key) is None:
-        _search(plan)
-    found = watch.job(key, label="Searching the bound")
-    if found is not None:
-        bound = found.result
-        st.markdown(f"**{plain(insight.bound_text(plan, bound))}**")
-        show.picture(figures.distance_picture(plan, bound), key="distance", config={"displayModeBar": False})
+    found = work.find(key)  # started with the headline, which tells how it goes
+    if found is not None and found.state == "done":
+        show.picture(figures.distance_picture(plan, found.result), key="distance", config={"displayModeBar": False})
     elif not work.is_there(key):
         st.button("Search again", on_click=_search, args=(plan,), key="bound_again")
 
 
-def known_bound(plan: Plan) -> MechanismBound | None:
-    """The bound for all matrix mechanisms on this workload, when it was found before."""
-    found = work.find(_bound_key(plan))
-    return found.result if found is not None and found.done else None
+def claim(plan: Plan) -> None:
+    """How far any matrix mechanism could be below the plan, searched beside the page and told once it is known."""
+    key = _bound_key(plan)
+    if work.find(key) is None:
+        _search(plan)
+    found = work.find(key)
+    if found is not None and found.running:
+        watch.job(key, label="Searching what any mechanism could reach")
+    elif found is not None and found.state == "done":
+        st.markdown(f"**{plain(insight.bound_text(plan, found.result))}**")
+    elif found is not None:
+        st.caption(plain(found.error))
 
 
 def _search(plan: Plan) -> None:

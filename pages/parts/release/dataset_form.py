@@ -19,8 +19,8 @@ from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trou
 if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
 
+NEIGHBOURS = {"was there or not": "add_remove", "was replaced by another": "replace_one"}
 DEFAULT_LEDGER = "budget.ledger"
-FIT, DROP = "Refuse the whole table", "Leave these rows out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Source:
 
     path: str = ""
     upload: UploadedFile | None = None
-    on_refused: str = "error"
+    on_refused: str = "drop"
 
     @property
     def given(self) -> bool:
@@ -56,7 +56,10 @@ def declare(ledger: Ledger) -> None:
     """Declare the dataset of the form."""
     form = st.session_state
     with kept_for("dataset"):
-        ledger.add_dataset(form.dataset_name.strip(), total=Budget(form.dataset_total), note=form.dataset_note.strip())
+        total = Budget(
+            form.dataset_total, rows_per_person=int(form.dataset_rows), neighbours=NEIGHBOURS[form.dataset_neighbours]
+        )
+        ledger.add_dataset(form.dataset_name.strip(), total=total, note=form.dataset_note.strip())
         form.dataset = form.dataset_name.strip()
 
 
@@ -137,6 +140,10 @@ def dataset(book: Ledger) -> DatasetStatus | None:
         left, right = st.columns(2)
         left.text_input("Name of the dataset", key="dataset_name")
         right.number_input("Total budget (pcost)", value=1.0, step=0.5, format="%.6g", key="dataset_total")
+        left.number_input(
+            "Most rows of one person", 1, 1_000_000, 1, key="dataset_rows", help="All of them are protected together."
+        )
+        right.selectbox("Protects against telling whether a person", list(NEIGHBOURS), key="dataset_neighbours")
         st.text_input("Note (optional)", key="dataset_note")
         st.button("Declare", on_click=declare, args=(book,), key="declare")
         show_kept("dataset")
@@ -160,12 +167,8 @@ def source() -> Source:
         )
     else:
         path = st.text_input("Path of a CSV or parquet file", key="records_path", persist_state="session")
-    refused = st.radio(
-        "Rows with values outside the schema",
-        [FIT, DROP],
-        key="on_refused",
-        horizontal=True,
-        help="Refusing spends nothing. Rows that are left out are not in any answer; how many there are is told to you "
-        "only.",
+    st.caption(
+        "Rows with values outside the schema are left out, each by its own values alone; how many there are is told to "
+        "you only. A release never refuses a table because of them, for that would tell of single records."
     )
-    return Source(path=path, upload=upload, on_refused="error" if refused == FIT else "drop")
+    return Source(path=path, upload=upload)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from engine import Measurement, Plan, figures, texts
@@ -41,6 +45,45 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
     st.session_state.pop("confirmation", None)
 
 
+def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
+    """Start the strict check of the records in a worker; it spends nothing."""
+    with kept_for("check"):
+        path, copies = source.to_file()
+        watch.start(job, tasks.check, plan.to_json(), path, dataset, str(book.path), copies=copies)
+
+
+def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
+    """The strict check, a step of its own: what it shows is for the curator's eyes only."""
+    # exact numbers are told to the session that asked, and to no other
+    own = st.session_state.setdefault("check_token", secrets.token_hex(16))
+    job = f"check|{own}|{book.path}|{dataset}|{plan.hash}"
+    st.button(
+        "Check the records first (for your eyes only)",
+        on_click=start_check,
+        args=(job, book, plan, dataset, source),
+        disabled=not source.given,
+        key="check_records",
+        help="Counts rows that do not fit the schema, and looks for the same records under other names. Exact, and so "
+        "not to be published; spends nothing.",
+    )
+    show_kept("check")
+    done = watch.job(job, label="Check")
+    if done is not None:
+        show_rows(done.result)
+
+
+def show_rows(rows: Mapping[str, Any]) -> None:
+    """What happened to the rows, and what the curator must know of them."""
+    st.caption(
+        f"Rows read {rows['read']:,} = counted {rows['counted']:,} + left out {rows['refused']:,}. These exact numbers "
+        "are private: they are for you and in no release."
+    )
+    for column, reasons in rows["reasons"].items():
+        st.caption(plain(f"{column}: " + ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())))
+    for text in rows["warnings"]:
+        st.warning(plain(text))
+
+
 def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, attempt: int) -> None:
     """What the release spends, and the typed confirmation."""
     show.picture(
@@ -53,6 +96,7 @@ def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, att
             f"This plan was released for this dataset already. Attempt {attempt} draws new noise and spends its full "
             "cost once more. The earlier answers stay valid; looking at them again costs nothing."
         )
+    check(book, plan, status.dataset, source)
     typed = st.text_input(
         f"Type the name of the dataset, {plain(status.dataset)}, to confirm. This cannot be undone.",
         key="confirmation",
@@ -77,11 +121,15 @@ def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, att
 
 def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str) -> str:
     """Why the release cannot start yet; empty when it can."""
-    if plan.pcost > status.left:
-        left, asked = texts.cost(status.left), texts.cost(plan.pcost)
+    try:
+        takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
+    except EngineError as error:
+        return str(error)
+    if takes > status.left:
+        left, asked = texts.cost(status.left), texts.cost(takes)
         return (
-            f"the dataset has {left} pcost left and this plan costs {asked}. Plan with a smaller budget on the "
-            "Preview page."
+            f"the dataset has {left} {status.definition.counts} left and this plan costs {asked}. Plan with a "
+            "smaller budget on the Preview page."
         )
     if not source.given:
         return "choose the records first."

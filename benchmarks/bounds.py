@@ -1,0 +1,97 @@
+"""Tuned plans against the bound for all matrix mechanisms: how much any mechanism could gain at most.
+
+    python -m benchmarks.bounds [--write] [--quick] [--seconds 60]
+
+"plan" is the RMSE of a tuned plan at privacy cost 1, "bound" what no matrix mechanism goes below, whatever it measures.
+Bound and gap are one search, cold, in a process of its own; seconds are of the processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.tuned import cube
+from benchmarks.tuned import rows as tuned_rows
+from engine import Budget, Workload, plan
+from engine.insight import ROWS
+from engine.insight.published import standard_workload
+from engine.spaces import exact_bound, global_bound, small_domain
+
+TARGET = Path(__file__).with_suffix(".txt")
+SLOW = ("[30]^40 a", "[40]^40", "[50]^40", "n=30")  # tuned plans of joint families there take minutes
+
+
+def workloads() -> dict[str, Workload]:
+    """Return every published workload, and those of `benchmarks.tuned`, by name."""
+    out = {str(row): row.workload() for row in ROWS}
+    out |= {name: workload for name, workload, paper in tuned_rows(quick=False) if paper is None}
+    for family in ("affine", "abs"):
+        both = Workload.all_ways(cube(40, 40), (2,), "prefix")
+        joint = standard_workload("[40]^40", family)
+        out[f"[40]^40 {family} + 2-way prefix"] = Workload(joint.schema, joint.groups + both.groups)
+    many = cube(30, 50)
+    families = (("range", 1), ("affine", 2), ("prefix", 3))
+    groups = tuple(g for family, k in families for g in Workload.all_ways(many, (k,), family).groups)
+    out["n=30 d=50 mixed"] = Workload(many, groups)
+    return out
+
+
+def measure(name: str, seconds: float, centers: str) -> dict[str, float]:
+    """Search the bound and make a plan, each with its own clock."""
+    workload = workloads()[name]
+    start = time.process_time()
+    square = exact_bound(workload) if small_domain(workload) else global_bound(workload, seconds=seconds)
+    searched = time.process_time()
+    made = plan(workload, Budget(pcost=1.0), centers=centers)
+    found = made.weighted_rmse
+    return {
+        "bound": math.sqrt(square / workload.queries),
+        "plan": found,
+        "bound_seconds": searched - start,
+        "plan_seconds": time.process_time() - searched,
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print one row a workload."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bounds", description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="also write benchmarks/bounds.txt")
+    parser.add_argument("--quick", action="store_true", help="uniform plans where a tuned one takes minutes")
+    parser.add_argument("--seconds", type=float, default=60.0, help="what one search may take")
+    parser.add_argument("--only", help="rows whose name has this text")
+    parser.add_argument("--row", help=argparse.SUPPRESS)  # one row as JSON, in the child process
+    given = parser.parse_args(arguments)
+    if given.row is not None:
+        name, centers = given.row.rsplit("|", 1)
+        print(json.dumps(measure(name, given.seconds, centers)))
+        return 0
+    lines = [f"{'workload':<34}{'split':>9}{'plan':>11}{'bound':>11}{'gap':>9}{'bound s':>9}{'plan s':>9}"]
+    print(lines[0], flush=True)
+    for name, workload in workloads().items():
+        if given.only and given.only not in name:
+            continue
+        joint = any(len(p.axes) > 1 for g in workload.groups for p in g.parts)
+        slow = given.quick and name.startswith(SLOW) and joint
+        centers = "uniform" if slow else "tuned"
+        command = [sys.executable, "-m", "benchmarks.bounds", "--row", f"{name}|{centers}"]
+        command += ["--seconds", str(given.seconds)]
+        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        gap = found["plan"] / found["bound"] - 1.0
+        lines.append(
+            f"{name:<34}{centers:>9}{found['plan']:>11.4f}{found['bound']:>11.4f}{gap:>9.3%}"
+            f"{found['bound_seconds']:>9.2f}{found['plan_seconds']:>9.2f}"
+        )
+        print(lines[-1], flush=True)
+    if given.write:
+        TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

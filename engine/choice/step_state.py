@@ -1,0 +1,64 @@
+"""What was done so far with a look: the decisions on the ledger, and the steps that a page finds again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.choice.common_plan import CommonPlan
+from engine.release import Measurement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A decision as it stands on the ledger.
+
+    Attributes
+    ----------
+    option : name of the option taken, or "stop".
+    verdict : what the rule said, or None where there was no rule.
+    rule : name and numbers of the rule.
+    by, reason : who chose, and why, where it was not the rule; empty otherwise.
+    seq, utc : the row of the ledger.
+    """
+
+    option: str
+    verdict: str | None
+    rule: Mapping[str, Any]
+    by: str
+    reason: str
+    seq: int
+    utc: str
+
+    @property
+    def overridden(self) -> bool:
+        """Whether a person chose something else than the rule."""
+        return self.verdict is not None and self.verdict != self.option
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Steps:
+    """What was done so far with one look: what a page shows when it is opened again.
+
+    Attributes
+    ----------
+    common : the options.
+    look : the measured common part.
+    choices : the decisions so far, oldest first; only a "stop" can be followed by another.
+    finished : the measurement of the chosen plan, once it is there.
+    spent : what was spent for this look and all before it, in pcost as a decimal number.
+    lost : attempts at the last step whose result was spent for and never saved, and which may still be at work.
+    """
+
+    common: CommonPlan
+    look: Measurement
+    choices: tuple[Choice, ...]
+    finished: Measurement | None
+    spent: str
+    lost: tuple[int, ...] = ()
+
+    @property
+    def choice(self) -> Choice | None:
+        """The decision that holds."""
+        return self.choices[-1] if self.choices else None

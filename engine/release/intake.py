@@ -1,0 +1,205 @@
+"""Records in: which tables are counted, which rows count, and what the curator alone is told of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from engine.errors import Cancelled, DataError, LimitExceeded, PlanError
+from engine.plans import Block, Plan
+from engine.release.ledger import REHEARSED, Fingerprint, Ledger, Row
+from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, fingerprint
+from engine.spaces import Space
+from engine.workload import Schema, Workload
+
+MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
+Progress = Callable[[float, str], object]
+
+
+class Measurable(Protocol):
+    """A plan, or a part of one: blocks on a schema."""
+
+    @property
+    def schema(self) -> Schema: ...
+    @property
+    def blocks(self) -> Mapping[Space, Block]: ...
+    @property
+    def max_records(self) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intake:
+    """What happened to the rows that were read: private, for the curator's screen only, never part of a release.
+
+    `warnings` says in words where the same records were seen before: under another name, or as public ones.
+    """
+
+    rows_in: int
+    counted: int
+    refused: int
+    reasons: Mapping[str, Mapping[str, int]]
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, counts: Counts, warnings: Sequence[str] = ()) -> Intake:
+        """What happened to the rows behind some counts."""
+        return cls(
+            rows_in=counts.rows_in,
+            counted=counts.records,
+            refused=counts.rows_refused,
+            reasons=counts.refused,
+            warnings=tuple(warnings),
+        )
+
+
+def left_out(on_refused: str | None) -> None:
+    """Raise PlanError if a release is asked to refuse a table because of its rows."""
+    if on_refused not in (None, "drop"):
+        raise PlanError(
+            f"on_refused was {on_refused!r}. A release leaves rows out that do not fit the schema, each by its own "
+            "values: refusing the table would tell of them. Use check_records first; what it says is for you only."
+        )
+
+
+def recognised(
+    book: Ledger,
+    dataset: str,
+    counts: Counts,
+    sets: Iterable[Space],
+    intake: Callable[[Intake], object] | None,
+) -> Fingerprint:
+    """Return the fingerprint of counted records, after telling the curator what happened to them and who they are."""
+    found = fingerprint(counts, sets, book.secret("records"))
+    warnings = [_warning(row) for row in book.same_records(found, dataset=dataset)]
+    if intake is not None:
+        intake(Intake.of(counts, warnings))
+    return found
+
+
+def _warning(row: Row) -> str:
+    if row.kind == REHEARSED:
+        return f"The same records were rehearsed as public ones, under {row.dataset!r} at {row.utc}."
+    return (
+        f"The same records were released under the name {row.dataset!r} at {row.utc}. Each name has its own budget, "
+        "so that together they may cost more than either total: release them under one name."
+    )
+
+
+def check_records(
+    plan: Plan,
+    data: Any,
+    *,
+    dataset: str = "",
+    ledger: Ledger | None = None,
+    progress: Progress | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Intake:
+    """Return how records fit a plan, exactly: for the curator's eyes only, for it depends on single records.
+
+    With a ledger, also whether the same records were released under another name than ``dataset``.
+
+    Spends nothing and is no release; what it says must not be published, nor decide in public whether to release.
+
+    Raises: DataError when the data cannot be read at all, or lacks a column.
+    """
+    counts = count(plan, data, "drop", teller(progress), memory_limit, one_cell_attributes(plan.workload))
+    warnings = []
+    if counts.records > plan.max_records:
+        warnings.append(
+            f"There are more records than the {plan.max_records:,} that the plan was made for. A release stays private "
+            "and takes longer; plan again with a larger max_records."
+        )
+    if ledger is not None:
+        found = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
+        warnings += [_warning(row) for row in ledger.same_records(found, dataset=dataset)]
+    return Intake.of(counts, warnings)
+
+
+def declare_public(
+    plan: Plan, data: Any, *, dataset: str, ledger: Ledger, why: str, memory_limit: int = MEMORY_LIMIT
+) -> None:
+    """Note on a ledger that records are public, so that they may be rehearsed; a later release of them is warned of.
+
+    Raises: DataError if the same records were released as confidential ones, under whatever name: a rehearsal of them
+    would be a release that nobody pays for.
+    """
+    counts = count(plan, data, "drop", teller(None), memory_limit, one_cell_attributes(plan.workload))
+    found = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
+    for row in ledger.same_records(found):
+        if row.kind != REHEARSED:
+            raise DataError(
+                f"The same records were released under the name {row.dataset!r} at {row.utc}, so they are not public. "
+                "Rehearse simulated records."
+            )
+    ledger.note(dataset=dataset, kind=REHEARSED.removeprefix("note:"), text=f"{found.to_text()}: {why}", key=dataset)
+
+
+def count(
+    part: Measurable,
+    data: Any,
+    on_refused: str,
+    tell: Callable[[float, str], None],
+    memory_limit: int,
+    checked: Iterable[str] = (),
+    also: Iterable[Space] = (),
+) -> Counts:
+    """Return the exact tables that a part is measured on; nothing is released.
+
+    A row counts when it fits the domain of every attribute that is measured, or ``checked``, or in the sets that are
+    counted ``also``.
+
+    Raises: DataError when the records cannot be read; LimitExceeded when a table is larger than a release can hold.
+    """
+    for block in part.blocks.values():
+        if (cells := math.prod(part.schema.sizes(block.attributes))) > MOST_CELLS:
+            raise LimitExceeded(
+                f"This plan measures the table on {len(block.attributes)} attributes, which has {cells:.2e} cells; a "
+                f"release holds at most {MOST_CELLS:,}. Its errors are exact, but it cannot be released: choose a "
+                "mechanism that measures smaller tables, such as 'querysmasher'."
+            )
+    sets = [*maximal_sets(part), *also]
+    if not isinstance(data, Counts):
+        sets += [(name,) for name in checked]
+    return count_marginals(
+        data,
+        part.schema,
+        sets,
+        on_refused=on_refused,
+        progress=lambda fraction, text: tell(0.8 * fraction, text),
+        memory_limit=memory_limit,
+    )
+
+
+def one_cell_attributes(*workloads: Workload) -> list[str]:
+    """Return the attributes of one cell that are asked about: no block measures them, and still a row must fit them."""
+    named = {name: w.schema[name].size for w in workloads for group in w.groups for name in group.attributes}
+    return [name for name, size in named.items() if size == 1]
+
+
+def maximal_sets(part: Measurable) -> list[Space]:
+    """Return the attribute sets of the blocks of a plan, or a part of one, that no other contains: what is counted."""
+    spaces = sorted({b.attributes for b in part.blocks.values()}, key=len, reverse=True)
+    covered: set[Space] = set()
+    kept = []
+    for space in spaces:
+        if space not in covered:
+            kept.append(space)
+            covered.update(_subsets(space))
+    return kept
+
+
+def _subsets(space: Space) -> list[Space]:
+    out: list[Space] = [()]
+    for name in space:
+        out += [(*s, name) for s in out]
+    return out
+
+
+def teller(progress: Progress | None) -> Callable[[float, str], None]:
+    def tell(fraction: float, text: str) -> None:
+        if progress is not None and progress(fraction, text) is False:
+            raise Cancelled("The measurement was cancelled before anything was spent.")
+
+    return tell

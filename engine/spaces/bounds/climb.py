@@ -1,0 +1,229 @@
+"""The search for weights: L-BFGS on log of the bound with its exact gradient, then more functions of the cells.
+
+A search looks at few functions of every attribute; what it finds is then valued with as many as the time allows.  Every
+value on the way is a bound, so the best so far may be returned at any moment.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+
+from engine.arrays import Array
+from engine.spaces.bounds.alike import Alike, alike
+from engine.spaces.bounds.excitations import Excitations
+from engine.spaces.bounds.frames import State
+from engine.spaces.bounds.links import Link, Linked, Role
+from engine.spaces.decomposition import Factor
+from engine.spaces.lifts import WholeDomain
+from engine.spaces.solvers import DualProblem, Options
+from engine.threads import threads_for
+
+SCALARS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)  # how much more the total counts in a start than the cells of an attribute
+ORDERS = (150, 400, 1000, 2500, 6000)  # of the largest matrix, one rung after the other
+GROWTH = 2.6  # from one rung to the next
+GRADIENT = 3.0  # how much longer a value takes with its gradient
+FEW = 20  # steps at a higher rung
+SMALLEST = 1e-5  # share of the root of a weight in the largest: functions are divided by it
+Roots = Mapping[Role, Array]
+
+
+class Model:
+    """The bound as a function of the weights, with so many functions for the attributes of every link.
+
+    Parameters
+    ----------
+    asked : the workload.
+    counts : the most functions an attribute may have, link by link; see `Ladder`.
+    """
+
+    def __init__(self, asked: Linked, counts: Sequence[int]) -> None:
+        self.asked = asked
+        self.links = [self._link(link, k) for link, k in zip(asked.links, counts, strict=True)]
+
+    def _link(self, link: Link, k: int) -> Alike | Excitations:
+        functions = {name: min(k, self.asked.sizes[self.asked.roles[name]]) for name in link.names}
+        terms = alike(self.asked, link)
+        if terms is None:
+            return Excitations(self.asked, link, functions)
+        return Alike(len(functions), self.asked.roles[link.names[0]], terms, min(functions.values()))
+
+    def value(
+        self, s: Roots, functions: Mapping[Role, Array], derivative: bool = True
+    ) -> tuple[float, dict[Role, Array]]:
+        """Return a lower bound on the nuclear norm and its derivative by s; shapes (n,) and (n, k) by role."""
+        state = State(self.asked, s, functions, derivative)
+        found = [link.value(state) for link in self.links]
+        total, by_link = 0.0, np.zeros(len(found))
+        for factor, squares in self.asked.sums:
+            root = math.sqrt(math.fsum((c * found[number][0]) ** 2 for number, c in squares.items()))
+            total += factor * root
+            for number, c in squares.items():
+                by_link[number] += factor * c * c * found[number][0] / root if root > 0.0 else 0.0
+        if not derivative:
+            return total, {}
+        for (_, back), share in zip(found, by_link, strict=True):
+            back(share)
+        return total, state.by_s()
+
+
+class Ladder:
+    """How many functions the attributes of every link may have, for matrices up to some order."""
+
+    def __init__(self, asked: Linked) -> None:
+        self.sizes = [[asked.sizes[asked.roles[name]] for name in link.names] for link in asked.links]
+        self.alike = [alike(asked, link) for link in asked.links]
+        self.kinds = [
+            link.kinds({name: asked.sizes[asked.roles[name]] for name in link.names}) if terms is None else Counter()
+            for link, terms in zip(asked.links, self.alike, strict=True)
+        ]
+
+    def counts(self, order: int) -> list[int]:
+        """Return the number of functions for every link, at least 1."""
+        return [self._count(i, order) for i in range(len(self.sizes))]
+
+    def _count(self, i: int, order: int) -> int:
+        terms, most = self.alike[i], max(self.sizes[i], default=1)
+        if terms is not None:
+            # without products few queries are asked of a pair, and their number is the order
+            return min(most, math.isqrt(order)) if any(len(keys) == 2 for keys in terms.pair) else most
+        k = 1
+        while k < most and self._order(i, k + 1) <= order:
+            k += 1
+        return k
+
+    def _order(self, i: int, k: int) -> int:
+        return sum(count * math.prod(min(k, n) - 1 for n in sizes) for sizes, count in self.kinds[i].items())
+
+
+def functions(asked: Linked, s: Roots) -> dict[Role, Array]:
+    """Return functions of the cells of every attribute, the most important under the weights first; shape (n, n)."""
+    out = {}
+    for role, root in s.items():
+        off = np.eye(len(root)) - np.outer(root, root)
+        H = off @ (gram(asked, role) * root[:, None] * root) @ off
+        _, U = scipy.linalg.eigh(H, check_finite=False)
+        out[role] = np.column_stack([np.ones(len(root)), U[:, :0:-1] / root[:, None]])
+    return out
+
+
+def gram(asked: Linked, role: Role) -> Array:
+    """Return what is asked of an attribute, every family to the same amount, others averaged; shape (n, n)."""
+    n = asked.sizes[role]
+    out = np.zeros((n, n))
+    seen = [asked.rows[key] for key in asked.singles.get(role, ())]
+    for key, places in asked.joints.items():
+        sizes = tuple(asked.sizes[r] for r in places)
+        for axis, own in enumerate(places):
+            if own == role:
+                table = np.moveaxis(asked.rows[key].reshape(-1, *sizes), axis + 1, -1)
+                seen.append(table.reshape(len(table), -1, n).mean(axis=1))
+    for rows in seen:
+        out += rows.T @ rows / max(float(np.sum(rows**2)), 1e-300)
+    return out
+
+
+def starts(asked: Linked) -> list[dict[Role, Array]]:
+    """Return roots of weights to start from, shape (n,) by role: optimal alone, the total counted more or less."""
+    grams = {role: gram(asked, role) for role in asked.sizes}
+    out = [{role: np.full(n, n**-0.5) for role, n in asked.sizes.items()}]
+    for c in SCALARS:
+        found = {}
+        for role, G in grams.items():
+            problem = DualProblem(lift=WholeDomain(len(G)), factor=Factor(sizes=(0,), matrix=G + c * G.mean()))
+            with threads_for(len(G)):
+                mass, _ = problem.maximise(Options(gap=1e-3))
+            found[role] = held(np.sqrt(mass))
+        out.append(found)
+    return out
+
+
+def held(s: Array) -> Array:
+    """Return roots of weights with length 1, shape (n,), none of them too small to divide by."""
+    s = np.abs(s)
+    s = np.maximum(s, SMALLEST * float(s.max()))
+    return np.asarray(s / np.linalg.norm(s))
+
+
+def climb(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, Roots]:
+    """Return the best bound and weights that L-BFGS finds from s, the functions being those that matter there."""
+    chosen, roles = functions(model.asked, s), list(s)
+    cuts = np.cumsum([0, *(len(s[role]) for role in roles)])
+    best: tuple[float, Roots] = (0.0, s)
+
+    def log_value(x: Array) -> tuple[float, Array]:
+        nonlocal best
+        # the sign of a root is free; near zero it is kept away from it
+        signs = np.where(x < 0.0, -1.0, 1.0)
+        parts = {role: x[a:b] for role, a, b in zip(roles, cuts[:-1], cuts[1:], strict=True)}
+        lengths = {role: float(np.linalg.norm(part)) for role, part in parts.items()}
+        own = {role: held(part) for role, part in parts.items()}
+        value, by = model.value(own, chosen)
+        if value > best[0]:
+            best = (value, own)
+        if time.monotonic() > deadline:
+            raise _Late
+        gradient = np.concatenate([by[role] / lengths[role] for role in roles]) * signs
+        return -math.log(value), -gradient / value
+
+    with suppress(_Late):
+        scipy.optimize.minimize(
+            log_value,
+            np.concatenate([s[role] for role in roles]),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": steps, "maxfun": steps, "maxcor": 20, "ftol": 1e-9, "gtol": 0.0},
+        )
+    return best
+
+
+class _Late(Exception):
+    """The time is over."""
+
+
+def best_norm(asked: Linked, deadline: float, steps: int) -> float:
+    """Return the largest nuclear norm found until a time of the monotonic clock, in steps of the search for weights.
+
+    Without steps the starts are compared and no more; then no clock decides, and the same workload has the same value.
+    """
+    deadline = deadline if steps else math.inf
+    ladder = Ladder(asked)
+    counts = ladder.counts(ORDERS[0])
+    model = Model(asked, counts)
+    if not asked.sizes:
+        return model.value({}, {}, derivative=False)[0]
+    best: tuple[float, Roots] = (-1.0, {})
+    for s in starts(asked):
+        if best[0] < 0.0 or time.monotonic() < deadline:
+            value = model.value(s, functions(asked, s), derivative=False)[0]
+            best = max(best, (value, s), key=_value)
+    if not steps:
+        return best[0]
+    best = max(best, climb(model, best[1], deadline, steps), key=_value)
+    for order in ORDERS[1:]:
+        before, counts = counts, ladder.counts(order)
+        if counts == before:
+            continue
+        if time.monotonic() > deadline:
+            break
+        began = time.monotonic()
+        model = Model(asked, counts)
+        value = model.value(best[1], functions(asked, best[1]), derivative=False)[0]
+        best = max(best, (value, best[1]), key=_value)
+        took = time.monotonic() - began
+        if GRADIENT * took * FEW <= (deadline - time.monotonic()) / 4:
+            best = max(best, climb(model, best[1], deadline, FEW), key=_value)
+        if 2.0 * took * GROWTH**3 > deadline - time.monotonic():
+            break
+    return best[0]
+
+
+def _value(found: tuple[float, Roots]) -> float:
+    return found[0]

@@ -1,0 +1,223 @@
+"""The whole procedure of a release: what may stop it, what it remembers of records, what a total counts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from demo_data.make_synthetic import synthetic
+from engine import Attribute, Budget, Plan, Schema, Workload, plan
+from engine.errors import BudgetExceeded, DataError, LedgerError
+from engine.release import Ledger, check_records, count_marginals, declare_public, load_measurement, verify_ledger
+from engine.release.answers_on_grid import _on_grid
+from engine.release.records import fingerprint
+
+measuring = sys.modules["engine.release.measure"]
+measure = measuring.measure
+SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4), Attribute.categorical("c", ["x", "y"])])
+WORKLOAD = Workload.all_ways(SCHEMA, ways=(1, 2))
+RECORDS = synthetic(SCHEMA, 3000, seed=5)
+
+
+@pytest.fixture(scope="module")
+def made() -> Plan:
+    return plan(WORKLOAD, Budget(pcost=0.1))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    book = Ledger.create(tmp_path / "office.ledger")
+    book.add_dataset("survey", total=Budget(pcost=1.0))
+    book.add_dataset("second", total=Budget(pcost=1.0))
+    return book
+
+
+# --- nothing of the records stops a release ---
+
+
+def test_rows_are_left_out_one_by_one_and_the_strict_check_is_a_step_of_its_own(made: Plan, ledger: Ledger) -> None:
+    bad = pd.concat([RECORDS, pd.DataFrame({"a": [9, 1], "b": [1, 1], "c": ["x", "nobody"]})])
+    told = check_records(made, bad)
+    assert (told.rows_in, told.counted, told.refused) == (3002, 3000, 2)
+    assert told.reasons == {"a": {"outside the public domain": 1}, "c": {"outside the public domain": 1}}
+    assert [row.kind for row in ledger.rows()] == ["ledger", "dataset", "dataset"]
+    seen = []
+    measure(made, bad, dataset="survey", ledger=ledger, intake=seen.append)
+    assert seen[0].refused == 2
+    assert ledger.status("survey").spent == made.pcost
+
+
+@pytest.mark.parametrize("mechanism", ["querysmasher", "laplace", "hdmm"])
+def test_more_records_than_the_plan_was_made_for_are_measured_exactly(mechanism: str, ledger: Ledger) -> None:
+    pure = mechanism == "laplace"
+    small = plan(WORKLOAD, Budget.pure(0.3) if pure else Budget(pcost=0.1), mechanism, max_records=100)
+    assert "more records than the 100" in check_records(small, RECORDS).warnings[0]
+    found = measure(small, RECORDS, dataset="survey", ledger=ledger)
+    counts = count_marginals(RECORDS, SCHEMA, [b.attributes for b in small.blocks.values()])
+    for block in small.blocks.values():
+        table = counts[block.attributes]
+        exact, usual = _on_grid(block, table, False), _on_grid(block, table, True)
+        assert np.abs(exact - usual).max() <= 1 + 2e-12 * np.abs(usual).max(), "the two ways agree where both hold"
+        assert np.abs(_on_grid(block, table * 2**45, False)).max() <= 2**62
+    assert found.plan.hash == small.hash
+
+
+def test_whole_number_arithmetic_has_no_error_where_floats_have(made: Plan) -> None:
+    """One record more moves the answers by its own column and a rounding, though floats cannot tell it any more."""
+    block = max(made.blocks.values(), key=lambda b: b.measurements)
+    large = np.full(SCHEMA.sizes(block.attributes), 2**40, np.int64)
+    more = large.copy()
+    more.flat[3] += 1
+    moved = _on_grid(block, more, False) - _on_grid(block, large, False)
+    assert np.linalg.norm(moved * block.grid) <= block.column_norm + block.grid * np.sqrt(block.measurements)
+    assert np.linalg.norm(moved) > 0
+
+
+# --- the disk ---
+
+
+def test_a_full_disk_is_met_before_anything_is_spent(
+    made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(LedgerError, match=r"No space left.*Make room"):
+        measure(made, RECORDS, dataset="survey", ledger=ledger)
+    assert ledger.status("survey").spent == 0.0
+    monkeypatch.undo()
+    assert measure(made, RECORDS, dataset="survey", ledger=ledger).key
+
+
+def test_the_space_of_a_result_is_taken_before_the_spend(
+    made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, spend = [], Ledger.spend
+
+    def watched(self: Ledger, **words: object) -> object:
+        held.append([(p.suffix, p.stat().st_blocks * 512) for p in Path(f"{ledger.path}.results").iterdir()])
+        return spend(self, **words)
+
+    monkeypatch.setattr(Ledger, "spend", watched)
+    found = measure(made, RECORDS, dataset="survey", ledger=ledger)
+    ((suffix, size),) = held[0]
+    assert suffix == ".part"
+    assert size >= ledger.result_path(found.key).stat().st_size
+
+
+def test_what_a_killed_run_left_is_removed_and_a_living_one_is_not(made: Plan, ledger: Ledger) -> None:
+    measure(made, RECORDS, dataset="survey", ledger=ledger)
+    folder = Path(f"{ledger.path}.results")
+    (folder / "killed.part").write_bytes(b"half")
+    with ledger.room_for(b"living"):
+        Ledger(ledger.path)
+        assert [p.name != "killed.part" for p in folder.glob("*.part")] == [True]
+    assert not list(folder.glob("*.part"))
+
+
+# --- which records ---
+
+
+def test_two_names_for_one_table_are_told_before_the_spend(made: Plan, ledger: Ledger, tmp_path: Path) -> None:
+    seen = []
+    measure(made, RECORDS, dataset="survey", ledger=ledger, intake=seen.append)
+    shuffled = tmp_path / "again.csv"
+    RECORDS.sample(frac=1.0, random_state=1).to_csv(shuffled, index=False)
+    other = plan(Workload.all_ways(SCHEMA, ways=1), Budget(pcost=0.1))
+
+    def stop(rows: object) -> None:
+        seen.append(rows)
+        assert ledger.status("second").spent == 0.0
+
+    measure(other, shuffled, dataset="second", ledger=ledger, intake=stop)
+    measure(other, RECORDS.iloc[1:], dataset="survey", ledger=ledger, intake=seen.append)
+    assert [len(rows.warnings) for rows in seen] == [0, 1, 0]
+    assert "'survey'" in seen[1].warnings[0]
+    assert "'second'" in check_records(made, RECORDS, dataset="survey", ledger=ledger).warnings[0]
+
+
+def test_public_records_are_noted_and_confidential_ones_are_not_public(made: Plan, ledger: Ledger) -> None:
+    declare_public(made, RECORDS, dataset="survey", ledger=ledger, why="in the yearbook")
+    seen = []
+    measure(made, RECORDS, dataset="survey", ledger=ledger, intake=seen.append)
+    assert "rehearsed as public" in seen[0].warnings[0]
+    with pytest.raises(DataError, match="'survey'"):
+        declare_public(made, RECORDS, dataset="second", ledger=ledger, why="I say so")
+
+
+def test_digests_need_the_key_of_the_ledger_and_are_in_no_result(made: Plan, ledger: Ledger, tmp_path: Path) -> None:
+    found = measure(made, RECORDS, dataset="survey", ledger=ledger)
+    counts = count_marginals(RECORDS, SCHEMA, [("a", "b")])
+    keys = [ledger.secret("records"), ledger.secret("signature"), Ledger.create(tmp_path / "b").secret("records")]
+    assert len({fingerprint(counts, [("a", "b")], key).tables for key in keys}) == 3
+    digest = next(row.sha256 for row in ledger.rows() if row.kind == "spend")
+    stored = ledger.load_result(found.key)
+    assert not [part for part in digest.replace("=", " ").split() if part.encode() in stored]
+    assert Path(f"{ledger.path}.key").stat().st_mode & 0o777 == 0o600
+    assert ledger.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_damaged_key_refuses_and_spends_nothing(made: Plan, ledger: Ledger) -> None:
+    Path(f"{ledger.path}.key").write_text("{}")
+    with pytest.raises(LedgerError, match="key file"):
+        measure(made, RECORDS, dataset="survey", ledger=ledger)
+    assert ledger.status("survey").spent == 0.0
+
+
+# --- what a total counts ---
+
+
+def test_a_pure_total_sums_epsilon_and_takes_no_gaussian_noise(ledger: Ledger, made: Plan) -> None:
+    ledger.add_dataset("pure", total=Budget.pure(1.0))
+    fifth = plan(WORKLOAD, Budget.pure(0.2), "laplace")
+    for attempt in range(1, 6):
+        measure(fifth, RECORDS, dataset="pure", ledger=ledger, attempt=attempt)
+    status = ledger.status("pure")
+    assert (status.total, status.spent, status.left, status.definition.kind) == (1.0, 1.0, 0.0, "pure")
+    with pytest.raises(BudgetExceeded, match="epsilon"):
+        measure(fifth, RECORDS, dataset="pure", ledger=ledger, attempt=6)
+    ledger.add_dataset("pure too", total=Budget.pure(9.0))
+    with pytest.raises(LedgerError, match="Gaussian noise does not keep"):
+        measure(made, RECORDS, dataset="pure too", ledger=ledger)
+    found = load_measurement(ledger, f"pure|{fifth.hash}|1")
+    assert found.plan.budget.pure_epsilon == 0.2
+    assert ledger.find(found.key).pcost == Budget.pure(0.2).pcost
+    assert verify_ledger(ledger.path) == ()
+
+
+def test_laplace_noise_takes_more_of_a_total_that_is_read_off_the_gaussian_curve(ledger: Ledger) -> None:
+    ledger.add_dataset("curve", total=Budget.gdp(1.0), kind="gdp")
+    pure = Budget.pure(0.2)
+    takes = {name: ledger.status(name).takes(pure.pcost, 0.2) for name in ("survey", "curve")}
+    assert takes["survey"] == pure.pcost
+    assert takes["curve"] >= pure.mu**2 > 1.5 * pure.pcost
+    # two outputs under epsilon-DP can be told apart with this advantage, delta at epsilon 0
+    advantage = np.tanh(0.2 / 2)
+    assert Budget(takes["curve"]).delta(0.0) >= advantage > Budget(takes["survey"]).delta(0.0)
+
+
+def test_a_forged_mixture_is_found(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="kind"):
+        ledger.add_dataset("odd", total=Budget(1.0), kind="renyi")
+    with pytest.raises(LedgerError, match="own kind"):
+        ledger.add_dataset("odd", total=Budget(1.0), kind="pure")
+
+
+def test_a_total_for_people_takes_only_what_protects_them(ledger: Ledger, made: Plan) -> None:
+    ledger.add_dataset("visits", total=Budget(pcost=1.0, rows_per_person=3))
+    ledger.add_dataset("fixed", total=Budget(pcost=1.0, neighbours="replace_one"))
+    assert "at most 3 rows" in ledger.status("visits").definition.describe()
+    for dataset in ("visits", "fixed"):
+        with pytest.raises(LedgerError, match="Plan with a budget of that kind"):
+            measure(made, RECORDS, dataset=dataset, ledger=ledger)
+    people = plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=3))
+    assert [measure(people, RECORDS, dataset=name, ledger=ledger).dataset for name in ("visits", "survey")]
+    replaced = plan(WORKLOAD, Budget(pcost=0.1, neighbours="replace_one"))
+    assert measure(replaced, RECORDS, dataset="fixed", ledger=ledger).key
+    assert verify_ledger(ledger.path) == ()
