@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--format", choices=(*FORMATS, "zip"), help="by default the ending of --out; zip: the package"
         )
+        command.add_argument("--person", help="column that tells whose row it is; caps the rows of each person")
         command.add_argument("--confidence", type=float, default=0.95)
         command.add_argument("--overwrite", action="store_true", help="replace an earlier file of answers")
         if name == "release":
@@ -222,6 +223,7 @@ def _release(given: argparse.Namespace) -> None:
         given.data,
         rehearsal=given.rehearsal,
         on_refused="drop",
+        person=given.person,
         progress=_bar,
         intake=_say_rows,
         **where,
@@ -240,6 +242,8 @@ def _release(given: argparse.Namespace) -> None:
 
 def _say_rows(rows: Intake) -> None:
     print(f"rows in {rows.rows_in:,} = counted {rows.counted:,} + left out {rows.refused:,}", file=sys.stderr)
+    if rows.people is not None:
+        print(f"{rows.people:,} persons; {rows.over_cap:,} rows beyond the cap of theirs", file=sys.stderr)
     for text in rows.warnings:
         print(f"Warning: {text}", file=sys.stderr)
 

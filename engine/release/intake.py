@@ -33,6 +33,7 @@ class Measurable(Protocol):
 class Intake:
     """What happened to the rows that were read: private, for the curator's screen only, never part of a release.
 
+    With a person column, `people` is the number of persons and `over_cap` the rows beyond the cap of theirs.
     `warnings` says in words where the same records were seen before: under another name, or as public ones.
     """
 
@@ -41,6 +42,8 @@ class Intake:
     refused: int
     reasons: Mapping[str, Mapping[str, int]]
     warnings: tuple[str, ...] = ()
+    people: int | None = None
+    over_cap: int = 0
 
     @classmethod
     def of(cls, counts: Counts, warnings: Sequence[str] = ()) -> Intake:
@@ -51,6 +54,8 @@ class Intake:
             refused=counts.rows_refused,
             reasons=counts.refused,
             warnings=tuple(warnings),
+            people=counts.people,
+            over_cap=counts.rows_over_cap,
         )
 
 
@@ -93,6 +98,7 @@ def check_records(
     *,
     dataset: str = "",
     ledger: Ledger | None = None,
+    person: str | None = None,
     progress: Progress | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Intake:
@@ -104,7 +110,9 @@ def check_records(
 
     Raises: DataError when the data cannot be read at all, or lacks a column.
     """
-    counts = count(plan, data, "drop", teller(progress), memory_limit, one_cell_attributes(plan.workload))
+    rows = plan.budget.rows_per_person
+    checked = one_cell_attributes(plan.workload)
+    counts = count(plan, data, "drop", teller(progress), memory_limit, checked, person=person, rows_per_person=rows)
     warnings = []
     if counts.records > plan.max_records:
         warnings.append(
@@ -144,8 +152,13 @@ def count(
     memory_limit: int,
     checked: Iterable[str] = (),
     also: Iterable[Space] = (),
+    *,
+    person: str | None = None,
+    rows_per_person: int = 1,
 ) -> Counts:
     """Return the exact tables that a part is measured on; nothing is released.
+
+    With the column of a ``person``, at most ``rows_per_person`` rows of each are counted.
 
     A row counts when it fits the domain of every attribute that is measured, or ``checked``, or in the sets that are
     counted ``also``.
@@ -159,6 +172,8 @@ def count(
                 f"release holds at most {MOST_CELLS:,}. Its errors are exact, but it cannot be released: choose a "
                 "mechanism that measures smaller tables, such as 'querysmasher'."
             )
+    if person is not None and isinstance(data, Counts):
+        raise DataError("Counts hold no persons. Count the records with the person column, or leave it out here.")
     sets = [*maximal_sets(part), *also]
     if not isinstance(data, Counts):
         sets += [(name,) for name in checked]
@@ -167,6 +182,8 @@ def count(
         part.schema,
         sets,
         on_refused=on_refused,
+        person=person,
+        rows_per_person=rows_per_person,
         progress=lambda fraction, text: tell(0.8 * fraction, text),
         memory_limit=memory_limit,
     )

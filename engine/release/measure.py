@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -52,6 +53,7 @@ def measure(
     attempt: int = 1,
     rehearsal: bool = False,
     on_refused: str | None = None,
+    person: str | None = None,
     progress: Progress | None = None,
     intake: Callable[[Intake], object] | None = None,
     memory_limit: int = MEMORY_LIMIT,
@@ -67,11 +69,13 @@ def measure(
     rehearsal : run the same code on simulated or public data without a ledger; nothing of it may be published.
     on_refused : a release leaves out rows outside the public domain ("drop"), each by its own values alone; to be told
         of them first, use `check_records`.  A rehearsal refuses the whole table ("error") unless told to drop.
+    person : column that tells whose row it is; at most ``plan.budget.rows_per_person`` rows of each person are counted,
+        by a rule on that person's rows alone.  Without it the budget's number of rows is what the curator declares.
     intake : called, before anything is spent, with the numbers of rows and with what the curator must know of them.
 
-    Guarantee: the whole procedure, whether it ends or not, is ``plan.pcost / 2``-zCDP for adding or removing one record
-    (exact discrete noise, rounding charged), for every table that can be read; budget is spent before noise is drawn;
-    one key never draws twice.  No number of records makes a release fail.
+    Guarantee: the whole procedure, whether it ends or not, is ``plan.pcost / 2``-zCDP for one person's rows, added,
+    removed or replaced as ``plan.budget`` says (exact discrete noise, rounding charged), for every table that can be
+    read; budget is spent before noise is drawn; one key never draws twice.  No number of records makes a release fail.
 
     Raises
     ------
@@ -80,10 +84,11 @@ def measure(
     ResultLost : the key was spent, but its result was never saved.
     """
     tell = teller(progress)
+    counted = partial(count, plan, data, person=person, rows_per_person=plan.budget.rows_per_person)
     if rehearsal:
         if dataset or ledger is not None:
             raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or set rehearsal=False.")
-        counts = count(plan, data, on_refused or "error", tell, memory_limit, one_cell_attributes(plan.workload))
+        counts = counted(on_refused or "error", tell, memory_limit, one_cell_attributes(plan.workload))
         if intake is not None:
             intake(Intake.of(counts))
         return measured(plan, draw(plan, counts, tell), dataset="", key="", utc="", rehearsal=True)
@@ -99,7 +104,7 @@ def measure(
     book.status(dataset).definition.check_unit(plan.budget)
     book.afford(**cost)
     checked = one_cell_attributes(plan.workload)
-    counts = count(plan, data, "drop", tell, memory_limit, checked)
+    counts = counted("drop", tell, memory_limit, checked)
     records = recognised(book, dataset, counts, maximal_sets(plan), intake)
     done = spend_draw_save(
         plan,

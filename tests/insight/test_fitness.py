@@ -460,3 +460,12 @@ def test_a_bound_for_all_is_searched_when_it_is_asked_for_and_once() -> None:
     first = made.certificate.global_gap
     with mock.patch("engine.spaces.bounds.best.global_bound", side_effect=AssertionError):
         assert again.certificate.global_gap == pytest.approx(first, rel=1e-6)
+
+
+def test_no_bound_is_claimed_where_neighbours_replace_a_record() -> None:
+    made = plan(WORKLOAD, Budget(pcost=2.0, neighbours="replace_one"))
+    assert made.certificate.global_gap == math.inf
+    assert "at most" not in fitness.bound_text(made, fitness.mechanism_bound(WORKLOAD))
+    three = plan(WORKLOAD, Budget(pcost=9.0, rows_per_person=3), "optimum")
+    assert three.certificate.global_gap == pytest.approx(0.0, abs=1e-3)
+    assert three.certificate.global_bound == pytest.approx(fitness.mechanism_bound(WORKLOAD).rmse(three))

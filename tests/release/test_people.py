@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 import engine.release.records.people
-from engine import Attribute, Schema, count_marginals
-from engine.errors import DataError, LimitExceeded
+from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
+from engine.errors import DataError, LedgerError, LimitExceeded
 
 SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 3)])
 SETS = [("a", "b"), ("a",), ()]
@@ -120,3 +120,21 @@ def test_parts_with_a_cap_do_not_add_up():
     found = counted(records(), 2)
     with pytest.raises(DataError, match="together"):
         found + found
+
+
+def test_a_release_counts_at_most_the_rows_that_its_budget_protects(tmp_path):
+    frame, book = records(people=50), Ledger.create(tmp_path / "book")
+    workload = Workload(SCHEMA).add(("a",), "marginal")
+    made = plan(workload, Budget(pcost=1e6, rows_per_person=3))
+    book.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=3))
+    seen = []
+    found = measure(made, frame, dataset="panel", ledger=book, person="pid", intake=seen.append)
+    expected = counted(frame, 3)
+    assert (seen[0].people, seen[0].over_cap) == (50, len(frame) - expected.records)
+    assert abs(found.answers(0)["answer"] - expected["a",]).max() < 0.2
+    book.add_dataset("more", total=Budget(pcost=1e6, rows_per_person=5))
+    with pytest.raises(LedgerError, match="rows per"):
+        measure(made, frame, dataset="more", ledger=book, person="pid")
+    assert book.status("more").spent == 0
+    with pytest.raises(DataError, match="no persons"):
+        measure(made, expected, rehearsal=True, person="pid")

@@ -30,6 +30,7 @@ SCALARS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)  # how much more the total counts in
 ORDERS = (150, 400, 1000, 2500, 6000)  # of the largest matrix, one rung after the other
 GROWTH = 2.6  # from one rung to the next
 GRADIENT = 3.0  # how much longer a value takes with its gradient
+FIRST = 0.4  # share of the time for the search on the lowest rung
 FEW = 20  # steps at a higher rung
 SMALLEST = 1e-5  # share of the root of a weight in the largest: functions are divided by it
 Roots = Mapping[Role, Array]
@@ -206,7 +207,9 @@ def best_norm(asked: Linked, deadline: float, steps: int) -> float:
             best = max(best, (value, s), key=_value)
     if not steps:
         return best[0]
-    best = max(best, climb(model, best[1], deadline, steps), key=_value)
+    # more functions raise a bound more than the last steps do: they have the larger half of the time
+    now = time.monotonic()
+    best = max(best, climb(model, best[1], now + FIRST * (deadline - now), steps), key=_value)
     for order in ORDERS[1:]:
         before, counts = counts, ladder.counts(order)
         if counts == before:
