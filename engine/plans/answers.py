@@ -16,6 +16,7 @@ from engine.arrays import Array
 from engine.errors import NotAnswerable
 from engine.plans.blocks import component_key
 from engine.spaces import Space, basis, center
+from engine.texts import set_name
 from engine.threads import threads_for
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class SpaceAnswers:
             for space in itertools.combinations(sorted(attributes, key=self.plan.schema.names.index), k):
                 if not self._measures(space):
                     raise NotAnswerable(
-                        f"The plan does not measure the whole table on {' x '.join(attributes) or 'nothing'}: "
-                        f"{' x '.join(space) or 'the total'} is missing. Ask single queries with answer(), or plan "
+                        f"The plan does not measure the whole table on {set_name(attributes)}: "
+                        f"{set_name(space)} is missing. Ask single queries with answer(), or plan "
                         "with the marginal on these attributes."
                     )
         return self._table(attributes)

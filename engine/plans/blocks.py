@@ -197,6 +197,8 @@ def noise_grid(noise: float, reach: float, bits: int = GRID_BITS) -> float:
     >>> noise_grid(1.0, 1e8) == 2.0**-30, 1e8 / noise_grid(0.001, 1e8) <= 2.0**62
     (True, True)
     """
+    if reach == 0.0:  # nothing is counted, so no answer needs room
+        reach = noise
     room = math.floor(math.log2(2.0**61 * noise / reach))
     return 2.0 ** (math.frexp(noise)[1] - 1 - min(bits, room))
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from engine.errors import PlanError
 from engine.plans import Plan
 from engine.release import Measurement, measured
+from engine.spaces import Strategy
 
 FORMAT = "measurements/1"
 NAMES = ("measurements.json", "measurements.npz")
@@ -33,12 +34,12 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
     if not _in_one_step(measurement):
         return _write_estimates(measurement, folder)
     arrays: dict[str, npt.NDArray[Any]] = {}
-    rows: dict[int, str] = {}
+    rows: dict[Strategy, str] = {}
     blocks = []
     for number, (space, block) in enumerate(measurement.plan.blocks.items()):
         factors = []
         for axes, strategy in block.factors:
-            name = rows.setdefault(id(strategy.rows), f"rows{len(rows)}")
+            name = rows.setdefault(strategy, f"rows{len(rows)}")
             arrays[name] = strategy.rows
             factors.append({"axes": [block.attributes[a] for a in axes], "rows": name})
         found: dict[str, Any] = {"attributes": block.attributes, "factors": factors, "integers": f"block{number}"}

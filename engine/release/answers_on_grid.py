@@ -47,12 +47,12 @@ def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.ND
     if within:
         return np.rint(strategy_answers(block, table).ravel() / block.grid).astype(np.int64)
     answers, shift = table.astype(object), -math.frexp(block.grid)[1] + 1
-    factors = [s.rows for _, s in block.factors] + ([] if block.weights is None else [block.weights])
-    bits = [_fraction_bits(m) for m in factors]
-    whole = {id(m): _whole_numbers(m, b) for m, b in zip(factors, bits, strict=True)}
-    answers = apply_factors(block, answers, lambda s: whole[id(s.rows)])
+    bits = [_fraction_bits(s.rows) for _, s in block.factors]
+    whole = {s: _whole_numbers(s.rows, b) for (_, s), b in zip(block.factors, bits, strict=True)}
+    answers = apply_factors(block, answers, whole.__getitem__)
     if block.weights is not None:
-        answers = answers * whole[id(block.weights)]
+        bits.append(_fraction_bits(block.weights))
+        answers = answers * _whole_numbers(block.weights, bits[-1])
     down = sum(bits) - shift
     limit = 2**MOST_BITS
     return np.array(

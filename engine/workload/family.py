@@ -20,7 +20,7 @@ from engine.arrays import Array
 from engine.errors import WorkloadError
 from engine.workload.attribute import Attribute
 
-CHUNK_ENTRIES = 1 << 22  # rows are built in chunks of at most about this many matrix entries
+CHUNK_ENTRIES = 1 << 20  # rows are built in chunks of at most about this many matrix entries
 MAX_DENSE_ENTRIES = 200_000_000  # a family given row by row may hold at most 1.6 GB
 
 

@@ -26,6 +26,8 @@ from engine.mechanisms import check_request
 from engine.mechanisms.base import Mechanism
 from engine.mechanisms.residual import ResidualMechanism
 from engine.plans import Plan, calibrate
+from engine.plans.blocks import MAX_RECORDS
+from engine.plans.explicit import SAME
 from engine.spaces import Strategy, decompose
 from engine.spaces.subworkload import assemble, merge
 from engine.workload import Custom, Family, Intervals, Random, Width
@@ -285,6 +287,8 @@ def check_any_query(made, explicit, rows, seed=0):
         inside = rng.standard_normal([n if name in chosen else 1 for name, n in zip(names, sizes, strict=True)])
         asked.append((chosen, np.broadcast_to(inside, sizes).ravel()))
     queries = []
+    # of components whose variances differ by the rounding to a coarse grid alone, any may answer
+    close = SAME if made.max_records > MAX_RECORDS else 1e-8
     for attributes, row in asked:
         table = row.reshape(sizes)[tuple(slice(None) if name in attributes else 0 for name in names)]
         kept = [name for name in names if name in attributes]
@@ -293,9 +297,9 @@ def check_any_query(made, explicit, rows, seed=0):
             queries.append((attributes, tensor))
             full.append(row)
             expected = explicit.variances(row[None])[0]
-            assert made.variance_of(attributes, tensor) == pytest.approx(expected, rel=1e-8, abs=1e-12)
+            assert made.variance_of(attributes, tensor) == pytest.approx(expected, rel=close, abs=1e-12)
             backwards = made.variance_of(attributes[::-1], tensor.transpose())
-            assert backwards == pytest.approx(expected, rel=1e-8, abs=1e-12)
+            assert backwards == pytest.approx(expected, rel=close, abs=1e-12)
         else:
             with pytest.raises(NotAnswerable):
                 made.variance_of(attributes, tensor)
@@ -743,7 +747,7 @@ def _mean_norm(monkeypatch):
 def _one_norm_only(monkeypatch):
     """The cost of the costliest block in place of the sum over blocks."""
     dearest = lambda blocks, records: max(b.pcost(records) for b in blocks.values())  # noqa: E731
-    for module in ("engine.plans.blocks", "engine.plans.plan"):
+    for module in ("engine.plans.blocks", "engine.plans.neighbours"):
         monkeypatch.setattr(sys.modules[module], "total_pcost", dearest)
 
 

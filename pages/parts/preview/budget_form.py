@@ -135,9 +135,8 @@ def _person(found: Budget) -> None:
     left, right = st.columns(2)
     left.number_input(
         "Most rows of one person",
-        min_value=1,
+        1,
         value=found.rows_per_person,
-        step=1,
         key=rows,
         on_change=use_person,
         args=(rows, neighbours),
@@ -146,13 +145,12 @@ def _person(found: Budget) -> None:
     right.selectbox(
         "Nobody can tell whether a person",
         list(AGAINST),
-        index=list(AGAINST).index(found.neighbours),
-        format_func=AGAINST.__getitem__,
+        list(AGAINST).index(found.neighbours),
+        AGAINST.__getitem__,
         key=neighbours,
         on_change=use_person,
         args=(rows, neighbours),
-        help="The first hides that somebody is in the data at all. The second hides the values, while the number of "
-        "records may be public; it costs about 1.4 times the error.",
+        help="The first hides that somebody is there at all, the second the values alone, at 1.4 times the error.",
     )
 
 
