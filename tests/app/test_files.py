@@ -126,6 +126,7 @@ def test_answers_are_replaced_only_by_a_typed_name(session: Session) -> None:
         "answers.csv",
         "answers.csv.part",
         "budget.csv",
+        "budget.csv.key",
         "budget.csv.results",
         "records.csv",
     }
