@@ -88,14 +88,17 @@ class Plan:
             if group.weight > 0 and not self._answers(i):
                 raise Unanswered(
                     f"The plan would not answer the {group.family_text} queries on "
-                    f"{' x '.join(group.attributes) or 'nothing'}, group {i}, which have a weight; beside heavier or "
-                    "larger queries what they ask may be lost in rounding. Bring the weights, or the sizes of custom "
-                    "queries, closer together, give these the weight 0, or choose another mechanism."
+                    f"{' x '.join(group.attributes) or 'nothing'}, group {i}, which have a weight; beside heavier ones "
+                    "they may be lost in rounding. Bring weights closer together, or choose another mechanism."
                 )
 
     def _answers(self, group: int) -> bool:
         """Return whether the queries of a group that have a weight follow from what is measured."""
-        found, asked = self.group_variance(group), self.workload.groups[group]
+        asked = self.workload.groups[group]
+        blocks = [self.answering.get(self.home.get(asked.named(a), ("",))) for a in asked.spaces(self.schema)]
+        if all(b is not None and all(s.complete for _, s in b.factors) for b in blocks):
+            return True  # known without listing queries
+        found = self.group_variance(group)
         if found.unmeasured and asked.query_weights is not None:
             return bool(np.isfinite(found.values(0, asked.count)[asked.query_weights > 0]).all())
         return not found.unmeasured or math.isfinite(found.total())
@@ -152,9 +155,7 @@ class Plan:
             or not isinstance(group, (int, np.integer))
             or not 0 <= group < len(self.workload.groups)
         ):
-            raise PlanError(
-                f"There is no group {group!r}; this workload has groups 0 to {len(self.workload.groups) - 1}."
-            )
+            raise PlanError(f"There is no group {group!r}; this workload has {len(self.workload.groups)}, from 0.")
 
     def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
         """Return one number a group, computed once for groups with the same variances."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
 from functools import partial
-from typing import Any
 
 import streamlit as st
 
 from engine import Budget
 from engine.mechanisms import known, mechanism_class
 from engine.texts import cost
+from pages.parts.preview.person_form import person, unit_of
 from pages.parts.shell import state
 from pages.parts.shell.words import kept_for, plain, show_kept
 
@@ -31,7 +31,6 @@ UNITS = {
     PURE: "epsilon differential privacy with delta 0: a kind of its own, which only Laplace noise keeps. Mechanisms "
     "that draw Gaussian noise do not apply.",
 }
-AGAINST = {"add_remove": "is in the data or not", "replace_one": "has these values or any others"}
 DELTA = 1e-6
 UNIT = "budget_unit"
 LEFT_OPEN = "as asked"
@@ -64,18 +63,6 @@ def use_budget(unit: str, keys: tuple[str, ...]) -> None:
         state.change(budget=MAKERS[unit](*(st.session_state[key] for key in keys), **whom))
 
 
-def use_person(rows: str, neighbours: str) -> None:
-    """Take whom the budget protects."""
-    with kept_for("budget"):
-        whom = {"rows_per_person": int(st.session_state[rows]), "neighbours": st.session_state[neighbours]}
-        state.change(budget=replace(state.current().budget, **whom), redraw=True)
-
-
-def unit_of(found: Budget) -> dict[str, Any]:
-    """Whom a budget protects, as the arguments that every way of saying a budget takes."""
-    return {"rows_per_person": found.rows_per_person, "neighbours": found.neighbours}
-
-
 def budget(found: Budget) -> None:
     """Inputs for the budget in one language, and what it is in the others."""
     pure = found.pure_epsilon is not None
@@ -87,7 +74,7 @@ def budget(found: Budget) -> None:
             "Say the budget as", list(MAKERS), horizontal=True, key=UNIT, persist_state="session", on_change=use_unit
         )
         _inputs(found, unit)
-        _person(found)
+        person(found)
         st.caption(UNITS[unit])
         show_kept("budget")
     others = (
@@ -126,32 +113,6 @@ def _inputs(found: Budget, unit: str) -> None:
             on_change=use_budget,
             args=(unit, keys),
         )
-
-
-def _person(found: Budget) -> None:
-    """Inputs for the person that is protected: how many rows, and against what."""
-    version = state.version()
-    rows, neighbours = f"budget_rows_{version}", f"budget_neighbours_{version}"
-    left, right = st.columns(2)
-    left.number_input(
-        "Most rows of one person",
-        1,
-        value=found.rows_per_person,
-        key=rows,
-        on_change=use_person,
-        args=(rows, neighbours),
-        help="The guarantee is for all that one person contributes. With 3 rows every error is 3 times as large.",
-    )
-    right.selectbox(
-        "Nobody can tell whether a person",
-        list(AGAINST),
-        list(AGAINST).index(found.neighbours),
-        AGAINST.__getitem__,
-        key=neighbours,
-        on_change=use_person,
-        args=(rows, neighbours),
-        help="The first hides that somebody is there at all, the second the values alone, at 1.4 times the error.",
-    )
 
 
 def use_mechanism() -> None:

@@ -1,0 +1,52 @@
+"""Whom the budget protects: how many rows a person may have, and against what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from engine import Budget
+from pages.parts.shell import state
+from pages.parts.shell.words import kept_for
+
+AGAINST = {"add_remove": "is in the data or not", "replace_one": "has these values or any others"}
+
+
+def use_person(rows: str, neighbours: str) -> None:
+    """Take whom the budget protects."""
+    with kept_for("budget"):
+        whom = {"rows_per_person": int(st.session_state[rows]), "neighbours": st.session_state[neighbours]}
+        state.change(budget=replace(state.current().budget, **whom), redraw=True)
+
+
+def unit_of(found: Budget) -> dict[str, Any]:
+    """Whom a budget protects, as the arguments that every way of saying a budget takes."""
+    return {"rows_per_person": found.rows_per_person, "neighbours": found.neighbours}
+
+
+def person(found: Budget) -> None:
+    """Inputs for the person that is protected: how many rows, and against what."""
+    version = state.version()
+    rows, neighbours = f"budget_rows_{version}", f"budget_neighbours_{version}"
+    left, right = st.columns(2)
+    left.number_input(
+        "Most rows of one person",
+        1,
+        value=found.rows_per_person,
+        key=rows,
+        on_change=use_person,
+        args=(rows, neighbours),
+        help="The guarantee is for all that one person contributes. With 3 rows every error is 3 times as large.",
+    )
+    right.selectbox(
+        "Nobody can tell whether a person",
+        list(AGAINST),
+        list(AGAINST).index(found.neighbours),
+        AGAINST.__getitem__,
+        key=neighbours,
+        on_change=use_person,
+        args=(rows, neighbours),
+        help="The first hides that somebody is there at all, the second the values alone, at 1.4 times the error.",
+    )
