@@ -207,15 +207,20 @@ class LocalExplicit(Explicit):
     def of_group(self, number):
         return self.parts[self.answered_by[number]] if self.answered_by[number] >= 0 else Nothing()
 
+    def _each(self, W):
+        """Variances by every part, shape (parts, queries), and the part that answers: among equals the first one."""
+        each = np.array([part.variances(W) for part in self.parts])
+        return each, np.argmax(each <= each.min(axis=0) * (1 + 1e-6), axis=0)
+
     def variances(self, W):
-        return np.min([part.variances(W) for part in self.parts], axis=0)
+        each, chosen = self._each(W)
+        return each[chosen, np.arange(len(W))]
 
     def answers(self, W):
         return np.any([part.answers(W) for part in self.parts], axis=0)
 
     def covariance(self, W):
-        each = np.array([part.variances(W) for part in self.parts])
-        chosen = np.argmax(each <= each.min(axis=0) * (1 + 1e-6), axis=0)  # among equals the first one answers
+        chosen = self._each(W)[1]
         out = np.zeros((len(W), len(W)))
         for number, part in enumerate(self.parts):
             own = [i for i, c in enumerate(chosen) if c == number]

@@ -58,9 +58,10 @@ def test_every_view_can_be_read_by_everybody(visit: Visit, tmp_path: pytest.Temp
 
 def test_the_winner_goes_into_the_studio(visit: Visit) -> None:
     page = visit.page
-    visit.open(f"compare?{link.NAME}={link.packed(census(pcost=0.5))}")
-    visit.press("Compare", exact=True)
-    expect(page.get_by_text("Done: the results are below")).to_be_visible()
+    visit.open(f"compare?{link.NAME}={link.packed(census())}")
+    if page.get_by_role("button", name="Compare", exact=True).is_enabled():  # else another session compared the same
+        visit.press("Compare", exact=True)
+    visit.sees("Done: the results are below")
     visit.settle()
     visit.press("Use wff")
     visit.sees("In use: wff")
