@@ -155,7 +155,7 @@ class Plan:
             or not isinstance(group, (int, np.integer))
             or not 0 <= group < len(self.workload.groups)
         ):
-            raise PlanError(f"There is no group {group!r}; this workload has {len(self.workload.groups)}, from 0.")
+            raise PlanError(f"There is no group {group!r}; the workload has groups 0 to {len(self.workload.groups) - 1}.")
 
     def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
         """Return one number a group, computed once for groups with the same variances."""

@@ -61,4 +61,5 @@ async def _end_sessions() -> None:
     stored: Any = getattr(getattr(runtime.get_instance(), "_session_mgr", None), "_session_storage", None)
     while hasattr(stored, "_cache"):
         await asyncio.sleep(EVERY)
-        stored._cache.expire()
+        for _, found in stored._cache.expire():
+            found.session.shutdown()  # its uploads are held until then, and the collector of garbage may never come
