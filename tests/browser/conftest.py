@@ -10,6 +10,7 @@ from urllib.parse import urlparse
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import TimeoutError as NeverCalm
 from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
@@ -124,7 +125,12 @@ class Visit:
 
     def settle(self, runs: int = 0) -> None:
         """Wait until at least so many runs were asked for, the server has answered all and the page stands still."""
-        self.page.wait_for_function(CALM, arg=runs, timeout=CEILING)
+        try:
+            self.page.wait_for_function(CALM, arg=runs, timeout=CEILING)
+        except NeverCalm as error:
+            self.page.screenshot(path=self.shots / "never_calm.png")
+            known = self.page.evaluate("[JSON.stringify(window.watched), document.activeElement.outerHTML]")
+            raise AssertionError(f"the page never came to rest after {runs} runs: {known}") from error
 
     @contextmanager
     def run(self) -> Iterator[None]:

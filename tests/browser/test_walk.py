@@ -105,11 +105,12 @@ def test_the_schema_table_keeps_every_edit(visit: Visit) -> None:
         visit.page.keyboard.press("Escape")
         table.click(position={"x": x, "y": y})
         visit.page.keyboard.press("Enter")
-        expect(visit.page.locator("#portal textarea, #portal input").first).to_be_focused()
-        visit.page.keyboard.press("Control+A")
-        visit.page.keyboard.type(text)
+        editor = visit.page.locator("#portal textarea, #portal input").first
+        expect(editor).to_be_focused()
+        editor.fill(text)  # typed letters would go to the grid while its editor is still arriving
+        expect(editor).to_have_value(text)
         with visit.run():
-            visit.page.keyboard.press("Enter")
+            editor.press("Enter")
         names = [("years", "sex"), ("years", "gender"), ("age_in_years", "gender")][edit]
         visit.sees(f"Columns that will be looked for in the records: {', '.join(names)}")
     visit.press("Undo")
