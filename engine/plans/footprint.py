@@ -28,6 +28,7 @@ from engine.plans.group_variance import SLAB, GroupVariance, Parts, coupled_sets
 MAX_ENTRIES = 200_000_000  # of one table
 MAX_TERMS = 20_000  # of an expanded power
 FEW_TERMS = 500  # so few are taken for all groups at once
+DIGITS = 11  # to which equal variances agree: solved in other coordinates, those of a marginal differ at 1e-13
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -196,7 +197,7 @@ def _distinct(columns: Array, weights: Array) -> tuple[Array, Array]:
     """Return columns that differ by more than rounding, each the mean of those it stands for, and their weights."""
     if columns.shape[1] <= 1:
         return columns, weights
-    rows, _ = _unlike(np.round(columns / np.maximum(np.abs(columns).max(axis=1, keepdims=True), 1e-300), 13))
+    rows, _ = _unlike(np.round(columns / np.maximum(np.abs(columns).max(axis=1, keepdims=True), 1e-300), DIGITS))
     inverse = _alike(rows.tobytes(), len(rows))
     total = np.bincount(inverse, weights)
     mean = np.stack([np.bincount(inverse, weights * row) for row in columns]) / total

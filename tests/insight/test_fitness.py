@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -15,6 +16,7 @@ from engine.errors import LimitExceeded, NotAnswerable, NotApplicable, PlanError
 from engine.figures import plans as plan_figures
 from engine.insight import breakdown, breakdown_text, budget_for_error, fitness, spread, worst_group, worst_query
 from engine.mechanisms import at_budget
+from engine.plans import footprint
 from engine.spaces import exact_bound
 from engine.workload import Custom, Random
 from tests import shapes
@@ -152,6 +154,19 @@ def test_millions_of_queries_are_counted_exactly() -> None:
     within = int(np.sum(made.variances(0) <= tolerance**2 * (1 + 1e-11)))
     assert within / asked.queries == pytest.approx(0.95, abs=1e-4)  # there are ties
     assert share_within(made, tolerance * (1 + 1e-11)) == within / asked.queries
+
+
+def test_variances_that_differ_by_rounding_are_counted_once() -> None:
+    made = plan(Workload(shapes.numeric(40, 6)).add(("a", "b"), {"a": "marginal", "b": "range"}), ONE)
+    found, rng = made.group_variance(0), np.random.default_rng(1)
+    noisy = replace(
+        found,
+        summands=tuple(
+            replace(s, arrays=tuple((axes, v * (1.0 + 1e-13 * rng.uniform(-1, 1, v.shape))) for axes, v in s.arrays))
+            for s in found.summands
+        ),
+    )
+    assert [len(n) for _, n in footprint(noisy).distinct] == [len(n) for _, n in footprint(found).distinct]
 
 
 @pytest.mark.usefixtures("small")
