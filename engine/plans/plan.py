@@ -155,7 +155,8 @@ class Plan:
             or not isinstance(group, (int, np.integer))
             or not 0 <= group < len(self.workload.groups)
         ):
-            raise PlanError(f"There is no group {group!r}; the workload has groups 0 to {len(self.workload.groups) - 1}.")
+            last = len(self.workload.groups) - 1
+            raise PlanError(f"There is no group {group!r}; the workload has groups 0 to {last}.")
 
     def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
         """Return one number a group, computed once for groups with the same variances."""

@@ -10,7 +10,6 @@ from urllib.parse import urlparse
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import TimeoutError as NeverCalm
 from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
@@ -21,6 +20,7 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
+from playwright.sync_api import TimeoutError as NeverCalm
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 

@@ -626,9 +626,10 @@ def survive(path: Path) -> Counts | None:
     return counts
 
 
-def test_hostile_csv_files(tmp_path: Path) -> None:
-    variants = csv_variants()
-    assert len(variants) >= 200
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.full), 3])
+def test_hostile_csv_files(tmp_path: Path, step: int) -> None:
+    variants = csv_variants()[::step]
+    assert len(variants) >= 200 // step
     refused = 0
     for name, body, packed in variants:
         path = tmp_path / f"x.csv{'.gz' if packed else ''}"
@@ -642,7 +643,7 @@ def test_hostile_csv_files(tmp_path: Path) -> None:
             rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
             assert counts.rows_in == sum(1 for row in rows[1:] if row), name
             assert counts["sex",].sum() == counts.records
-    assert refused > 90
+    assert refused > 90 // step
 
 
 def test_usual_forms_of_csv_are_accepted(tmp_path: Path) -> None:
