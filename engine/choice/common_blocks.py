@@ -29,7 +29,7 @@ from engine.choice.common_mechanism import CommonMechanism
 from engine.choice.linear import SHARE, LinearMechanism
 from engine.errors import LimitExceeded
 from engine.plans import Block, noise_grid
-from engine.spaces import Axes, Complement, Lift, SplitLift, Strategy, basis
+from engine.spaces import Axes, Complement, Lift, SplitLift, Strategy, class_rows, contract, grouped, ungrouped
 from engine.texts import set_name
 from engine.threads import threads_for
 
@@ -71,13 +71,15 @@ class Rest:
         ``looked`` and the result have shape (n_1 - 1, ..., n_k - 1).
         ``looked`` has one axis per attribute, ``answers`` one per turn.  Source: algorithm 4.
         """
-        total, out = self.known, self.known * _along(self.turns, looked, [t.rows for t in self.turns])
+        sets = [t.axes for t in self.turns]
+        turned = contract(grouped(looked, sets), [t.rows.T for t in self.turns])
+        total, out = self.known, self.known * turned
         if self.block is not None and answers is not None:
             weights = 1.0 if self.block.weights is None else self.block.weights
             total = total + (weights / self.block.noise) ** 2
             out = out + weights * answers / self.block.noise**2
         mean = np.divide(out, total, out=np.zeros_like(out), where=np.broadcast_to(total, out.shape) > 0)
-        return _back(self.turns, mean, looked.shape)
+        return ungrouped(contract(mean, [t.back.T for t in self.turns]), sets, looked.shape)
 
 
 def common_block(
@@ -90,7 +92,7 @@ def common_block(
     smallest = _dominated(blocks)
     if smallest is not None:
         return smallest, "closed form"
-    dimension = math.prod(n - 1 for _, s in blocks[0].factors for n in s.sizes)
+    dimension = math.prod(n - 1 for n in blocks[0].sizes)
     with threads_for(min(dimension, max(DENSE.values()))):
         if len(blocks) == 2 and (found := _two_products(*blocks)) is not None:
             return found, "closed form"
@@ -130,8 +132,8 @@ def rest(look: Block, whole: Block, max_records: int, stretch: float = 1.0) -> R
     one, other = whole_rows(look), whole_rows(whole)
     P, T, back, known = _relative_rows(one, other)
     axes = tuple(range(len(whole.attributes)))
-    rows = P.T @ _cell_rows(whole)
-    merged = Strategy(sizes=_sizes(whole), rows=rows, pinv=back, complete=len(rows) == T.shape[1])
+    rows = P.T @ _written_out(whole, [s.rows for _, s in whole.factors], whole.sizes)
+    merged = Strategy(sizes=whole.sizes, rows=rows, pinv=back, complete=len(rows) == T.shape[1])
     known = known / look.noise**2
     return _rest(
         max_records,
@@ -149,35 +151,16 @@ def on_grid(block: Block, noise: float, max_records: int) -> Block:
     return replace(block, noise=math.ceil(noise / grid) * grid, grid=grid)
 
 
-def class_estimate(block: Block, answers: Array, sizes: Sequence[int]) -> Array:
-    """Return class coordinates, one axis per attribute, from answers in counts, one axis per factor.
-
-    The result has shape (n_1 - 1, ..., n_k - 1).
-    """
-    out, order = answers, list[int]()
-    for axes, strategy in block.factors:
-        out = np.tensordot(out, strategy.pinv, axes=(0, 1))
-        order += axes
-    return out.reshape([sizes[a] - 1 for a in order]).transpose([order.index(a) for a in range(len(order))])
-
-
 def whole_rows(block: Block) -> Array:
     """Return M of a block on all class coordinates, shape (measurements, class coordinates); small blocks only."""
-    dimension = math.prod(n - 1 for n in _sizes(block))
+    dimension = math.prod(n - 1 for n in block.sizes)
     if max(dimension, block.measurements) > 2 * DENSE[2]:
         raise LimitExceeded(
             f"On {set_name(block.attributes)} the plans measure different products of attributes, and the "
             f"{dimension:,} coordinates are too many to compare them as a whole; {2 * DENSE[2]:,} are possible. Ask "
             "the same families of these attributes in every plan, or leave these attributes out of one."
         )
-    out, order, shape = np.ones((1, 1)), list[int](), list[int]()
-    for axes, s in block.factors:
-        out = np.asarray(np.kron(out, _class_rows(s)), dtype=float)
-        order += axes
-        shape += [n - 1 for n in s.sizes]
-    moved = out.reshape(len(out), *shape).transpose(0, *(1 + order.index(a) for a in range(len(order))))
-    flat = moved.reshape(len(out), -1)
-    return flat if block.weights is None else flat * block.weights.reshape(-1, 1)
+    return _written_out(block, [_class_rows(s) for _, s in block.factors], [n - 1 for n in block.sizes])
 
 
 def _rest(
@@ -256,7 +239,7 @@ def _dense_common(
     both = CommonMechanism(*(LinearMechanism(whole_rows(b) / b.noise) for b in blocks))
     if not both.common.rank:
         return None
-    sizes, S = _sizes(blocks[0]), both.common.standard_rows
+    sizes, S = blocks[0].sizes, both.common.standard_rows
     lift = Lift(sizes, centers)
     if complement is not None:
         lift = SplitLift(sizes, centers, ((0, 1),), {(0, 1): complement})
@@ -315,27 +298,17 @@ def _relative_rows(part: Array, whole: Array) -> tuple[Array, Array, Array, Arra
 
 def _class_rows(strategy: Strategy) -> Array:
     """Return M, shape (measurements, class coordinates): rows times N, for any centers and complements."""
-    out = strategy.rows.reshape(len(strategy.rows), *strategy.sizes)
-    for axis, n in enumerate(strategy.sizes):
-        out = np.moveaxis(np.tensordot(out, basis(n), axes=(axis + 1, 0)), -1, axis + 1)
-    return out.reshape(len(out), -1)
+    return class_rows(strategy.rows, strategy.sizes)
 
 
-def _cell_rows(block: Block) -> Array:
-    """Return the strategy rows of a small block on the cells of its table, shape (measurements, cells)."""
-    out, order = np.ones((1, 1)), list[int]()
-    for axes, s in block.factors:
-        out = np.asarray(np.kron(out, s.rows), dtype=float)
-        order += axes
-    sizes = _sizes(block)
-    moved = out.reshape(len(out), *(sizes[a] for a in order))
-    flat = moved.transpose(0, *(1 + order.index(a) for a in range(len(order)))).reshape(len(out), -1)
+def _written_out(block: Block, matrices: Sequence[Array], sizes: Sequence[int]) -> Array:
+    """Return the product of one matrix a factor, times the weights, its columns in the order of the attributes."""
+    out = np.ones((1, 1))
+    for matrix in matrices:
+        out = np.asarray(np.kron(out, matrix), dtype=float)
+    grown = [math.prod(sizes[a] for a in axes) for axes in block.sets]
+    flat = ungrouped(out.reshape(len(out), *grown), block.sets, sizes, 1).reshape(out.shape)
     return flat if block.weights is None else flat * block.weights.reshape(-1, 1)
-
-
-def _sizes(block: Block) -> tuple[int, ...]:
-    by_axis = {a: n for axes, s in block.factors for a, n in zip(axes, s.sizes, strict=True)}
-    return tuple(by_axis[a] for a in range(len(by_axis)))
 
 
 def _outer(vectors: Sequence[Array]) -> Array:
@@ -343,22 +316,3 @@ def _outer(vectors: Sequence[Array]) -> Array:
     for v in vectors:
         out = np.multiply.outer(out, v)
     return np.asarray(out)
-
-
-def _along(turns: Sequence[Turn], tensor: Array, matrices: Sequence[Array]) -> Array:
-    """Apply one matrix per turn along its axes; the result has one axis per turn."""
-    remaining, out = list(range(tensor.ndim)), tensor
-    for turn, matrix in zip(turns, matrices, strict=True):
-        at = [remaining.index(a) for a in turn.axes]
-        shaped = matrix.reshape(len(matrix), *(out.shape[p] for p in at))
-        out = np.tensordot(out, shaped, axes=(at, list(range(1, len(at) + 1))))
-        remaining = [a for a in remaining if a not in turn.axes]
-    return np.asarray(out)
-
-
-def _back(turns: Sequence[Turn], tensor: Array, shape: Sequence[int]) -> Array:
-    out, order = tensor, list[int]()
-    for turn in turns:
-        out = np.tensordot(out, turn.back, axes=(0, 1))
-        order += turn.axes
-    return np.asarray(out).reshape([shape[a] for a in order]).transpose([order.index(a) for a in range(len(order))])

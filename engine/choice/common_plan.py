@@ -27,12 +27,12 @@ from typing import Any
 import pandas as pd
 
 from engine.arrays import Array
-from engine.choice.common_blocks import GRID_BITS, Rest, class_estimate, common_block, on_grid, rest
+from engine.choice.common_blocks import GRID_BITS, Rest, common_block, on_grid, rest
 from engine.choice.look_plan import agreed_split, look_plan, price
 from engine.choice.spends import exact_split
 from engine.errors import PlanError
 from engine.mechanisms import load_plan
-from engine.plans import Block, Plan, joint_pcost, total_pcost
+from engine.plans import Block, Plan, joint_pcost, total_pcost, undo_factors
 from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import Space
 from engine.workload import Schema
@@ -158,7 +158,7 @@ class CommonPlan:
                 found[space] = left.combine(look[space], answers.get(space))
             else:
                 block = self.residuals[option].blocks[space]
-                found[space] = class_estimate(block, answers[space], self.options[option].schema.sizes(space))
+                found[space] = undo_factors(block, answers[space])
         return found
 
     def to_json(self) -> str:

@@ -33,6 +33,7 @@ from engine.spaces import (
     Watch,
     WholeDomain,
     basis,
+    contract,
     dense_bytes,
 )
 from engine.threads import threads_for
@@ -118,13 +119,8 @@ def _trace(factor: Factor, strategies: Sequence[Strategy]) -> float:
     if len(shape) == 1:
         return float(np.sum(factor.dense() * strategies[0].covariance))
     if factor.low_rank:
-        out = factor.matrix.reshape(len(factor.matrix), *shape)
-        for axis, strategy in enumerate(strategies):
-            out = np.moveaxis(np.tensordot(out, strategy.pinv, axes=(axis + 1, 0)), -1, axis + 1)
-        return float(np.sum(out**2))
-    out = factor.matrix.reshape(factor.dimension, *shape)
-    for axis, strategy in enumerate(strategies):
-        out = np.moveaxis(np.tensordot(out, strategy.covariance, axes=(axis + 1, 0)), -1, axis + 1)
+        return float(np.sum(contract(factor.matrix.reshape(-1, *shape), [s.pinv for s in strategies], 1) ** 2))
+    out = contract(factor.matrix.reshape(-1, *shape), [s.covariance for s in strategies], 1)
     return float(np.trace(out.reshape(factor.dimension, factor.dimension)))
 
 

@@ -39,7 +39,7 @@ from engine.plans import (
     footprints,
     symmetry,
 )
-from engine.spaces import Decomposition, Space, SpaceSolution, Split, decompose
+from engine.spaces import Decomposition, Space, SpaceSolution, Split, contract, decompose
 from engine.workload import Workload
 
 EVALUATIONS = 40
@@ -248,12 +248,9 @@ class TradeoffSearch:
             totals = []
             for together, shape, table in zip(sets, shapes, flat.tables, strict=True):
                 tensor = table.reshape(len(s), *shape)
-                for at, p in enumerate(together):
-                    left = tensor
-                    for other in reversed(range(len(together))):
-                        if other != at:
-                            left = np.tensordot(left, emphasis.vectors[numbers[together[other]]], axes=(other + 1, 0))
-                    along[p] = left * emphasis.vectors[numbers[p]]
+                for p in together:
+                    others = [None if q == p else emphasis.vectors[numbers[q]] for q in together]
+                    along[p] = contract(tensor, others, 1) * emphasis.vectors[numbers[p]]
                 totals.append(along[together[0]].sum(axis=1))
             whole = np.prod(totals, axis=0)
             out[kind] += float(s @ whole)

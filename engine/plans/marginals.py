@@ -19,7 +19,7 @@ import numpy as np
 from engine.arrays import Array
 from engine.plans.blocks import Block
 from engine.plans.plan import Plan
-from engine.spaces import Space, Strategy, basis
+from engine.spaces import Space, Strategy, basis, contract
 from engine.workload import subsets
 
 
@@ -67,9 +67,7 @@ class MarginalsPlan(Plan):
         """Return the class coordinates of a residual space, read from a measured table that holds it."""
         names = self.blocks[key].attributes
         value = table.sum(axis=tuple(a for a, name in enumerate(names) if name not in space))
-        for axis, name in enumerate(n for n in names if n in space):
-            value = np.moveaxis(np.tensordot(value, basis(self.schema[name].size), axes=(axis, 0)), -1, axis)
-        return np.asarray(value, dtype=float)
+        return contract(value, [basis(self.schema[name].size) for name in names if name in space])
 
 
 @lru_cache(maxsize=256)

@@ -24,33 +24,17 @@ import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from engine.arrays import Array
+from engine.spaces.coordinates import basis, center, class_rows
 from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, digest
 from engine.workload import Group, Part, Workload, subsets, whole_group
 
 ROUNDING = 1e-28  # the square of a sum this small against the squares of its terms is the rounding of zero
 NEGLIGIBLE = 1e-13  # a class Gram this small against its Gram is the rounding of zero
-
-
-@lru_cache(maxsize=512)
-def basis(n: int) -> Array:
-    """Return the cosine basis of the vectors with sum 0, shape (n, n - 1), orthonormal columns.
-
-    Column k is even or odd under reversal as k is even or odd (k from 1).
-
-    >>> basis(2).round(3)
-    array([[ 0.707],
-           [-0.707]])
-    """
-    k, cell = np.arange(1, n)[None, :], np.arange(n)[:, None]
-    out: Array = np.sqrt(2.0 / n) * np.cos(np.pi * (cell + 0.5) * k / n)
-    out.flags.writeable = False
-    return out
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,34 +111,6 @@ class Decomposition:
     spaces: Mapping[Space, tuple[int, float]]
 
 
-def class_rows(
-    part: Part, inside: Axes, centers: Sequence[Array | None], rows: Array, complement: Complement | None = None
-) -> Array:
-    """Return query rows of a part in class coordinates of the axes ``inside``.
-
-    ``rows`` has shape (k, cells of the part); ``inside`` counts positions within the part; the result has shape
-    (k, product of (n - 1) over inside).
-    """
-    tensor = rows.reshape(len(rows), *part.sizes)
-    for position in reversed(range(len(part.sizes))):
-        if position in inside:
-            tensor = np.moveaxis(
-                np.tensordot(tensor, basis(part.sizes[position]), axes=(position + 1, 0)), -1, position + 1
-            )
-        else:
-            tensor = np.tensordot(tensor, center(part.sizes[position], centers[position]), axes=(position + 1, 0))
-    out = tensor.reshape(len(rows), -1)
-    if complement is None or len(inside) == 2:
-        return out
-    passing = class_rows(part, (0, 1), centers, rows)
-    return out + (passing @ complement.by_axis[inside[0]] if inside else (passing @ complement.by_total)[:, None])
-
-
-def center(n: int, given: Array | None) -> Array:
-    """Return the center vector, uniform unless one is given. Shape (n,)."""
-    return np.full(n, 1.0 / n) if given is None else given
-
-
 class Registry:
     """Distinct factors; the same matrix up to scale is kept once."""
 
@@ -217,7 +173,7 @@ class Registry:
             if weights is not None:
                 chunk = chunk * np.sqrt(weights[start : start + len(chunk), None])
             whole += float(np.sum(chunk**2))
-            projected = class_rows(part, inside, given, chunk, complement)
+            projected = class_rows(chunk, part.sizes, inside, given, complement)
             if narrow:
                 rows.append(projected)
             else:

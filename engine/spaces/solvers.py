@@ -28,8 +28,8 @@ import scipy.linalg
 import scipy.optimize
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Factor, basis
-from engine.spaces.lifts import Lift
+from engine.spaces.coordinates import Lift, basis
+from engine.spaces.decomposition import Factor
 from engine.spaces.strategy import Strategy
 from engine.spaces.symmetry import character_bases, character_rows, orbits, symmetries
 from engine.threads import side_by_side

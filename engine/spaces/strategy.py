@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.arrays import Array
-from engine.spaces.decomposition import basis
+from engine.spaces.coordinates import basis
 
 LEAVING = 1e-6  # a class row that leaves the measured span by more than this share cannot be answered
 

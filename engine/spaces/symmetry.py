@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.arrays import Array
+from engine.spaces.coordinates import Lift
 from engine.spaces.decomposition import Factor
-from engine.spaces.lifts import Lift
 
 Signed = tuple[npt.NDArray[np.int64], Array]  # v -> sign * v[permutation]
 

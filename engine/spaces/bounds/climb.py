@@ -21,8 +21,8 @@ from engine.spaces.bounds.alike import Alike, alike
 from engine.spaces.bounds.excitations import Excitations
 from engine.spaces.bounds.frames import State
 from engine.spaces.bounds.links import Link, Linked, Role
+from engine.spaces.coordinates import WholeDomain, center, contract
 from engine.spaces.decomposition import Factor
-from engine.spaces.lifts import WholeDomain
 from engine.spaces.solvers import DualProblem, Options
 from engine.threads import threads_for
 
@@ -124,8 +124,8 @@ def gram(asked: Linked, role: Role) -> Array:
         sizes = tuple(asked.sizes[r] for r in places)
         for axis, own in enumerate(places):
             if own == role:
-                table = np.moveaxis(asked.rows[key].reshape(-1, *sizes), axis + 1, -1)
-                seen.append(table.reshape(len(table), -1, n).mean(axis=1))
+                means = [None if a == axis else center(m, None) for a, m in enumerate(sizes)]
+                seen.append(contract(asked.rows[key].reshape(-1, *sizes), means, 1))
     for rows in seen:
         out += rows.T @ rows / max(float(np.sum(rows**2)), 1e-300)
     return out

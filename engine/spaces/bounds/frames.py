@@ -24,6 +24,7 @@ import scipy.linalg
 from engine.arrays import Array
 from engine.spaces.bounds.links import Key, Linked, Role
 from engine.spaces.bounds.norms import lowered
+from engine.spaces.coordinates import contract, grouped
 from engine.threads import threads_for
 
 RANK = 1e-6  # roots this small against the largest may be rounding alone, and give the derivative nothing
@@ -110,12 +111,9 @@ class Joint:
     def back(self) -> None:
         """Carry the derivative on to the frames."""
         for axis, frame in enumerate(self.frames):
-            out = self.rows
-            for other, given in reversed(list(enumerate(self.frames))):
-                if other != axis:
-                    out = np.moveaxis(np.tensordot(out, given.F, axes=(other + 1, 0)), -1, other + 1)
-            axes = [a for a in range(out.ndim) if a != axis + 1]
-            frame.by_F += np.tensordot(out, self.by_rows, axes=(axes, axes))
+            out = contract(self.rows, [None if a == axis else f.F for a, f in enumerate(self.frames)], 1)
+            rest = tuple(a for a in range(out.ndim) if a != axis + 1)
+            frame.by_F += grouped(out, [rest, (axis + 1,)]).T @ grouped(self.by_rows, [rest, (axis + 1,)])
 
 
 class State:
@@ -147,9 +145,7 @@ class State:
         if (key, places) not in self.joints:
             frames = tuple(self.frame(*place) for place in places)
             rows = self.asked.rows[key].reshape(-1, *(len(f.s) for f in frames))
-            Z = rows
-            for axis, frame in enumerate(frames):
-                Z = np.moveaxis(np.tensordot(Z, frame.F, axes=(axis + 1, 0)), -1, axis + 1)
+            Z = contract(rows, [frame.F for frame in frames], 1)
             self.joints[key, places] = Joint(rows=rows, frames=frames, Z=Z, by_rows=np.zeros(Z.shape))
         return self.joints[key, places]
 
