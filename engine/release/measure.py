@@ -148,7 +148,7 @@ def spend_draw_save(
 def releases(ledger: Ledger, dataset: str) -> list[Receipt]:
     """Return the receipts of all releases of a dataset that `load_measurement` opens, oldest first.
 
-    Looks and what followed them are not among them; `engine.choice.looks` names those.
+    Looks and what followed them are not among them; `engine.choice.stepwise` names those.
     """
     rows = ledger.rows()
     return [
