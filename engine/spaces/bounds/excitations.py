@@ -154,6 +154,7 @@ class Excitations:
             grams = self._grams(pieces, state)
             block = share * weight * half[np.ix_(at, at)].reshape([len(g) for g in grams] * 2)
             for p, (names, key) in enumerate(pieces):
+                # the derivative by a Kronecker product, by one factor: the trace with every other
                 others = [None if q == p else own.ravel() for q, own in enumerate(grams)]
                 by = contract(grouped(block, [(q, q + len(grams)) for q in range(len(grams))]), others)
                 by = by.reshape(grams[p].shape)

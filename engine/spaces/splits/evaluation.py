@@ -80,6 +80,7 @@ class Evaluation:
         used = [f for f, c in coefficients.items() if c > 0 and all(self._asks(number) for _, number in f)]
         if not used:
             return 0.0
+        # a Kronecker product has the product of its factors' optima, so that each factor is solved once for all spaces
         if len(used) == 1 or kind.apart:
             by_coefficient = {f: math.prod(self._alone(number)[0] for _, number in f) for f in used}
             value = math.fsum(coefficients[f] * own for f, own in by_coefficient.items())
@@ -97,6 +98,7 @@ class Evaluation:
             centers = [self.centers.get(r) for r in kind.roles]
             value, by_gram, by_center = self.problem.dual(kind, gram, centers)
             outer = 0.5 * kind.count / math.sqrt(value)
+            # d L / d coefficient at fixed weights (envelope theorem): the derivative by the Gram along the term
             by_coefficient = {f: float(np.sum(single[f].dense() * by_gram)) for f in used}
             self._collect(kind.roles, by_center, outer)
             for f in used:
@@ -146,6 +148,7 @@ class Evaluation:
                 gradient = 2.0 * self.problem.gram(piece.part) @ self.center(role)
                 self._add(role, change * basis(self.problem.sizes[role]).T @ gradient)
                 continue
+            # the scalar is the squared norm of rows with all centers applied, and each center is linear in them
             answers = self._contracted(piece, ())
             for position, role in enumerate(piece.roles):
                 gradient = 2.0 * answers @ self._contracted(piece, (position,))
@@ -157,6 +160,7 @@ class Evaluation:
     def _through_factor(self, piece: Piece, by_gram: Array) -> None:
         """Carry a derivative by a class Gram back to the centers that the part passes its other attributes through."""
         given = [self.center(r) for r in piece.roles]
+        # G = R^T R, and R is linear in every center outside the space: dG = 2 R^T dR against a symmetric derivative
         weights = 2.0 * class_rows(self._flat(piece.part), piece.part.sizes, piece.inside, given) @ by_gram
         for position, role in enumerate(piece.roles):
             if position in piece.inside:
