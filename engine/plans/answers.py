@@ -87,6 +87,7 @@ class SpaceAnswers:
         schema = self.plan.schema
         ranked = schema.ranked(attributes)
         sizes = schema.sizes(ranked)
+        # a space that is not measured stands as 0: who asks for the whole table was refused before
         coordinates = np.zeros((1, *sizes))
         for inside in subsets(range(len(ranked))):
             estimate = self._by_space.get(tuple(ranked[a] for a in inside))
@@ -124,6 +125,7 @@ class TableAnswers:
         block = self.plan.components[number]
         kept = [block.attributes.index(name) for name in attributes]
         whole = self.estimates[component_key(number)]
+        # the estimate is a table on more attributes, and least squares keeps its sums what they are
         summed = whole.sum(axis=tuple(a for a in range(whole.ndim) if a not in kept))
         order = sorted(kept)
         return np.asarray(summed).transpose([order.index(a) for a in kept])

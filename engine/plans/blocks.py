@@ -180,6 +180,7 @@ def measures_piece(block: Block, piece: Array) -> bool:
 
 def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     """Return the privacy cost of releasing all blocks, rounded up."""
+    # blocks are measured with independent noise, so that zCDP composes by adding (Bun and Steinke 2016)
     costs = [b.pcost(max_records) for b in blocks.values()]
     if any(b.law == "laplace" for b in blocks.values()):
         return (math.fsum(math.sqrt(c) for c in costs) * GUARD) ** 2  # epsilons add up
@@ -196,6 +197,7 @@ def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> flo
     for space in {space: None for part in parts for space in part}:
         blocks = [part[space] for part in parts if space in part]
         if len(blocks) == 1 or all(_same_rows(blocks[0], b) for b in blocks):
+            # the same rows twice: every cell pays in the same proportion, and the largest sum is the sum of the largest
             costs.append(math.fsum(b.pcost(max_records) for b in blocks))
         else:
             costs.append(float(np.sum([b.cell_pcosts(max_records) for b in blocks], axis=0).max()))
@@ -222,6 +224,7 @@ def noise_grid(noise: float, reach: float, bits: int = GRID_BITS) -> float:
     """
     if reach == 0.0:  # nothing is counted, so no answer needs room
         reach = noise
+    # one bit less than an answer may take: rounding and the noise beside it need room, too
     room = math.floor(math.log2(2.0**61 * noise / reach))
     return 2.0 ** (math.frexp(noise)[1] - 1 - min(bits, room))
 
@@ -262,9 +265,11 @@ def calibrate(
         1.0,
         max([2.0**-GRID_BITS, *(grids[space] / noises[space] for space in grids)]),
     )  # one more grid step
+    # the rounding of answers depends on the grid, and the grid on the noise: the noise is raised until the cost holds
     for _ in range(20):
         blocks = {}
         for space, grid in grids.items():
+            # up, never to the nearest: noise below what was asked for would cost more than the budget
             steps = math.ceil(noises[space] * stretch / DEVIATION[law] / grid)
             blocks[space] = Block(
                 attributes=attributes[space] if attributes else space,

@@ -35,6 +35,7 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
     coefficient = block.noise**2
     for axes, strategy in block.factors:
         if not any(set(axes) & set(part) for part in own):
+            # the query counts all cells of a factor that it does not name: 1^T C 1
             coefficient *= float(strategy.covariance.sum())
     arrays = [(parts, _forms(group, own, parts, factors)) for parts, factors in linked(own, block.factors)]
     lost = [_lost(group, own, axes, s) for axes, s in block.factors if not s.complete]
@@ -70,6 +71,7 @@ def unmeasured_rows(strategy: Strategy, kept: Sequence[int]) -> Array:
     span = strategy.span.reshape(*strategy.sizes, -1).sum(axis=dropped)
     order = sorted(kept)
     span = span.transpose(*(order.index(a) for a in kept), len(kept)).reshape(cells, -1)
+    # I - Q Q^T row by row: the projector itself would be cells x cells of the whole factor
     out = -span @ strategy.span.T
     out[labels.ravel(), np.arange(strategy.cells)] += 1.0
     return np.asarray(out)
@@ -108,9 +110,11 @@ def _lost(group: Group, own: Sequence[Axes], axes: Axes, strategy: Strategy) -> 
     kept = [axes.index(own[p][i]) for p, places in zip(parts, inside, strict=True) for i in places]
     left = unmeasured_rows(strategy, kept)
     sides = strategy.cells / len(left)
+    # no query leaves by more than this times its own norm, so that none need be listed
     if np.linalg.norm(left) <= LEAVING * math.sqrt(sides):  # no query can leave by more than this times its norm
         return parts, np.zeros(counts)
     if len(left) < strategy.cells:
+        # only norms are asked for, and a triangle has those of the rows with fewer columns
         left = np.asarray(np.linalg.qr(left.T, mode="r")).T
     shape = [math.prod(group.parts[p].sizes[i] for i in places) for p, places in zip(parts, inside, strict=True)]
     left, squares, most = left.reshape(*shape, -1), np.zeros(counts), np.full((), LEAVING**2 * sides)

@@ -40,6 +40,7 @@ class MarginalsPlan(Plan):
             sizes = dict(zip(names, self.schema.sizes(names), strict=True))
             for space in subsets(names):
                 if all(sizes[n] > 1 for n in space):
+                    # a coordinate of B adds up so many noisy cells of A for each that it would take on B alone
                     summed = math.prod(sizes[n] for n in names if n not in space)
                     out.setdefault(space, []).append((key, 1.0 / (block.noise**2 * summed)))
         return out
@@ -48,6 +49,8 @@ class MarginalsPlan(Plan):
     def answering(self) -> Mapping[Space, Block]:
         out = {}
         for space in sorted(self._precisions, key=lambda s: (len(s), s)):
+            # independent unbiased readings of one number: by precision they have the least variance, the inverse of the
+            # sum
             noise = 1.0 / math.sqrt(math.fsum(p for _, p in self._precisions[space]))
             factors = tuple(((axis,), _whole(n)) for axis, n in enumerate(self.schema.sizes(space)))
             out[space] = Block(attributes=space, factors=factors, noise=noise, grid=noise)

@@ -187,6 +187,7 @@ class VarianceBuilder:
         given = self.split.given(group.named(part.axes))
         key = ("outside", part.key, tuple(digest(g) for g in given))
         if key not in self._arrays:
+            # (q . pi)^2 for all queries at once: a family sums a table of centers faster than row by row
             weights: Array = np.ones(1)
             for n, g in zip(part.sizes, given, strict=True):
                 weights = np.kron(weights, center(n, g)).astype(float)
@@ -230,6 +231,8 @@ class VarianceBuilder:
             alone = len(touched) == 1 and len(touched[0][0].sizes) == 1
             if weights is None and matrix == "pinv" and alone and touched[0][0].sizes == factors[0][1].sizes:
                 part, strategy = touched[0][0], factors[0][1]
+                # one part and one factor on one attribute: the quadratic form on cells needs no class row, so that the
+                # closed forms of families apply
                 self._arrays[key] = np.maximum(part.family.quadratic(part.sizes, strategy.cell_covariance), 0.0)
             else:
                 self._arrays[key] = self._coupled_array(touched, names, factors, order, matrix, weights)
@@ -266,6 +269,7 @@ class VarianceBuilder:
                 )
             tensor = tensor.reshape(len(tensor), *(size[a] for a in order))
             tensor = contract(grouped(tensor, sets, 1), applied, 1)
+            # weights multiply what is measured, and so divide what comes back
             tensor = tensor if weights is None else tensor / weights
             squares = np.einsum("qr,qr->q", *(tensor.reshape(len(tensor), -1),) * 2)
             out[start : start + step] = squares.reshape(-1, *out.shape[1:])
@@ -287,6 +291,7 @@ class VarianceBuilder:
         for factors in self._components(group, axes, block):
             parts, whole = self._inside(group, axes, factors, "whole")
             for k in (k for k, (_, s) in enumerate(factors) if not s.complete):
+                # a query leaves a product when it leaves the span of one factor, and asks something of all others
                 _, left = self._inside(group, axes, factors, k)
                 marks = (left > LEAVING**2 * whole).astype(float)
                 for (p,), mark in present:
