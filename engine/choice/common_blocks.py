@@ -73,11 +73,13 @@ class Rest:
         """
         sets = [t.axes for t in self.turns]
         turned = contract(grouped(looked, sets), [t.rows.T for t in self.turns])
+        # two independent unbiased estimates, so that precisions are the weights of least variance
         total, out = self.known, self.known * turned
         if self.block is not None and answers is not None:
             weights = 1.0 if self.block.weights is None else self.block.weights
             total = total + (weights / self.block.noise) ** 2
             out = out + weights * answers / self.block.noise**2
+        # a coordinate that neither measures stays 0, and no query that follows from the plan asks for it
         mean = np.divide(out, total, out=np.zeros_like(out), where=np.broadcast_to(total, out.shape) > 0)
         return ungrouped(contract(mean, [t.back.T for t in self.turns]), sets, looked.shape)
 
@@ -89,6 +91,7 @@ def common_block(
 
     Centers have shape (n_i,).
     """
+    # a common part lies below all blocks, so that a block that does is the largest there is
     smallest = _dominated(blocks)
     if smallest is not None:
         return smallest, "closed form"
@@ -108,6 +111,7 @@ def rest(look: Block, whole: Block, max_records: int, stretch: float = 1.0) -> R
     ------
     LimitExceeded : the blocks are no products of the same sets of axes, and too large to be compared densely.
     """
+    # in the coordinates of its own rows a block knows every direction alike
     precision = 1.0 / (whole.noise * stretch) ** 2
     products = whole.weights is None and _aligned(look, whole)
     if look.weights is None and products:
@@ -171,6 +175,7 @@ def _rest(
     known: Array,
     wanted: Array,
 ) -> Rest:
+    # what the look says up to rounding is not measured again: noise of infinite deviation would be asked for
     own = np.where(wanted - known > SHARE * wanted, wanted - known, 0.0)
     if not own.any():
         return Rest(turns=turns, known=known, wanted=wanted, block=None)
@@ -192,6 +197,7 @@ def _rest(
 
 def _dominated(blocks: Sequence[Block]) -> Block | None:
     """Return a block whose precision is below that of all others, if there is one; of equal ones the first."""
+    # the noisiest first: if one is below all others, it is usually that
     for block in sorted(blocks, key=lambda b: -b.noise / b.column_norm):
         if all(b is block or _largest(block, b) <= 1.0 + EQUAL for b in blocks):
             return block
@@ -205,9 +211,12 @@ def _largest(part: Block, whole: Block) -> float:
     size = (whole.noise / part.noise) ** 2
     for (_, s), (_, t) in zip(part.factors, whole.factors, strict=True):
         if not _same(s, t):
+            # K_s <= t K_t means that everything s measures lies in the span of t, and the largest relative precision is
+            # t
             *_, known = _relative(s, t)
             if not _inside(s, t):
                 return math.inf
+            # the largest eigenvalue of a Kronecker product is the product of the largest ones
             size *= float(known.max(initial=0.0))
     return size
 
@@ -223,6 +232,7 @@ def _two_products(one: Block, other: Block) -> Block | None:
         P, _, back, g = _relative(s, t)
         factors.append((axes, Strategy(sizes=t.sizes, rows=P.T @ t.rows, pinv=back, complete=t.complete)))
         known.append(g)
+    # where both are diagonal, A <= B and A <= C hold entry by entry (definition 3.9)
     precision = np.minimum(_outer(known) / one.noise**2, 1.0 / other.noise**2)
     noise = 1.0 / math.sqrt(float(precision.max()))
     weights = np.sqrt(precision) * noise
@@ -244,6 +254,7 @@ def _dense_common(
     if complement is not None:
         lift = SplitLift(sizes, centers, ((0, 1),), {(0, 1): complement})
     rows, axes = lift.rows(S), tuple(range(len(sizes)))
+    # the common mechanism comes with noise 1; blocks have column norm 1 and say the rest by their noise
     norm = math.sqrt(float((rows**2).sum(axis=0).max()))
     pinv = both.common.right_inverse * norm
     made = Strategy(sizes=sizes, rows=rows / norm, pinv=pinv, complete=len(S) == S.shape[1])
@@ -287,6 +298,8 @@ def _relative(part: Strategy, whole: Strategy) -> tuple[Array, Array, Array, Arr
 
 def _relative_rows(part: Array, whole: Array) -> tuple[Array, Array, Array, Array]:
     """Return P, T = P^T M, a right inverse of T, and g: in coordinates T c the part has precision diag(g), M 1."""
+    # in the singular coordinates of the whole its precision is the identity, and one symmetric eigenproblem makes the
+    # part diagonal, too
     U, sizes, Vt = np.linalg.svd(whole, full_matrices=False)
     kept = sizes > RANK * sizes[0]
     U, sizes, Vt = U[:, kept], sizes[kept], Vt[kept]
