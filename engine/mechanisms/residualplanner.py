@@ -83,7 +83,9 @@ class AxisSolver:
         for term in sub.terms:
             cost = floor = term.coefficient
             for axes, number in term.factors:
+                # tr((G_1 (x) G_2) (X_1 (x) X_2)^-1) is the product of the traces
                 cost *= _trace(self.factors[number], [strategies[a] for a in axes])
+                # bounds of factors multiply, and those of terms add up because one strategy has to serve all of them
                 floor *= self._svd_bound(number)
             value, bound = value + cost, bound + floor
         solved = tuple(
@@ -99,6 +101,7 @@ class AxisSolver:
                 root = scipy.linalg.cholesky(X)
                 rows = root @ basis(n).T
                 norm = math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
+                # the root is triangular, so that its inverse is solved for and never formed by an inversion of X
                 pinv = scipy.linalg.solve_triangular(root, np.eye(n - 1)) * norm
                 self._strategies[label, n] = Strategy(sizes=(n,), rows=rows / norm, pinv=pinv, complete=True)
         return self._strategies[label, n]
@@ -107,6 +110,7 @@ class AxisSolver:
         """Return (sum of singular values)^2 / cells: no strategy has a smaller value for the factor."""
         if number not in self._spectra:
             factor = self.factors[number]
+            # R R^T has the eigenvalues of R^T R but for zeros
             small = factor.matrix @ factor.matrix.T if factor.low_rank else factor.matrix
             eigenvalues = np.maximum(scipy.linalg.eigvalsh(small), 0.0)
             self._spectra[number] = float(np.sqrt(eigenvalues).sum()) ** 2 / math.prod(factor.sizes)
