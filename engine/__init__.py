@@ -33,6 +33,7 @@ What is changed where:
     budget conversions, whom it protects privacy             rho, mu, epsilon, delta; rows per person, neighbours
     replace-one neighbours               plans.neighbours    what a plan costs when rows are replaced
     the cap of rows per person           release.records.people
+    pieces of queries, class coordinates spaces.coordinates  one transform, held to its transpose by a dot test
     a solver, in float32 for example     spaces.solvers      one class, one name in spaces.search.PROBLEMS
     a lower bound                        spaces.bounds
     an objective                         plans.objectives    shares of the budget: plans.shares; plan files: plans.file
@@ -41,11 +42,11 @@ What is changed where:
     how noise is drawn                   release.noise       when, and after which spend: release.measure
     answers, confidence intervals        release.reconstruct
     columns and hashes of the ledger     release.ledger.chain         its sums: release.ledger.balance
-    what `verify` checks                 release.ledger.ledger        of a package that was handed out: publish.package
+    what `verify` checks                 release.ledger.ledger        of a package that was handed out: publish.verify
     from an error to its budget          insight.fitness
     the rule that chooses                choice.rules        on plans: choice.plan_rule
     a chart on the page Compare          figures.compare     other pages: figures.plans, figures.choice, figures.release
-    a lesson                             lessons.numbers     pictures: lessons.pictures; words: pages/parts/lessons
+    a lesson                             lessons.numbers     pictures: lessons.pictures; LESSONS: pages/parts/lessons
 
 Notation
 --------
@@ -54,6 +55,7 @@ workload rows           W          one linear counting query a row
 strategy rows           B          what is measured
 center                  pi         vector with sum 1 that tells how a query passes its total down
 class coordinates       N^T x      a residual space in the cosine basis N
+pieces                  q M        what a query asks of every residual space; M^-1 x are all class coordinates
 Gram                    G          N^T W^T W N, in counts^2
 dual weights            mu         one per cell; they prove the lower bound
 variance                Var        in counts^2; its root, the standard error, in counts

@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands."""
+"""The README's Python runs as it stands, and what texts say of files and modules is there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+FOLDERS = "engine|pages|tests|benchmarks|demo_data"
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
@@ -26,3 +28,32 @@ def test_its_figures_are_those_of_the_benchmarks() -> None:
         figures = [f for f in row.split("|")[3:] if f.strip()]
         for figure in figures:
             assert figure.strip() in printed, f"{figure} of {row} is in no benchmark's output"
+
+
+def unknown_places(text: str) -> list[str]:
+    """Return the files, modules and names within a module that a text has in backticks and the project has not."""
+    missing = [p for p in re.findall(rf"`((?:{FOLDERS})/[^`\s]*)`", text) if not list(ROOT.glob(p.rstrip("/")))]
+    dotted = re.findall(rf"`(?:python -m )?((?:{FOLDERS})(?:\.\w+)+)(?:\(.*?\))?`", text)
+    for words in (name.split(".") for name in dotted):
+        kept = max(k for k in range(1, len(words) + 1) if ROOT.joinpath(*words[: k - 1]).is_dir())
+        place = ROOT.joinpath(*words[:kept])
+        if not place.is_dir() and not place.with_suffix(".py").is_file():
+            kept, place = kept - 1, place.parent
+        source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        if not all(re.search(rf"\b{n}\b", source.read_text("utf-8")) for n in words[kept:]):
+            missing.append(".".join(words))
+    return missing
+
+
+def test_places_that_are_named_exist() -> None:
+    files = [README, ROOT / "CONTRIBUTING.md", ROOT / "demo_data" / "README.md"]
+    files += [f for folder in FOLDERS.split("|") for f in (ROOT / folder).rglob("*.py") if f != Path(__file__)]
+    texts = {f.relative_to(ROOT).as_posix(): f.read_text(encoding="utf-8") for f in files}
+    assert sum(len(re.findall(rf"`(?:{FOLDERS})[/.]", text)) for text in texts.values()) > 50
+    assert {name: found for name, text in texts.items() if (found := unknown_places(text))} == {}
+
+
+def test_a_place_that_is_gone_is_noticed() -> None:
+    assert unknown_places("`engine/spaces`, `engine/*.py`, `engine.release.measure`, `engine.plans.Plan`") == []
+    gone = ["engine/centers.py", "engine.release.old", "engine.spaces.lifts.Lift"]
+    assert unknown_places(", ".join(f"`{g}`" for g in gone)) == gone

@@ -29,7 +29,7 @@ from engine.choice.common_mechanism import CommonMechanism
 from engine.choice.linear import SHARE, LinearMechanism
 from engine.errors import LimitExceeded
 from engine.plans import Block, noise_grid
-from engine.spaces import Axes, Complement, Lift, SplitLift, Strategy, basis
+from engine.spaces import Axes, Complement, Lift, SplitLift, Strategy, class_rows, contract, grouped, ungrouped
 from engine.texts import set_name
 from engine.threads import threads_for
 
@@ -71,13 +71,17 @@ class Rest:
         ``looked`` and the result have shape (n_1 - 1, ..., n_k - 1).
         ``looked`` has one axis per attribute, ``answers`` one per turn.  Source: algorithm 4.
         """
-        total, out = self.known, self.known * _along(self.turns, looked, [t.rows for t in self.turns])
+        sets = [t.axes for t in self.turns]
+        turned = contract(grouped(looked, sets), [t.rows.T for t in self.turns])
+        # two independent unbiased estimates, so that precisions are the weights of least variance
+        total, out = self.known, self.known * turned
         if self.block is not None and answers is not None:
             weights = 1.0 if self.block.weights is None else self.block.weights
             total = total + (weights / self.block.noise) ** 2
             out = out + weights * answers / self.block.noise**2
+        # a coordinate that neither measures stays 0, and no query that follows from the plan asks for it
         mean = np.divide(out, total, out=np.zeros_like(out), where=np.broadcast_to(total, out.shape) > 0)
-        return _back(self.turns, mean, looked.shape)
+        return ungrouped(contract(mean, [t.back.T for t in self.turns]), sets, looked.shape)
 
 
 def common_block(
@@ -87,10 +91,11 @@ def common_block(
 
     Centers have shape (n_i,).
     """
+    # a common part lies below all blocks, so that a block that does is the largest there is
     smallest = _dominated(blocks)
     if smallest is not None:
         return smallest, "closed form"
-    dimension = math.prod(n - 1 for _, s in blocks[0].factors for n in s.sizes)
+    dimension = math.prod(n - 1 for n in blocks[0].sizes)
     with threads_for(min(dimension, max(DENSE.values()))):
         if len(blocks) == 2 and (found := _two_products(*blocks)) is not None:
             return found, "closed form"
@@ -106,6 +111,7 @@ def rest(look: Block, whole: Block, max_records: int, stretch: float = 1.0) -> R
     ------
     LimitExceeded : the blocks are no products of the same sets of axes, and too large to be compared densely.
     """
+    # in the coordinates of its own rows a block knows every direction alike
     precision = 1.0 / (whole.noise * stretch) ** 2
     products = whole.weights is None and _aligned(look, whole)
     if look.weights is None and products:
@@ -130,8 +136,8 @@ def rest(look: Block, whole: Block, max_records: int, stretch: float = 1.0) -> R
     one, other = whole_rows(look), whole_rows(whole)
     P, T, back, known = _relative_rows(one, other)
     axes = tuple(range(len(whole.attributes)))
-    rows = P.T @ _cell_rows(whole)
-    merged = Strategy(sizes=_sizes(whole), rows=rows, pinv=back, complete=len(rows) == T.shape[1])
+    rows = P.T @ _written_out(whole, [s.rows for _, s in whole.factors], whole.sizes)
+    merged = Strategy(sizes=whole.sizes, rows=rows, pinv=back, complete=len(rows) == T.shape[1])
     known = known / look.noise**2
     return _rest(
         max_records,
@@ -149,35 +155,16 @@ def on_grid(block: Block, noise: float, max_records: int) -> Block:
     return replace(block, noise=math.ceil(noise / grid) * grid, grid=grid)
 
 
-def class_estimate(block: Block, answers: Array, sizes: Sequence[int]) -> Array:
-    """Return class coordinates, one axis per attribute, from answers in counts, one axis per factor.
-
-    The result has shape (n_1 - 1, ..., n_k - 1).
-    """
-    out, order = answers, list[int]()
-    for axes, strategy in block.factors:
-        out = np.tensordot(out, strategy.pinv, axes=(0, 1))
-        order += axes
-    return out.reshape([sizes[a] - 1 for a in order]).transpose([order.index(a) for a in range(len(order))])
-
-
 def whole_rows(block: Block) -> Array:
     """Return M of a block on all class coordinates, shape (measurements, class coordinates); small blocks only."""
-    dimension = math.prod(n - 1 for n in _sizes(block))
+    dimension = math.prod(n - 1 for n in block.sizes)
     if max(dimension, block.measurements) > 2 * DENSE[2]:
         raise LimitExceeded(
             f"On {set_name(block.attributes)} the plans measure different products of attributes, and the "
             f"{dimension:,} coordinates are too many to compare them as a whole; {2 * DENSE[2]:,} are possible. Ask "
             "the same families of these attributes in every plan, or leave these attributes out of one."
         )
-    out, order, shape = np.ones((1, 1)), list[int](), list[int]()
-    for axes, s in block.factors:
-        out = np.asarray(np.kron(out, _class_rows(s)), dtype=float)
-        order += axes
-        shape += [n - 1 for n in s.sizes]
-    moved = out.reshape(len(out), *shape).transpose(0, *(1 + order.index(a) for a in range(len(order))))
-    flat = moved.reshape(len(out), -1)
-    return flat if block.weights is None else flat * block.weights.reshape(-1, 1)
+    return _written_out(block, [_class_rows(s) for _, s in block.factors], [n - 1 for n in block.sizes])
 
 
 def _rest(
@@ -188,6 +175,7 @@ def _rest(
     known: Array,
     wanted: Array,
 ) -> Rest:
+    # what the look says up to rounding is not measured again: noise of infinite deviation would be asked for
     own = np.where(wanted - known > SHARE * wanted, wanted - known, 0.0)
     if not own.any():
         return Rest(turns=turns, known=known, wanted=wanted, block=None)
@@ -209,6 +197,7 @@ def _rest(
 
 def _dominated(blocks: Sequence[Block]) -> Block | None:
     """Return a block whose precision is below that of all others, if there is one; of equal ones the first."""
+    # the noisiest first: if one is below all others, it is usually that
     for block in sorted(blocks, key=lambda b: -b.noise / b.column_norm):
         if all(b is block or _largest(block, b) <= 1.0 + EQUAL for b in blocks):
             return block
@@ -222,9 +211,12 @@ def _largest(part: Block, whole: Block) -> float:
     size = (whole.noise / part.noise) ** 2
     for (_, s), (_, t) in zip(part.factors, whole.factors, strict=True):
         if not _same(s, t):
+            # K_s <= t K_t means that everything s measures lies in the span of t, and the largest relative precision is
+            # t
             *_, known = _relative(s, t)
             if not _inside(s, t):
                 return math.inf
+            # the largest eigenvalue of a Kronecker product is the product of the largest ones
             size *= float(known.max(initial=0.0))
     return size
 
@@ -240,6 +232,7 @@ def _two_products(one: Block, other: Block) -> Block | None:
         P, _, back, g = _relative(s, t)
         factors.append((axes, Strategy(sizes=t.sizes, rows=P.T @ t.rows, pinv=back, complete=t.complete)))
         known.append(g)
+    # where both are diagonal, A <= B and A <= C hold entry by entry (definition 3.9)
     precision = np.minimum(_outer(known) / one.noise**2, 1.0 / other.noise**2)
     noise = 1.0 / math.sqrt(float(precision.max()))
     weights = np.sqrt(precision) * noise
@@ -256,11 +249,12 @@ def _dense_common(
     both = CommonMechanism(*(LinearMechanism(whole_rows(b) / b.noise) for b in blocks))
     if not both.common.rank:
         return None
-    sizes, S = _sizes(blocks[0]), both.common.standard_rows
+    sizes, S = blocks[0].sizes, both.common.standard_rows
     lift = Lift(sizes, centers)
     if complement is not None:
         lift = SplitLift(sizes, centers, ((0, 1),), {(0, 1): complement})
     rows, axes = lift.rows(S), tuple(range(len(sizes)))
+    # the common mechanism comes with noise 1; blocks have column norm 1 and say the rest by their noise
     norm = math.sqrt(float((rows**2).sum(axis=0).max()))
     pinv = both.common.right_inverse * norm
     made = Strategy(sizes=sizes, rows=rows / norm, pinv=pinv, complete=len(S) == S.shape[1])
@@ -304,6 +298,8 @@ def _relative(part: Strategy, whole: Strategy) -> tuple[Array, Array, Array, Arr
 
 def _relative_rows(part: Array, whole: Array) -> tuple[Array, Array, Array, Array]:
     """Return P, T = P^T M, a right inverse of T, and g: in coordinates T c the part has precision diag(g), M 1."""
+    # in the singular coordinates of the whole its precision is the identity, and one symmetric eigenproblem makes the
+    # part diagonal, too
     U, sizes, Vt = np.linalg.svd(whole, full_matrices=False)
     kept = sizes > RANK * sizes[0]
     U, sizes, Vt = U[:, kept], sizes[kept], Vt[kept]
@@ -315,27 +311,17 @@ def _relative_rows(part: Array, whole: Array) -> tuple[Array, Array, Array, Arra
 
 def _class_rows(strategy: Strategy) -> Array:
     """Return M, shape (measurements, class coordinates): rows times N, for any centers and complements."""
-    out = strategy.rows.reshape(len(strategy.rows), *strategy.sizes)
-    for axis, n in enumerate(strategy.sizes):
-        out = np.moveaxis(np.tensordot(out, basis(n), axes=(axis + 1, 0)), -1, axis + 1)
-    return out.reshape(len(out), -1)
+    return class_rows(strategy.rows, strategy.sizes)
 
 
-def _cell_rows(block: Block) -> Array:
-    """Return the strategy rows of a small block on the cells of its table, shape (measurements, cells)."""
-    out, order = np.ones((1, 1)), list[int]()
-    for axes, s in block.factors:
-        out = np.asarray(np.kron(out, s.rows), dtype=float)
-        order += axes
-    sizes = _sizes(block)
-    moved = out.reshape(len(out), *(sizes[a] for a in order))
-    flat = moved.transpose(0, *(1 + order.index(a) for a in range(len(order)))).reshape(len(out), -1)
+def _written_out(block: Block, matrices: Sequence[Array], sizes: Sequence[int]) -> Array:
+    """Return the product of one matrix a factor, times the weights, its columns in the order of the attributes."""
+    out = np.ones((1, 1))
+    for matrix in matrices:
+        out = np.asarray(np.kron(out, matrix), dtype=float)
+    grown = [math.prod(sizes[a] for a in axes) for axes in block.sets]
+    flat = ungrouped(out.reshape(len(out), *grown), block.sets, sizes, 1).reshape(out.shape)
     return flat if block.weights is None else flat * block.weights.reshape(-1, 1)
-
-
-def _sizes(block: Block) -> tuple[int, ...]:
-    by_axis = {a: n for axes, s in block.factors for a, n in zip(axes, s.sizes, strict=True)}
-    return tuple(by_axis[a] for a in range(len(by_axis)))
 
 
 def _outer(vectors: Sequence[Array]) -> Array:
@@ -343,22 +329,3 @@ def _outer(vectors: Sequence[Array]) -> Array:
     for v in vectors:
         out = np.multiply.outer(out, v)
     return np.asarray(out)
-
-
-def _along(turns: Sequence[Turn], tensor: Array, matrices: Sequence[Array]) -> Array:
-    """Apply one matrix per turn along its axes; the result has one axis per turn."""
-    remaining, out = list(range(tensor.ndim)), tensor
-    for turn, matrix in zip(turns, matrices, strict=True):
-        at = [remaining.index(a) for a in turn.axes]
-        shaped = matrix.reshape(len(matrix), *(out.shape[p] for p in at))
-        out = np.tensordot(out, shaped, axes=(at, list(range(1, len(at) + 1))))
-        remaining = [a for a in remaining if a not in turn.axes]
-    return np.asarray(out)
-
-
-def _back(turns: Sequence[Turn], tensor: Array, shape: Sequence[int]) -> Array:
-    out, order = tensor, list[int]()
-    for turn in turns:
-        out = np.tensordot(out, turn.back, axes=(0, 1))
-        order += turn.axes
-    return np.asarray(out).reshape([shape[a] for a in order]).transpose([order.index(a) for a in range(len(order))])

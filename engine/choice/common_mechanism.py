@@ -86,6 +86,7 @@ class CommonMechanism:
         The cost of M* itself, as the paper's "%PLB Saved" (section 7.2); `rivals.reserved_look` is the cheapest
         look of equal variances, which costs a little less.
         """
+        # a separate look would be paid on top of the chosen mechanism, this one is a part of it
         return self.common.pcost / max(M.pcost for M in self.mechanisms)
 
     @cached_property
@@ -117,7 +118,9 @@ def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:
         # sum H_i H_i^T is never formed: the QR of its root keeps small variances accurate
         Q, T = np.linalg.qr(np.hstack(H).T)
         blocks = np.split(Q, np.cumsum([h.shape[1] for h in H])[:-1])
+        # in the coordinates T all C_i add up to the identity, so that they are of one size and none drowns in another
         C = [block.T @ block for block in blocks]
+        # a variance below another constrains nothing, and two have a closed form
         kept = _undominated(C) if len(C) > 2 else list(range(len(C)))
         if len(kept) == len(C):
             break
@@ -144,6 +147,7 @@ def _intersection(mechanisms: Sequence[LinearMechanism]) -> Array:
 def _undominated(C: Sequence[Array]) -> list[int]:
     """Constraints that no other one implies; of equal ones the first."""
     kept = list(range(len(C)))
+    # from the end, so that the first of equal ones stays
     for i in reversed(range(len(C))):
         if any(np.linalg.eigvalsh(C[j] - C[i])[0] >= -1e-13 for j in kept if j != i):
             kept.remove(i)
@@ -165,9 +169,12 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
     if len(C) == 2:
         Sigma, bound = C[0] + _positive(C[1] - C[0]), 0.0  # theorem 5.4, (|D| + D) / 2 being the positive part of D
     else:
+        # at the optimum Sigma = sum of C_i Y_i with sum of Y_i = I, by complementary slackness
         product = np.sum([c @ y for c, y in zip(C, _dual(C), strict=True)], axis=0)
         Sigma, bound = (product + product.T) / 2, float(np.trace(product))
         for c in C:
+            # the dual point is not quite optimal: what is still missing is added, so that the bound holds whatever it
+            # is
             Sigma = Sigma + _positive(c - Sigma)
     sizes, P = np.linalg.eigh(Sigma)
     return sizes, P, max(0.0, 1 - bound / float(np.trace(Sigma))) if bound else 0.0
@@ -193,6 +200,7 @@ def _dual(C: Sequence[Array]) -> list[Array]:
         slope = np.array([2 * (p + through) @ a for p, a in zip(pulled, A, strict=True)])
         return -float(sum(np.sum(p * s) for p, s in zip(pulled, squares, strict=True))), -slope.ravel()
 
+    # the variables are roots of Y_i, which keeps them positive without constraints
     start = np.array([_positive(c, power=0.5) for c in C]).ravel()
     found = scipy.optimize.minimize(
         value,

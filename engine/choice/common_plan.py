@@ -27,12 +27,12 @@ from typing import Any
 import pandas as pd
 
 from engine.arrays import Array
-from engine.choice.common_blocks import GRID_BITS, Rest, class_estimate, common_block, on_grid, rest
+from engine.choice.common_blocks import GRID_BITS, Rest, common_block, on_grid, rest
 from engine.choice.look_plan import agreed_split, look_plan, price
 from engine.choice.spends import exact_split
 from engine.errors import PlanError
 from engine.mechanisms import load_plan
-from engine.plans import Block, Plan, joint_pcost, total_pcost
+from engine.plans import Block, Plan, joint_pcost, total_pcost, undo_factors
 from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import Space
 from engine.workload import Schema
@@ -158,7 +158,7 @@ class CommonPlan:
                 found[space] = left.combine(look[space], answers.get(space))
             else:
                 block = self.residuals[option].blocks[space]
-                found[space] = class_estimate(block, answers[space], self.options[option].schema.sizes(space))
+                found[space] = undo_factors(block, answers[space])
         return found
 
     def to_json(self) -> str:
@@ -179,6 +179,7 @@ class CommonPlan:
             raise PlanError(f'This is no file of options. Give JSON with "format": "{FORMAT}".')
         split = nested_choices if data.get("chain") else coarse_or_fine
         made = split(*(load_plan(json.dumps(p)) for p in data["options"]), names=data.get("names"))
+        # the file holds requests, and the split is made anew from them: nothing in it is believed
         if made.hash != data.get("hash"):
             raise PlanError("The file of options was changed after it was written. Export it again.")
         return made
@@ -212,7 +213,9 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     names = _checked_names(options, names)
     unit = _agreed_unit(options)
     split = agreed_split(options, names)
+    # rounding is charged for that many records, so that the look may be used within the least of all caps
     max_records = min(p.max_records for p in options)
+    # what one option does not measure at all has no part in common with it
     spaces = [s for s in options[0].blocks if all(s in p.blocks for p in options)]
     ideal, found = dict[Space, Block](), dict[Space, str]()
     for space in spaces:
@@ -227,6 +230,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         )
     stretch = 1.0
     for _ in range(STRETCHES):
+        # the look is rounded to its grid first, and what is left of a plan is what the look as rounded does not say
         look = {space: on_grid(block, block.noise * stretch, max_records) for space, block in ideal.items()}
         rests = [
             {space: rest(block, p.blocks[space], max_records, stretch) for space, block in look.items()}
@@ -239,12 +243,14 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         ]
         if max(costs) <= 1.0:
             break
+        # costs fall with the square of the noise; one grid step on top, because noises are whole numbers of steps
         stretch *= math.sqrt(max(costs)) * (1.0 + 2.0**-GRID_BITS)
     else:
         raise PlanError(
             f"Look and rest together cost {max(costs)} times what a plan alone costs. The split is refused; lower "
             "max_records, or ask fewer queries."
         )
+    # the charge for the look is the same whatever is chosen later: it is spent before anybody can know
     spends = exact_split(
         unit.of_person(total_pcost(look, max_records)), [price(p) for p in options], own=[bool(part) for part in parts]
     )
@@ -290,7 +296,9 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
     names = _checked_names(options, names)
     if FINER in names:
         raise PlanError(f"{FINER!r} stands for the next choice; give the option another name.")
+    # from the finest back, because a look must be below the look that may follow it
     made = coarse_or_fine(*options[-2:], names=names[-2:])
+    # to go on is a choice like any other: its plan is the look of the next one
     for option, name in zip(reversed(options[:-2]), reversed(names[:-2]), strict=True):
         first = coarse_or_fine(option, made.look, names=[name, FINER])
         if not first.residuals[1].blocks:
@@ -315,6 +323,7 @@ def _check_ways(chain: CommonPlan) -> None:
                     f"The steps to '{choice.names[i]}' round so often that together they cost {cost}, over the "
                     f"{price(option)} of the plan. Lower max_records, or use coarse_or_fine."
                 )
+        # going on measures the last residual, whichever option is reached in the end
         released.append(choice.residuals[-1].blocks)
         choice = choice.following
 
@@ -327,6 +336,7 @@ def _agreed_unit(options: Sequence[Plan]) -> Budget:
             "The plans protect different things: their rows per person or neighbours differ. Give all of them budgets "
             "of one kind."
         )
+    # replacing a row moves two cells, and the largest sum over pairs is no sum over spaces
     if unit.neighbours == REPLACE_ONE:
         raise PlanError(
             "What plans share is known for neighbours that come or go, not for those that replace a record. Plan with "
@@ -340,6 +350,7 @@ def _left(option: Plan, rests: Mapping[Space, Rest], max_records: int, stretch: 
     left = {}
     for space, block in option.blocks.items():
         if space not in rests:
+            # all noise by one factor, or the plan's shares would no longer be the best ones
             left[space] = block if stretch == 1.0 else on_grid(block, block.noise * stretch, max_records)
         elif (own := rests[space].block) is not None:
             left[space] = own

@@ -102,8 +102,11 @@ class LinearMechanism:
         _same_cells(self, other)
         if self._outside(other.row_space).max(initial=0.0) > self.blur(other):
             return False
+        # K_other <= K_self, in coordinates where K_self is the identity: no direction is measured by the scale of
+        # another
         G = other.standard_rows @ self.right_inverse
         slack = ORDER + 8 * EPS * float(np.linalg.norm(other.standard_rows) * np.linalg.norm(self.right_inverse))
+        # both have the same eigenvalues but for zeros; the smaller is factored
         gram = G @ G.T if len(G) < self.rank else G.T @ G
         return _is_positive((1 + slack) ** 2 * np.eye(len(gram)) - gram)
 
@@ -135,6 +138,7 @@ class LinearMechanism:
         unit = self.B[lengths > 0] / lengths[lengths > 0, None]
         if np.count_nonzero(unit, axis=0).max() <= 1:  # one histogram: orthogonal as it is
             return unit, 1.0
+        # rows of length 1 and pivots: what is dependent shows by its size, whatever the scales of queries
         Q, T, _ = scipy.linalg.qr(unit.T, mode="economic", pivoting=True, check_finite=False)
         sizes = np.abs(np.diag(T))
         rank = int(np.count_nonzero(sizes > RANK * sizes[0]))
@@ -163,6 +167,7 @@ class LinearMechanism:
 
     @cached_property
     def _lower(self) -> Array:
+        # the correlation is factored, not the covariance: variances may lie sixteen digits apart
         scale = np.sqrt(np.diag(self.Sigma))
         return scale[:, None] * np.linalg.cholesky(_correlation(self.Sigma)) if _is_full(self.Sigma) else scale
 
@@ -232,6 +237,7 @@ def remainder(whole: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
     Q, T = np.linalg.qr(G.T, mode="complete") if len(G) < whole.rank else (np.eye(whole.rank), G.T)
     T = T[: len(G)]
     left, P = np.linalg.eigh(np.eye(len(T)) - T @ T.T)
+    # off the rows of G the part knows nothing, and the rest keeps all of the whole there
     rows = Q.T @ whole.standard_rows
     known = np.sqrt(left[left > SHARE])[:, None] * (P[:, left > SHARE].T @ rows[: len(T)])
     return LinearMechanism(np.vstack([known, rows[len(T) :]]))
@@ -267,6 +273,7 @@ def round_up(cost: float) -> float:
     >>> round_up(0.1 + 0.2), round_up(1 / 3)
     (0.3, 0.333333333334)
     """
+    # sums of doubles err by less than 1e-13 of their value, so that no real cost is forgiven
     value = Decimal(cost * (1 - 1e-13))
     return float(value.quantize(Decimal(1).scaleb(value.adjusted() - 11), ROUND_CEILING)) if value else 0.0
 

@@ -25,7 +25,7 @@ from engine.errors import PlanError, WorkloadError
 from engine.privacy import Budget
 from engine.release import discrete_gaussian
 from engine.spaces import Lift, Space, class_rows
-from engine.workload import Attribute, Custom, Schema, Workload, subsets
+from engine.workload import Attribute, Schema, subsets
 
 GRID = 1024  # noise of the outcomes is a whole number of these parts of a count
 MOST_CELLS = 512
@@ -274,12 +274,11 @@ def table_rows(schema: Schema, space: Space) -> Array:
 def _pieces(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Array]]:
     """Return for every set the pieces of some query rows: own tables (k, ...) and spread (k, n_1, ..., n_d)."""
     names, sizes = schema.names, schema.sizes(schema.names)
-    part = Workload(schema).add(names, Custom(np.ones((1, rows.shape[1])))).groups[0].parts[0]
     out = {}
     for space in subsets(names):
         inside = tuple(i for i, name in enumerate(names) if name in space)
         own_sizes = tuple(sizes[i] for i in inside)
-        classes = class_rows(part, inside, [None] * len(names), rows)
+        classes = class_rows(rows, sizes, inside)
         own = Lift(own_sizes).rows(classes)
         shape = [n if i in inside else 1 for i, n in enumerate(sizes)]
         spread = np.broadcast_to(own.reshape(len(rows), *shape), (len(rows), *sizes))

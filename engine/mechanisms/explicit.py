@@ -92,6 +92,7 @@ class Design:
                 own = tuple(sizes[a] for a in axes)
                 if rows.ndim != 2 or rows.shape[1] != math.prod(own):
                     raise ValueError("the recorded rows do not fit")
+                # equal factors are one object, so that least squares is done once and later caches know it again
                 if (own, rows.tobytes()) not in known:
                     known[own, rows.tobytes()] = explicit_strategy(rows, own, law)
                 made.append((axes, known[own, rows.tobytes()]))

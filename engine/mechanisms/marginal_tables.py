@@ -89,12 +89,14 @@ def data_cube(
         ]
     )
     limits = np.unique(sums[np.isfinite(sums)]) if limit is None else np.array([max(limit, 1)])
+    # every limit costs a cover and an error; neighbours among many limits give the same cover
     if len(limits) > 24:
         limits = np.unique(limits[np.linspace(0, len(limits) - 1, 24).astype(int)])
     best: tuple[float, tuple[Axes, ...]] = (math.inf, ())
     for bound in limits:
         covers, left, chosen = sums <= bound, np.ones(len(wanted), dtype=bool), []
         while left.any():
+            # greedy set cover: within a factor of log n of the smallest one
             most = int(np.argmax(covers[:, left].sum(axis=1)))
             chosen.append(wanted[most])
             left &= ~covers[most]
@@ -116,13 +118,16 @@ def marginals_error(sizes: Sequence[int], asked: Sequence[Axes], measured: Seque
     def eigenvalues(sets: Sequence[Axes]) -> Array:
         inside = np.array([[i in axes for i in range(len(sizes))] for axes in sets], dtype=float).reshape(len(sets), -1)
         spanned = np.array([[i in B for i in range(len(sizes))] for B in spaces], dtype=float).reshape(len(spaces), -1)
+        # products of sizes as sums of logarithms, one matrix product for all sets
         outside = np.exp((1.0 - inside) @ np.log(np.asarray(sizes, dtype=float)))
         held = spanned @ (1.0 - inside).T == 0.0
         out: Array = held @ outside
         return out
 
     measured_values, dimensions = eigenvalues(measured), [math.prod(sizes[i] - 1 for i in B) for B in spaces]
+    # a space that no measured table holds cannot be answered at all
     if not measured_values.all():
         return math.inf
     total = float(np.sum(np.array(dimensions, dtype=float) * eigenvalues(asked) / measured_values))
+    # k tables at budget 1: epsilons add up and are squared in a variance, costs in zCDP add up
     return total * (len(measured) ** 2 if noise == "laplace" else len(measured))

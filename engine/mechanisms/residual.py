@@ -205,10 +205,12 @@ class ResidualMechanism(Mechanism):
         if not parts.spaces:
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
+        # recorded weights are taken however good they are: their certificate is computed anew
         solver.recorded, solver.warm = recorded, warm
         costs = solver.forecast(parts.subworkloads)
         if hurry:
             solver.in_time(parts.subworkloads, costs, deadline - time.monotonic())
+        # a little for every solve, so that progress moves even where a forecast says 0
         work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
             solver.ahead(
@@ -242,15 +244,19 @@ class ResidualMechanism(Mechanism):
             parts, solutions, _ = self._solve(workload, solved.split, labels, limits, math.inf, 0.0, recorded)
             bound = None
         else:
+            # a search for another objective ends in weights for a weighted sum, and with those the plan is solved as
+            # any other
             asked = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
             parts, solutions, _ = self._solve(asked, solved.split, labels, limits, math.inf, 0.0, recorded)
             bound = proven(workload, goal, tradeoff.emphasis, parts, solutions)
             if len(tradeoff.shares) != len(parts.spaces):
                 raise ValueError("recorded shares do not fit")
+            # the best bound may have been proven at other weights than the best plan was found at
             if tradeoff.witness is not None:
                 asked = tradeoff.witness.apply(tradeoff.witness.check(workload))
                 other, better, _ = self._solve(asked, solved.split, labels, limits, math.inf, 0.0, recorded)
                 bound = proven(workload, goal, tradeoff.witness, other, better)
+        # a file with more weights than it needs was not written by this search
         if recorded:
             raise ValueError("more recorded weights than solves")
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
@@ -269,7 +275,10 @@ class ResidualMechanism(Mechanism):
         if tradeoff is None or bound is None:
             values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
             total = math.fsum(math.sqrt(v) for v in values.values())
+            # the least sum of L_B / pcost_B for a fixed sum of pcost_B has shares in proportion to sqrt(L_B), by Cauchy
+            # and Schwarz
             noises = {s: math.sqrt(total / (budget.row_pcost * math.sqrt(v))) for s, v in values.items()}
+            # the same inequality with the proven bounds in place of the values
             bound = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
         else:
             noises = {s: math.sqrt(v / budget.row_pcost) for s, v in zip(parts.spaces, tradeoff.shares, strict=True)}
@@ -331,6 +340,7 @@ def _rising(progress: Progress | None) -> Progress | None:
     highest = 0.0
 
     def heard(fraction: float, text: str) -> object:
+        # a split that is tried again would let the bar go back
         nonlocal highest
         highest = max(highest, fraction)
         return progress(highest, text)

@@ -33,6 +33,7 @@ from engine.spaces import (
     Watch,
     WholeDomain,
     basis,
+    contract,
     dense_bytes,
 )
 from engine.threads import threads_for
@@ -82,7 +83,9 @@ class AxisSolver:
         for term in sub.terms:
             cost = floor = term.coefficient
             for axes, number in term.factors:
+                # tr((G_1 (x) G_2) (X_1 (x) X_2)^-1) is the product of the traces
                 cost *= _trace(self.factors[number], [strategies[a] for a in axes])
+                # bounds of factors multiply, and those of terms add up because one strategy has to serve all of them
                 floor *= self._svd_bound(number)
             value, bound = value + cost, bound + floor
         solved = tuple(
@@ -98,6 +101,7 @@ class AxisSolver:
                 root = scipy.linalg.cholesky(X)
                 rows = root @ basis(n).T
                 norm = math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
+                # the root is triangular, so that its inverse is solved for and never formed by an inversion of X
                 pinv = scipy.linalg.solve_triangular(root, np.eye(n - 1)) * norm
                 self._strategies[label, n] = Strategy(sizes=(n,), rows=rows / norm, pinv=pinv, complete=True)
         return self._strategies[label, n]
@@ -106,6 +110,7 @@ class AxisSolver:
         """Return (sum of singular values)^2 / cells: no strategy has a smaller value for the factor."""
         if number not in self._spectra:
             factor = self.factors[number]
+            # R R^T has the eigenvalues of R^T R but for zeros
             small = factor.matrix @ factor.matrix.T if factor.low_rank else factor.matrix
             eigenvalues = np.maximum(scipy.linalg.eigvalsh(small), 0.0)
             self._spectra[number] = float(np.sqrt(eigenvalues).sum()) ** 2 / math.prod(factor.sizes)
@@ -118,13 +123,8 @@ def _trace(factor: Factor, strategies: Sequence[Strategy]) -> float:
     if len(shape) == 1:
         return float(np.sum(factor.dense() * strategies[0].covariance))
     if factor.low_rank:
-        out = factor.matrix.reshape(len(factor.matrix), *shape)
-        for axis, strategy in enumerate(strategies):
-            out = np.moveaxis(np.tensordot(out, strategy.pinv, axes=(axis + 1, 0)), -1, axis + 1)
-        return float(np.sum(out**2))
-    out = factor.matrix.reshape(factor.dimension, *shape)
-    for axis, strategy in enumerate(strategies):
-        out = np.moveaxis(np.tensordot(out, strategy.covariance, axes=(axis + 1, 0)), -1, axis + 1)
+        return float(np.sum(contract(factor.matrix.reshape(-1, *shape), [s.pinv for s in strategies], 1) ** 2))
+    out = contract(factor.matrix.reshape(-1, *shape), [s.covariance for s in strategies], 1)
     return float(np.trace(out.reshape(factor.dimension, factor.dimension)))
 
 

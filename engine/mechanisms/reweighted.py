@@ -39,7 +39,7 @@ from engine.plans import (
     footprints,
     symmetry,
 )
-from engine.spaces import Decomposition, Space, SpaceSolution, Split, decompose
+from engine.spaces import Decomposition, Space, SpaceSolution, Split, contract, decompose
 from engine.workload import Workload
 
 EVALUATIONS = 40
@@ -107,6 +107,7 @@ class TradeoffSearch:
     def _lay_out(self) -> None:
         """Decide which vectors there are: variables are logs of kind weights, then logs of the vectors."""
         groups = [self.workload.groups[i] for i in self.same.examples]
+        # a weight for every query is more than weights by part can say, and affordable for small groups alone
         small = sum(g.count for g in self.workload.groups) <= WHOLE_QUERIES
         numbers: dict[Any, int] = {}
         self.starts: list[Array] = []
@@ -143,6 +144,7 @@ class TradeoffSearch:
         """Return the weights of a point. A point has shape (kind weights + entries of all vectors,)."""
         vectors = []
         for start, window in zip(self.starts, self.windows, strict=True):
+            # only ratios within a vector count: its size is the weight of the kind
             own = x[window] - x[window].max()
             vectors.append(start if np.abs(own).max(initial=0.0) < 1e-9 else start * np.exp(own))
         return Emphasis(
@@ -165,6 +167,7 @@ class TradeoffSearch:
         self.evaluations += 1
         parts, solutions, duals, endings = self.solve(emphasis.apply(self.workload), self.last)
         self.last = duals
+        # weights far apart lose spaces in rounding: such a point is no plan, and the search turns back
         if set(parts.spaces) != set(self.same.spaces):
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
@@ -173,6 +176,7 @@ class TradeoffSearch:
         total = math.fsum(math.sqrt(v) for v in values.values())
         noises = np.zeros(len(self.same.counts))
         for space, kind in self.same.spaces.items():
+            # the best shares for the weighted sum, where the search for those of the norm begins
             noises[kind] = total / math.sqrt(values[space])
         blocks = unit_blocks(parts, solutions)
         builder = VarianceBuilder(blocks=blocks, split=self.split, schema=self.workload.schema)
@@ -194,6 +198,7 @@ class TradeoffSearch:
         )
         self._keep(candidate)
         slope = self._slope(emphasis, builder, asked, noises) / total**2
+        # at the optimum every weight earns in variance what it costs in the dual norm: the log of the ratio is the step
         ratio = np.log(np.maximum(slope, 1e-300) / np.maximum(costs, 1e-300))
         return 2.0 * math.log(total) - math.log(size), ratio, costs, found.mass
 
@@ -201,6 +206,7 @@ class TradeoffSearch:
         """Return how close the shares of this step need to be: the strategies are still far off at first."""
         if self.best is None or self.witness is None:
             return COARSE
+        # a tenth of the gap is as close as the gap can show
         return min(COARSE, max(0.1 * GAP, 0.02 * (self.best.value / self.witness.bound - 1.0)))
 
     def _polish(self) -> None:
@@ -213,12 +219,14 @@ class TradeoffSearch:
         if found.value < self.best.value:
             shares = np.array([found.noises[self.same.spaces[s]] for s in self.best.parts.spaces])
             polished = replace(self.best, shares=shares, value=found.value)
+            # one object stays one, so that a file holds its weights once
             self.witness = polished if self.witness is self.best else self.witness
             self.best = polished
 
     def _keep(self, candidate: Candidate) -> None:
         progress = False
         if self.best is None or candidate.value < self.best.value:
+            # best and witness move apart: a step counts when either does
             progress = self.best is None or candidate.value < self.best.value * (1.0 - PROGRESS)
             self.best = candidate
         if self.witness is None or candidate.bound > self.witness.bound:
@@ -248,12 +256,9 @@ class TradeoffSearch:
             totals = []
             for together, shape, table in zip(sets, shapes, flat.tables, strict=True):
                 tensor = table.reshape(len(s), *shape)
-                for at, p in enumerate(together):
-                    left = tensor
-                    for other in reversed(range(len(together))):
-                        if other != at:
-                            left = np.tensordot(left, emphasis.vectors[numbers[together[other]]], axes=(other + 1, 0))
-                    along[p] = left * emphasis.vectors[numbers[p]]
+                for p in together:
+                    others = [None if q == p else emphasis.vectors[numbers[q]] for q in together]
+                    along[p] = contract(tensor, others, 1) * emphasis.vectors[numbers[p]]
                 totals.append(along[together[0]].sum(axis=1))
             whole = np.prod(totals, axis=0)
             out[kind] += float(s @ whole)

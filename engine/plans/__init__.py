@@ -5,7 +5,16 @@ No record is read here and nothing is drawn.
 """
 
 from engine.plans.answers import SpaceAnswers, TableAnswers
-from engine.plans.blocks import MAX_RECORDS, Block, apply_factors, calibrate, joint_pcost, noise_grid, total_pcost
+from engine.plans.blocks import (
+    MAX_RECORDS,
+    Block,
+    apply_factors,
+    calibrate,
+    joint_pcost,
+    noise_grid,
+    total_pcost,
+    undo_factors,
+)
 from engine.plans.emphasis import Emphasis
 from engine.plans.explicit import Component, ExplicitPlan, answered_by, component_blocks, explicit_strategy
 from engine.plans.file import check_rebuilt, parse_plan
@@ -68,4 +77,5 @@ __all__ = [
     "row_pcosts",
     "symmetry",
     "total_pcost",
+    "undo_factors",
 ]

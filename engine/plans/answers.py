@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ import numpy.typing as npt
 from engine.arrays import Array
 from engine.errors import NotAnswerable
 from engine.plans.blocks import component_key
-from engine.spaces import Space, basis, center
+from engine.spaces import Space, part_of, tables
 from engine.texts import set_name
 from engine.threads import threads_for
+from engine.workload import subsets
 
 if TYPE_CHECKING:
     from engine.plans.explicit import ExplicitPlan
@@ -49,14 +49,13 @@ class SpaceAnswers:
 
     def table(self, attributes: Space) -> Array:
         """Return the noisy table on attributes, of their shape, in counts; raise NotAnswerable unless measured."""
-        for k in range(len(attributes) + 1):
-            for space in itertools.combinations(sorted(attributes, key=self.plan.schema.names.index), k):
-                if not self._measures(space):
-                    raise NotAnswerable(
-                        f"The plan does not measure the whole table on {set_name(attributes)}: "
-                        f"{set_name(space)} is missing. Ask single queries with answer(), or plan "
-                        "with the marginal on these attributes."
-                    )
+        for space in subsets(self.plan.schema.ranked(attributes)):
+            if not self._measures(space):
+                raise NotAnswerable(
+                    f"The plan does not measure the whole table on {set_name(attributes)}: "
+                    f"{set_name(space)} is missing. Ask single queries with answer(), or plan "
+                    "with the marginal on these attributes."
+                )
         return self._table(attributes)
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
@@ -86,27 +85,18 @@ class SpaceAnswers:
     def _table(self, attributes: Sequence[str]) -> Array:
         """Return the table on ``attributes``; pieces that are not measured are left out."""
         schema = self.plan.schema
-        ranked = tuple(sorted(attributes, key=schema.names.index))
+        ranked = schema.ranked(attributes)
         sizes = schema.sizes(ranked)
-        coordinates = np.zeros(sizes)
-        for k in range(len(ranked) + 1):
-            for inside in itertools.combinations(range(len(ranked)), k):
-                estimate = self._by_space.get(tuple(ranked[a] for a in inside))
-                if estimate is not None:
-                    coordinates[tuple(slice(1, None) if a in inside else 0 for a in range(len(ranked)))] = estimate
-        for first, second in itertools.combinations(range(len(ranked)), 2):
-            complement = self.plan.split.complements.get((ranked[first], ranked[second]))
-            if complement is not None:
-                at = tuple(slice(1, None) if a in (first, second) else 0 for a in range(len(ranked)))
-                passed = complement.by_total * float(self._by_space.get((), np.zeros(())))
-                for axis, D in zip((first, second), complement.by_axis, strict=True):
-                    passed = passed + D @ self._by_space.get((ranked[axis],), np.zeros(D.shape[1]))
-                coordinates[at] += passed.reshape(coordinates[at].shape)
+        # a space that is not measured stands as 0: who asks for the whole table was refused before
+        coordinates = np.zeros((1, *sizes))
+        for inside in subsets(range(len(ranked))):
+            estimate = self._by_space.get(tuple(ranked[a] for a in inside))
+            if estimate is not None:
+                coordinates[part_of(len(ranked), inside)] = estimate
         with threads_for(max(sizes, default=1)):
-            for axis, (name, n) in enumerate(zip(ranked, sizes, strict=True)):
-                matrix = np.column_stack([center(n, self.plan.split.centers.get(name)), basis(n)])
-                coordinates = np.moveaxis(np.tensordot(matrix, coordinates, axes=(1, axis)), 0, axis)
-        return coordinates.transpose([ranked.index(name) for name in attributes])
+            split = self.plan.split
+            made = tables(coordinates, sizes, split.given(ranked), split.inside(ranked)).reshape(sizes)
+        return made.transpose([ranked.index(name) for name in attributes])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,6 +125,7 @@ class TableAnswers:
         block = self.plan.components[number]
         kept = [block.attributes.index(name) for name in attributes]
         whole = self.estimates[component_key(number)]
+        # the estimate is a table on more attributes, and least squares keeps its sums what they are
         summed = whole.sum(axis=tuple(a for a in range(whole.ndim) if a not in kept))
         order = sorted(kept)
         return np.asarray(summed).transpose([order.index(a) for a in kept])

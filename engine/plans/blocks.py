@@ -25,7 +25,7 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.errors import PlanError
-from engine.spaces import LEAVING, Axes, Space, Strategy
+from engine.spaces import LEAVING, Axes, Space, Strategy, contract, grouped, ungrouped
 
 GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31, and below that only where answers would not fit 64 bits
 UNIT = 2.0**-53
@@ -69,6 +69,27 @@ class Block:
         return math.prod(len(s.rows) for _, s in self.factors)
 
     @property
+    def sets(self) -> list[Axes]:
+        """The axes of every factor."""
+        return [axes for axes, _ in self.factors]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Domain sizes of the attributes."""
+        return self._by_axis([s.sizes for _, s in self.factors])
+
+    @property
+    def coordinates(self) -> tuple[int, ...]:
+        """Shape of the estimates: one axis per attribute of the table, one axis in all for a union."""
+        if self.union:
+            return (math.prod(s.dimension for _, s in self.factors),)
+        return self._by_axis([s.coordinates for _, s in self.factors])
+
+    def _by_axis(self, numbers: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        by_axis = {a: n for axes, own in zip(self.sets, numbers, strict=True) for a, n in zip(axes, own, strict=True)}
+        return tuple(by_axis[a] for a in range(len(by_axis)))
+
+    @property
     def grid_noise(self) -> int:
         """Scale of the discrete noise in grid units, a whole number."""
         return round(self.noise / DEVIATION[self.law] / self.grid)
@@ -95,15 +116,12 @@ class Block:
 
         Shape (n_1, ..., n_k).
         """
-        out = np.ones(()) if self.weights is None else self.weights**2
-        order: list[int] = []
-        sizes: list[int] = []
-        for axes, s in self.factors:
-            own = s.rows**2
-            out = np.multiply.outer(out, own.sum(axis=0)) if self.weights is None else np.tensordot(out, own, (0, 0))
-            order += axes
-            sizes += s.sizes
-        return out.reshape(sizes).transpose([order.index(a) for a in range(len(order))])
+        squares = [s.rows**2 for _, s in self.factors]
+        if self.weights is None:  # the norms of a product are products of norms, so no answer is written out
+            out = contract(np.ones((1,) * len(squares)), [q.sum(axis=0)[None] for q in squares])
+        else:
+            out = contract(self.weights**2, squares)
+        return ungrouped(out, self.sets, self.sizes)
 
     def cell_pcosts(self, max_records: int) -> Array:
         """Privacy cost of the block for a record of each cell, one axis per attribute. Shape (n_1, ..., n_k)."""
@@ -133,22 +151,27 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
     The axes of the result are one per factor, in the order of the factors; a tensor on the class coordinates has one
     axis per attribute of the block.
     """
-    remaining = list(range(len(block.attributes)))
-    out = tensor
-    for axes, strategy in block.factors:
-        m = matrix(strategy)
-        positions = [remaining.index(a) for a in axes]
-        shaped = m.reshape(len(m), *(out.shape[p] for p in positions))
-        out = np.tensordot(out, shaped, axes=(positions, list(range(1, len(axes) + 1))))
-        remaining = [a for a in remaining if a not in axes]
-    return out
+    return contract(grouped(tensor, block.sets), [matrix(s).T for _, s in block.factors])
+
+
+def undo_factors(block: Block, answers: Array) -> Array:
+    """Return the estimate that strategy answers in counts, one axis per factor, stand for.
+
+    They are class coordinates, or cells for an explicit strategy; the shape is `Block.coordinates`.
+    """
+    alone = answers if block.weights is None else answers / block.weights
+    out = contract(alone, [s.pinv.T for _, s in block.factors])
+    if block.union:
+        return out.ravel()
+    # a stored estimate comes back in row-major order, and a sum must have the same last digit before and after
+    return np.asarray(ungrouped(out, block.sets, block.coordinates), order="C")
 
 
 def measures_piece(block: Block, piece: Array) -> bool:
     """Return whether a piece, of the shape of the class coordinates, lies in the span of the block's strategy."""
     for axes, strategy in block.factors:
         if not strategy.complete:
-            rows = np.moveaxis(piece, axes, range(len(axes))).reshape(strategy.dimension, -1)
+            rows = grouped(piece, [axes, tuple(a for a in range(piece.ndim) if a not in axes)])
             left = rows - strategy.span @ (strategy.span.T @ rows)
             if np.linalg.norm(left) > LEAVING * np.linalg.norm(piece):
                 return False
@@ -157,6 +180,7 @@ def measures_piece(block: Block, piece: Array) -> bool:
 
 def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     """Return the privacy cost of releasing all blocks, rounded up."""
+    # blocks are measured with independent noise, so that zCDP composes by adding (Bun and Steinke 2016)
     costs = [b.pcost(max_records) for b in blocks.values()]
     if any(b.law == "laplace" for b in blocks.values()):
         return (math.fsum(math.sqrt(c) for c in costs) * GUARD) ** 2  # epsilons add up
@@ -173,6 +197,7 @@ def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> flo
     for space in {space: None for part in parts for space in part}:
         blocks = [part[space] for part in parts if space in part]
         if len(blocks) == 1 or all(_same_rows(blocks[0], b) for b in blocks):
+            # the same rows twice: every cell pays in the same proportion, and the largest sum is the sum of the largest
             costs.append(math.fsum(b.pcost(max_records) for b in blocks))
         else:
             costs.append(float(np.sum([b.cell_pcosts(max_records) for b in blocks], axis=0).max()))
@@ -199,6 +224,7 @@ def noise_grid(noise: float, reach: float, bits: int = GRID_BITS) -> float:
     """
     if reach == 0.0:  # nothing is counted, so no answer needs room
         reach = noise
+    # one bit less than an answer may take: rounding and the noise beside it need room, too
     room = math.floor(math.log2(2.0**61 * noise / reach))
     return 2.0 ** (math.frexp(noise)[1] - 1 - min(bits, room))
 
@@ -239,9 +265,11 @@ def calibrate(
         1.0,
         max([2.0**-GRID_BITS, *(grids[space] / noises[space] for space in grids)]),
     )  # one more grid step
+    # the rounding of answers depends on the grid, and the grid on the noise: the noise is raised until the cost holds
     for _ in range(20):
         blocks = {}
         for space, grid in grids.items():
+            # up, never to the nearest: noise below what was asked for would cost more than the budget
             steps = math.ceil(noises[space] * stretch / DEVIATION[law] / grid)
             blocks[space] = Block(
                 attributes=attributes[space] if attributes else space,

@@ -19,7 +19,7 @@ import numpy as np
 from engine.arrays import Array
 from engine.plans.blocks import Block
 from engine.plans.group_variance import GroupVariance, Parts, Summand
-from engine.spaces import LEAVING, Axes, Strategy
+from engine.spaces import LEAVING, Axes, Strategy, contract, grouped
 from engine.workload import Group, Part
 
 SLAB = 1 << 24  # entries of one intermediate array
@@ -35,6 +35,7 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
     coefficient = block.noise**2
     for axes, strategy in block.factors:
         if not any(set(axes) & set(part) for part in own):
+            # the query counts all cells of a factor that it does not name: 1^T C 1
             coefficient *= float(strategy.covariance.sum())
     arrays = [(parts, _forms(group, own, parts, factors)) for parts, factors in linked(own, block.factors)]
     lost = [_lost(group, own, axes, s) for axes, s in block.factors if not s.complete]
@@ -70,6 +71,7 @@ def unmeasured_rows(strategy: Strategy, kept: Sequence[int]) -> Array:
     span = strategy.span.reshape(*strategy.sizes, -1).sum(axis=dropped)
     order = sorted(kept)
     span = span.transpose(*(order.index(a) for a in kept), len(kept)).reshape(cells, -1)
+    # I - Q Q^T row by row: the projector itself would be cells x cells of the whole factor
     out = -span @ strategy.span.T
     out[labels.ravel(), np.arange(strategy.cells)] += 1.0
     return np.asarray(out)
@@ -82,7 +84,8 @@ def leaves(block: Block, attributes: Sequence[str], table: Array) -> bool:
             kept = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
             at = [list(attributes).index(block.attributes[axes[i]]) for i in kept]
             rows = unmeasured_rows(strategy, kept)
-            left = np.tensordot(table, rows.reshape(*(table.shape[a] for a in at), -1), (at, list(range(len(at)))))
+            others = tuple(a for a in range(table.ndim) if a not in at)
+            left = contract(grouped(table, [tuple(at), others]), [rows, None])
             # the norm of a query on all cells of the factor
             if np.linalg.norm(left) > LEAVING * np.linalg.norm(table) * math.sqrt(strategy.cells / len(rows)):
                 return True
@@ -107,9 +110,11 @@ def _lost(group: Group, own: Sequence[Axes], axes: Axes, strategy: Strategy) -> 
     kept = [axes.index(own[p][i]) for p, places in zip(parts, inside, strict=True) for i in places]
     left = unmeasured_rows(strategy, kept)
     sides = strategy.cells / len(left)
+    # no query leaves by more than this times its own norm, so that none need be listed
     if np.linalg.norm(left) <= LEAVING * math.sqrt(sides):  # no query can leave by more than this times its norm
         return parts, np.zeros(counts)
     if len(left) < strategy.cells:
+        # only norms are asked for, and a triangle has those of the rows with fewer columns
         left = np.asarray(np.linalg.qr(left.T, mode="r")).T
     shape = [math.prod(group.parts[p].sizes[i] for i in places) for p, places in zip(parts, inside, strict=True)]
     left, squares, most = left.reshape(*shape, -1), np.zeros(counts), np.full((), LEAVING**2 * sides)
@@ -209,16 +214,14 @@ def _forms(group: Group, own: Sequence[Axes], parts: Parts, factors: Sequence[tu
 
 def _by_rows(part: Part, order: Sequence[int], factors: Sequence[tuple[Axes, Strategy]]) -> Array:
     """Return the quadratic forms of one part that spreads over several factors, chunk by chunk of its rows."""
-    out = []
+    sets, halves, out = [], [], []
+    for axes, strategy in factors:
+        dropped = tuple(i for i, a in enumerate(axes) if a not in order)
+        sets.append(tuple(order.index(a) for a in axes if a in order))
+        half = strategy.pinv.reshape(*strategy.sizes, -1).sum(axis=dropped)
+        halves.append(half.reshape(-1, half.shape[-1]))
     for _, rows in part.family.chunks(part.sizes):
-        table, remaining = rows.reshape(len(rows), *part.sizes), list(order)
-        for axes, strategy in factors:
-            kept = [i for i, a in enumerate(axes) if a in order]
-            dropped = tuple(i for i in range(len(axes)) if i not in kept)
-            half = strategy.pinv.reshape(*strategy.sizes, -1).sum(axis=dropped)
-            at = [1 + remaining.index(axes[i]) for i in kept]
-            table = np.tensordot(table, half, axes=(at, list(range(len(kept)))))
-            remaining = [a for a in remaining if a not in axes]
+        table = contract(grouped(rows.reshape(len(rows), *part.sizes), sets, 1), halves, 1)
         out.append(np.sum(table.reshape(len(rows), -1) ** 2, axis=1))
     return np.concatenate(out)
 
@@ -245,15 +248,12 @@ def covariance_of(block: Block, left: tuple[Sequence[str], Array], right: tuple[
     (left_names, left_table), (right_names, right_table) = left, right
     position = {name: axis for axis, name in enumerate(block.attributes)}
     left_axes, right_axes = [position[n] for n in left_names], [position[n] for n in right_names]
-    table, remaining, produced = np.asarray(right_table, dtype=float), list(right_axes), list[int]()
+    own, theirs, matrices = [], [], []
     for axes, strategy in block.factors:
-        rows = [i for i, a in enumerate(axes) if a in left_axes]
-        columns = [i for i, a in enumerate(axes) if a in right_axes]
-        matrix = summed(strategy.covariance, strategy.sizes, rows, columns)
-        shaped = matrix.reshape([strategy.sizes[i] for i in (*rows, *columns)])
-        at = [remaining.index(axes[i]) for i in columns]
-        table = np.tensordot(table, shaped, axes=(at, list(range(len(rows), len(rows) + len(columns)))))
-        remaining = [a for a in remaining if a not in {axes[i] for i in columns}]
-        produced += [axes[i] for i in rows]
-    order = [produced.index(a) for a in left_axes]
-    return block.noise**2 * float(np.sum(np.asarray(left_table, dtype=float) * table.transpose(order)))
+        # a factor that one side does not touch has an axis of length 1 there: the sum over all its cells
+        rows, columns = ([i for i, a in enumerate(axes) if a in side] for side in (left_axes, right_axes))
+        own.append(tuple(left_axes.index(axes[i]) for i in rows))
+        theirs.append(tuple(right_axes.index(axes[i]) for i in columns))
+        matrices.append(summed(strategy.covariance, strategy.sizes, rows, columns).T)
+    told = contract(grouped(np.asarray(right_table, dtype=float), theirs), matrices)
+    return block.noise**2 * float(np.sum(grouped(np.asarray(left_table, dtype=float), own) * told))

@@ -89,6 +89,7 @@ class Footprint:
         total, slopes = 0.0, np.zeros(len(noises))
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
             values = (at[:, None] * left).T @ right
+            # a variance of 0 may come out a hair below it, where a broken power is no number
             pull = np.maximum(values, 0.0) ** (power - 1.0)
             pull *= left_weight[:, None]
             pull *= right_weight[None, :]
@@ -112,6 +113,7 @@ class Footprint:
         if power not in self._expansions:
             spaces = len(self.noises)
             exponents = _exponents(spaces, power)
+            # multinomial coefficients by log-gamma, as factorials of high powers overflow
             coefficients = np.exp(gammaln(power + 1.0) - gammaln(exponents + 1.0).sum(axis=1))
             for table, weight in self.distinct:
                 powers = table[None] ** np.arange(power + 1.0)[:, None, None]

@@ -49,6 +49,7 @@ class GroupVariance:
     def _sum(self, summand: Summand) -> float:
         covered = {p for parts, _ in summand.arrays for p in parts}
         free = math.prod(n for p, n in enumerate(self.counts) if p not in covered)
+        # a sum over products on disjoint parts is the product of the sums
         return free * math.prod(float(a.sum()) for _, a in summand.arrays)
 
     def largest(self) -> float:
@@ -60,6 +61,8 @@ class GroupVariance:
         arrays = {
             k: a for own, s in zip(keys, self.summands, strict=True) for k, (_, a) in zip(own, s.arrays, strict=True)
         }
+        # all arrays are at least 0: a choice that is below another in every array of its parts is below it in every
+        # product, whatever the other parts say, so that a maximum needs the Pareto fronts alone
         fronts = []
         for together in sets:
             shape = tuple(self.counts[p] for p in together)
@@ -136,6 +139,7 @@ def slabs(counts: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, i
         return
     for low in range(start, stop, SLAB // 4):
         high = min(stop, low + SLAB // 4)
+        # a group may have 2^62 queries and more, and a position among them is then no int64
         remaining, index = np.arange(low, high, dtype=object if math.prod(counts) >= 2**62 else np.int64), []
         for n in reversed(counts):
             remaining, position = np.divmod(remaining, n)
@@ -190,6 +194,7 @@ def pareto(features: Array) -> Any:
     order = np.argsort(-features.sum(axis=0), kind="stable")
     kept = []
     while len(order):
+        # nothing beats the largest sum in every feature; what it dominates goes at once
         head = order[0]
         kept.append(head)
         order = order[(features[:, order] > features[:, [head]]).any(axis=0)]

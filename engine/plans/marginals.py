@@ -19,7 +19,7 @@ import numpy as np
 from engine.arrays import Array
 from engine.plans.blocks import Block
 from engine.plans.plan import Plan
-from engine.spaces import Space, Strategy, basis
+from engine.spaces import Space, Strategy, basis, contract
 from engine.workload import subsets
 
 
@@ -40,6 +40,7 @@ class MarginalsPlan(Plan):
             sizes = dict(zip(names, self.schema.sizes(names), strict=True))
             for space in subsets(names):
                 if all(sizes[n] > 1 for n in space):
+                    # a coordinate of B adds up so many noisy cells of A for each that it would take on B alone
                     summed = math.prod(sizes[n] for n in names if n not in space)
                     out.setdefault(space, []).append((key, 1.0 / (block.noise**2 * summed)))
         return out
@@ -48,6 +49,8 @@ class MarginalsPlan(Plan):
     def answering(self) -> Mapping[Space, Block]:
         out = {}
         for space in sorted(self._precisions, key=lambda s: (len(s), s)):
+            # independent unbiased readings of one number: by precision they have the least variance, the inverse of the
+            # sum
             noise = 1.0 / math.sqrt(math.fsum(p for _, p in self._precisions[space]))
             factors = tuple(((axis,), _whole(n)) for axis, n in enumerate(self.schema.sizes(space)))
             out[space] = Block(attributes=space, factors=factors, noise=noise, grid=noise)
@@ -67,9 +70,7 @@ class MarginalsPlan(Plan):
         """Return the class coordinates of a residual space, read from a measured table that holds it."""
         names = self.blocks[key].attributes
         value = table.sum(axis=tuple(a for a, name in enumerate(names) if name not in space))
-        for axis, name in enumerate(n for n in names if n in space):
-            value = np.moveaxis(np.tensordot(value, basis(self.schema[name].size), axes=(axis, 0)), -1, axis)
-        return np.asarray(value, dtype=float)
+        return contract(value, [basis(self.schema[name].size) for name in names if name in space])
 
 
 @lru_cache(maxsize=256)

@@ -85,8 +85,10 @@ def replaced_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
 def _alone(block: Block) -> float:
     """Return the largest squared distance of two columns of one block over its noise, or a bound on it."""
     if block.weights is not None or len(block.factors) > 1:
+        # of products only the triangle inequality is free: their columns are too many to be compared in pairs
         return (2.0 * block.column_norm / block.noise) ** 2
     rows = block.factors[0][1].rows
+    # |b_x - b_y|^2 = |b_x|^2 + |b_y|^2 - 2 b_x b_y, so that all pairs are one matrix product
     norms, best = np.einsum("rc,rc->c", rows, rows), 0.0
     step = max(1, ENTRIES // len(norms))
     for start in range(0, len(norms), step):
@@ -138,8 +140,10 @@ class Distances:
         low, high = self.low[rows, columns, bins], self.high[rows, columns, bins]
         least, most = self.scale.copy(), self.scale.copy()
         for j in range(bins.shape[1]):
+            # entries may be negative: the product of two intervals ends at one of the four products of their ends
             ends = np.stack([least * low[:, j], least * high[:, j], most * low[:, j], most * high[:, j]])
             least, most = ends.min(axis=0), ends.max(axis=0)
+        # records that agree on all attributes of a block leave it as it is
         moved = (bins != 1).any(axis=1)
         return float(np.sum(2.0 * (self.column - least) * moved)) * GUARD
 
@@ -166,7 +170,9 @@ def _binned(gram: Array) -> Index:
     out = np.ones((n, n), dtype=np.int64)
     apart = ~np.eye(n, dtype=bool)
     if n > 1:
+        # quantiles, not equal widths: a bin says most where pairs are many
         cuts = np.unique(np.quantile(gram[apart], np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
+        # entries that differ by rounding alone fall on the same side of a cut
         out[apart] = 2 + np.searchsorted(cuts, gram[apart] - 1e-12 * float(np.abs(gram).max()))
     return out
 
@@ -200,6 +206,7 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
             for name in names:
                 for mine, other in ((x, y), (y, x)):
                     tried = _moved(touching[name], mine, other, name, np.arange(sizes[name]))
+                    # a gain that is rounding would let the climb go round in circles
                     if float(tried.max()) > tried[mine[name]] * (1.0 + 1e-12):
                         mine[name], rising = int(tried.argmax()), True
             if not rising:
@@ -211,6 +218,7 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
 
 def pair_pcost(blocks: Mapping[Space, Block], first: Mapping[str, int], second: Mapping[str, int]) -> float:
     """Return the cost of replacing a record of one cell by a record of another, without the rounding of a release."""
+    # epsilons of blocks add up and are squared at the end, costs in zCDP add up as they are
     total = float(_moved(list(blocks.values()), first, second, "", np.zeros(1, np.int64))[0])
     return total**2 if any(b.law == "laplace" for b in blocks.values()) else total
 

@@ -61,6 +61,8 @@ class Objective:
 
     def mean(self, total: float, queries: int) -> float:
         """Return a norm of the variances as a standard error in counts (or a share of the target)."""
+        # the norm is a sum of p-th powers under a p-th root: per query, and as a root of a variance, it is a standard
+        # error
         return math.sqrt(total) / (1.0 if math.isinf(self.power) else queries ** (0.5 / self.power))
 
 
@@ -78,6 +80,7 @@ def objective(name: str, power: float = 2.0, targets: Any = None, workload: Work
             f"There are {len(values)} targets for {len(workload.groups)} groups. Give one for each group, or one "
             "number for all."
         )
+    # targets are standard errors to people, and everything inside is a variance
     return Objective(power=math.inf, targets=tuple(v * v for v in values))
 
 
@@ -128,6 +131,7 @@ def symmetry(
     Groups start with their queries, weight and target, spaces with their attributes' sizes, labels and centers; each
     round tells apart what touches different colours.
     """
+    # a complement is part of what a space looks like: with it, two pairs that are asked alike may differ
     tuned = {space: c.key for space, c in split.complements.items()}
     touching: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
     inside: dict[int, list[tuple[int, Space]]] = {}
@@ -152,6 +156,8 @@ def symmetry(
             for s in spaces
         }
     )
+    # colour refinement: the first round that tells nothing new apart has found the coarsest equitable partition, and a
+    # convex problem has an optimum that is constant on its classes
     while True:
         finer = _numbers({i: (groups[i], tuple(sorted((role, own[s]) for role, s in inside[i]))) for i in inside})
         finest = _numbers({s: (own[s], tuple(sorted((finer[i], role) for i, role in touching[s]))) for s in spaces})
@@ -176,6 +182,7 @@ def symmetry(
 def _roles(group: Group) -> list[Hashable]:
     """Return what is asked of every attribute of a group; attributes of one role may be swapped."""
     out: list[Hashable] = list(range(len(group.attributes)))
+    # a weight belongs to one query, and a swap of attributes would carry it to another
     if group.query_weights is None:
         for part in group.parts:
             for position, axis in enumerate(part.axes):
@@ -223,6 +230,7 @@ def footprints(
         group = workload.groups[example]
         own = deciding_weights(group, goal)
         found = builder.group(group)
+        # the sum is known without listing queries; only where it is infinite does it matter which ones are lost
         if found.unmeasured and not np.isfinite(found.total()):
             deciding = np.ones(group.count) > 0 if own is None else own > 0
             if not np.isfinite(found.values(0, group.count)[deciding]).all():
@@ -251,6 +259,7 @@ def norm(asked: Sequence[Footprint], weights: Sequence[float], targets: Sequence
     largest = [f.largest(f.noises)[0] for f in asked]
     if math.isinf(goal.power):
         return max(v / t for v, t in zip(largest, targets, strict=True))
+    # as shares of the largest, high powers of variances neither overflow nor vanish
     scale = max(largest)
     total = math.fsum(w * f.power_sum(f.noises, goal.power, scale)[0] for w, f in zip(weights, asked, strict=True))
     return scale * float(total ** (1.0 / goal.power))

@@ -104,6 +104,7 @@ def _largest(asked: Sequence[Asked], counts: Array, start: Array, gap: float) ->
         pulled = np.maximum(np.array(rows).T @ lam, 0.0)
         # any weights prove a bound, so multipliers of an unfinished problem are as honest as the best
         bound = float(np.sum(np.sqrt(counts * pulled))) ** 2 / float(lam.sum())
+        # multipliers of rows are the weights of the queries that they stand for
         mass = np.asarray(np.bincount(owner, lam, minlength=len(asked)), dtype=float)
         value = float(worst.max())
         if value < best.value:
@@ -213,6 +214,7 @@ def _powers(asked: Sequence[Asked], counts: Array, p: float, start: Array, gap: 
         own, pulled = np.zeros(len(asked)), np.zeros(spaces)
         for b in batches:
             at = s[b.spaces] / scale
+            # powers of many noises at once, as sums of logarithms
             terms = b.coefficients * np.exp(np.log(at) @ b.exponents.T)
             own[b.members] = terms.sum(axis=1)
             slopes = share[b.members, None] * (terms @ b.exponents) / at / p
@@ -224,6 +226,7 @@ def _powers(asked: Sequence[Asked], counts: Array, p: float, start: Array, gap: 
 
     def evaluate(x: Array) -> tuple[float, Array]:
         nonlocal best
+        # noises are positive whatever the step, and a step is a factor
         s = np.exp(x)
         cost = float(np.sum(counts / s))
         s = s * cost

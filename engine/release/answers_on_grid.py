@@ -46,7 +46,7 @@ def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.ND
     """
     if within:
         return np.rint(strategy_answers(block, table).ravel() / block.grid).astype(np.int64)
-    answers, shift = table.astype(object), -math.frexp(block.grid)[1] + 1
+    answers, shift = np.asarray(table, object), -math.frexp(block.grid)[1] + 1
     bits = [_fraction_bits(s.rows) for _, s in block.factors]
     whole = {s: _whole_numbers(s.rows, b) for (_, s), b in zip(block.factors, bits, strict=True)}
     answers = apply_factors(block, answers, whole.__getitem__)

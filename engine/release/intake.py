@@ -12,7 +12,7 @@ from engine.plans import Block, Plan
 from engine.release.ledger import REHEARSED, Fingerprint, Ledger, Row
 from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, fingerprint
 from engine.spaces import Space
-from engine.workload import Schema, Workload
+from engine.workload import Schema, Workload, subsets
 
 MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
 Progress = Callable[[float, str], object]
@@ -203,15 +203,8 @@ def maximal_sets(part: Measurable) -> list[Space]:
     for space in spaces:
         if space not in covered:
             kept.append(space)
-            covered.update(_subsets(space))
+            covered.update(subsets(space))
     return kept
-
-
-def _subsets(space: Space) -> list[Space]:
-    out: list[Space] = [()]
-    for name in space:
-        out += [(*s, name) for s in out]
-    return out
 
 
 def teller(progress: Progress | None) -> Callable[[float, str], None]:

@@ -33,7 +33,7 @@ from engine.release.intake import (
     teller,
 )
 from engine.release.ledger import Ledger, Receipt, release_key
-from engine.release.reconstruct import Measurement, estimate, estimate_shape
+from engine.release.reconstruct import Measurement, estimate
 from engine.release.records import MEMORY_LIMIT, Counts
 from engine.spaces import Space
 
@@ -148,7 +148,7 @@ def spend_draw_save(
 def releases(ledger: Ledger, dataset: str) -> list[Receipt]:
     """Return the receipts of all releases of a dataset that `load_measurement` opens, oldest first.
 
-    Looks and what followed them are not among them; `engine.choice.looks` names those.
+    Looks and what followed them are not among them; `engine.choice.stepwise` names those.
     """
     rows = ledger.rows()
     return [
@@ -170,7 +170,7 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
         head = archive.head(key=key, format=FORMAT)
         plan = load_plan(archive.text("plan.json"))
         answers = archive.answers({space: (block.measurements,) for space, block in plan.blocks.items()})
-        estimates = archive.estimates({space: estimate_shape(block) for space, block in plan.blocks.items()})
+        estimates = archive.estimates({space: block.coordinates for space, block in plan.blocks.items()})
     return Measurement(
         plan=plan,
         dataset=head["dataset"],

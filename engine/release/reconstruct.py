@@ -27,7 +27,7 @@ from scipy.special import ndtri
 from engine.arrays import Array
 from engine.checks import positive, whole
 from engine.errors import PlanError
-from engine.plans import SLAB, Block, Plan, SpaceAnswers, TableAnswers, apply_factors
+from engine.plans import SLAB, Block, Plan, SpaceAnswers, TableAnswers, apply_factors, undo_factors
 from engine.spaces import Space
 from engine.threads import threads_for
 from engine.workload import Group
@@ -138,32 +138,13 @@ class Measurement:
 
 
 def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
-    """Return the coordinates that noisy strategy answers stand for, in counts, shaped as `estimate_shape`.
+    """Return the coordinates that noisy strategy answers stand for, in counts, shaped as `Block.coordinates`.
 
     They are class coordinates of a residual space, or cells of the table that an explicit strategy measures.
     """
     answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors]) * block.grid
-    remaining = np.asarray(answers if block.weights is None else answers / block.weights)
-    order: list[int] = []
-    shape: list[int] = []
     with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
-        for axes, strategy in block.factors:
-            # contracting the leading axis and appending keeps the factors in order
-            remaining = np.tensordot(remaining, strategy.pinv, axes=(0, 1))
-            order += axes
-            shape += strategy.coordinates
-    if block.union:
-        return remaining.ravel()
-    shaped = remaining.reshape(shape)
-    return shaped.transpose([order.index(a) for a in range(len(order))])
-
-
-def estimate_shape(block: Block) -> tuple[int, ...]:
-    """Return the shape of a block's estimates: one axis per attribute of its table, one axis in all for a union."""
-    if block.union:
-        return (math.prod(s.dimension for _, s in block.factors),)
-    shape = {axis: n for axes, s in block.factors for axis, n in zip(axes, s.coordinates, strict=True)}
-    return tuple(shape[axis] for axis in range(len(shape)))
+        return undo_factors(block, np.asarray(answers))
 
 
 def strategy_answers(block: Block, table: npt.NDArray[np.int64]) -> Array:

@@ -6,17 +6,22 @@ Everything is a function of the workload alone, whatever the budget.
 
 from engine.spaces.bounds import best_bound, domain_gram, exact_bound, global_bound, small_domain, whole_problem
 from engine.spaces.cache import SolveCache, default_cache
-from engine.spaces.decomposition import (
-    Decomposition,
-    Factor,
-    Subworkload,
+from engine.spaces.coordinates import (
+    Lift,
+    SplitLift,
+    WholeDomain,
     basis,
     center,
     class_rows,
-    decompose,
+    contract,
+    grouped,
+    part_of,
+    pieces,
+    positions,
+    tables,
+    ungrouped,
 )
-from engine.spaces.lifts import Lift, SplitLift, WholeDomain
-from engine.spaces.pieces import part_of, pieces, positions
+from engine.spaces.decomposition import Decomposition, Factor, Subworkload, decompose
 from engine.spaces.search import PROBLEMS, Cost, dense_bytes
 from engine.spaces.solvers import DualProblem, Options, Solution, Watch
 from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, digest
@@ -66,6 +71,7 @@ __all__ = [
     "center",
     "choose_unions",
     "class_rows",
+    "contract",
     "decompose",
     "default_cache",
     "dense_bytes",
@@ -73,10 +79,13 @@ __all__ = [
     "domain_gram",
     "exact_bound",
     "global_bound",
+    "grouped",
     "part_of",
     "pieces",
     "positions",
     "small_domain",
+    "tables",
+    "ungrouped",
     "union_bytes",
     "unite",
     "whole_problem",

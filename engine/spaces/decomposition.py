@@ -24,33 +24,17 @@ import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from engine.arrays import Array
+from engine.spaces.coordinates import basis, center, class_rows
 from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, digest
 from engine.workload import Group, Part, Workload, subsets, whole_group
 
 ROUNDING = 1e-28  # the square of a sum this small against the squares of its terms is the rounding of zero
 NEGLIGIBLE = 1e-13  # a class Gram this small against its Gram is the rounding of zero
-
-
-@lru_cache(maxsize=512)
-def basis(n: int) -> Array:
-    """Return the cosine basis of the vectors with sum 0, shape (n, n - 1), orthonormal columns.
-
-    Column k is even or odd under reversal as k is even or odd (k from 1).
-
-    >>> basis(2).round(3)
-    array([[ 0.707],
-           [-0.707]])
-    """
-    k, cell = np.arange(1, n)[None, :], np.arange(n)[:, None]
-    out: Array = np.sqrt(2.0 / n) * np.cos(np.pi * (cell + 0.5) * k / n)
-    out.flags.writeable = False
-    return out
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,34 +111,6 @@ class Decomposition:
     spaces: Mapping[Space, tuple[int, float]]
 
 
-def class_rows(
-    part: Part, inside: Axes, centers: Sequence[Array | None], rows: Array, complement: Complement | None = None
-) -> Array:
-    """Return query rows of a part in class coordinates of the axes ``inside``.
-
-    ``rows`` has shape (k, cells of the part); ``inside`` counts positions within the part; the result has shape
-    (k, product of (n - 1) over inside).
-    """
-    tensor = rows.reshape(len(rows), *part.sizes)
-    for position in reversed(range(len(part.sizes))):
-        if position in inside:
-            tensor = np.moveaxis(
-                np.tensordot(tensor, basis(part.sizes[position]), axes=(position + 1, 0)), -1, position + 1
-            )
-        else:
-            tensor = np.tensordot(tensor, center(part.sizes[position], centers[position]), axes=(position + 1, 0))
-    out = tensor.reshape(len(rows), -1)
-    if complement is None or len(inside) == 2:
-        return out
-    passing = class_rows(part, (0, 1), centers, rows)
-    return out + (passing @ complement.by_axis[inside[0]] if inside else (passing @ complement.by_total)[:, None])
-
-
-def center(n: int, given: Array | None) -> Array:
-    """Return the center vector, uniform unless one is given. Shape (n,)."""
-    return np.full(n, 1.0 / n) if given is None else given
-
-
 class Registry:
     """Distinct factors; the same matrix up to scale is kept once."""
 
@@ -190,13 +146,17 @@ class Registry:
             pi = center(part.sizes[0], given[0])
             N, whole = basis(part.sizes[0]), float(np.trace(gram))
             if not inside:
+                # not pi^T G pi: a sum that cancels is known to 1e-16 of its terms before it is squared, and only to
+                # 1e-16 of the square after
                 sums = part.family.dot(part.sizes, pi)
                 return _nothing_if_rounding(float(np.sum(sums**2 if weights is None else weights * sums**2)), whole)
+            # through the Gram that the family knows: ranges on 1,000 cells never list their 500,500 rows
             factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
         else:
             factor, whole = self._joint(part, inside, given, weights, sizes, complement)
         if not inside:
             return _nothing_if_rounding(factor.trace, whole)
+        # N^T takes away what all cells have in common; of a Gram that is nothing else, rounding is left
         if factor.trace <= NEGLIGIBLE * whole or factor.dimension == 0:
             return (-1, 0.0)
         return self._intern(factor)
@@ -211,13 +171,16 @@ class Registry:
         complement: Complement | None,
     ) -> tuple[Factor, float]:
         whole, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
+        # with fewer queries than coordinates rows are smaller than their Gram, and keep the condition that squaring
+        # loses
         narrow = part.count < dimension
         gram = np.zeros((0 if narrow else dimension,) * 2)
         for start, chunk in part.family.chunks(part.sizes):
             if weights is not None:
+                # R^T R is the weighted Gram when rows carry the root of their weight
                 chunk = chunk * np.sqrt(weights[start : start + len(chunk), None])
             whole += float(np.sum(chunk**2))
-            projected = class_rows(part, inside, given, chunk, complement)
+            projected = class_rows(chunk, part.sizes, inside, given, complement)
             if narrow:
                 rows.append(projected)
             else:
@@ -234,6 +197,7 @@ class Registry:
             ):
                 continue
             ratio = scale / known.trace
+            # rows of a low-rank factor grow by the root of what their Gram grows by
             stretch = math.sqrt(ratio) if factor.low_rank else ratio
             if np.allclose(factor.matrix, known.matrix * stretch, rtol=0, atol=1e-13 * scale):
                 return number, ratio
@@ -278,6 +242,8 @@ def decompose(
         names = group.named(ranks)
         complement = split.complement(group.attributes)
         given = tuple(map(digest, split.given(group.attributes)))
+        # groups that ask the same in the same order under the same split fall into spaces alike: a thousand pairs take
+        # one look
         key = (group.key, ranks, given, complement and complement.key)
         if key not in patterns:
             patterns[key] = _pattern(group, ranks, registry)
@@ -290,6 +256,7 @@ def decompose(
 def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern:
     parts, weights = group.parts, group.query_weights
     if len(parts) > 1 and (weights is not None or registry.split.complement(group.attributes) is not None):
+        # neither weights of single queries nor complements are products of parts, so that the rows are taken as a whole
         parts = (whole_group(group),)
     position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> position in schema order
     choices = []
@@ -300,6 +267,8 @@ def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern
             options.append((tuple(position[part.axes[i]] for i in inside), found))
         choices.append(options)
     out = _Pattern()
+    # equation 3 multiplied out: every part is inside the space on some of its attributes and outside on the others, and
+    # the Gram of a product is the scalars of the one times the Kronecker product of the other
     for combination in itertools.product(*choices):
         coefficient, touched = (1.0 if group.parts or weights is None else float(weights[0])), []
         for axes, found in combination:
@@ -326,6 +295,7 @@ def _distinct(
     subworkloads: list[Subworkload] = []
     spaces: dict[Space, tuple[int, float]] = {}
     for space in sorted(totals, key=lambda s: (len(s), s)):
+        # Grams in proportion have the same best strategy: the scale matters to the shares of the budget alone
         scale = max(totals[space].values())
         sizes = workload.schema.sizes(space)
         # coefficients that differ in the last digits only belong to the same subworkload

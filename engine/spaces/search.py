@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from engine.arrays import Array
+from engine.spaces.coordinates import Lift, SplitLift
 from engine.spaces.decomposition import Factor
-from engine.spaces.lifts import Lift, SplitLift
 from engine.spaces.solvers import (
     SYMMETRY_FROM,
     DualProblem,

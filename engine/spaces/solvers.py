@@ -28,8 +28,8 @@ import scipy.linalg
 import scipy.optimize
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Factor, basis
-from engine.spaces.lifts import Lift
+from engine.spaces.coordinates import Lift, basis
+from engine.spaces.decomposition import Factor
 from engine.spaces.strategy import Strategy
 from engine.spaces.symmetry import character_bases, character_rows, orbits, symmetries
 from engine.threads import side_by_side
@@ -145,10 +145,13 @@ class DualProblem:
             half = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
             T += float(half.sum())
             back = (root.T / np.einsum("rc,rc->r", root, root)) @ U
+            # dT^2 / dG = T G^(-1/2) M^(1/2) G^(-1/2): what the best X^-1 is in proportion to
             inverse += (back * half) @ back.T
             forth = root.T @ U
+            # dT = tr(M^(-1/2) dM) / 2 and M = H L D L^T H^T holds L twice, which takes the half away
             P += (forth / half) @ forth.T
         by_lift = (self.lift.rows(P) * cell_mass).reshape([n - 1 for n in self.sizes] + list(self.sizes))
+        # L_i = N_i^T - (N_i^T pi_i) 1^T: a center is subtracted from every column alike
         return T * T, T * inverse, [-2.0 * T * self.lift.traced(by_lift, axis) for axis in range(len(self.sizes))]
 
     def pulls(self, mass: Array) -> tuple[float, list[tuple[Array, Array]]]:
@@ -163,6 +166,7 @@ class DualProblem:
             eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
             half = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
             T += float(half.sum())
+            # dT / dL = H^T M^(-1/2) H L D, split evenly so that both factors stay as thin as the rank
             E = (root.T @ U) / np.sqrt(half)
             out.append((E, self.lift.rows(E.T) * cell_mass))
         return T, out

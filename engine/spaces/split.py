@@ -20,6 +20,11 @@ def digest(vector: Array | None) -> bytes | None:
     return None if vector is None else vector.tobytes()
 
 
+def swapped(values: Array, m: int, k: int) -> Array:
+    """Return what has the class coordinates of a pair, shape (m k, ...), with its attributes the other way round."""
+    return np.swapaxes(values.reshape(m, k, -1), 0, 1).reshape(values.shape)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Complement:
     """How a pair passes its class coordinates c down: c D_i and c D_j to its attributes, c D_0 to the total.
@@ -38,11 +43,8 @@ class Complement:
     def turned(self) -> Complement:
         """Return the same for the pair in the other order."""
         m, k = self.by_axis[0].shape[1], self.by_axis[1].shape[1]
-
-        def swap(values: Array) -> Array:
-            return np.swapaxes(values.reshape(m, k, -1), 0, 1).reshape(values.shape)
-
-        return Complement(by_axis=(swap(self.by_axis[1]), swap(self.by_axis[0])), by_total=swap(self.by_total))
+        first, second, total = (swapped(D, m, k) for D in (*self.by_axis, self.by_total))
+        return Complement(by_axis=(second, first), by_total=total)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

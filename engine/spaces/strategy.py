@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.arrays import Array
-from engine.spaces.decomposition import basis
+from engine.spaces.coordinates import basis
 
 LEAVING = 1e-6  # a class row that leaves the measured span by more than this share cannot be answered
 
@@ -47,6 +47,7 @@ class Strategy:
     @cached_property
     def covariance(self) -> Array:
         """Covariance of the class coordinates at noise scale 1, shape (class coordinates,) * 2."""
+        # answers are B x + z with z of covariance 1, so that estimates pinv (B x + z) have this one
         return self.pinv @ self.pinv.T
 
     @cached_property
@@ -73,6 +74,7 @@ class Strategy:
     @cached_property
     def span(self) -> Array:
         """Orthonormal basis of the measured class rows, shape (class coordinates, rank)."""
+        # of pinv, not of the rows on cells: those depend on the centers, the class rows that can be answered do not
         U, singular, _ = np.linalg.svd(self.pinv, full_matrices=False)
         Q: Array = U[:, singular > 1e-10 * singular.max(initial=0.0)]
         return Q

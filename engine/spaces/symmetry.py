@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.arrays import Array
+from engine.spaces.coordinates import Lift
 from engine.spaces.decomposition import Factor
-from engine.spaces.lifts import Lift
 
 Signed = tuple[npt.NDArray[np.int64], Array]  # v -> sign * v[permutation]
 
@@ -36,6 +36,8 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
         image: Array = factor.matrix @ vector
         return factor.matrix.T @ image if factor.low_rank else image
 
+    # random vectors miss an asymmetry with probability 0 and need no permuted copy of the Gram; the seed makes every
+    # search for the same workload the same
     rng, sizes, dimension = np.random.default_rng(7), lift.sizes, factor.dimension
     class_sizes = lift.coordinates
     probe, cell_probe = rng.standard_normal(dimension), rng.standard_normal(lift.cells)
@@ -46,6 +48,7 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
     reversals = [chosen for k in range(1, len(sizes) + 1) for chosen in itertools.combinations(axes, k)]
     candidates: list[tuple[Signed, Signed]] = []
     for chosen in reversals:
+        # cosine k is even or odd under reversal as k is, so that a reversal only changes signs
         sign = np.ones(class_sizes)
         for axis in chosen:
             along = [1] * len(sizes)
@@ -67,6 +70,7 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
         )
         moved_probe = lift.classes(_act(on_cells, cell_probe)[None])[0]
         fitting = np.allclose(moved_probe, _act(on_class, lifted), rtol=0, atol=1e-9)
+        # only involutions that commute have characters in common, and so one decomposition into blocks for all
         commuting = all(
             np.allclose(_act(on_class, _act(k, probe)), _act(k, _act(on_class, probe)), rtol=0, atol=1e-12)
             for k, _ in kept
@@ -94,6 +98,8 @@ def character_bases(actions: Sequence[Signed], dimension: int) -> list[Array]:
     for signs in itertools.product((1.0, -1.0), repeat=len(actions)):
         projected = np.eye(dimension)
         for action, character in zip(actions, signs, strict=True):
+            # (1 + c g) / 2 projects on the vectors that g multiplies by c; such projections commute, so that they are
+            # applied in turn
             projected = (projected + character * projected[:, action[0]] * action[1]) / 2.0
         # rows of one orbit are equal up to sign: keep the one whose own coordinate comes first
         own = np.argmax(np.abs(projected) > 1e-12, axis=1) == np.arange(dimension)
@@ -109,6 +115,8 @@ def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
     """
     pieces = [rows]
     for permutation, sign in actions:
+        # the Grams of the even and the odd part add up to the mean of those of the row and its image, which over all
+        # rows is the Gram, as that is invariant
         moved = [piece[:, permutation] * sign for piece in pieces]
         pieces = [(p + c * m) / 2.0 for p, m in zip(pieces, moved, strict=True) for c in (1.0, -1.0)]
     return pieces

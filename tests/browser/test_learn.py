@@ -32,7 +32,7 @@ def test_answers_tables_and_the_way_to_the_studio(visit: Visit) -> None:
     visit.look("learn_wrong")
     visit.page.get_by_text(question.answer.text, exact=True).click()
     visit.press("Check my answer")
-    visit.sees("Answered 1 of 6, 1 of them right.")
+    visit.sees(f"Answered 1 of {len(LESSONS)}, 1 of them right.")
     visit.page.get_by_role("button", name="e", exact=True).first.wait_for(state="hidden")
     visit.page.get_by_role("button", name="a", exact=True).first.click()
     visit.settle()
@@ -52,7 +52,7 @@ def test_answers_tables_and_the_way_to_the_studio(visit: Visit) -> None:
     visit.sees("Typical error")
     visit.sees("4 groups, 12 queries")
     visit.page.get_by_role("link", name="Learn").click()
-    visit.sees("Answered 1 of 6, 1 of them right.")
+    visit.sees(f"Answered 1 of {len(LESSONS)}, 1 of them right.")
 
 
 def test_a_lesson_with_the_keyboard_alone(visit: Visit) -> None:

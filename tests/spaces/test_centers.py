@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, load_plan, plan
+from engine import Attribute, Budget, Custom, Schema, Workload, load_plan, plan
 from engine.errors import Cancelled
 from engine.spaces import DualProblem, Factor, Options, WholeDomain, basis, can_tune
 from engine.spaces.splits.center_problem import CenterProblem
@@ -28,8 +30,15 @@ def mixed_workload() -> Workload:
     return workload.add(("n2", "n0", "c"), {"n2": "prefix", "n0": "range", "c": "marginal"}).add(("n1",), "range")
 
 
-def test_gradient_matches_differences() -> None:
-    problem = CenterProblem(mixed_workload(), quiet)
+def joint_workload() -> Workload:
+    """One part on three attributes, so that two of them are inside a space while a center is applied to the third."""
+    rows = np.random.default_rng(1).normal(size=(7, 18))
+    return Workload(sizes(3, 3, 2)).add(("n0", "n1", "n2"), Custom(rows))
+
+
+@pytest.mark.parametrize("workload", [mixed_workload, joint_workload])
+def test_gradient_matches_differences(workload: Callable[[], Workload]) -> None:
+    problem = CenterProblem(workload(), quiet)
     problem.options = Options(gap=1e-9, evaluations=500)
     rng = np.random.default_rng(0)
     at = {r: 0.05 * rng.normal(size=problem.sizes[r] - 1) for r in problem.tuned}

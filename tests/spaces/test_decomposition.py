@@ -111,7 +111,7 @@ def test_class_rows_are_the_pieces_with_any_centers():
     full = oracles.group_rows(workload.schema, workload.groups[0])
     for inside in subsets((0, 1)):
         space = tuple(sorted(("b", "a")[i] for i in inside))
-        found = class_rows(part, inside, given_centers, rows)
+        found = class_rows(rows, part.sizes, inside, given_centers)
         if len(inside) == 2:  # coordinates of b come first here, of a in the schema
             found = found.reshape(len(rows), 3, 2).transpose(0, 2, 1).reshape(len(rows), 6)
         np.testing.assert_allclose(found, full @ class_matrix(workload.schema, space, centers), atol=1e-12)

@@ -101,6 +101,19 @@ def test_sums_and_grams_are_those_of_the_rows(name, data):
 @every_family
 @quick
 @given(data=st.data())
+def test_the_dot_test(name, data):
+    """<W x, y> = <x, W^T y> with W from the meaning in words, and the Gram is the way there and back."""
+    asked, sizes = data.draw(given_family(name))
+    W = oracles.family_rows(asked, codes(*sizes))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    x, z, y = rng.standard_normal(W.shape[1]), rng.standard_normal(W.shape[1]), rng.standard_normal(len(W))
+    assert asked.dot(sizes, x) @ y == pytest.approx(x @ (W.T @ y), rel=1e-10, abs=1e-9)
+    assert asked.dot(sizes, x) @ asked.dot(sizes, z) == pytest.approx(x @ asked.gram(sizes) @ z, rel=1e-10, abs=1e-9)
+
+
+@every_family
+@quick
+@given(data=st.data())
 def test_chunks_are_the_rows_in_order(name, data):
     asked, sizes = data.draw(given_family(name))
     with pytest.MonkeyPatch.context() as patch:

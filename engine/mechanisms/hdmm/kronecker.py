@@ -99,6 +99,8 @@ class KroneckerSolver:
         """
         if problem.key not in self._known:
             rng = np.random.default_rng(self.seed)
+            # with one Gram a unit the units do not meet, and for Gaussian noise each problem is convex: any start will
+            # do
             alone = all(len(unit) == 1 for unit in problem.grams)
             found: list[KroneckerStrategy] = []
             for attempt in range(1 if alone and self.noise == "gaussian" else max(1, self.restarts)):
@@ -140,6 +142,7 @@ class KroneckerSolver:
             for u, unit in enumerate(grams):
                 if self.tell is not None:
                     self.tell(f"Strategy for {' x '.join(problem.units[u])}")
+                # with the other units held, the error is a weighted sum of this unit's Grams: one problem with one Gram
                 coefficients = _elsewhere(problem, costs, u)
                 found = solved[u] = self._improve([g.matrix for g in unit], coefficients, solved.get(u), rng, low)
                 costs[u] = np.array([float(np.sum(_covariance(found) * g.matrix)) for g in unit])
@@ -165,6 +168,7 @@ class KroneckerSolver:
         if warm is None and low:  # small totals fade where the identity suffices, large ones stay
             warm = rng.random((default_p(total), len(total)))
         found = p_identity_strategy(total, restarts=1, seed=rng, start=warm)
+        # a start from elsewhere may end above what is there, and a sweep must not go up
         if present is not None and float(np.sum(_covariance(present) * total)) <= found.error:
             return present
         return found
@@ -177,6 +181,7 @@ def _covariance(found: Solution | PIdentity) -> Array:
 
 def _elsewhere(problem: ProductGrams, costs: Sequence[Array], u: int) -> Array:
     """Return the weight of every Gram of unit u: what its groups cost on the other units, largest 1."""
+    # costs on forty units multiply to more than a double holds
     logs = np.log(problem.weights)
     for other, own in enumerate(costs):
         if other != u:

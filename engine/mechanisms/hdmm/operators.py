@@ -92,6 +92,7 @@ def budget_shares(errors: Sequence[float], noise: str) -> tuple[Array, float]:
     >>> shares.round(3), error
     (array([0.333, 0.667]), 36.0)
     """
+    # errors fall as 1 / pcost for Gaussian and as 1 / epsilon^2 for Laplace noise; Lagrange gives these powers of E
     power = 2 if noise == "gaussian" else 3
     roots = np.asarray(errors, dtype=float) ** (1.0 / power)
     return roots / roots.sum(), float(roots.sum()) ** power
@@ -155,12 +156,14 @@ def merged(
     def worth(kept: Sequence[tuple[int, ...]]) -> float:
         return budget_shares([own[c] for c in kept], solver.noise)[1]
 
+    # clusters that share most cells gain most, and every try is a solve
     queue = sorted(itertools.combinations(present, 2), key=growth)
     while queue and tries > 0 and time.monotonic() < solver.deadline:
         one, other = queue.pop(0)
         both, tries = tuple(sorted(one + other)), tries - 1
         own[both], names[both] = solver.solve(builder.build(both)).squared_error, names[one] | names[other]
         trial = [c for c in present if c not in (one, other)] + [both]
+        # a gain that is rounding would merge back and forth
         if worth(trial) < worth(present) * (1.0 - 1e-9):
             left = [pair for pair in queue if one not in pair and other not in pair]
             queue = sorted(left + [(c, both) for c in trial[:-1]], key=growth)
@@ -191,6 +194,7 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     found, reasons = list[HDMMStrategy](), list[NotApplicable]()
     sets = by_sets(builder.workload)
     trials = {"a product strategy for every set of attributes": sets}
+    # small sets inside large ones: one table answers both, at the noise of the larger
     maximal = by_maximal_sets(builder.workload)
     if len(maximal) < len(sets):
         trials["a product strategy for every largest set of attributes"] = maximal

@@ -64,9 +64,11 @@ def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
     3.0
     """
     s = 1.0 + theta.sum(axis=0)
+    # Woodbury: (I + Theta^T Theta)^-1 = I - Theta^T (I + Theta Theta^T)^-1 Theta, of order p instead of n
     inner = scipy.linalg.cho_factor(np.eye(len(theta)) + theta @ theta.T, check_finite=False)
     Y = scipy.linalg.cho_solve(inner, theta, check_finite=False)
     Z = (Y * s) @ gram
+    # the error is a quadratic form in s, so that its derivative by s gives its value, too
     by_s = 2.0 * (np.diag(gram) * s - np.einsum("pn,pn->n", theta, Z))
     W = Z * s
     return float(s @ by_s) / 2.0, by_s - 2.0 * (W - (W @ theta.T) @ Y)
@@ -125,6 +127,7 @@ def p_identity_strategy(
     (array([[1., 1., 1., 1.]]), 1.0)
     """
     n, rng = len(gram), np.random.default_rng(seed)
+    # a single query is best measured as it is, which no matrix with an identity in it can do
     if (single := _single_query(gram)) is not None:
         inverse = np.outer(single, single) / float(single @ single) ** 2
         error = float(np.sum(inverse * gram))
@@ -143,6 +146,7 @@ def p_identity_strategy(
             args=(gram, scale, n),
             jac=True,
             method="L-BFGS-B",
+            # with entries at least 0 the L1 norm of a column is its sum, which is smooth
             bounds=[(0.0, LARGEST)] * first.size,
             options={"maxcor": 20, "maxiter": STEPS, "maxfun": 2 * STEPS, "ftol": 1e-9, "gtol": 0.0},
         )
@@ -156,6 +160,7 @@ def p_identity_strategy(
 
 def _scaled(x: Array, gram: Array, scale: float, n: int) -> tuple[float, Array]:
     error, gradient = p_identity_error(x.reshape(-1, n), gram)
+    # L-BFGS stops at changes that are small beside 1
     return error / scale, gradient.ravel() / scale
 
 

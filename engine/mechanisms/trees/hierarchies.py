@@ -215,6 +215,7 @@ def _weighted(
     u, own = C.sum(axis=1), gram[first:end, first:end]
     apart = u[:m] @ own[:m, :m] @ u[:m] + u[m:] @ own[m:, m:] @ u[m:]
     fade = discount**depth
+    # what queries ask across the two halves is what deeper nodes do less for
     asked, spread = (u @ own @ u - apart) * fade + apart, float(u.sum())
     share = np.arange(GRAIN) / GRAIN
     rest = (1.0 - share) ** 2 if noise == "laplace" else 1.0 - share**2
@@ -232,6 +233,7 @@ def _weighted(
 def _parts(first: int, end: int, branching: int) -> list[tuple[int, int]]:
     """Return the run of cells in parts that differ by at most one cell."""
     count = min(branching, end - first)
+    # whole numbers, so that no rounding moves a cut
     cuts = [first + (end - first) * k // count for k in range(count + 1)]
     return list(itertools.pairwise(cuts))
 

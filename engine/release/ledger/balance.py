@@ -79,6 +79,7 @@ class Fingerprint:
     def same_columns(self, other: Fingerprint) -> bool:
         """Whether both are of the same records, as far as they have columns in common."""
         shared = self.columns.keys() & other.columns.keys()
+        # no column in common proves nothing; one that differs proves other records
         return bool(shared) and all(self.columns[name] == other.columns[name] for name in shared)
 
     def to_text(self) -> str:
@@ -150,6 +151,7 @@ def balance(rows: Iterable[Row]) -> tuple[Balance, list[str]]:
     for row in rows:
         try:
             problem = _enter(state, row)
+        # a damaged row is a problem to be told of, beside all others, and no reason to stop reading
         except (ArithmeticError, TypeError, ValueError, LedgerError):
             problem = "holds no number where its cost should be, or a total this program does not know"
         if problem:
@@ -175,12 +177,15 @@ def _enter(state: Balance, row: Row) -> str:
         cost = exact(row.pcost)
         if row.key in state.spends or cost <= 0:
             return "spends a key twice, or no positive cost"
+        # epsilon and pcost are numbers of different things, and a sum of both would be neither
         if is_epsilon(row.pcost) != is_epsilon(state.totals[row.dataset].pcost):
             return "spends what its total does not count"
+        # entered before it is judged: what was spent is spent, and later rows are judged with it
         state.spends[row.key] = row
         state.spent[row.dataset] += cost
         return "" if state.left(row.dataset) >= 0 else "spends more than was left"
     if row.kind == "saved":
+        # a result without a spend is noise that nobody paid for
         if row.key in state.saved or row.key not in state.spends:
             return "saves a result twice, or without a spend"
         state.saved[row.key] = row

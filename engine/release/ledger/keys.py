@@ -47,6 +47,7 @@ def secret(ledger: Path, purpose: str) -> bytes:
         raise LedgerError(f"The key file {file} cannot be read or made: {error.strerror}. Nothing was spent.") from None
     except (ValueError, KeyError, TypeError):
         raise LedgerError(f"The key file {file} is damaged. Restore it from a copy. Nothing was spent.") from None
+    # a key of its own for every purpose: a digest never helps to forge a signature
     return hmac.digest(seed, purpose.encode(), hashlib.sha256)
 
 
@@ -78,8 +79,10 @@ def _create(file: Path) -> None:
         with open(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as new:
             new.write(content)
             new.flush()
+            # on the disk before it has its name: half a key under the name would make every digest wrong
             os.fsync(new.fileno())
         with suppress(FileExistsError):
+            # link refuses where rename would replace: of two who make a key at once, both then read the first
             os.link(partial, file)
     finally:
         partial.unlink(missing_ok=True)

@@ -82,6 +82,7 @@ class Ledger:
         with self._transaction(write=False) as (book, _):
             if problems := stray_results(self.path, book.spends):
                 raise self._distrust(problems)
+        # after the check, so that nothing is touched beside a ledger that cannot be trusted
         remove_stale(self.path)
 
     @classmethod
@@ -117,6 +118,7 @@ class Ledger:
         amount = defined.total(total)
         with self._transaction(write=True) as (book, add):
             for known in book.totals:
+                # Adult and adult would each have a budget for the same people
                 if lookalike(known) == lookalike(name):
                     raise LedgerError(
                         f"Dataset {known!r} is in the ledger already, with its own budget; use that name."
@@ -178,6 +180,7 @@ class Ledger:
                 *(r for (kind, _), rows in book.notes.items() if kind == REHEARSED for r in rows),
             ]
         texts = ((row, row.sha256 if row.kind == "spend" else row.note.partition(": ")[0]) for row in rows)
+        # column by column, because the same records may be counted under another schema
         known = {(r.kind, r.dataset): r for r, text in texts if fingerprint.same_columns(Fingerprint.from_text(text))}
         return [row for (kind, name), row in known.items() if kind == REHEARSED or name != dataset]
 
@@ -187,6 +190,7 @@ class Ledger:
         Raises: BudgetExceeded if less is left; LedgerError if the total does not count such a release.
         """
         with self._transaction(write=False) as (book, _):
+            # only a forecast: between this and the spend others may spend, and it is the spend that decides
             _enough(book, book.status(dataset_name(dataset)), pcost, pure_epsilon)
 
     def spend(
@@ -213,9 +217,11 @@ class Ledger:
         name, key = dataset_name(dataset), one_line("key", key, most=KEY)
         plan_hash, note = hash_text(plan_hash), one_line("note", note, most=NOTE, empty=True)
         with self._transaction(write=True) as (book, add):
+            # looked up under the write lock: of two programs with one key the second finds the row of the first
             status, known = book.status(name), book.spends.get(key)
             if known is not None:
                 cost = status.definition.charge(pcost, pure_epsilon)
+                # a key that comes back after a crash must mean the same release: another one under it would be free
                 if (known.dataset, known.pcost, known.plan_hash) != (name, cost, plan_hash):
                     raise LedgerError(
                         f"Key {key!r} was spent in row {known.seq} for another dataset, plan or cost; "
@@ -225,6 +231,7 @@ class Ledger:
             _enough(book, status, pcost, pure_epsilon)
             digest, cost = records.to_text() if records else "", status.definition.charge(pcost, pure_epsilon)
             row = add(kind="spend", dataset=name, key=key, pcost=cost, plan_hash=plan_hash, sha256=digest, note=note)
+        # after the commit, not inside it: what is told to be fresh is on the disk
         return Receipt.of(row, fresh=True)
 
     def find(self, key: str) -> Receipt | None:
@@ -265,6 +272,8 @@ class Ledger:
                 ) from error
             book, add = stack.enter_context(self._transaction(write=True))
             spent, known = book.spends.get(key), book.saved.get(key)
+            # the hash seals all rows before it, so that a copy of the ledger that went its own way does not pass for
+            # this one
             if spent is None or spent.hash != receipt.hash:
                 raise LedgerError(f"The receipt of key {key!r} is from another ledger; save it there.")
             if known and (known.sha256, known.size) != (new.sha256, new.size):
@@ -313,6 +322,8 @@ class Ledger:
             problems = chain_problems(connection, rows) + problems
             if seen is None:
                 problems = file_problems(connection) + problems
+            # a ledger that is open remembers its last row: an older copy put back under it would grant spent budget
+            # again
             elif len(rows) < seen.seq or rows[seen.seq - 1].hash != seen.hash:
                 problems.insert(0, "it was replaced by another or an older copy while it was in use")
             if problems:
@@ -356,6 +367,7 @@ def verify_ledger(
             problems += chain_problems(connection, rows) + broken + stray_results(place, book.spends)
     except LedgerError as error:
         return (str(error),)
+    # what was kept outside is the only witness of a whole file set back: inside, all hashes fit
     there = {row.seq: row.hash for row in rows}
     kept = [(r.seq, r.hash, f" (key {r.key!r})") for r in receipts] + [(seq, found, "") for seq, found in hashes]
     for seq, found, what in kept:

@@ -83,6 +83,7 @@ def reserved(ledger: Path, size: int) -> Iterator[Draft]:
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_mode & 0o077:  # made by an earlier version, for everybody to read
             folder.chmod(0o700)
+        # the folder is an entry of its parent, and a power cut loses entries that were not synced
         sync_folder(folder.parent)
         place, file = _owned(folder)
         with file:
@@ -167,6 +168,7 @@ def _locked(file: BinaryIO) -> bool:
     if fcntl is None:
         return False
     try:
+        # the system drops the lock of a killed run, so that a lock tells the living from the dead
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
@@ -176,6 +178,7 @@ def _locked(file: BinaryIO) -> bool:
 def _allocate(file: BinaryIO, size: int) -> None:
     """Take the space on the disk now, so that a full disk is met before anything is spent."""
     if hasattr(os, "posix_fallocate"):
+        # not truncate, which promises a length and takes no space
         os.posix_fallocate(file.fileno(), 0, max(size, 1))
     else:
         for start in range(0, size, _CHUNK):
@@ -188,6 +191,7 @@ def result_problem(ledger: Path, saved: Row) -> str:
     """What is wrong with a saved result, or nothing; reads the whole file."""
     file = result_file(ledger, saved.key)
     try:
+        # the size first: a cut file is found without reading it
         if file.stat().st_size == saved.size and _digest(file) == saved.sha256:
             return ""
     except OSError:

@@ -94,7 +94,9 @@ class TotalDefinition:
         cost = Budget(pcost).pcost
         if pure_epsilon is not None:
             implied = Budget.pure(pure_epsilon)
+            # a little up, because mu is rounded and a total may not be overdrawn by that
             cost = max(cost, implied.mu**2 * (1 + 1e-12)) if self.kind == "gdp" else max(cost, implied.pcost)
+        # repr is the shortest text that reads back as this double, so that what people see is what is counted
         return repr(cost)
 
     def to_text(self) -> str:
@@ -108,6 +110,7 @@ class TotalDefinition:
         Raises: LedgerError for a definition that this program does not know.
         """
         try:
+            # ledgers of before have no text here, and theirs were totals of zCDP for one row
             return cls(**json.loads(text)) if text else cls()
         except (ValueError, TypeError):
             raise LedgerError("A total has a definition that this program does not know; update it.") from None

@@ -21,8 +21,8 @@ from engine.spaces.bounds.alike import Alike, alike
 from engine.spaces.bounds.excitations import Excitations
 from engine.spaces.bounds.frames import State
 from engine.spaces.bounds.links import Link, Linked, Role
+from engine.spaces.coordinates import WholeDomain, center, contract
 from engine.spaces.decomposition import Factor
-from engine.spaces.lifts import WholeDomain
 from engine.spaces.solvers import DualProblem, Options
 from engine.threads import threads_for
 
@@ -108,9 +108,11 @@ def functions(asked: Linked, s: Roots) -> dict[Role, Array]:
     """Return functions of the cells of every attribute, the most important under the weights first; shape (n, n)."""
     out = {}
     for role, root in s.items():
+        # the constant function, s here, is in K whatever the others are: they are looked for beside it
         off = np.eye(len(root)) - np.outer(root, root)
         H = off @ (gram(asked, role) * root[:, None] * root) @ off
         _, U = scipy.linalg.eigh(H, check_finite=False)
+        # ascending order: column 0 is s itself, with eigenvalue 0, and the last matters most
         out[role] = np.column_stack([np.ones(len(root)), U[:, :0:-1] / root[:, None]])
     return out
 
@@ -124,9 +126,10 @@ def gram(asked: Linked, role: Role) -> Array:
         sizes = tuple(asked.sizes[r] for r in places)
         for axis, own in enumerate(places):
             if own == role:
-                table = np.moveaxis(asked.rows[key].reshape(-1, *sizes), axis + 1, -1)
-                seen.append(table.reshape(len(table), -1, n).mean(axis=1))
+                means = [None if a == axis else center(m, None) for a, m in enumerate(sizes)]
+                seen.append(contract(asked.rows[key].reshape(-1, *sizes), means, 1))
     for rows in seen:
+        # a family of many queries would drown one of few, though the bound may hang on either
         out += rows.T @ rows / max(float(np.sum(rows**2)), 1e-300)
     return out
 
@@ -138,6 +141,7 @@ def starts(asked: Linked) -> list[dict[Role, Array]]:
     for c in SCALARS:
         found = {}
         for role, G in grams.items():
+            # the optimal dual weights of one attribute alone, where the bound is exact, with its total counted c times
             problem = DualProblem(lift=WholeDomain(len(G)), factor=Factor(sizes=(0,), matrix=G + c * G.mean()))
             with threads_for(len(G)):
                 mass, _ = problem.maximise(Options(gap=1e-3))
@@ -149,6 +153,7 @@ def starts(asked: Linked) -> list[dict[Role, Array]]:
 def held(s: Array) -> Array:
     """Return roots of weights with length 1, shape (n,), none of them too small to divide by."""
     s = np.abs(s)
+    # functions are divided by the roots, which a weight of 0 would make infinite
     s = np.maximum(s, SMALLEST * float(s.max()))
     return np.asarray(s / np.linalg.norm(s))
 

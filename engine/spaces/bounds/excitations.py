@@ -23,6 +23,7 @@ from engine.arrays import Array
 from engine.spaces.bounds.frames import State
 from engine.spaces.bounds.links import Key, Link, Linked, Names, Pieces
 from engine.spaces.bounds.norms import root_trace
+from engine.spaces.coordinates import contract, grouped
 
 Ways = dict[tuple[Key, ...], dict[Pieces, float]]  # how T is asked -> weights of what is asked of the others
 Indices = npt.NDArray[np.int64]
@@ -153,10 +154,10 @@ class Excitations:
             grams = self._grams(pieces, state)
             block = share * weight * half[np.ix_(at, at)].reshape([len(g) for g in grams] * 2)
             for p, (names, key) in enumerate(pieces):
-                by = block
-                for q in reversed(range(len(grams))):
-                    if q != p:
-                        by = np.tensordot(by, grams[q], axes=((q, q + by.ndim // 2), (0, 1)))
+                # the derivative by a Kronecker product, by one factor: the trace with every other
+                others = [None if q == p else own.ravel() for q, own in enumerate(grams)]
+                by = contract(grouped(block, [(q, q + len(grams)) for q in range(len(grams))]), others)
+                by = by.reshape(grams[p].shape)
                 if len(names) == 1:
                     state.frame(*self.place[names[0]]).families[key].by_gram += by
                 else:

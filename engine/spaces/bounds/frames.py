@@ -24,6 +24,7 @@ import scipy.linalg
 from engine.arrays import Array
 from engine.spaces.bounds.links import Key, Linked, Role
 from engine.spaces.bounds.norms import lowered
+from engine.spaces.coordinates import contract, grouped
 from engine.threads import threads_for
 
 RANK = 1e-6  # roots this small against the largest may be rounding alone, and give the derivative nothing
@@ -57,6 +58,7 @@ class Frame:
     def __init__(self, s: Array, functions: Array, families: Mapping[Key, Array]) -> None:
         self.s = s
         K, _ = np.linalg.qr(functions * s[:, None])
+        # QR leaves the sign of a column open; a sign that flips between two steps would look like a jump to the climb
         self.K = K * np.where(functions[0] * K[0] < 0.0, -1.0, 1.0)
         self.K[:, 0] = s
         self.F = self.K * s[:, None]  # a row W is W F on K
@@ -70,6 +72,7 @@ class Frame:
         roots = np.sqrt(lowered(eigenvalues))
         part = U.T @ self.K
         R = part.T @ (part * roots[:, None])
+        # tr Y on the complement of K is what tr Y on K leaves; with all functions in K nothing is left but rounding
         t = max(float(roots.sum() - np.trace(R)), 0.0) if len(R) < len(gram) else 0.0
         return FamilyRoot(
             gram=gram, roots=roots, U=U, R=R, C=R @ R, t=t, by_root=np.zeros_like(R), by_gram=np.zeros_like(R)
@@ -87,14 +90,18 @@ class Frame:
             by_K += 2.0 * family.U @ (family.roots[:, None] * part) @ by_root
             by_Y = part @ by_root @ part.T
             by_Y[np.diag_indices(len(by_Y))] += family.by_t
+            # Y^2 = H makes dY solve Y dY + dY Y = dH: in the eigenbasis of Y a division by sums of roots
             sums = family.roots[:, None] + family.roots
             by_H = np.divide(by_Y, sums, out=np.zeros_like(by_Y), where=sums > RANK * family.roots[-1])
             out += 2.0 * ((family.U @ by_H @ family.U.T) * family.gram) @ self.s
         Psi = self.K / self.s[:, None]
         out += np.einsum("nk,nk->n", by_K, Psi)
+        # K is the Q of a QR decomposition: with E = Psi ds it moves by E less K times twice the upper triangle of the
+        # symmetric K^T E, the diagonal once
         half = np.triu(self.K.T @ by_K)
         half[np.diag_indices(len(half))] *= 0.5
         out -= 2.0 * self.s * np.einsum("nk,nk->n", Psi @ half, Psi)
+        # weights have sum 1, so that s stays on the sphere and what points outwards changes nothing
         return np.asarray(out - (out @ self.s) * self.s)
 
 
@@ -110,12 +117,10 @@ class Joint:
     def back(self) -> None:
         """Carry the derivative on to the frames."""
         for axis, frame in enumerate(self.frames):
-            out = self.rows
-            for other, given in reversed(list(enumerate(self.frames))):
-                if other != axis:
-                    out = np.moveaxis(np.tensordot(out, given.F, axes=(other + 1, 0)), -1, other + 1)
-            axes = [a for a in range(out.ndim) if a != axis + 1]
-            frame.by_F += np.tensordot(out, self.by_rows, axes=(axes, axes))
+            out = contract(self.rows, [None if a == axis else f.F for a, f in enumerate(self.frames)], 1)
+            rest = tuple(a for a in range(out.ndim) if a != axis + 1)
+            # Z is linear in the F of every axis, even where two axes share one frame: each adds its own share
+            frame.by_F += grouped(out, [rest, (axis + 1,)]).T @ grouped(self.by_rows, [rest, (axis + 1,)])
 
 
 class State:
@@ -147,9 +152,7 @@ class State:
         if (key, places) not in self.joints:
             frames = tuple(self.frame(*place) for place in places)
             rows = self.asked.rows[key].reshape(-1, *(len(f.s) for f in frames))
-            Z = rows
-            for axis, frame in enumerate(frames):
-                Z = np.moveaxis(np.tensordot(Z, frame.F, axes=(axis + 1, 0)), -1, axis + 1)
+            Z = contract(rows, [frame.F for frame in frames], 1)
             self.joints[key, places] = Joint(rows=rows, frames=frames, Z=Z, by_rows=np.zeros(Z.shape))
         return self.joints[key, places]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.spaces.bounds.norms import proved, root_trace
+from engine.spaces.coordinates import WholeTable
 from engine.spaces.decomposition import Factor
-from engine.spaces.lifts import WholeTable
 from engine.spaces.solvers import DualProblem, Options
 from engine.spaces.split import Space
 from engine.threads import threads_for

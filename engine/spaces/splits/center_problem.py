@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from engine.arrays import Array
-from engine.spaces.decomposition import Factor, basis
-from engine.spaces.lifts import Lift, WholeDomain
+from engine.spaces.coordinates import Lift, WholeDomain, basis, center, contract
+from engine.spaces.decomposition import Factor
 from engine.spaces.search import dense_bytes, step_seconds
 from engine.spaces.solvers import DualProblem, Options
 from engine.spaces.split import Axes
@@ -274,8 +274,6 @@ class CenterProblem:
         """Return the Gram that a part asks of one of its attributes when the others are averaged."""
         if len(part.sizes) == 1:
             return self.gram(part)
-        rows = self.rows(part)
-        for other in reversed(range(len(part.sizes))):
-            if other != position:
-                rows = rows.mean(axis=other + 1)
+        means = [None if i == position else center(n, None) for i, n in enumerate(part.sizes)]
+        rows = contract(self.rows(part), means, 1)
         return rows.T @ rows

@@ -25,7 +25,7 @@ import numpy as np
 import scipy.optimize
 
 from engine.arrays import Array
-from engine.spaces.decomposition import basis
+from engine.spaces.coordinates import basis
 from engine.spaces.solvers import Options
 from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.center_problem import CenterProblem, Role, Watch

@@ -32,10 +32,10 @@ import numpy as np
 import scipy.optimize
 
 from engine.arrays import Array
-from engine.spaces.decomposition import NEGLIGIBLE, Factor, basis
-from engine.spaces.lifts import Lift, SplitLift
+from engine.spaces.coordinates import Lift, SplitLift, basis, class_rows
+from engine.spaces.decomposition import NEGLIGIBLE, Factor
 from engine.spaces.solvers import DualProblem, Options
-from engine.spaces.split import Complement, Space
+from engine.spaces.split import Complement, Space, swapped
 from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.pairs import Asked, pair_kinds
 from engine.spaces.splits.rows import fewer, product_rows
@@ -138,8 +138,8 @@ class ComplementProblem:
             at += math.prod(shape)
         for p, kind in enumerate(self.pairs):
             if kind.swaps:
-                out["Z", p, 1] = _swapped(out["Z", p, 0], kind.sizes[0] - 1)
-                out["z", p] = (out["z", p] + _swapped(out["z", p], kind.sizes[0] - 1)) / 2.0
+                out["Z", p, 1] = swapped(out["Z", p, 0], *(n - 1 for n in kind.sizes))
+                out["z", p] = (out["z", p] + swapped(out["z", p], *(n - 1 for n in kind.sizes))) / 2.0
         return out
 
     def vector(self, gradient: Mapping[Any, Array]) -> Array:
@@ -152,11 +152,11 @@ class ComplementProblem:
             value = gradient[name]
             kind = self.pairs[name[1]] if name[0] != "zeta" else None
             if kind is not None and kind.swaps:
-                m = kind.sizes[0] - 1
+                m, k = (n - 1 for n in kind.sizes)
                 value = (
-                    value + _swapped(gradient["Z", name[1], 1], m)
+                    value + swapped(gradient["Z", name[1], 1], m, k)
                     if name[0] == "Z"
-                    else (value + _swapped(value, m)) / 2
+                    else (value + swapped(value, m, k)) / 2
                 )
             pieces.append(value.ravel())
         return np.concatenate(pieces)
@@ -335,11 +335,6 @@ def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], di
     return {name: 1.0 / sizes[name] + basis(sizes[name]) @ z for name, z in zeta.items()}, complements
 
 
-def _swapped(values: Array, m: int) -> Array:
-    """Swap the two class coordinates of the first axis, of length m^2."""
-    return np.swapaxes(values.reshape(m, m, -1), 0, 1).reshape(values.shape)
-
-
 def _pair_kind(sizes: tuple[int, ...], asked: Asked) -> PairKind:
     blocks = []
     for group, turned in asked:
@@ -348,21 +343,13 @@ def _pair_kind(sizes: tuple[int, ...], asked: Asked) -> PairKind:
             rows = np.swapaxes(rows.reshape(len(rows), sizes[1], sizes[0]), 1, 2).reshape(len(rows), -1)
         blocks.append(rows)
     stacked = fewer(np.concatenate(blocks))
-    W = stacked.reshape(-1, *sizes)
     swaps = False
     if sizes[0] == sizes[1]:
         probe = np.random.default_rng(3).standard_normal(sizes)
         image = (stacked.T @ (stacked @ probe.ravel())).reshape(sizes)
         turned_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T
         swaps = bool(np.allclose(image, turned_image, rtol=0, atol=1e-9 * np.abs(image).max()))
-    N_i, N_j = basis(sizes[0]), basis(sizes[1])
-    C = np.einsum("qab,ai,bj->qij", W, N_i, N_j, optimize=True).reshape(len(W), -1)
-    if np.sum(C**2) <= NEGLIGIBLE * np.sum(W**2):
+    total, *axes, C = (class_rows(stacked, sizes, inside) for inside in ((), (0,), (1,), (0, 1)))
+    if np.sum(C**2) <= NEGLIGIBLE * np.sum(stacked**2):
         C = np.zeros_like(C)
-    return PairKind(
-        sizes=(sizes[0], sizes[1]),
-        C=C,
-        A=(W.mean(axis=2) @ N_i, W.mean(axis=1) @ N_j),
-        a0=W.mean(axis=(1, 2)),
-        swaps=swaps,
-    )
+    return PairKind(sizes=(sizes[0], sizes[1]), C=C, A=(axes[0], axes[1]), a0=total[:, 0], swaps=swaps)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.arrays import Array
-from engine.spaces.decomposition import NEGLIGIBLE, Factor, basis, class_rows
+from engine.spaces.coordinates import basis, class_rows, contract, grouped
+from engine.spaces.decomposition import NEGLIGIBLE, Factor
 from engine.spaces.split import Axes
 from engine.spaces.subworkload import add_factors, assemble
 from engine.workload import Part
@@ -51,11 +52,8 @@ class Evaluation:
 
     def _contracted(self, piece: Piece, keep: Axes) -> Array:
         """Return the rows of a joint part with the centers applied on all positions but those in ``keep``."""
-        out = self.problem.rows(piece.part)
-        for position in reversed(range(len(piece.roles))):
-            if position not in keep:
-                out = np.tensordot(out, self.center(piece.roles[position]), axes=(position + 1, 0))
-        return out
+        vectors = [None if i in keep else self.center(role) for i, role in enumerate(piece.roles)]
+        return contract(self.problem.rows(piece.part), vectors, 1)
 
     def factor(self, number: int) -> Factor:
         """Return what a piece asks of the attributes inside a space."""
@@ -67,7 +65,7 @@ class Evaluation:
                 made = Factor(sizes=sizes, matrix=N.T @ self.problem.gram(piece.part) @ N)
             else:
                 given = [self.center(r) for r in piece.roles]
-                rows = class_rows(piece.part, piece.inside, given, self._flat(piece.part))
+                rows = class_rows(self._flat(piece.part), piece.part.sizes, piece.inside, given)
                 low = len(rows) < rows.shape[1]
                 made = Factor(sizes=sizes, matrix=rows if low else rows.T @ rows, low_rank=low)
             self.factors[number] = made
@@ -82,6 +80,7 @@ class Evaluation:
         used = [f for f, c in coefficients.items() if c > 0 and all(self._asks(number) for _, number in f)]
         if not used:
             return 0.0
+        # a Kronecker product has the product of its factors' optima, so that each factor is solved once for all spaces
         if len(used) == 1 or kind.apart:
             by_coefficient = {f: math.prod(self._alone(number)[0] for _, number in f) for f in used}
             value = math.fsum(coefficients[f] * own for f, own in by_coefficient.items())
@@ -99,6 +98,7 @@ class Evaluation:
             centers = [self.centers.get(r) for r in kind.roles]
             value, by_gram, by_center = self.problem.dual(kind, gram, centers)
             outer = 0.5 * kind.count / math.sqrt(value)
+            # d L / d coefficient at fixed weights (envelope theorem): the derivative by the Gram along the term
             by_coefficient = {f: float(np.sum(single[f].dense() * by_gram)) for f in used}
             self._collect(kind.roles, by_center, outer)
             for f in used:
@@ -148,6 +148,7 @@ class Evaluation:
                 gradient = 2.0 * self.problem.gram(piece.part) @ self.center(role)
                 self._add(role, change * basis(self.problem.sizes[role]).T @ gradient)
                 continue
+            # the scalar is the squared norm of rows with all centers applied, and each center is linear in them
             answers = self._contracted(piece, ())
             for position, role in enumerate(piece.roles):
                 gradient = 2.0 * answers @ self._contracted(piece, (position,))
@@ -159,18 +160,15 @@ class Evaluation:
     def _through_factor(self, piece: Piece, by_gram: Array) -> None:
         """Carry a derivative by a class Gram back to the centers that the part passes its other attributes through."""
         given = [self.center(r) for r in piece.roles]
-        weights = 2.0 * class_rows(piece.part, piece.inside, given, self._flat(piece.part)) @ by_gram
+        # G = R^T R, and R is linear in every center outside the space: dG = 2 R^T dR against a symmetric derivative
+        weights = 2.0 * class_rows(self._flat(piece.part), piece.part.sizes, piece.inside, given) @ by_gram
         for position, role in enumerate(piece.roles):
             if position in piece.inside:
                 continue
             keep = tuple(sorted((*piece.inside, position)))
-            out = self._contracted(piece, keep)  # (rows, sizes of keep)
-            for axis in reversed(range(len(keep))):
-                if keep[axis] != position:
-                    out = np.moveaxis(
-                        np.tensordot(out, basis(piece.part.sizes[keep[axis]]), axes=(axis + 1, 0)), -1, axis + 1
-                    )
+            bases = [None if i == position else basis(piece.part.sizes[i]) for i in keep]
+            out = contract(self._contracted(piece, keep), bases, 1)  # (rows, coordinates and one axis of cells)
             at = keep.index(position)
-            out = np.moveaxis(out, at + 1, -1).reshape(len(out), -1, piece.part.sizes[position])
+            out = grouped(out, [tuple(i for i in range(len(keep)) if i != at), (at,)], 1)
             gradient = np.einsum("qm,qmn->n", weights, out)
             self._add(role, basis(self.problem.sizes[role]).T @ gradient)

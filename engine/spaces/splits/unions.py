@@ -22,8 +22,8 @@ from dataclasses import replace
 import numpy as np
 
 from engine.arrays import Array
+from engine.spaces.coordinates import pieces, positions
 from engine.spaces.decomposition import Decomposition, Factor, Subworkload, Term
-from engine.spaces.pieces import pieces, positions
 from engine.spaces.search import dense_bytes
 from engine.spaces.split import Axes, Space, Split
 from engine.spaces.splits.rows import fewer, part_rows, rows_bytes
