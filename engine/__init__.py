@@ -23,6 +23,7 @@ Rooms, from the top; imports go down only, and a room is entered through its own
     privacy      what a budget is and means
     gaussian     the privacy curve of Gaussian noise, bounded from above
     checks, texts, arrays, threads, errors   the ground
+    step_commands                            look, decide, finish on the command line
     counts, families, ledger, report         doors of a few lines, for other programs
 
 What is changed where:
