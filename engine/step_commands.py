@@ -77,11 +77,8 @@ def _finish(given: argparse.Namespace) -> None:
     receipts = [book.find(key) for key in dict.fromkeys((given.look, found.key))]
     print(f"spent pcost {' + '.join(repr(r.pcost) for r in receipts if r is not None)}")
     steps = stepwise.resume(book, given.look)
-    if (
-        steps.common.following is not None
-        and steps.choice is not None
-        and steps.choice.option == steps.common.names[-1]
-    ):
+    taken = None if steps.choice is None else steps.choice.option
+    if steps.common.following is not None and taken == steps.common.names[-1]:
         print(f"key        {found.key}")  # this was a closer look: decide again
 
 
