@@ -261,17 +261,13 @@ class Budget:
         time whether you are in the records at all (a coin flip: 50%). All that you contributed, up to 3 rows, is
         protected together.'
         """
-        what = "whether you are in the records at all"
-        if self.neighbours == REPLACE_ONE:
-            what = "which of any two contributions is yours"
-        together = (
-            "All that you contributed, one row, is protected."
-            if self.rows_per_person == 1
-            else f"All that you contributed, up to {self.rows_per_person:,} rows, is protected together."
-        )
+        whether = "whether you are in the records at all", "which of any two contributions is yours"
+        k = self.rows_per_person
+        rows = "one row, is protected" if k == 1 else f"up to {k:,} rows, is protected together"
         return (
             "Whoever sees what is published, and knows everything about everybody else, guesses right at most "
-            f"{self._guess:g}% of the time {what} (a coin flip: 50%). {together}"
+            f"{self._guess:g}% of the time {whether[self.neighbours == REPLACE_ONE]} (a coin flip: 50%). All that you "
+            f"contributed, {rows}."
         )
 
     @property

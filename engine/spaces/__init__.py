@@ -6,6 +6,7 @@ Everything is a function of the workload alone, whatever the budget.
 
 from engine.spaces.bounds import best_bound, domain_gram, exact_bound, global_bound, small_domain, whole_problem
 from engine.spaces.cache import SolveCache, default_cache
+from engine.spaces.dearest import dearest_cell
 from engine.spaces.decomposition import (
     Decomposition,
     Factor,
@@ -66,6 +67,7 @@ __all__ = [
     "center",
     "choose_unions",
     "class_rows",
+    "dearest_cell",
     "decompose",
     "default_cache",
     "dense_bytes",
