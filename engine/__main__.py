@@ -194,6 +194,7 @@ def _promise(made: Plan) -> None:
     print(f"rmse       {made.rmse:.6g} counts")
     print(f"proven     {claim_text(made)}")
     print(f"budget     {made.budget.describe()}")
+    print(f"promise    {made.budget.promise}")
 
 
 def _show(given: argparse.Namespace) -> None:

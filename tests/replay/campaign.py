@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -198,7 +197,7 @@ def in_steps(rng: np.random.Generator, chain: bool) -> Iterator[Replayed]:
             yield from replay(f"{STEPS}, charged alone", parts[1:], made, alone, tight=False, rng=rng)
 
 
-def campaign(plans: int, seed: int) -> Iterator[Replayed]:
+def replays(plans: int, seed: int) -> Iterator[Replayed]:
     """Replays of so many plans, every mechanism, option and kind of choice in turn."""
     variants: list[tuple[str, Mapping[str, Any]]] = [(m.name, o) for m in MECHANISMS for o in m.variants]
     variants += [(name, {"objective": goal}) for name in ("querysmasher", "wff") for goal in ("max", "lp")]
@@ -228,12 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plans", type=int, default=700)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    found = list(campaign(given.plans, given.seed))
+    found = list(replays(given.plans, given.seed))
     print(table(found).to_string(float_format=lambda v: f"{v:.7f}"))
     wrong = [f for f in found if f.wrong]
     print(f"{len(found):,} replays of {given.plans:,} plans: {len(wrong)} charged wrongly")
     return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from engine.plans import Block
-from tests import replay
+from tests.replay import campaign
 
 
 def test_no_release_costs_more_than_it_is_charged() -> None:
-    found = list(replay.campaign(36, seed=2))
+    found = list(campaign.replays(36, seed=2))
     assert [f for f in found if f.wrong] == []
     kinds = {f.kind.split()[0] for f in found}
     assert {"querysmasher", "gaussian", "laplace", "hdmm", "wff", "look,"} <= kinds
@@ -21,12 +21,12 @@ def test_no_release_costs_more_than_it_is_charged() -> None:
 def test_a_wrong_charge_is_noticed(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     honest = Block.sensitivity
     monkeypatch.setattr(Block, "sensitivity", lambda self, records: factor * honest(self, records))
-    with replay.silent():
+    with campaign.silent():
         rng = np.random.default_rng(0)
-        found = [f for _ in range(3) for f in replay.one_step("querysmasher", {}, rng)]
+        found = [f for _ in range(3) for f in campaign.one_step("querysmasher", {}, rng)]
     assert any(f.wrong for f in found)
 
 
 def test_the_command_prints_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    assert replay.main(["--plans", "2", "--seed", "5"]) == 0
+    assert campaign.main(["--plans", "2", "--seed", "5"]) == 0
     assert "2 plans: 0 charged wrongly" in capsys.readouterr().out
