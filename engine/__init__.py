@@ -36,6 +36,7 @@ What is changed where:
     the cap of rows per person           release.records.people
     a solver, in float32 for example     spaces.solvers      one class, one name in spaces.search.PROBLEMS
     a lower bound                        spaces.bounds
+    what the dearest of all cells costs  spaces.dearest
     an objective                         plans.objectives    shares of the budget: plans.shares; plan files: plans.file
     a mechanism                          mechanisms.known    one name in MECHANISMS, beside a file of its own
     a file format of records             release.records.sources      a value's cell: release.records.encoding

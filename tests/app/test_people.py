@@ -76,6 +76,7 @@ def test_look_and_rest_cap_the_rows_and_a_changed_file_is_charged_when_asked(led
     session.set(records_path=str(panel), coarse_confirmation="office")
     assert "name the column that tells the person" in session.said()
     session.set(person_column="pid")
+    assert "for up to 3 rows a person" in session.said()
     assert "person='pid'" in session.app.code[-1].value
     wait(session.press("coarse_look"))
     assert "beyond the cap 1,200" in session.said()
@@ -87,6 +88,7 @@ def test_look_and_rest_cap_the_rows_and_a_changed_file_is_charged_when_asked(led
     assert len(spent(ledger)) == 1
     finished(session.set(coarse_charge_1=True))
     assert "charged alone" in " ".join(w.value for w in session.app.warning)
+    assert "beyond the cap 1,198" in session.said(), "the last step counts no more rows of a person than the look"
     assert len(spent(ledger)) == 2
     # the next day the looks of the ledger still tell how many rows may count
     for job in list(work._JOBS):
