@@ -1,4 +1,4 @@
-"""Ready schemas and one public survey, so that every page has something to start from.
+"""Ready schemas, a public survey and a simulated panel, so that every page has something to start from.
 
     name      what it is                                              records
     adult     UCI Adult, the attribute sizes of the papers            none (make synthetic ones)
@@ -6,8 +6,10 @@
     loans     personal loans, the sizes of the papers                 none
     census    single years of age by sex, as in a census table        none
     survey    944 voters of 1996, a public-domain survey              survey.csv
+    panel     800 persons in one to eight waves, simulated            panel.csv, whose rows are told by `person`
 
-`make_schemas` writes the schema files, `make_survey` the survey, `make_synthetic` a table for any schema.
+`make_schemas` writes the schema files, `make_survey` the survey, `make_panel` the panel, `make_synthetic` a table for
+any schema.
 """
 
 from pathlib import Path
@@ -20,22 +22,24 @@ TITLES = {
     "loans": "Loans (12 attributes)",
     "census": "Census age by sex",
     "survey": "Election survey 1996 (944 public records)",
+    "panel": "Panel of 800 simulated persons, 1 to 8 rows each",
 }
+PERSONS = {"panel": "person"}  # the column that tells whose row it is, where a person may have several
 
 
 def schemas() -> dict[str, Path]:
     """Schema files by name, each readable by `Schema.from_json`.
 
     >>> list(schemas())
-    ['adult', 'cps', 'loans', 'census', 'survey']
+    ['adult', 'cps', 'loans', 'census', 'survey', 'panel']
     """
     return {name: _HERE / f"{name}.json" for name in TITLES}
 
 
 def tables() -> dict[str, Path]:
-    """CSV files of public records by the name of the schema they fit.
+    """CSV files of public or simulated records by the name of the schema they fit.
 
     >>> [(name, path.name) for name, path in tables().items()]
-    [('survey', 'survey.csv')]
+    [('survey', 'survey.csv'), ('panel', 'panel.csv')]
     """
-    return {"survey": _HERE / "survey.csv"}
+    return {name: _HERE / f"{name}.csv" for name in ("survey", "panel")}

@@ -23,6 +23,7 @@ Rooms, from the top; imports go down only, and a room is entered through its own
     privacy      what a budget is and means
     gaussian     the privacy curve of Gaussian noise, bounded from above
     checks, texts, arrays, threads, errors   the ground
+    step_commands                            look, decide, finish on the command line
     counts, families, ledger, report         doors of a few lines, for other programs
 
 What is changed where:
@@ -36,6 +37,7 @@ What is changed where:
     pieces of queries, class coordinates spaces.coordinates  one transform, held to its transpose by a dot test
     a solver, in float32 for example     spaces.solvers      one class, one name in spaces.search.PROBLEMS
     a lower bound                        spaces.bounds
+    what the dearest of all cells costs  spaces.dearest
     an objective                         plans.objectives    shares of the budget: plans.shares; plan files: plans.file
     a mechanism                          mechanisms.known    one name in MECHANISMS, beside a file of its own
     a file format of records             release.records.sources      a value's cell: release.records.encoding

@@ -1,4 +1,4 @@
-"""Command line: plan, forecast, compare, show, check, release, rehearse, budget, verify.
+"""Command line: plan, forecast, compare, show, check, release, rehearse, look, decide, finish, budget, verify.
 
 python -m engine plan --schema adult.json --ways 1 2 3 --pcost 1 --out plan.json
 python -m engine budget create --ledger office.ledger
@@ -21,6 +21,7 @@ from engine.plans import Plan
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
 from engine.publish import FORMATS, check_target, new_file, verify_package, write_answers, write_package
 from engine.release import Intake, Ledger, check_records, declare_public, measure, read_plan, verify_ledger
+from engine.step_commands import add_step_commands
 from engine.texts import set_name
 from engine.workload import Schema, Workload
 
@@ -97,7 +98,10 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--data", type=Path, required=True)
     check.add_argument("--ledger", type=Path, help="also look for the same records under other names")
     check.add_argument("--dataset", default="", help="their name in the ledger")
+    check.add_argument("--person", help="column that tells whose row it is")
     check.set_defaults(run=_check)
+
+    add_step_commands(commands, progress=_bar, say_rows=_say_rows)
 
     budget = commands.add_parser("budget", help="create a ledger, add a dataset, show what is left")
     actions = budget.add_subparsers(required=True, metavar="action")
@@ -190,6 +194,7 @@ def _promise(made: Plan) -> None:
     print(f"rmse       {made.rmse:.6g} counts")
     print(f"proven     {claim_text(made)}")
     print(f"budget     {made.budget.describe()}")
+    print(f"promise    {made.budget.promise}")
 
 
 def _show(given: argparse.Namespace) -> None:
@@ -203,7 +208,8 @@ def _show(given: argparse.Namespace) -> None:
 def _check(given: argparse.Namespace) -> None:
     print("For your eyes only: these exact numbers depend on single records.", file=sys.stderr)
     book = None if given.ledger is None else Ledger(given.ledger)
-    found = check_records(read_plan(given.plan), given.data, dataset=given.dataset, ledger=book, progress=_bar)
+    asked = {"dataset": given.dataset, "ledger": book, "person": given.person}
+    found = check_records(read_plan(given.plan), given.data, **asked, progress=_bar)
     _say_rows(found)
     for column, reasons in found.reasons.items():
         print(f"{column}: " + ", ".join(f"{rows:,} {reason}" for reason, rows in reasons.items()), file=sys.stderr)
@@ -241,9 +247,7 @@ def _release(given: argparse.Namespace) -> None:
 
 
 def _say_rows(rows: Intake) -> None:
-    print(f"rows in {rows.rows_in:,} = counted {rows.counted:,} + left out {rows.refused:,}", file=sys.stderr)
-    if rows.people is not None:
-        print(f"{rows.people:,} persons; {rows.over_cap:,} rows beyond the cap of theirs", file=sys.stderr)
+    print(rows.describe(), file=sys.stderr)
     for text in rows.warnings:
         print(f"Warning: {text}", file=sys.stderr)
 

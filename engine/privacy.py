@@ -252,6 +252,29 @@ class Budget:
         found = max(min(bound(grid[best]), bound(float(polished.x))), 0.0)
         return found if self.pure_epsilon is None else min(found, self.pure_epsilon)
 
+    @property
+    def promise(self) -> str:
+        """What the guarantee means, for one of the people whom the records are about; rounded up.
+
+        >>> Budget(pcost=1.0, rows_per_person=3).promise  # doctest: +NORMALIZE_WHITESPACE
+        'Whoever sees what is published, and knows everything about everybody else, guesses right at most 69.2% of the
+        time whether you are in the records at all (a coin flip: 50%). All that you contributed, up to 3 rows, is
+        protected together.'
+        """
+        whether = "whether you are in the records at all", "which of any two contributions is yours"
+        k = self.rows_per_person
+        rows = "one row, is protected" if k == 1 else f"up to {k:,} rows, is protected together"
+        return (
+            "Whoever sees what is published, and knows everything about everybody else, guesses right at most "
+            f"{self._guess:g}% of the time {whether[self.neighbours == REPLACE_ONE]} (a coin flip: 50%). All that you "
+            f"contributed, {rows}."
+        )
+
+    @property
+    def _guess(self) -> float:
+        """How often whoever knows everybody else guesses one person right, in percent, rounded up."""
+        return min(math.ceil(1000 * float(ndtr(self.mu / 2)) + 1e-9) / 10, 100.0)
+
     def describe(self, delta: float = 1e-6) -> str:
         """One line in plain words; every number in it is rounded up.
 
@@ -260,16 +283,15 @@ class Budget:
         or not at most 69.2% of the time (a coin flip: 50%). zCDP rho 0.5; epsilon 4.887 at delta 1e-06
         (proved: 5.222).'
         """
-        guess = math.ceil(1000 * float(ndtr(self.mu / 2)) + 1e-9) / 10
         if self.pure_epsilon is not None:
             return (
                 f"Pure epsilon {_shown(self.pure_epsilon)}: whoever knows everybody else guesses right whether "
-                f"{self.protects} at most {min(guess, 100.0):g}% of the time (a coin flip: 50%). Where "
+                f"{self.protects} at most {self._guess:g}% of the time (a coin flip: 50%). Where "
                 f"zCDP is counted it costs rho {_shown(self.rho)}, pcost {_shown(self.pcost)}."
             )
         return (
             f"Privacy cost {_shown(self.pcost)}: whoever knows everybody else guesses right whether {self.protects} at "
-            f"most {min(guess, 100.0):g}% of the time (a coin flip: 50%). "
+            f"most {self._guess:g}% of the time (a coin flip: 50%). "
             f"zCDP rho {_shown(self.rho)}; epsilon {_shown(self.epsilon(delta))} at delta {delta:g} "
             f"(proved: {_shown(self.epsilon_zcdp(delta))})."
         )

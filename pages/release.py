@@ -64,7 +64,7 @@ def release(plan: Plan) -> str:
     with left:
         status = dataset_form.dataset(book)
     with right:
-        source = dataset_form.source()
+        source = dataset_form.source(plan.budget.rows_per_person)
     dataset_form.remember(status)
     if status is None:
         st.info("Declare the dataset whose budget pays for this release.", icon="🗂️")
@@ -82,7 +82,12 @@ def release(plan: Plan) -> str:
         results(book, spent[-1])
     data = source.path or "records.csv"
     return code.release_code(
-        state.current(), dataset=status.dataset, ledger=str(book.path.name), data=data, attempt=attempt
+        state.current(),
+        dataset=status.dataset,
+        ledger=str(book.path.name),
+        data=data,
+        attempt=attempt,
+        person=source.person,
     )
 
 

@@ -128,3 +128,39 @@ def test_the_strict_check_is_for_the_curator_and_a_release_leaves_rows_out(
     assert "77" not in said.err + said.out
     assert released(files, "plan", str(tmp_path / "a.csv")) == 0
     assert "left out 1" in capsys.readouterr().err
+
+
+def test_a_panel_is_looked_at_decided_and_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"age": 5, "hours": 4}')
+    records = synthetic(Schema.from_json(schema.read_bytes()), 300, seed=1).assign(pid=[i % 60 for i in range(300)])
+    data, other, ledger = tmp_path / "panel.csv", tmp_path / "corrected.csv", str(tmp_path / "ledger")
+    records.to_csv(data, index=False)
+    records[records["pid"] > 0].to_csv(other, index=False)
+    unit = ["--rows-per-person", "3"]
+    files = []
+    for ways in ("1", "2"):
+        files.append(str(tmp_path / f"ways{ways}.json"))
+        asked = ["plan", "--schema", str(schema), "--ways", "1", ways, "--pcost", "0.5", *unit, "--out", files[-1]]
+        assert main(asked) == 0
+    assert main(["budget", "create", "--ledger", ledger]) == 0
+    assert main(["budget", "add", "--ledger", ledger, "--dataset", "panel", "--pcost", "2", *unit]) == 0
+    read = ["--ledger", ledger, "--person", "pid"]
+    look = ["look", "--options", *files, "--data", str(data), "--dataset", "panel", *read]
+    capsys.readouterr()
+    assert main([*look, "--out", str(tmp_path / "look.csv")]) == 0
+    said = capsys.readouterr()
+    assert "beyond the cap 120, which cost 60 of 60 persons" in said.err
+    key = said.out.split("key")[-1].strip()
+    decide = ["decide", "--ledger", ledger, "--look", key, "--share", "0.1", "--snr", "0.001"]
+    decide += ["--option", "ways2", "--by", "A. Reader"]  # whatever the noise makes the rule say
+    assert main(decide) == 0
+    assert "'ways2' is noted" in capsys.readouterr().out
+    finish = ["finish", *read, "--look", key, "--out", str(tmp_path / "answers.csv")]
+    assert main([*finish, "--data", str(other)]) == 1
+    assert "not the records that were looked at" in capsys.readouterr().err
+    assert Ledger(ledger).status("panel").spent < 0.5
+    assert main([*finish, "--data", str(other), "--on-changed", "charge"]) == 0
+    assert "charged alone" in capsys.readouterr().err
+    assert len((tmp_path / "answers.csv").read_text().splitlines()) == 1 + 5 + 4 + 20
+    assert main(["verify", "--ledger", ledger]) == 0

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import demo_data
-from demo_data import make_schemas, make_survey, make_synthetic
+from demo_data import make_panel, make_schemas, make_survey, make_synthetic
 from demo_data.make_synthetic import synthetic
 from engine.release import count_marginals
 from engine.workload import Attribute, Schema
@@ -56,7 +56,7 @@ def test_schemas_have_the_sizes_of_the_papers(name: str) -> None:
 
 
 def test_schema_files_are_what_their_script_writes() -> None:
-    made = make_schemas.papers_schemas() | {"survey": make_survey.survey_schema()}
+    made = make_schemas.papers_schemas() | {"survey": make_survey.survey_schema(), "panel": make_panel.panel_schema()}
     assert {name: path.read_text(encoding="utf-8") for name, path in demo_data.schemas().items()} == {
         name: schema.to_json() + "\n" for name, schema in made.items()
     }

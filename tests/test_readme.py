@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from engine import Budget
+from engine.__main__ import main
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 FOLDERS = "engine|pages|tests|benchmarks|demo_data"
@@ -57,3 +60,19 @@ def test_a_place_that_is_gone_is_noticed() -> None:
     assert unknown_places("`engine/spaces`, `engine/*.py`, `engine.release.measure`, `engine.plans.Plan`") == []
     gone = ["engine/centers.py", "engine.release.old", "engine.spaces.lifts.Lift"]
     assert unknown_places(", ".join(f"`{g}`" for g in gone)) == gone
+
+
+def test_the_commands_for_a_panel_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    _, block = README.read_text(encoding="utf-8").split("Several rows a person:")
+    commands = re.findall(r"^    python -m engine (.*)$", block.split("## The pages")[0], flags=re.MULTILINE)
+    assert len(commands) == 4
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        assert main(command.replace("demo_data/", f"{README.parent}/demo_data/").split()) == 0
+    assert "of 800 persons some of their rows" in capsys.readouterr().err
+    assert (tmp_path / "panel.zip").is_file()
+
+
+def test_the_promise_it_quotes_is_the_one_that_is_made() -> None:
+    quoted = " ".join(re.findall(r"^> (.*)$", README.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert quoted == Budget(pcost=1.0, rows_per_person=3).promise

@@ -21,10 +21,21 @@ OTHER = "other:"  # before the digest of a step that was measured on other recor
 
 
 def step_counts(
-    common: CommonPlan, part: Plan | Residual, data: Any, tell: Callable[[float, str], None], memory_limit: int
+    common: CommonPlan,
+    part: Plan | Residual,
+    data: Any,
+    tell: Callable[[float, str], None],
+    memory_limit: int,
+    person: str | None,
+    on_refused: str = "drop",
 ) -> Counts:
-    """Return the tables of all options, so that in every step the same rows count and the same tables are known."""
-    return count(part, data, "drop", tell, memory_limit, step_checks(common), step_sets(common))
+    """Return the tables of all options, so that in every step the same rows count and the same tables are known.
+
+    With the column of a ``person``, at most as many rows of each count as the options' budgets protect.
+    """
+    rows = common.look.budget.rows_per_person
+    checked, also = step_checks(common), step_sets(common)
+    return count(part, data, on_refused, tell, memory_limit, checked, also, person=person, rows_per_person=rows)
 
 
 def no_counts(common: CommonPlan) -> Counts:

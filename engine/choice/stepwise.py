@@ -44,7 +44,6 @@ from engine.choice.step_records import (
     OTHER,
     changed_records,
     no_counts,
-    step_checks,
     step_counts,
     step_sets,
     telling_too,
@@ -57,7 +56,6 @@ from engine.release import (
     Ledger,
     Measurement,
     Progress,
-    count,
     draw,
     left_out,
     recognised,
@@ -79,6 +77,7 @@ def look(
     attempt: int = 1,
     rehearsal: bool = False,
     on_refused: str | None = None,
+    person: str | None = None,
     progress: Progress | None = None,
     intake: Callable[[Intake], object] | None = None,
     memory_limit: int = MEMORY_LIMIT,
@@ -88,14 +87,14 @@ def look(
     The measurement's plan is `common.look`; its `key` names the look in `decide`, `finish` and `resume`.
 
     The tables of all options are counted, though only the look's are measured: the ledger keeps a keyed digest of them,
-    by which `finish` knows the records again.
+    by which `finish` knows the records again.  With a ``person`` column both steps keep the same rows of each person.
 
     Guarantee: spends `common.look.budget.pcost` exactly once; the same attempt returns the stored result.
     """
     tell = teller(progress)
     if rehearsal:
         _no_ledger(dataset, ledger)
-        counts = count(common.look, data, on_refused or "error", tell, memory_limit, step_checks(common))
+        counts = step_counts(common, common.look, data, tell, memory_limit, person, on_refused or "error")
         if intake is not None:
             intake(Intake.of(counts))
         return look_measurement(common, draw(common.look, counts, tell), key="", dataset="", utc="", rehearsal=True)
@@ -108,7 +107,7 @@ def look(
     left_out(on_refused)
     book.status(dataset).definition.check_unit(common.look.budget)
     _check_left(book, dataset, min(price(p) for p in common.options))
-    counts = step_counts(common, common.look, data, tell, memory_limit)
+    counts = step_counts(common, common.look, data, tell, memory_limit, person)
     records = recognised(book, dataset, counts, step_sets(common), intake)
     done = spend_draw_save(
         common.look,
@@ -188,6 +187,7 @@ def finish(
     attempt: int = 1,
     on_changed: str = "refuse",
     on_refused: str | None = None,
+    person: str | None = None,
     progress: Progress | None = None,
     intake: Callable[[Intake], object] | None = None,
     memory_limit: int = MEMORY_LIMIT,
@@ -200,6 +200,7 @@ def finish(
     Parameters
     ----------
     attempt : a new number repeats a step whose result was lost; it spends the full cost of what is left again.
+    person : as for the look; the same column, or these are other records.
     on_changed : what to do when these are not the records that were looked at, or when that is not known: "refuse", or
         "charge" this step alone, because a record may then sit in the dearest cell of each step.
 
@@ -235,7 +236,7 @@ def finish(
     counts, records = no_counts(common), None
     if left.blocks:
         looked = book.find(key)
-        counts = step_counts(common, left, data, tell, memory_limit)
+        counts = step_counts(common, left, data, tell, memory_limit, person)
         changed = changed_records(book, looked.digest if looked else "", counts, common)
         if changed and on_changed == "refuse" and attempt == 1:
             raise DataError(
@@ -265,15 +266,17 @@ def finish(
     return chosen_measurement(common, i, steps.look, done[1], key=rest_key, utc=done[0].utc)
 
 
-def rehearse_finish(common: CommonPlan, looked: Measurement, data: Any, *, option: int | str) -> Measurement:
+def rehearse_finish(
+    common: CommonPlan, looked: Measurement, data: Any, *, option: int | str, person: str | None = None
+) -> Measurement:
     """Run the last step on simulated or public data, after a rehearsed look; nothing is spent or may be published."""
     if not looked.rehearsal:
         raise PlanError("This look was released, so its next step is a release too. Use decide and finish.")
     i = common.position(option)
-    tell = teller(None)
-    left = common.residuals[i]
-    counts = count(left, data, "error", tell, MEMORY_LIMIT, step_checks(common)) if left.blocks else no_counts(common)
-    answers = draw(common.residuals[i], counts, tell)
+    tell, left, counts = teller(None), common.residuals[i], no_counts(common)
+    if left.blocks:
+        counts = step_counts(common, left, data, tell, MEMORY_LIMIT, person, "error")
+    answers = draw(left, counts, tell)
     return chosen_measurement(common, i, looked, answers, key="", utc="")
 
 

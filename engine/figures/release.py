@@ -23,8 +23,8 @@ from engine.insight import Coverage
 from engine.texts import cost
 
 
-def spending_picture(total: float, spent: float, asked: float) -> Picture:
-    """Budget of a dataset in pcost: what was spent, what this release would spend, what would be left."""
+def spending_picture(total: float, spent: float, asked: float, counts: str = "pcost") -> Picture:
+    """Budget of a dataset in pcost, or what its total counts: spent before, by this release, and left after it."""
     left = total - spent
     after = left - asked
     pieces = [
@@ -40,17 +40,17 @@ def spending_picture(total: float, spent: float, asked: float) -> Picture:
                 name=text,
                 orientation="h",
                 marker={"color": color, "pattern": {"shape": shape}},
-                hovertemplate=f"{text} pcost<extra></extra>",
+                hovertemplate=f"{text} {counts}<extra></extra>",
             )
             for text, size, color, shape in pieces
         ]
     )
     figure.update_layout(barmode="stack", height=150, legend={"orientation": "h", "traceorder": "normal", "y": 1.6})
-    figure.update_xaxes(title="privacy cost (pcost)", range=[0, total])
+    figure.update_xaxes(title=f"privacy cost ({counts})", range=[0, total])
     figure.update_yaxes(showticklabels=False)
-    words = f"Of a budget of {cost(total)} pcost, {cost(spent)} was spent and this release takes {cost(asked)}; "
+    words = f"Of a budget of {cost(total)} {counts}, {cost(spent)} was spent and this release takes {cost(asked)}; "
     words += f"{cost(after)} will be left." if after >= 0 else "that is more than what is left."
-    table = pd.DataFrame({"part": ["was spent", "this release", "will be left"], "pcost": [spent, asked, after]})
+    table = pd.DataFrame({"part": ["was spent", "this release", "will be left"], counts: [spent, asked, after]})
     return Picture(title="What this spends", figure=framed(figure), table=table, alt=words)
 
 

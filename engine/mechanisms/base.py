@@ -80,8 +80,8 @@ class Mechanism(ABC):
     """Base of all mechanisms; the fields of a subclass are its options, ``variants`` the choices worth comparing.
 
     ``choices`` lists the values of options that take one of a few, for forms; an option that is not in it is a number
-    or keeps its default.  ``laws`` names the noise it can draw, which the kind of budget decides: "laplace" for pure
-    epsilon.
+    or keeps its default.  ``unsaid`` holds options of plan files that do not name them.  ``laws``
+    names the noise it can draw, which the kind of budget decides: "laplace" for pure epsilon.
 
     To add a mechanism, write one subclass in a file of its own and put it into ``MECHANISMS``.
 
@@ -101,6 +101,7 @@ class Mechanism(ABC):
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
     choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
+    unsaid: ClassVar[Mapping[str, Any]] = {}
 
     objective: str = "sum"
     power: float = 2.0
@@ -135,6 +136,7 @@ class Mechanism(ABC):
     def options(self) -> dict[str, Any]:
         """Return the options as JSON-ready data, without those that every plan records itself or that say nothing."""
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
+        out = {name: value for name, value in out.items() if name not in self.unsaid or value != self.unsaid[name]}
         if self.objective != "lp":
             del out["power"]
         if self.targets is None:

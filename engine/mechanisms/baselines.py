@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from engine.arrays import Array
-from engine.errors import NotApplicable
+from engine.checks import one_of
+from engine.errors import NotApplicable, PlanError
 from engine.mechanisms.base import Limits
 from engine.mechanisms.explicit import Design, ExplicitMechanism, asked_attributes, identity_strategy, one_component
 from engine.plans import Component, explicit_strategy
-from engine.spaces import Strategy
+from engine.spaces import Strategy, dearest_cell
 from engine.workload import Part, Workload
 
 MOST_ENTRIES = 4_000_000  # of the rows of one part
@@ -34,12 +36,25 @@ class Identity(ExplicitMechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianQueries(ExplicitMechanism):
-    """Equal noise on every query, whatever its weight; each group is answered by least squares among its own."""
+    """Equal noise on every query, whatever its weight; each group is answered by least squares among its own.
+
+    Options
+    -------
+    charge : "cell", what a record costs in the dearest cell of all; "groups", the sum of what it costs in the dearest
+        cell of every group, which is no less.  Plan files that do not say are of the second kind.
+    """
 
     name: ClassVar[str] = "gaussian"
     title: ClassVar[str] = "Gaussian mechanism"
     meaning: ClassVar[str] = "Gaussian noise on every query that is asked, then least squares within each group."
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
+    unsaid: ClassVar[Mapping[str, Any]] = {"charge": "groups"}
+
+    charge: str = "cell"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("charge", self.charge, ("cell", "groups"), error=PlanError)
 
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         components, sensitivities = [], []
@@ -60,11 +75,15 @@ class GaussianQueries(ExplicitMechanism):
             sensitivities.append(sensitivity)
         most = max(sensitivities)  # queries that count no cell need no noise; a sliver keeps theirs finite
         shares = [max(s, 1e-6 * most) if law == "laplace" else max(s, 1e-6 * most) ** 2 for s in sensitivities]
+        total, joint = math.fsum(shares), self.charge == "cell"
+        if joint:
+            total = dearest_cell(((a, f, share) for (a, f, _), share in zip(components, shares, strict=True)), law)
         return Design(
             components=tuple(
-                Component(attributes=a, factors=f, share=share / math.fsum(shares), groups=(number,))
+                Component(attributes=a, factors=f, share=share / total, groups=(number,))
                 for (a, f, number), share in zip(components, shares, strict=True)
-            )
+            ),
+            joint=joint,
         )
 
 

@@ -45,6 +45,7 @@ class Design:
     bound : a bound for all matrix mechanisms in counts^2 at privacy cost 1, when the search has proved one.
     matrices : what a file must keep to rebuild the components.
     origin : a number to which the mechanism gives a meaning, kept in files.
+    joint : the dearest cell in all components is charged, see `ExplicitPlan`.
     """
 
     components: tuple[Component, ...]
@@ -53,6 +54,7 @@ class Design:
     bound: float | None = None
     matrices: tuple[Array, ...] = ()
     origin: int = 0
+    joint: bool = False
 
     def arrays(self, schema: Schema) -> tuple[Array, ...]:
         """Return the components as plain arrays of their own shapes, so that a file can hold them."""
@@ -142,7 +144,7 @@ class ExplicitMechanism(Mechanism):
             "budget": budget,
             "mechanism": self.name,
             "options": self.options(),
-            "blocks": component_blocks(design.components, budget, self.max_records),
+            "blocks": component_blocks(design.components, budget, self.max_records, design.joint),
             "bound": global_bound(workload, budget.law, steps=0) if design.bound is None else design.bound,
             "statement": (
                 f"{design.statement} No matrix mechanism whatsoever with this noise can have a smaller weighted RMSE "
@@ -154,7 +156,8 @@ class ExplicitMechanism(Mechanism):
         }
         if design.whole_tables:
             return MarginalsPlan(**common)
-        return ExplicitPlan(**common, answered_by=answered_by(design.components, len(workload.groups)))
+        answering = answered_by(design.components, len(workload.groups))
+        return ExplicitPlan(**common, answered_by=answering, joint=design.joint)
 
 
 def _asks(group: Group) -> bool:

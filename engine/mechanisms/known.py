@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from engine.errors import PlanError
@@ -43,6 +44,11 @@ def mechanism_class(name: str) -> type[Mechanism]:
     if not isinstance(name, str) or name not in by_name:
         raise PlanError(f"There is no mechanism {name!r}. Choose one of {', '.join(by_name)}.")
     return by_name[name]
+
+
+def _recorded(name: str, options: Mapping[str, Any], max_records: int) -> Mechanism:
+    """Return the mechanism that made a plan, by the options that the plan holds."""
+    return _configured(name, {**mechanism_class(name).unsaid, **options, "max_records": max_records})
 
 
 def _configured(name: str, options: dict[str, Any]) -> Mechanism:
@@ -109,8 +115,7 @@ def at_budget(made: Plan, budget: Budget) -> Plan:
     >>> round(at_budget(made, Budget(pcost=4.0)).rmse, 6)
     0.5
     """
-    options = dict(made.options) | {"max_records": made.max_records}
-    return _configured(made.mechanism, options).rebuild(made.workload, budget, made.solved)
+    return _recorded(made.mechanism, made.options, made.max_records).rebuild(made.workload, budget, made.solved)
 
 
 def load_plan(text: str | bytes) -> Plan:
@@ -123,7 +128,7 @@ def load_plan(text: str | bytes) -> Plan:
     data, solved = parse_plan(text)
     if not isinstance(data["options"], dict):
         raise PlanError("The options in the plan file are damaged. Export it again.")
-    configured = _configured(data["mechanism"], data["options"] | {"max_records": data["max_records"]})
+    configured = _recorded(data["mechanism"], data["options"], data["max_records"])
     workload, budget = Workload.from_dict(data["workload"]), Budget.from_dict(data["budget"])
     for name, pi in solved.split.centers.items():
         if len(pi) != workload.schema[name].size or abs(pi.sum() - 1.0) > 1e-9:

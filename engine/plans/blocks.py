@@ -25,7 +25,7 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.errors import PlanError
-from engine.spaces import LEAVING, Axes, Space, Strategy, contract, grouped, ungrouped
+from engine.spaces import LEAVING, Axes, Space, Strategy, contract, dearest_cell, grouped, ungrouped
 
 GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31, and below that only where answers would not fit 64 bits
 UNIT = 2.0**-53
@@ -185,6 +185,24 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     if any(b.law == "laplace" for b in blocks.values()):
         return (math.fsum(math.sqrt(c) for c in costs) * GUARD) ** 2  # epsilons add up
     return math.fsum(costs) * GUARD
+
+
+def cells_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
+    """Return an upper bound on what releasing all blocks costs a record of any one cell, rounding included.
+
+    Guarantee: at most the sum of the blocks' own costs, but for rounding, and exact as far as `dearest_cell` is.
+    """
+    found = list(blocks.values())
+    law = found[0].law
+    scales = [DEVIATION[law] / b.noise for b in found]
+    plain = [math.prod(s.column_sum if law == "laplace" else s.column_norm for _, s in b.factors) for b in found]
+    extra = [(b.sensitivity(max_records) - n) * s for b, n, s in zip(found, plain, scales, strict=True)]
+    power = 1 if law == "laplace" else 2
+    ideal = dearest_cell(((b.attributes, b.factors, s**power) for b, s in zip(found, scales, strict=True)), law)
+    if law == "laplace":
+        return ((ideal + math.fsum(extra)) * GUARD) ** 2
+    # |d + e| over blocks, d the norms of a cell's columns and e what rounding adds to each: Minkowski's inequality
+    return (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * GUARD
 
 
 def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> float:

@@ -32,7 +32,7 @@ from engine.plans.explicit_variance import (
     summed,
 )
 from engine.plans.group_variance import GroupVariance, Summand
-from engine.plans.neighbours import row_pcosts
+from engine.plans.neighbours import ReplaceOne, person_pcost, replaced, row_pcosts
 from engine.plans.plan import Plan, Query
 from engine.privacy import Budget
 from engine.spaces import Axes, Space, Strategy
@@ -50,7 +50,8 @@ class Component:
     attributes : attributes of the table that is measured, in schema order.
     factors : (axes, strategy) on disjoint sets of axes; the largest column norm of every factor's rows is 1, in the
         Euclidean norm for Gaussian noise and in the L1 norm for Laplace noise.
-    share : share of the budget, in pcost for Gaussian noise and in epsilon for Laplace noise; the shares add up to 1.
+    share : share of the budget, in pcost for Gaussian noise and in epsilon for Laplace noise; the shares add up to 1,
+        or where the dearest cell is charged, what one cell costs of each adds up to 1 at most.
     groups : the groups of the workload that it answers.
     """
 
@@ -85,6 +86,8 @@ class ExplicitPlan(Plan):
     Attributes
     ----------
     answered_by : for every group of the workload, the number of its component, -1 when none measures it.
+    joint : the cost is that of the dearest cell in all components together; otherwise the sum of what the dearest cell
+        of every component costs, which is no less.
 
     The blocks are keyed by ("component", number); estimates of a block are least squares estimates of its table.
     """
@@ -92,6 +95,15 @@ class ExplicitPlan(Plan):
     whole_tables: ClassVar[bool] = True
 
     answered_by: tuple[int, ...] = ()
+    joint: bool = False
+
+    @cached_property
+    def pcost(self) -> float:
+        return person_pcost(self.blocks, self.budget, self.max_records, self.joint)
+
+    @cached_property
+    def replace_one_pcost(self) -> ReplaceOne:
+        return replaced(self.blocks, self.budget, self.max_records, self.schema, self.joint)
 
     @cached_property
     def components(self) -> tuple[Block, ...]:
@@ -201,8 +213,13 @@ def _unmeasured(group: Group) -> GroupVariance:
     return GroupVariance(counts=counts, summands=(), unmeasured=(Summand(coefficient=1.0, arrays=marks),))
 
 
-def component_blocks(components: Sequence[Component], budget: Budget, max_records: int) -> dict[Space, Block]:
-    """Return the blocks of some components, in order, with noise that spends the budget by their shares."""
+def component_blocks(
+    components: Sequence[Component], budget: Budget, max_records: int, joint: bool = False
+) -> dict[Space, Block]:
+    """Return the blocks of some components, in order, with noise that spends the budget by their shares.
+
+    ``joint`` charges the dearest cell in all of them, see `ExplicitPlan`.
+    """
     noises = {}
     for number, component in enumerate(components):
         if budget.pure_epsilon is None:
@@ -219,7 +236,7 @@ def component_blocks(components: Sequence[Component], budget: Budget, max_record
         max_records,
         budget.law,
         attributes=attributes,
-        pcost=row_pcosts(budget),
+        pcost=row_pcosts(budget, joint),
     )
 
 

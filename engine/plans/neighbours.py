@@ -15,12 +15,13 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from engine.arrays import Array, Index
-from engine.plans.blocks import DEVIATION, GUARD, Block, total_pcost
+from engine.plans.blocks import DEVIATION, GUARD, Block, cells_pcost, total_pcost
 from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import Axes, Space, Strategy
 from engine.workload import Schema
@@ -47,39 +48,54 @@ class ReplaceOne(NamedTuple):
     worst: Pair
 
 
-def row_pcosts(budget: Budget) -> Callable[[Mapping[Space, Block], int], float]:
-    """Return the function of blocks and records that a budget's neighbours count one row by."""
-    return replaced_pcost if budget.neighbours == REPLACE_ONE else total_pcost
+def row_pcosts(budget: Budget, joint: bool = False) -> Callable[[Mapping[Space, Block], int], float]:
+    """Return the function of blocks and records that a budget's neighbours count one row by.
+
+    ``joint`` counts what the dearest cell costs in all blocks together, otherwise the dearest cell of every block.
+    """
+    added = cells_pcost if joint else total_pcost
+    return partial(replaced_pcost, added=added) if budget.neighbours == REPLACE_ONE else added
 
 
-def person_pcost(blocks: Mapping[Space, Block], budget: Budget, max_records: int) -> float:
+def person_pcost(blocks: Mapping[Space, Block], budget: Budget, max_records: int, joint: bool = False) -> float:
     """Return what a release of all blocks costs one person under a budget's unit and neighbours, rounded up.
 
     Guarantee: k rows of one person move every answer by at most k times what one row does, so that the cost is at most
     k^2 times that of one row, whatever cells the rows are in.
     """
-    return budget.of_person(row_pcosts(budget)(blocks, max_records))
+    return budget.of_person(row_pcosts(budget, joint)(blocks, max_records))
 
 
-def replaced(blocks: Mapping[Space, Block], budget: Budget, max_records: int, schema: Schema) -> ReplaceOne:
+def replaced(
+    blocks: Mapping[Space, Block], budget: Budget, max_records: int, schema: Schema, joint: bool = False
+) -> ReplaceOne:
     """Return what replacing all rows of a person costs: see `ReplaceOne`."""
     measured = {name for block in blocks.values() for name in block.attributes}
     found = worst_pair(blocks, {name: schema[name].size for name in schema.names if name in measured})
     pair = replace(found, pcost=found.pcost * budget.rows_per_person**2)
-    return ReplaceOne(bound=budget.of_person(replaced_pcost(blocks, max_records)), worst=pair)
+    bound = replaced_pcost(blocks, max_records, cells_pcost if joint else total_pcost)
+    return ReplaceOne(bound=budget.of_person(bound), worst=pair)
 
 
-def replaced_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
-    """Return an upper bound on the cost of replacing one record by another, rounding included, rounded up."""
+def replaced_pcost(
+    blocks: Mapping[Space, Block],
+    max_records: int,
+    added: Callable[[Mapping[Space, Block], int], float] = total_pcost,
+) -> float:
+    """Return an upper bound on the cost of replacing one record by another, rounding included, rounded up.
+
+    ``added`` bounds what adding one costs.
+    """
     found = list(blocks.values())
     if any(b.law == "laplace" for b in found):  # columns in the L1 norm: twice the sensitivity
-        return (2.0 * math.fsum(math.sqrt(b.pcost(max_records)) for b in found) * GUARD) ** 2
+        return 4.0 * added(blocks, max_records)
     plain = [b for b in found if b.weights is None and all(len(axes) == 1 for axes, _ in b.factors)]
     ideal = Distances(plain).bound() if plain else 0.0
     ideal += math.fsum(_alone(b) for b in found if not any(b is p for p in plain))
     # |(d + e)|^2 over blocks, d the distances of columns and e what rounding adds to each: Minkowski's inequality
     extra = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in found]
-    return (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * GUARD
+    pairs = (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * GUARD
+    return min(pairs, 4.0 * added(blocks, max_records))
 
 
 def _alone(block: Block) -> float:

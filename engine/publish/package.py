@@ -34,7 +34,7 @@ from engine.release import Ledger, Measurement, Receipt
 from engine.texts import amount, set_name
 
 Progress = Callable[[float, str], object]
-FORMAT = "release/2"
+FORMAT, BEFORE = "release/3", "release/2"  # the certificate of a release/2 has no promise
 MOST_IN_CSV = 1_000_000
 SHOWN = 40  # answers of a group in the report
 GROUPS = 12  # groups of which answers are shown
@@ -135,7 +135,9 @@ def write_package(
     return Path(path)
 
 
-def certificate(measurement: Measurement, receipt: Receipt | None, confidence: float) -> dict[str, Any]:
+def certificate(
+    measurement: Measurement, receipt: Receipt | None, confidence: float, *, format: str = FORMAT
+) -> dict[str, Any]:
     """Return what was promised and spent, as JSON-ready data.
 
     A receipt adds the place and the hash of the spend in its ledger.
@@ -143,7 +145,7 @@ def certificate(measurement: Measurement, receipt: Receipt | None, confidence: f
     plan, budget = measurement.plan, measurement.plan.budget
     seal = plan.certificate
     out: dict[str, Any] = {
-        "format": FORMAT,
+        "format": format,
         "status": MARK if measurement.rehearsal else "release",
         "dataset": measurement.dataset,
         "key": measurement.key,
@@ -168,6 +170,8 @@ def certificate(measurement: Measurement, receipt: Receipt | None, confidence: f
         "gap": seal.gap,
         "bound": seal.statement,
     }
+    if format == FORMAT:
+        out["promise"] = budget.promise
     if budget.pure_epsilon is not None:
         out["pure_epsilon"] = budget.pure_epsilon
     if receipt is not None:
@@ -186,7 +190,8 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
         f"<p>{plan.workload.queries:,} counts about {len(plan.schema)} attributes, each with its standard error and "
         f"{confidence:.0%} interval. Typical error {amount(plan.rmse)} counts.</p>"
     )
-    parts += ["<h2>Privacy</h2>", f"<p>{html.escape(plan.budget.describe())}</p>", _facts(seal)]
+    told = f"<p><b>To the people in these records:</b> {html.escape(plan.budget.promise)}</p>"
+    parts += ["<h2>Privacy</h2>", told, f"<p>{html.escape(plan.budget.describe())}</p>", _facts(seal)]
     parts += ["<h2>How exact</h2>", f"<p>{html.escape(claim_text(plan))}</p>"]
     pictures = [spread_picture(plan, plan.rmse), budget_picture(plan)]
     for number in range(min(GROUPS, len(plan.workload.groups))):

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from engine.errors import EngineError
 from engine.mechanisms import load_plan
 from engine.publish.measurements import NAMES, read_measurements
-from engine.publish.package import CERTIFICATE, SIGNATURE, certificate
+from engine.publish.package import BEFORE, CERTIFICATE, FORMAT, SIGNATURE, certificate
 from engine.publish.report import MARK, answer_batches
 from engine.release import Measurement, Receipt, good_signature, verify_ledger
 
@@ -91,7 +91,8 @@ def _problems(folder: Path, public_key: str | None, ledger: str | Path | None) -
         receipt = Receipt(
             plan_hash=plan.hash, note="", fresh=False, dataset=words["dataset"], key=words["key"], **spent
         )
-    expected = json.loads(json.dumps(certificate(found, receipt, seal["confidence"])))
+    known_format = BEFORE if seal.get("format") == BEFORE else FORMAT
+    expected = json.loads(json.dumps(certificate(found, receipt, seal["confidence"], format=known_format)))
     for name in sorted(expected.keys() | seal.keys()):
         if not _close(expected.get(name), seal.get(name)):
             problems.append(f"the certificate's {name} is not what plan and integers give")

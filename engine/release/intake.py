@@ -33,7 +33,8 @@ class Measurable(Protocol):
 class Intake:
     """What happened to the rows that were read: private, for the curator's screen only, never part of a release.
 
-    With a person column, `people` is the number of persons and `over_cap` the rows beyond the cap of theirs.
+    With a person column, `people` is the number of persons, `over_cap` the rows beyond the cap of theirs, and
+    `people_over_cap` the persons who have such rows.
     `warnings` says in words where the same records were seen before: under another name, or as public ones.
     """
 
@@ -44,6 +45,7 @@ class Intake:
     warnings: tuple[str, ...] = ()
     people: int | None = None
     over_cap: int = 0
+    people_over_cap: int = 0
 
     @classmethod
     def of(cls, counts: Counts, warnings: Sequence[str] = ()) -> Intake:
@@ -56,7 +58,20 @@ class Intake:
             warnings=tuple(warnings),
             people=counts.people,
             over_cap=counts.rows_over_cap,
+            people_over_cap=counts.people_over_cap,
         )
+
+    def describe(self) -> str:
+        """What happened to the rows, in words.
+
+        >>> Intake(rows_in=9, counted=6, refused=1, reasons={}, people=4, over_cap=2, people_over_cap=1).describe()
+        'Rows read 9 = counted 6 + left out 1 + beyond the cap 2, which cost 1 of 4 persons some of their rows.'
+        """
+        text = f"Rows read {self.rows_in:,} = counted {self.counted:,} + left out {self.refused:,}"
+        if self.people is None:
+            return f"{text}."
+        cost = f"which cost {self.people_over_cap:,} of {self.people:,} persons some of their rows"
+        return f"{text} + beyond the cap {self.over_cap:,}, {cost}."
 
 
 def left_out(on_refused: str | None) -> None:
@@ -172,8 +187,14 @@ def count(
                 f"release holds at most {MOST_CELLS:,}. Its errors are exact, but it cannot be released: choose a "
                 "mechanism that measures smaller tables, such as 'querysmasher'."
             )
-    if person is not None and isinstance(data, Counts):
-        raise DataError("Counts hold no persons. Count the records with the person column, or leave it out here.")
+    if isinstance(data, Counts):
+        if person is not None:
+            raise DataError("Counts hold no persons. Count the records with the person column, or leave it out here.")
+        if data.cap is not None and data.cap > rows_per_person:
+            raise DataError(
+                f"These counts hold up to {data.cap:,} rows of a person, and the budget protects {rows_per_person:,}. "
+                "Count the records again with the budget's rows_per_person."
+            )
     sets = [*maximal_sets(part), *also]
     if not isinstance(data, Counts):
         sets += [(name,) for name in checked]

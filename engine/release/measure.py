@@ -6,7 +6,6 @@ always returns the stored result and never draws twice.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -234,9 +233,3 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
         return load_plan(Path(path).read_bytes())
     except OSError as error:
         raise PlanError(f"The plan file {path} cannot be read: {error.strerror}.") from None
-
-
-def rounding_share(plan: Plan) -> float:
-    """Return the share of the privacy cost that pays for rounding and floating point error."""
-    ideal = math.fsum((b.column_norm / b.noise) ** 2 for b in plan.blocks.values())
-    return 1.0 - ideal / plan.pcost

@@ -21,6 +21,7 @@ from engine.spaces.coordinates import (
     tables,
     ungrouped,
 )
+from engine.spaces.dearest import dearest_cell
 from engine.spaces.decomposition import Decomposition, Factor, Subworkload, decompose
 from engine.spaces.search import PROBLEMS, Cost, dense_bytes
 from engine.spaces.solvers import DualProblem, Options, Solution, Watch
@@ -72,6 +73,7 @@ __all__ = [
     "choose_unions",
     "class_rows",
     "contract",
+    "dearest_cell",
     "decompose",
     "default_cache",
     "dense_bytes",

@@ -111,6 +111,20 @@ def test_kinds_that_change_between_batches_are_refused(monkeypatch):
         counted(pd.DataFrame({"a": 0, "b": 0, "pid": persons}), 1)
 
 
+@pytest.mark.parametrize("rows", [0, 3])
+def test_records_of_nobody_are_no_error(rows):
+    frame = pd.DataFrame({"a": [0] * rows, "b": [0] * rows, "pid": pd.Series([None] * rows, dtype=object)})
+    found = counted(frame, 2, on_refused="drop")
+    assert (found.people, found.records, found.rows_refused) == (0, 0, rows)
+
+
+@pytest.mark.parametrize("cap", [1, 2, 5])
+def test_the_curator_is_told_what_the_cap_cost(cap, room):
+    frame = records()
+    sizes = frame.groupby("pid").size()
+    assert counted(frame, cap).people_over_cap == (sizes > cap).sum()
+
+
 def test_too_many_people_are_refused_by_size():
     with pytest.raises(LimitExceeded, match="rows a person"):
         counted(records(), 2, memory_limit=2_000)

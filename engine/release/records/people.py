@@ -5,7 +5,7 @@ So whatever others do moves nothing of this person's, and whatever this person d
 for everything that one person contributes needs no more.  The order takes in every column of the schema, asked for or
 not, so that two steps on the same records keep the same rows.  It need not be secret, and it is the same every time.
 
-Only codes, hashes and the running k first rows are held, never the identifiers themselves.
+Only codes, hashes and the running k + 1 first rows are held, never the identifiers themselves.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class PersonCap:
         self._marks: list[np.ndarray] = []  # shape (3, rows): two words of the person, one of the order
         self._codes: list[list[np.ndarray]] = []
         self._held, self._settled = 0, 0
+        self._place = np.zeros(0, np.intp)
 
     def take(self, persons: pa.Array | list[Any], codes: Sequence[np.ndarray]) -> None:
         """Take in some rows: who they belong to, and their codes in every column of the schema, shape (rows,) each."""
@@ -54,7 +55,8 @@ class PersonCap:
         self.nobody += int(len(known) - known.sum())
         order = _mixed(one ^ two)
         for number, column in enumerate(codes):
-            order = _mixed(order ^ _mixed(column.astype(np.int64).view(np.uint64) + np.uint64(number) * _MIX[0]))
+            apart = np.uint64(number * int(_MIX[0]) % 2**64)  # numpy warns where a product of scalars wraps
+            order = _mixed(order ^ _mixed(column.astype(np.int64).view(np.uint64) + apart))
         self._marks.append(np.stack([one, two, order])[:, known])
         self._codes.append([column[known] for column in codes])
         self._held += int(known.sum())
@@ -64,22 +66,29 @@ class PersonCap:
     def kept(self) -> list[np.ndarray]:
         """Return the codes of the rows that count, a column after the other, shape (rows,) each."""
         self._settle()
-        return self._codes[0]
+        return [column[self._place < self.rows] for codes in self._codes for column in codes]
 
     @property
     def people(self) -> int:
         """Number of persons with a row."""
         self._settle()
-        marks = self._marks[0]
-        return int((marks[:2, 1:] != marks[:2, :-1]).any(axis=0).sum()) + 1 if marks.shape[1] else 0
+        return int((self._place == 0).sum())
+
+    @property
+    def people_over(self) -> int:
+        """Number of persons with more rows than count."""
+        self._settle()
+        return int((self._place == self.rows).sum())
 
     @property
     def over(self) -> int:
         """Number of rows that the cap left out."""
         self._settle()
-        return self.read - self.nobody - self._held
+        return self.read - self.nobody - int((self._place < self.rows).sum())
 
     def _settle(self) -> None:
+        if len(self._marks) <= 1 and self._held == self._settled:
+            return
         marks = np.concatenate(self._marks, axis=1)
         codes = [np.concatenate(parts) for parts in zip(*self._codes, strict=True)]
         # rows of one person become neighbours, in their order; equal rows may change places, which changes nothing
@@ -89,7 +98,8 @@ class PersonCap:
         starts[1:] = (marks[:2, 1:] != marks[:2, :-1]).any(axis=0)
         positions = np.arange(len(starts))
         place = positions - np.maximum.accumulate(np.where(starts, positions, 0))
-        first = place < self.rows
+        first = place <= self.rows  # one row more than counts tells that this person has too many
+        self._place = place[first]
         self._marks, self._codes = [marks[:, first]], [[column[order[first]] for column in codes]]
         self._held = self._settled = int(first.sum())
         size = self._marks[0].nbytes + sum(column.nbytes for column in self._codes[0])
@@ -102,6 +112,8 @@ class PersonCap:
     def _identified(self, persons: pa.Array | list[Any]) -> tuple[Words, Words, np.ndarray]:
         """Return two words for every person and whether there is one at all, shape (rows,) each."""
         what = f"the person column {shown(self.column)}"
+        if isinstance(persons, list) and all(person is None for person in persons):
+            persons = pa.nulls(len(persons))
         if isinstance(persons, list):
             raise DataError(f"{what} mixes types; give one type of number or text")
         if pa.types.is_dictionary(persons.type):

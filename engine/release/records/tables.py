@@ -44,7 +44,8 @@ class Counts(Mapping[Names, np.ndarray]):
     Fields: `schema`; `tables`; `records`, rows that were counted, the sum of every table; `rows_refused`, rows that
     were left out; `refused`, column -> reason -> rows, where a row with several bad values appears several times.
 
-    With a person column `people` is the number of persons, and `rows_over_cap` the rows beyond the cap of theirs.
+    With a person column `people` is the number of persons, `cap` the most rows of one that count, `rows_over_cap` the
+    rows beyond it, and `people_over_cap` the persons who have such rows.
 
     Guarantee: rows_in = records + rows_refused + rows_over_cap.
 
@@ -65,7 +66,9 @@ class Counts(Mapping[Names, np.ndarray]):
     rows_refused: int = 0
     refused: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     people: int | None = None
+    cap: int | None = None
     rows_over_cap: int = 0
+    people_over_cap: int = 0
 
     def __post_init__(self) -> None:
         for table in self.tables.values():
@@ -190,7 +193,9 @@ def count_marginals(
         rows_refused=tally.rows_refused,
         refused=tally.refused,
         people=None if tally.cap is None else tally.cap.people,
+        cap=None if tally.cap is None else tally.cap.rows,
         rows_over_cap=0 if tally.cap is None else tally.cap.over,
+        people_over_cap=0 if tally.cap is None else tally.cap.people_over,
     )
 
 
@@ -240,8 +245,9 @@ class _Tally:
         if cap.nobody:
             _note(self.refused, cap.column, NOBODY, cap.nobody)
             self.rows_refused += cap.nobody
-        rows = len(kept[0]) if kept else 0
-        self._take(self._accepted([kept[names.index(name)] for name in self.names], rows), pool)
+        if kept:
+            columns = [kept[names.index(name)] for name in self.names]
+            self._take(self._accepted(columns, len(kept[0])), pool)
 
     def _accepted(self, columns: list[np.ndarray], rows: int) -> list[np.ndarray]:
         """The columns without refused rows; no row at all once an error is certain."""
@@ -362,6 +368,10 @@ def _derived(held: Counts, schema: Schema, asked: Sequence[Names]) -> Counts:
         records=held.records,
         rows_refused=held.rows_refused,
         refused=held.refused,
+        people=held.people,
+        cap=held.cap,
+        rows_over_cap=held.rows_over_cap,
+        people_over_cap=held.people_over_cap,
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import streamlit as st
 
 from engine import CommonPlan, figures, stepwise, texts
 from engine.choice import Steps
+from engine.errors import EngineError
 from engine.release import DatasetStatus, Ledger
 from pages.parts.coarse import stored
 from pages.parts.coarse.choose import Settings
@@ -16,8 +19,11 @@ from pages.parts.shell import show
 from pages.parts.shell.words import kept_for, plain, show_kept, trouble
 
 
-def payer() -> tuple[Ledger, DatasetStatus, Source] | None:
-    """Draw ledger, dataset and records; None while ledger or dataset are missing."""
+def payer(rows: Callable[[Ledger, DatasetStatus], int]) -> tuple[Ledger, DatasetStatus, Source] | None:
+    """Draw ledger, dataset and records; None while ledger or dataset are missing.
+
+    ``rows`` tells how many rows of a person the steps may count.
+    """
     left, right = st.columns(2, gap="large")
     with left:
         book = dataset_form.ledger()
@@ -25,7 +31,7 @@ def payer() -> tuple[Ledger, DatasetStatus, Source] | None:
     if book is None:
         return None
     with right:
-        source = dataset_form.source()
+        source = dataset_form.source(1 if book is None or status is None else rows(book, status))
     dataset_form.remember(status)
     if status is None:
         st.info("Declare the dataset whose budget pays.", icon="🗂️")
@@ -42,20 +48,20 @@ def start_look(
         return
     with kept_for("coarse_look"):
         path, copies = source.to_file()
-        arguments = (common.to_json(), path, dataset, str(book.path), attempt, source.on_refused)
+        arguments = (common.to_json(), path, dataset, str(book.path), attempt, source.person)
         watch.start(job, tasks.look, *arguments, settings.arguments(common), spends=True, copies=copies)
         watch.mine(job)
     st.session_state.pop("coarse_confirmation", None)
 
 
-def start_finish(book: Ledger, key: str, source: Source, attempt: int) -> None:
+def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_changed: str) -> None:
     """Start the last step in a worker; pressed twice, or in two tabs, it is still one."""
     job = stored.finish_job(book, key, attempt)
     if work.is_there(job):
         return
     with kept_for("coarse_finish"):
         path, copies = source.to_file()
-        arguments = (str(book.path), key, path, attempt, source.on_refused)
+        arguments = (str(book.path), key, path, attempt, source.person, on_changed)
         watch.start(job, tasks.finish, *arguments, spends=True, copies=copies)
         watch.mine(job)
     st.session_state.pop("coarse_confirm_finish", None)
@@ -81,8 +87,9 @@ def confirm_look(
             f"These analyses were looked at for this dataset already. Attempt {attempt} draws new noise and spends "
             "its full cost once more."
         )
+    st.info(plain(f"You can tell the people in these records: {common.options[-1].budget.promise}"), icon="🙋")
     typed = _typed(status, "coarse_confirmation")
-    reason = _reason(status, source, typed, needed=figures.least_total(common))
+    reason = _reason(status, source, typed, common, needed=figures.least_total(common))
     left, right = st.columns([1, 2], vertical_alignment="center")
     left.button(
         f"Look: spend {texts.cost(now)} pcost",
@@ -115,20 +122,28 @@ def rest(book: Ledger, key: str, found: Steps, option: str, status: DatasetStatu
             return
     see(stored.finish_job(book, key, attempt), "The rest")
     st.subheader("The rest")
+    charge = bool(left_over.blocks) and st.checkbox(
+        "If these are other records than those looked at, charge this step alone: "
+        f"{texts.cost(max(left_over.pcost, left_over.spend))} pcost",
+        key=f"coarse_charge_{attempt}",
+        help="Both steps together cost no more than the analysis only where they are of the same records. Otherwise "
+        "the rest is refused, unless you charge it as a release of its own.",
+    )
+    takes = max(left_over.pcost, left_over.spend) if charge else left_over.spend
     show.picture(
-        figures.spending_picture(status.total, status.spent, left_over.spend),
+        figures.spending_picture(status.total, status.spent, takes),
         key="coarse_rest",
         config={"displayModeBar": False},
     )
     typed = _typed(status, "coarse_confirm_finish")
-    reason = _reason(status, source, typed, needed=left_over.spend)
+    reason = _reason(status, source, typed, found.common, needed=takes)
     left, right = st.columns([1, 2], vertical_alignment="center")
     left.button(
-        f"Measure the rest: spend {texts.cost(left_over.spend)} pcost",
+        f"Measure the rest: spend {'at most ' if charge else ''}{texts.cost(takes)} pcost",
         type="primary",
         disabled=bool(reason),
         on_click=start_finish,
-        args=(book, key, source, attempt),
+        args=(book, key, source, attempt, "charge" if charge else "refuse"),
         key="coarse_finish",
         width="stretch",
     )
@@ -146,15 +161,19 @@ def _typed(status: DatasetStatus, key: str) -> str:
     )
 
 
-def _reason(status: DatasetStatus, source: Source, typed: str, *, needed: float) -> str:
+def _reason(status: DatasetStatus, source: Source, typed: str, common: CommonPlan, *, needed: float) -> str:
     """Why a step cannot start yet; empty when it can."""
+    try:
+        status.definition.check_unit(common.look.budget)
+    except EngineError as error:
+        return str(error)
     if needed > status.left:
         return (
             f"the dataset has {texts.cost(status.left)} pcost left and at least {texts.cost(needed)} is needed to "
             "finish. Plan with a smaller budget on the Preview page."
         )
-    if not source.given:
-        return "choose the records first."
+    if source.missing:
+        return source.missing
     return "" if typed.strip() == status.dataset else "type the dataset's name exactly."
 
 

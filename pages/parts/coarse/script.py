@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine import Budget
-from pages.parts.shell.code import Script, schema_script, workload_script
+from pages.parts.shell.code import Script, budget_text, schema_script, workload_script
 from pages.parts.shell.state import Studio
 
 
@@ -38,7 +38,7 @@ def census() -> Script:
 
 def planned(budget: Budget, how: str) -> Script:
     """Make `options`, a plan for each workload."""
-    line = f"options = [plan(workload, Budget(pcost={budget.pcost!r}){how}) for workload in workloads.values()]"
+    line = f"options = [plan(workload, {budget_text(budget)}{how}) for workload in workloads.values()]"
     return script(line, imports=[("engine", "Budget"), ("engine", "plan")])
 
 
@@ -81,15 +81,16 @@ def rehearsal(*, rows: int, seed: int) -> Script:
     )
 
 
-def steps(*, dataset: str, ledger: str, data: str, attempt: int) -> Script:
+def steps(*, dataset: str, ledger: str, data: str, attempt: int, person: str | None = None) -> Script:
     """Look, decide and finish for real."""
-    again = f", attempt={attempt}" if attempt > 1 else ""
+    whose = f", person={person!r}" if person else ""
+    again = (f", attempt={attempt}" if attempt > 1 else "") + whose
     return script(
         f"looked = stepwise.look(common, {data!r}, dataset={dataset!r}, ledger={ledger!r}{again})",
         "verdict = rule.decide(looked)",
         f"choice = stepwise.decide({ledger!r}, looked.key, verdict=verdict, rule=rule.rule)",
         'if choice.option != "stop":',
-        f"    done = stepwise.finish({ledger!r}, looked.key, {data!r})",
+        f"    done = stepwise.finish({ledger!r}, looked.key, {data!r}{whose})",
         "    print(done.answers(0))",
         imports=[("engine", "stepwise")],
     )

@@ -20,7 +20,7 @@ from pages.parts.shell.words import kept_for, plain, show_kept
 def draw(common: CommonPlan, settings: Settings) -> Script | None:
     """The whole way for real with the chosen analyses; returns its Python."""
     rule = choose.rule(common, settings)
-    paying = pay.payer()
+    paying = pay.payer(lambda _book, _status: common.look.budget.rows_per_person)
     if rule is None or paying is None:
         return None
     book, status, source = paying
@@ -35,12 +35,12 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     else:
         steps(book, keys[-1], status, source, settings)
     data = source.path or "records.csv"
-    return script.steps(dataset=status.dataset, ledger=book.path.name, data=data, attempt=attempt)
+    return script.steps(dataset=status.dataset, ledger=book.path.name, data=data, attempt=attempt, person=source.person)
 
 
 def earlier(settings: Settings) -> None:
     """All looks at a dataset, so that any of them can be decided and finished later, in any session."""
-    paying = pay.payer()
+    paying = pay.payer(stored.most_rows)
     if paying is None:
         return
     book, status, source = paying

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 import streamlit as st
 
 from engine import CommonPlan, Measurement, figures, stepwise, texts
 from engine.choice import Steps
 from engine.errors import EngineError
-from engine.release import Ledger
+from engine.release import DatasetStatus, Ledger
 from pages.parts.coarse.choose import Settings
 from pages.parts.coarse.views import STOP
 from pages.parts.jobs import watch
@@ -53,6 +54,15 @@ def stored(book: Ledger, key: str) -> Steps | None:
     except EngineError as error:
         trouble(str(error))
         return None
+
+
+def most_rows(book: Ledger, status: DatasetStatus) -> int:
+    """How many rows of a person the looks at a dataset may have counted."""
+    rows = [1]
+    for key in stepwise.looks(book, status.dataset):
+        with suppress(EngineError):  # a lost look is told in the list of looks
+            rows.append(read(book, key).common.look.budget.rows_per_person)
+    return max(rows)
 
 
 def state_text(book: Ledger, key: str) -> str:

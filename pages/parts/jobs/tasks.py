@@ -82,7 +82,7 @@ def release(
     dataset: str,
     ledger: str,
     attempt: int,
-    on_refused: str,
+    person: str | None,
     *,
     progress: Progress,
 ) -> dict[str, Any]:
@@ -94,16 +94,17 @@ def release(
         dataset=dataset,
         ledger=ledger,
         attempt=attempt,
-        on_refused=on_refused,
+        person=person,
         progress=progress,
         intake=seen.append,
     )
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
-def check(made: str, data: str, dataset: str, ledger: str, *, progress: Progress) -> dict[str, Any]:
+def check(made: str, data: str, dataset: str, ledger: str, person: str | None, *, progress: Progress) -> dict[str, Any]:
     """Return how records fit a plan, for the curator's eyes only; spends nothing."""
-    return _rows(check_records(load_plan(made), data, dataset=dataset, ledger=Ledger(ledger), progress=progress))
+    book = Ledger(ledger)
+    return _rows(check_records(load_plan(made), data, dataset=dataset, ledger=book, person=person, progress=progress))
 
 
 def export(
@@ -163,7 +164,7 @@ def look(
     dataset: str,
     ledger: str,
     attempt: int,
-    on_refused: str,
+    person: str | None,
     rule: Mapping[str, Any],
     *,
     progress: Progress,
@@ -181,7 +182,7 @@ def look(
         dataset=dataset,
         ledger=book,
         attempt=attempt,
-        on_refused=on_refused,
+        person=person,
         progress=progress,
         intake=seen.append,
     )
@@ -190,19 +191,27 @@ def look(
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
-def finish(ledger: str, key: str, data: str, attempt: int, on_refused: str, *, progress: Progress) -> dict[str, Any]:
+def finish(
+    ledger: str, key: str, data: str, attempt: int, person: str | None, on_changed: str, *, progress: Progress
+) -> dict[str, Any]:
     """Measure what is left of the option that was chosen for a look; return the key and what happened to the rows."""
     seen: list[Intake] = []
     found = stepwise.finish(
-        ledger, key, data, attempt=attempt, on_refused=on_refused, progress=progress, intake=seen.append
+        ledger,
+        key,
+        data,
+        attempt=attempt,
+        person=person,
+        on_changed=on_changed,
+        progress=progress,
+        intake=seen.append,
     )
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
 def _rows(intake: Intake) -> dict[str, Any]:
-    rows = {"read": intake.rows_in, "counted": intake.counted, "refused": intake.refused}
     return {
-        **rows,
+        "text": intake.describe(),
         "reasons": {name: dict(found) for name, found in intake.reasons.items()},
         "warnings": intake.warnings,
     }

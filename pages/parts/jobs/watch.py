@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -47,11 +47,19 @@ def rows_read(key: str) -> None:
     if found is not None and found.done:
         known = state.only_here()[ROWS] = (key, found.result["rows"])
         work.forget(key)
-    if (rows := known[1]) is not None:
-        st.caption(
-            f"Rows read {rows['read']:,} = counted {rows['counted']:,} + left out {rows['refused']:,}. These exact "
-            "numbers are private: they are for you, shown once, and in no release."
-        )
+    if known[1] is not None:
+        show_rows(known[1])
+
+
+def show_rows(rows: Mapping[str, Any]) -> None:
+    """What happened to the rows, and what the curator must know of them."""
+    st.caption(
+        plain(f"{rows['text']} These exact numbers are private: for you, in this session only, and in no release.")
+    )
+    for column, reasons in rows["reasons"].items():
+        st.caption(plain(f"{column}: " + ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())))
+    for text in rows["warnings"]:
+        st.warning(plain(text))
 
 
 def job(key: str, *, label: str) -> Status | None:

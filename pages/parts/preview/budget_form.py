@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import partial
 
@@ -11,27 +11,11 @@ import streamlit as st
 from engine import Budget
 from engine.mechanisms import known, mechanism_class
 from engine.texts import cost
-from pages.parts.preview.person_form import person, unit_of
+from pages.parts.preview.person_form import person
 from pages.parts.shell import state
+from pages.parts.shell.budgets import APPROX, DELTA, MAKERS, MU, PCOST, PURE, RHO, UNITS, unit_of
 from pages.parts.shell.words import kept_for, plain, show_kept
 
-PCOST, RHO, MU, APPROX, PURE = "pcost", "rho", "mu", "epsilon, delta", "pure epsilon"
-MAKERS: dict[str, Callable[..., Budget]] = {
-    PCOST: Budget,
-    RHO: Budget.zcdp,
-    MU: Budget.gdp,
-    APPROX: Budget.approx,
-    PURE: Budget.pure,
-}
-UNITS = {
-    PCOST: "Privacy cost: 1 / variance of the noise that one count alone would get.",
-    RHO: "rho of zero-concentrated differential privacy (zCDP).",
-    MU: "mu of Gaussian differential privacy: 1 / standard deviation of the noise that one count alone would get.",
-    APPROX: "(epsilon, delta) differential privacy; delta is well below 1 / number of records.",
-    PURE: "epsilon differential privacy with delta 0: a kind of its own, which only Laplace noise keeps. Mechanisms "
-    "that draw Gaussian noise do not apply.",
-}
-DELTA = 1e-6
 UNIT = "budget_unit"
 LEFT_OPEN = "as asked"
 LABELS = {"centers": "How totals are passed down", "solver": "How strategies are found", "branching": "Parts of a node"}
@@ -88,6 +72,7 @@ def budget(found: Budget) -> None:
         )
     else:
         right.markdown(f"pcost **{cost(found.pcost)}** = {others}")
+    right.info(plain(found.promise), icon="🙋")
     right.caption(plain(found.describe(DELTA)))
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import streamlit as st
 
 from engine import Budget
 from pages.parts.shell import state
+from pages.parts.shell.budgets import AGAINST, AGAINST_LABEL, ROWS_LABEL
 from pages.parts.shell.words import kept_for
-
-AGAINST = {"add_remove": "is in the data or not", "replace_one": "has these values or any others"}
 
 
 def use_person(rows: str, neighbours: str) -> None:
@@ -21,18 +19,13 @@ def use_person(rows: str, neighbours: str) -> None:
         state.change(budget=replace(state.current().budget, **whom), redraw=True)
 
 
-def unit_of(found: Budget) -> dict[str, Any]:
-    """Whom a budget protects, as the arguments that every way of saying a budget takes."""
-    return {"rows_per_person": found.rows_per_person, "neighbours": found.neighbours}
-
-
 def person(found: Budget) -> None:
     """Inputs for the person that is protected: how many rows, and against what."""
     version = state.version()
     rows, neighbours = f"budget_rows_{version}", f"budget_neighbours_{version}"
     left, right = st.columns(2)
     left.number_input(
-        "Most rows of one person",
+        ROWS_LABEL,
         1,
         value=found.rows_per_person,
         key=rows,
@@ -41,7 +34,7 @@ def person(found: Budget) -> None:
         help="The guarantee is for all that one person contributes. With 3 rows every error is 3 times as large.",
     )
     right.selectbox(
-        "Nobody can tell whether a person",
+        AGAINST_LABEL,
         list(AGAINST),
         list(AGAINST).index(found.neighbours),
         AGAINST.__getitem__,

@@ -8,18 +8,26 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from engine import Budget
 from engine.errors import EngineError, LedgerError
 from engine.release import DatasetStatus, Ledger, Receipt
 from pages.parts.jobs import private
 from pages.parts.release import folders
 from pages.parts.shell import places
+from pages.parts.shell.budgets import (
+    AGAINST,
+    AGAINST_LABEL,
+    APPROX,
+    DELTA,
+    MAKERS,
+    ROWS_LABEL,
+    UNITS,
+    kind_of_total,
+)
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
 
 if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
 
-NEIGHBOURS = {"was there or not": "add_remove", "was replaced by another": "replace_one"}
 DEFAULT_LEDGER = "budget.ledger"
 
 
@@ -29,12 +37,22 @@ class Source:
 
     path: str = ""
     upload: UploadedFile | None = None
-    on_refused: str = "drop"
+    by_column: bool = False
+    column: str = ""
 
     @property
-    def given(self) -> bool:
-        """Whether there is anything to read."""
-        return bool(self.path.strip()) or self.upload is not None
+    def missing(self) -> str:
+        """What is not chosen yet, as the end of a sentence; empty when all is."""
+        if not self.path.strip() and self.upload is None:
+            return "choose the records first."
+        if self.by_column and self.person is None:
+            return "name the column that tells the person, or declare the bound."
+        return ""
+
+    @property
+    def person(self) -> str | None:
+        """The column that tells whose row it is; None where nothing is capped."""
+        return self.column.strip() or None if self.by_column else None
 
     def to_file(self) -> tuple[str, tuple[Path, ...]]:
         """The path to read, and the copies that have to go when it was read."""
@@ -56,10 +74,12 @@ def declare(ledger: Ledger) -> None:
     """Declare the dataset of the form."""
     form = st.session_state
     with kept_for("dataset"):
-        total = Budget(
-            form.dataset_total, rows_per_person=int(form.dataset_rows), neighbours=NEIGHBOURS[form.dataset_neighbours]
-        )
-        ledger.add_dataset(form.dataset_name.strip(), total=total, note=form.dataset_note.strip())
+        language, numbers = form.dataset_unit, [form.dataset_total]
+        numbers += [form.dataset_delta] if language == APPROX else []
+        whom = {"rows_per_person": int(form.dataset_rows), "neighbours": form.dataset_neighbours}
+        total = MAKERS[language](*numbers, **whom)
+        note, kind = form.dataset_note.strip(), kind_of_total(language)
+        ledger.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
         form.dataset = form.dataset_name.strip()
 
 
@@ -137,17 +157,24 @@ def dataset(book: Ledger) -> DatasetStatus | None:
             "The budget belongs to the records, under this name, whatever file holds them. It is all that releases of "
             "these records may ever cost together, and cannot be changed later."
         )
+        st.text_input("Name of the dataset", key="dataset_name")
+        language = st.radio("Say the total as", list(MAKERS), horizontal=True, key="dataset_unit")
+        st.caption(UNITS[language])
         left, right = st.columns(2)
-        left.text_input("Name of the dataset", key="dataset_name")
-        right.number_input("Total budget (pcost)", value=1.0, step=0.5, format="%.6g", key="dataset_total")
-        left.number_input(
-            "Most rows of one person", 1, 1_000_000, 1, key="dataset_rows", help="All of them are protected together."
-        )
-        right.selectbox("Protects against telling whether a person", list(NEIGHBOURS), key="dataset_neighbours")
+        name = "epsilon" if language == APPROX else language
+        left.number_input(f"Total budget ({name})", value=1.0, step=0.5, format="%.6g", key="dataset_total")
+        if language == APPROX:
+            right.number_input("delta", value=DELTA, step=DELTA, format="%.1e", key="dataset_delta")
+        left, right = st.columns(2)
+        left.number_input(ROWS_LABEL, 1, 1_000_000, 1, key="dataset_rows", help="All of them are protected together.")
+        right.selectbox(AGAINST_LABEL, list(AGAINST), format_func=AGAINST.__getitem__, key="dataset_neighbours")
         st.text_input("Note (optional)", key="dataset_note")
         st.button("Declare", on_click=declare, args=(book,), key="declare")
         show_kept("dataset")
-    return next((status for status in found if status.dataset == chosen), None)
+    status = next((status for status in found if status.dataset == chosen), None)
+    if status is not None:
+        st.caption(plain(f"Its total counts {status.definition.describe()}."))
+    return status
 
 
 def remember(status: DatasetStatus | None) -> None:
@@ -157,8 +184,8 @@ def remember(status: DatasetStatus | None) -> None:
         st.rerun()
 
 
-def source() -> Source:
-    """Draw the choice of the records."""
+def source(rows: int = 1) -> Source:
+    """Draw the choice of the records, and of how the rows of a person are kept to what the budget protects."""
     how = st.radio("Records", ["File on this machine", "Upload"], horizontal=True, key="records_how")
     path, upload = "", None
     if how == "Upload":
@@ -171,4 +198,18 @@ def source() -> Source:
         "Rows with values outside the schema are left out, each by its own values alone; how many there are is told to "
         "you only. A release never refuses a table because of them, for that would tell of single records."
     )
-    return Source(path=path, upload=upload)
+    by_column, column = rows > 1 and _by_column(rows), ""
+    if by_column:
+        column = st.text_input(
+            "Column that tells the person",
+            key="person_column",
+            persist_state="session",
+            help="Its values only tell whose row it is; they are in no table. Which rows of a person count depends on "
+            "that person's rows alone. How many rows and persons the cap costs is told to you only.",
+        )
+    return Source(path=path, upload=upload, by_column=by_column, column=column)
+
+
+def _by_column(rows: int) -> bool:
+    ways = {True: f"Keep at most {rows:,} rows of each", False: f"I declare that nobody has more than {rows:,}"}
+    return bool(st.radio("Rows of a person", list(ways), format_func=ways.__getitem__, key="person_how"))

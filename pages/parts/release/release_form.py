@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from typing import Any
 
 import streamlit as st
 
@@ -39,7 +37,7 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
         return
     with kept_for("release"):
         path, copies = source.to_file()
-        arguments = (plan.to_json(), path, dataset, str(book.path), attempt, source.on_refused)
+        arguments = (plan.to_json(), path, dataset, str(book.path), attempt, source.person)
         watch.start(job, tasks.release, *arguments, spends=True, copies=copies)
         watch.mine(job)
     st.session_state.pop("confirmation", None)
@@ -49,19 +47,19 @@ def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source
     """Start the strict check of the records in a worker; it spends nothing."""
     with kept_for("check"):
         path, copies = source.to_file()
-        watch.start(job, tasks.check, plan.to_json(), path, dataset, str(book.path), copies=copies)
+        watch.start(job, tasks.check, plan.to_json(), path, dataset, str(book.path), source.person, copies=copies)
 
 
 def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
     """The strict check, a step of its own: what it shows is for the curator's eyes only."""
     # exact numbers are told to the session that asked, and to no other
     own = st.session_state.setdefault("check_token", secrets.token_hex(16))
-    job = f"check|{own}|{book.path}|{dataset}|{plan.hash}"
+    job = f"check|{own}|{book.path}|{dataset}|{plan.hash}|{source.person}"
     st.button(
         "Check the records first (for your eyes only)",
         on_click=start_check,
         args=(job, book, plan, dataset, source),
-        disabled=not source.given,
+        disabled=bool(source.missing),
         key="check_records",
         help="Counts rows that do not fit the schema, and looks for the same records under other names. Exact, and so "
         "not to be published; spends nothing.",
@@ -69,28 +67,21 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
     show_kept("check")
     done = watch.job(job, label="Check")
     if done is not None:
-        show_rows(done.result)
-
-
-def show_rows(rows: Mapping[str, Any]) -> None:
-    """What happened to the rows, and what the curator must know of them."""
-    st.caption(
-        f"Rows read {rows['read']:,} = counted {rows['counted']:,} + left out {rows['refused']:,}. These exact numbers "
-        "are private: they are for you and in no release."
-    )
-    for column, reasons in rows["reasons"].items():
-        st.caption(plain(f"{column}: " + ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())))
-    for text in rows["warnings"]:
-        st.warning(plain(text))
+        watch.show_rows(done.result)
 
 
 def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, attempt: int) -> None:
     """What the release spends, and the typed confirmation."""
+    counts, takes = status.definition.counts, plan.pcost
+    with shown_here():
+        status.definition.check_unit(plan.budget)
+        takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     show.picture(
-        figures.spending_picture(status.total, status.spent, plan.pcost),
+        figures.spending_picture(status.total, status.spent, takes, counts),
         key="spending",
         config={"displayModeBar": False},
     )
+    st.info(plain(f"You can tell the people in these records: {plan.budget.promise}"), icon="🙋")
     if attempt > 1:
         st.warning(
             f"This plan was released for this dataset already. Attempt {attempt} draws new noise and spends its full "
@@ -106,7 +97,7 @@ def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, att
     reason = reason_to_wait(plan, status, source, typed)
     left, right = st.columns([1, 2], vertical_alignment="center")
     left.button(
-        f"Release: spend {texts.cost(plan.pcost)} pcost",
+        f"Release: spend {texts.cost(takes)} {counts}",
         type="primary",
         disabled=bool(reason),
         on_click=start,
@@ -122,6 +113,7 @@ def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, att
 def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str) -> str:
     """Why the release cannot start yet; empty when it can."""
     try:
+        status.definition.check_unit(plan.budget)
         takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     except EngineError as error:
         return str(error)
@@ -131,8 +123,8 @@ def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str
             f"the dataset has {left} {status.definition.counts} left and this plan costs {asked}. Plan with a "
             "smaller budget on the Preview page."
         )
-    if not source.given:
-        return "choose the records first."
+    if source.missing:
+        return source.missing
     if typed.strip() != status.dataset:
         return "type the dataset's name exactly."
     return ""

@@ -110,9 +110,11 @@ def plan_code(studio: Studio) -> str:
     return (plan_script(studio) + Script(lines=("print(made.rmse, made.certificate)", "print(made.by_group())"))).text()
 
 
-def release_code(studio: Studio, *, dataset: str, ledger: str, data: str, attempt: int) -> str:
+def release_code(
+    studio: Studio, *, dataset: str, ledger: str, data: str, attempt: int, person: str | None = None
+) -> str:
     """Measure the plan on records and write the answers."""
-    more = f", attempt={attempt}" if attempt > 1 else ""
+    more = (f", attempt={attempt}" if attempt > 1 else "") + (f", person={person!r}" if person else "")
     lines = (
         f"measured = measure(made, {data!r}, dataset={dataset!r}, ledger={ledger!r}{more})\n"
         'write_answers(measured, "answers.parquet")'

@@ -107,7 +107,7 @@ def gauge() -> None:
     status = st.session_state.get("dataset_status")
     if status is None:
         return
-    words = f"{status.dataset}: {cost(status.spent)} of {cost(status.total)} pcost spent"
+    words = f"{status.dataset}: {cost(status.spent)} of {cost(status.total)} {status.definition.counts} spent"
     st.progress(min(status.spent / status.total, 1.0), text=plain(words))
 
 

@@ -89,11 +89,13 @@ def summary(studio: state.Studio) -> str:
 
 
 def budget_words(budget: Budget) -> str:
-    """A budget in its own terms.
+    """A budget in its own terms, with whom it protects where that is not one row that is there or not.
 
-    >>> budget_words(Budget(pcost=2.0)), budget_words(Budget.pure(1.0))
-    ('pcost 2 (rho 1)', 'pure epsilon 1')
+    >>> budget_words(Budget(pcost=2.0)), budget_words(Budget.pure(1.0, rows_per_person=3))
+    ('pcost 2 (rho 1)', 'pure epsilon 1, for up to 3 rows a person')
     """
+    rows = f", for up to {budget.rows_per_person:,} rows a person" if budget.rows_per_person > 1 else ""
+    whom = rows + (", replaced by any others" if budget.neighbours != "add_remove" else "")
     if budget.pure_epsilon is not None:
-        return f"pure epsilon {budget.pure_epsilon:.4g}"
-    return f"pcost {budget.pcost:.4g} (rho {budget.rho:.4g})"
+        return f"pure epsilon {budget.pure_epsilon:.4g}{whom}"
+    return f"pcost {budget.pcost:.4g} (rho {budget.rho:.4g}){whom}"

@@ -1,0 +1,40 @@
+"""The languages of a budget, and whom it protects, as all forms say them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from engine import Budget
+
+PCOST, RHO, MU, APPROX, PURE = "pcost", "rho", "mu", "epsilon, delta", "pure epsilon"
+MAKERS: dict[str, Callable[..., Budget]] = {
+    PCOST: Budget,
+    RHO: Budget.zcdp,
+    MU: Budget.gdp,
+    APPROX: Budget.approx,
+    PURE: Budget.pure,
+}
+UNITS = {
+    PCOST: "Privacy cost: 1 / variance of the noise that one count alone would get.",
+    RHO: "rho of zero-concentrated differential privacy (zCDP).",
+    MU: "mu of Gaussian differential privacy: 1 / standard deviation of the noise that one count alone would get.",
+    APPROX: "(epsilon, delta) differential privacy; delta is well below 1 / number of records.",
+    PURE: "epsilon differential privacy with delta 0: a kind of its own, which only Laplace noise keeps. Mechanisms "
+    "that draw Gaussian noise do not apply.",
+}
+AGAINST = {"add_remove": "is in the data or not", "replace_one": "has these values or any others"}
+ROWS_LABEL = "Most rows of one person"
+AGAINST_LABEL = "Nobody can tell whether a person"
+DELTA = 1e-6
+
+
+def unit_of(found: Budget) -> dict[str, Any]:
+    """Whom a budget protects, as the arguments that every way of saying a budget takes."""
+    return {"rows_per_person": found.rows_per_person, "neighbours": found.neighbours}
+
+
+def kind_of_total(language: str) -> str | None:
+    """What a total counts that is said in a language; the ledger's own choice where that is right."""
+    # mu, and epsilon with delta, are read off the curve of Gaussian noise
+    return "gdp" if language in (MU, APPROX) else None

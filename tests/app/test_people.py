@@ -1,0 +1,119 @@
+"""Several rows a person in the app: the column or a declared bound, what the cap cost, and totals of every kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from demo_data.make_synthetic import synthetic
+from engine import Attribute, Budget, Schema, Workload
+from engine.release import Ledger
+from pages.parts.jobs import work
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
+from tests.app.test_coarse import decided, finished, spent
+from tests.app.test_pages import Session
+from tests.app.test_release import wait, waiting
+
+SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
+BUDGET = Budget(pcost=0.4, rows_per_person=3)
+PEOPLE, ROWS = 600, 3_000
+
+
+@pytest.fixture
+def panel(tmp_path: Path) -> Path:
+    place = tmp_path / "panel.csv"
+    synthetic(SCHEMA, ROWS, seed=3).assign(pid=[i % PEOPLE for i in range(ROWS)]).to_csv(place, index=False)
+    return place
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    made = Ledger.create(tmp_path / "office.ledger")
+    made.add_dataset("office", total=Budget(pcost=2.0, rows_per_person=3))
+    return made
+
+
+def opened(page: str, budget: Budget = BUDGET) -> Session:
+    workload = Workload(SCHEMA).add(("a", "b"), "marginal")
+    return Session(plan=link.packed(Studio(workload=workload, budget=budget))).go(page)
+
+
+def test_a_release_caps_the_rows_of_a_person_and_tells_the_curator_once(ledger: Ledger, panel: Path) -> None:
+    session = opened("release").set(step="2. Release", ledger_path=str(ledger.path), records_path=str(panel))
+    session.set(confirmation="office")
+    assert waiting(session)
+    assert "name the column that tells the person" in session.said()
+    assert "up to 3 rows, is protected together" in session.said()
+    assert not waiting(session.set(person_column="pid"))
+    assert "person='pid'" in session.app.code[-1].value
+    wait(session.press("check_records"))
+    told = "= counted 1,800 + left out 0 + beyond the cap 1,200, which cost 600 of 600 persons some of their rows"
+    assert told in session.said()
+    wait(session.press("release"))
+    assert told in session.said()
+    other = opened("release").set(step="2. Release", ledger_path=str(ledger.path))
+    assert "Released for office" in other.said()
+    assert "beyond the cap" not in other.said()
+    assert abs(session.app.dataframe[0].value["answer"].sum() - 1_800) < 600
+
+
+def test_a_bound_may_be_declared_and_another_unit_waits(ledger: Ledger, panel: Path) -> None:
+    session = opened("release").set(step="2. Release", ledger_path=str(ledger.path), records_path=str(panel))
+    session.set(confirmation="office", person_how=False)
+    assert not waiting(session)
+    assert ", person='" not in session.app.code[-1].value
+    single = opened("release", Budget(pcost=0.4)).set(step="2. Release", ledger_path=str(ledger.path))
+    single.set(records_path=str(panel), confirmation="office")
+    assert waiting(single)
+    assert "for 1 rows per person" in single.said()
+
+
+def test_look_and_rest_cap_the_rows_and_a_changed_file_is_charged_when_asked(ledger: Ledger, panel: Path) -> None:
+    session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
+    session.set(records_path=str(panel), coarse_confirmation="office")
+    assert "name the column that tells the person" in session.said()
+    session.set(person_column="pid")
+    assert "for up to 3 rows a person" in session.said()
+    assert "person='pid'" in session.app.code[-1].value
+    wait(session.press("coarse_look"))
+    assert "beyond the cap 1,200" in session.said()
+    decided(session)
+    frame = pd.read_csv(panel)
+    frame[frame["pid"] > 0].to_csv(panel.with_name("corrected.csv"), index=False)
+    finished(session.set(records_path=str(panel.with_name("corrected.csv"))))
+    assert "not the records that were looked at" in session.errors()
+    assert len(spent(ledger)) == 1
+    finished(session.set(coarse_charge_1=True))
+    assert "charged alone" in " ".join(w.value for w in session.app.warning)
+    assert "beyond the cap 1,198" in session.said(), "the last step counts no more rows of a person than the look"
+    assert len(spent(ledger)) == 2
+    # the next day the looks of the ledger still tell how many rows may count
+    for job in list(work._JOBS):
+        work.forget(job)
+    again = Session().go("coarse").set(coarse_step="Earlier looks", ledger_path=str(ledger.path))
+    assert any(r.key == "person_how" for r in again.app.radio)
+
+
+@pytest.mark.parametrize(
+    ("language", "numbers", "kind", "total"),
+    [
+        ("rho", {}, "zcdp", Budget.zcdp(1.0).pcost),
+        ("mu", {}, "gdp", 1.0),
+        ("epsilon, delta", {"dataset_delta": 1e-5}, "gdp", Budget.approx(1.0, 1e-5).pcost),
+        ("pure epsilon", {"dataset_neighbours": "replace_one"}, "pure", 1.0),
+    ],
+)
+def test_a_total_is_declared_in_any_language(
+    ledger: Ledger, language: str, numbers: dict[str, object], kind: str, total: float
+) -> None:
+    session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
+    session.set(dataset_name="more", dataset_unit=language, dataset_total=1.0, dataset_rows=2, **numbers)
+    session.press("declare")
+    assert not session.errors()
+    status = Ledger(ledger.path).status("more")
+    assert (status.definition.kind, status.total, status.definition.rows_per_person) == (kind, total, 2)
+    assert status.definition.neighbours == numbers.get("dataset_neighbours", "add_remove")
+    assert status.definition.describe() in session.said()

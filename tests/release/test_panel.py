@@ -1,0 +1,84 @@
+"""The panel from its file to the certificate: a person's rows in schema, plan, ledger, certificate and report."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import demo_data
+from demo_data.make_panel import panel_records
+from engine import Budget, Ledger, Schema, Workload, count_marginals, load_plan, measure, plan
+from engine.errors import LedgerError
+from engine.publish import package, verify_package, write_package
+
+PANEL = demo_data.tables()["panel"]
+SCHEMA = Schema.from_json(demo_data.schemas()["panel"].read_bytes())
+ASKED = Workload(SCHEMA).add(("status", "wave"), "marginal").add(("weekly_hours",), "prefix")
+PERSON, ROWS = demo_data.PERSONS["panel"], 3
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    book = Ledger.create(tmp_path / "office.ledger")
+    book.add_dataset("panel", total=Budget(pcost=4.0, rows_per_person=ROWS))
+    return book
+
+
+def test_the_file_is_what_its_script_writes() -> None:
+    made = panel_records()
+    pd.testing.assert_frame_equal(pd.read_csv(PANEL), made)
+    assert set(made.groupby(PERSON).size()) == set(range(1, 9))
+    assert not made.duplicated([PERSON, "wave"]).any()
+
+
+def test_the_error_at_three_rows_is_exactly_three_times_that_at_one() -> None:
+    one, three = (plan(ASKED, Budget(pcost=1.0, rows_per_person=k)) for k in (1, ROWS))
+    assert three.rmse / one.rmse == pytest.approx(3.0, rel=1e-8)
+    assert load_plan(three.to_json()).budget.rows_per_person == ROWS
+
+
+def test_from_the_file_to_the_certificate(ledger: Ledger, tmp_path: Path) -> None:
+    made, seen = plan(ASKED, Budget(pcost=4.0, rows_per_person=ROWS)), []
+    found = measure(made, PANEL, dataset="panel", ledger=ledger, person=PERSON, intake=seen.append)
+    sizes = pd.read_csv(PANEL).groupby(PERSON).size()
+    assert (seen[0].people, seen[0].people_over_cap) == (800, int((sizes > ROWS).sum()))
+    assert seen[0].counted == int(sizes.clip(upper=ROWS).sum())
+    kept = count_marginals(PANEL, SCHEMA, [("status", "wave")], person=PERSON, rows_per_person=ROWS)
+    errors = found.values(0) - kept["status", "wave"].ravel()
+    assert np.abs(errors / np.sqrt(made.variances(0))).max() < 6.0
+    place = write_package(found, tmp_path / "panel.zip", receipt=ledger.find(found.key), ledger=ledger)
+    assert verify_package(place, ledger=ledger.path) == ()
+    with zipfile.ZipFile(place) as archive:
+        seal, report = json.loads(archive.read("certificate.json")), archive.read("report.html").decode()
+    assert (seal["rows_per_person"], seal["neighbours"]) == (ROWS, "add_remove")
+    assert seal["ledger"]["pcost"] == seal["pcost"] == made.pcost
+    assert "up to 3 rows, is protected together" in seal["promise"] == made.budget.promise
+    assert made.budget.promise in report
+    assert str(seen[0].over_cap) not in json.dumps(seal)
+    assert "a person of at most 3 rows" in ledger.status("panel").definition.describe()
+
+
+@pytest.mark.parametrize("other", [{}, {"rows_per_person": 2}, {"rows_per_person": 3, "neighbours": "replace_one"}])
+def test_a_total_for_three_rows_refuses_plans_for_other_people(ledger: Ledger, other: dict[str, object]) -> None:
+    with pytest.raises(LedgerError, match="total of this dataset is"):
+        measure(plan(ASKED, Budget(pcost=0.1, **other)), PANEL, dataset="panel", ledger=ledger, person=PERSON)
+    assert ledger.status("panel").spent == 0
+
+
+def test_a_certificate_of_the_earlier_form_is_still_checked(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = measure(plan(ASKED, Budget(pcost=0.1, rows_per_person=ROWS)), PANEL, rehearsal=True, person=PERSON)
+    honest = package.certificate
+    monkeypatch.setattr(package, "certificate", lambda *given: honest(*given, format=package.BEFORE))
+    old = write_package(found, tmp_path / "old.zip")
+    assert verify_package(old) == ()
+    monkeypatch.setattr(package, "certificate", lambda *given: honest(*given) | {"promise": "Nobody is told from."})
+    assert verify_package(write_package(found, tmp_path / "new.zip")) == (
+        "the certificate's promise is not what plan and integers give",
+    )

@@ -1,0 +1,234 @@
+"""Replay: what would be released with and without one record, one person, or with one replaced, the noise being off.
+
+    python -m tests.replay [--plans 700] [--seed 0]
+
+For random plans of every mechanism and option, made, or read back from their files, and for choices in two or three
+steps, the integers that a release would hold are computed for neighbouring tables.  Their distance over the noise that
+the release would draw is the true privacy cost; none may pass what is charged, and where a plan is charged what its
+dearest cell costs, some cell must reach that within 1e-4.  Prints the largest cost over charge of every kind, and the
+smallest of those largest ones.  The exit code is 1 if anything was charged wrongly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+
+from engine import MECHANISMS, Attribute, Budget, Counts, Plan, Random, Schema, Workload, count_marginals, load_plan
+from engine import plan as make_plan
+from engine.choice import coarse_or_fine, nested_choices, price
+from engine.errors import NotApplicable, PlanError, Unanswered
+from engine.plans import ExplicitPlan
+from engine.release import draw
+
+TIGHT = 1e-4
+OF_ONE = ("marginal", "prefix", "suffix", "range", "circular", "total")
+OF_TWO = ("affine", "abs")
+STEPS, CHAIN = "look, then the rest", "look, look closer, the rest"
+Answers = Mapping[Any, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """One plan, or one way through a choice: its kind, the dearest neighbours found, and what is charged for them."""
+
+    kind: str
+    neighbours: str
+    cost: float
+    charged: float
+    tight: bool
+
+    @property
+    def ratio(self) -> float:
+        """True cost over charge."""
+        return self.cost / self.charged
+
+    @property
+    def wrong(self) -> bool:
+        """Whether too little was charged, or too much for a plan that charges its dearest cell."""
+        return self.ratio > 1.0 or (self.tight and self.ratio < 1.0 - TIGHT)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """No noise on what is drawn."""
+    nothing = {"side_effect": lambda *, size, **_scale: np.zeros(size, np.int64)}
+    names = ("engine.release.answers_on_grid.discrete_gaussian", "engine.release.answers_on_grid.discrete_laplace")
+    with mock.patch(names[0], **nothing), mock.patch(names[1], **nothing):
+        yield
+
+
+def released(parts: Sequence[Any], counts: Counts) -> list[Answers]:
+    """The integers of every part, as a release would draw them."""
+    return [draw(part, counts, lambda _fraction, _text: None) for part in parts]
+
+
+def cost(parts: Sequence[Any], one: Sequence[Answers], other: Sequence[Answers]) -> float:
+    """What it costs that the one came out rather than the other: pcost, exact for these integers."""
+    squares, epsilon, laplace = 0.0, 0.0, False
+    for part, a, b in zip(parts, one, other, strict=True):
+        for key, block in part.blocks.items():
+            moved = (a[key] - b[key]).astype(float) / block.grid_noise
+            squares += float(moved @ moved)
+            epsilon += float(np.abs(moved).sum())
+            laplace |= block.law == "laplace"
+    return epsilon**2 if laplace else squares
+
+
+def neighbours(schema: Schema, rng: np.random.Generator, rows: int) -> Iterator[Counts]:
+    """A random table, then that table with so many more rows in each cell."""
+    sizes = schema.sizes(schema.names)
+    table = rng.poisson(float(rng.choice([0.3, 20.0, 1e4])), size=sizes)
+    yield Counts.from_tables(schema, {schema.names: table})
+    for cell in np.ndindex(*sizes):
+        more = table.copy()
+        more[cell] += rows
+        yield Counts.from_tables(schema, {schema.names: more})
+
+
+def replay(
+    kind: str, parts: Sequence[Any], made: Plan, charged: float, *, tight: bool, rng: np.random.Generator
+) -> Iterator[Replayed]:
+    """Try all cells, as one row and as all rows of a person, all pairs of cells, and whole persons of a panel."""
+    budget, schema = made.budget, made.schema
+    k = budget.rows_per_person
+    nobody, *somebody = (released(parts, counts) for counts in neighbours(schema, rng, k))
+    added = max(cost(parts, nobody, one) for one in somebody)
+    pairs = max(cost(parts, a, b) for a, b in itertools.combinations(somebody, 2)) if len(somebody) > 1 else 0.0
+    if budget.neighbours == "replace_one":
+        yield Replayed(kind=kind, neighbours="replace_one", cost=pairs, charged=charged, tight=False)
+        return
+    yield Replayed(kind=kind, neighbours="add_remove", cost=added, charged=charged, tight=tight)
+    if parts[0] is made:
+        bound = made.replace_one_pcost.bound
+        yield Replayed(kind=kind, neighbours="replaced, of another plan", cost=pairs, charged=bound, tight=False)
+    rows = int(rng.integers(1, 60))
+    frame = pd.DataFrame({name: rng.integers(0, schema[name].size, rows) for name in schema.names})
+    frame = frame.assign(pid=rng.integers(0, 6, rows))
+    persons = [frame, *(frame[frame["pid"] != person] for person in frame["pid"].unique()[:2])]
+    capped = [count_marginals(f, schema, [schema.names], person="pid", rows_per_person=k) for f in persons]
+    everybody, *without = (released(parts, counts) for counts in capped)
+    moved = max(cost(parts, everybody, one) for one in without)
+    yield Replayed(kind=kind, neighbours="a person of a panel", cost=moved, charged=charged, tight=False)
+
+
+def random_workload(rng: np.random.Generator) -> Workload:
+    """One to three groups of any families, on up to three attributes of at most 48 cells together."""
+    while True:
+        sizes = [int(n) for n in rng.integers(1, 7, int(rng.integers(1, 4)))]
+        if np.prod(sizes) <= 48:
+            break
+    workload = Workload(Schema([Attribute.of_size("abc"[i], n) for i, n in enumerate(sizes)]))
+    for _ in range(int(rng.integers(1, 4))):
+        names = [n for n in workload.schema.names if rng.random() < 0.7] or ["a"]
+        weight = float(rng.choice([1.0, 0.3, 5.0]))
+        if len(names) == 2 and rng.random() < 0.3:
+            family: Any = str(rng.choice(OF_TWO))
+        elif rng.random() < 0.15:
+            family = Random(p=0.4, seed=int(rng.integers(100)))
+        else:
+            family = {name: str(rng.choice(OF_ONE)) for name in names}
+        workload = workload.add(names, family, weight=weight)
+    return workload
+
+
+def random_budget(rng: np.random.Generator, laws: Sequence[str]) -> Budget:
+    """Any kind, size, rows and neighbours."""
+    whom: dict[str, Any] = {"rows_per_person": int(rng.choice([1, 1, 2, 3]))}
+    whom["neighbours"] = str(rng.choice(["add_remove", "add_remove", "replace_one"]))
+    size = float(rng.choice([0.02, 0.7, 3.0]))
+    if "gaussian" not in laws or ("laplace" in laws and rng.random() < 0.4):
+        return Budget.pure(size, **whom)
+    return Budget(size, **whom)
+
+
+def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) -> Iterator[Replayed]:
+    """A plan of one mechanism on a random workload that it serves."""
+    laws = next(m.laws for m in MECHANISMS if m.name == name)
+    for attempt in range(20):
+        workload, budget = random_workload(rng), random_budget(rng, laws)
+        if attempt > 10:
+            workload = Workload.all_ways(workload.schema, (1,), "marginal")
+        try:
+            made = make_plan(workload, budget, name, cache=False, workers=1, **options)
+        except (NotApplicable, PlanError, Unanswered):
+            continue
+        if rng.random() < 0.3:
+            made = load_plan(made.to_json())
+        apart = isinstance(made, ExplicitPlan) and len(made.blocks) > 1 and not made.joint
+        text = ", ".join(f"{key}={value}" for key, value in options.items())
+        yield from replay(f"{name} {text}".strip(), [made], made, made.pcost, tight=not apart, rng=rng)
+        return
+
+
+def in_steps(rng: np.random.Generator, chain: bool) -> Iterator[Replayed]:
+    """Every way through a choice between random analyses, charged as the plan at its end."""
+    whom = {"rows_per_person": int(rng.choice([1, 3]))}
+    schema = Schema([Attribute.of_size(name, int(rng.integers(2, 5))) for name in "abc"[: 3 if chain else 2]])
+    families = rng.choice(["marginal", "prefix", "range"], size=3)
+    plans = []
+    for ways in (1, 2, 3)[: len(schema)]:
+        workload = Workload.all_ways(schema, tuple(range(1, ways + 1)), str(families[0 if chain else ways - 1]))
+        plans.append(make_plan(workload, Budget(float(rng.choice([0.1, 2.0])), **whom), cache=False, workers=1))
+    try:
+        common = (nested_choices if chain else coarse_or_fine)(*plans)
+    except PlanError:
+        return
+    ways = [([common.look, left], made) for left, made in zip(common.residuals, common.options, strict=True)]
+    if common.following is not None:
+        later = common.following
+        ways = ways[:1] + [
+            ([common.look, common.residuals[1], left], made)
+            for left, made in zip(later.residuals, later.options, strict=True)
+        ]
+    for parts, made in ways:
+        yield from replay(CHAIN if chain else STEPS, parts, made, price(made), tight=False, rng=rng)
+        # charged alone, as on other records, each step pays for its own dearest cell
+        if len(parts) == 2 and parts[1].blocks:
+            alone = parts[1].pcost
+            yield from replay(f"{STEPS}, charged alone", parts[1:], made, alone, tight=False, rng=rng)
+
+
+def replays(plans: int, seed: int) -> Iterator[Replayed]:
+    """Replays of so many plans, every mechanism, option and kind of choice in turn."""
+    variants: list[tuple[str, Mapping[str, Any]]] = [(m.name, o) for m in MECHANISMS for o in m.variants]
+    variants += [(name, {"objective": goal}) for name in ("querysmasher", "wff") for goal in ("max", "lp")]
+    variants += [(name, {"charge": "groups"}) for name in ("gaussian", "laplace")]
+    rng = np.random.default_rng(seed)
+    with silent():
+        for number in range(plans):
+            turn = number % (len(variants) + 2)
+            if turn < len(variants):
+                yield from one_step(*variants[turn], rng)
+            else:
+                yield from in_steps(rng, chain=turn > len(variants))
+
+
+def table(found: Sequence[Replayed]) -> pd.DataFrame:
+    """One row a kind and neighbours: plans, the largest cost over charge, and the smallest of those largest ones."""
+    rows = pd.DataFrame([(f.kind, f.neighbours, f.ratio, f.tight, f.wrong) for f in found])
+    rows.columns = pd.Index(["kind", "neighbours", "ratio", "tight", "wrong"])
+    grouped = rows.groupby(["kind", "neighbours"])
+    out = grouped["ratio"].agg(plans="size", worst="max", least="min")
+    return out.assign(tight=grouped["tight"].all(), wrong=grouped["wrong"].sum())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the campaign, print its table, and return 1 if anything was charged wrongly."""
+    parser = argparse.ArgumentParser(prog="python -m tests.replay", description=__doc__.split("\n")[0])
+    parser.add_argument("--plans", type=int, default=700)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    found = list(replays(given.plans, given.seed))
+    print(table(found).to_string(float_format=lambda v: f"{v:.7f}"))
+    wrong = [f for f in found if f.wrong]
+    print(f"{len(found):,} replays of {given.plans:,} plans: {len(wrong)} charged wrongly")
+    return 1 if wrong else 0
