@@ -8,20 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import multiprocessing
 import os
-import resource
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import pandas as pd
 
 from engine.errors import Cancelled, EngineError, PlanError
 from engine.insight.fitness import BIASED
+from engine.insight.keeper import Failed, call_apart
 from engine.mechanisms import Forecast, check_request, forecast, known, mechanism_class, plan
 from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import best_bound
@@ -32,7 +31,6 @@ KEPT = 256  # results that are kept
 BOUND = "bound"
 Choice = str | tuple[str, Mapping[str, Any]]
 Progress = Callable[[float, str], object]
-_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
 
@@ -142,11 +140,22 @@ def comparison(
             waiting.append(job)
     known = {job.label: _CACHE[asked.key(job)] for job in waiting if asked.key(job) in _CACHE}
     left = [job for job in waiting if job.label not in known]
-    found = _run(list(left), asked, jobs or os.cpu_count() or 1, progress)
+    found = _found(left, asked, jobs or os.cpu_count() or 1, progress)
     _CACHE.update((asked.key(job), found[job.label]) for job in left if found[job.label]["status"] == "ok")
     while len(_CACHE) > KEPT:
         _CACHE.popitem(last=False)
     return _table(workload, results | known | found)
+
+
+def _found(left: list[_Job], asked: _Request, jobs: int, progress: Progress | None) -> dict[str, dict[str, Any]]:
+    def hear(fraction: float, labels: list[str]) -> None:
+        if progress is not None and progress(fraction, f"Comparing: {', '.join(labels)}") is False:
+            raise Cancelled("The comparison was cancelled.")
+
+    calls = {job.label: (_result, (asked, job.name, dict(job.options))) for job in left}
+    # planning stops itself at the limit; a process that does not is ended
+    found = call_apart(calls, at_once=jobs, seconds=asked.time_limit + 15.0, hear=hear)
+    return {label: {"status": one.reason} if isinstance(one, Failed) else one for label, one in found.items()}
 
 
 def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comparison:
@@ -225,66 +234,27 @@ def _forecast(job: _Job, workload: Workload, budget: Budget, memory_limit: float
     return needed
 
 
-def _run(waiting: list[_Job], asked: _Request, jobs: int, progress: Progress | None) -> dict[str, dict[str, Any]]:
-    # a fork server has the engine imported once, so that a job starts in milliseconds
-    context: Any = multiprocessing.get_context(_METHOD)
-    if _METHOD == "forkserver":
-        context.set_forkserver_preload(["engine.insight.compare"])
-    running: dict[Connection, tuple[_Job, Any, float]] = {}
-    results: dict[str, dict[str, Any]] = {}
-    total = max(len(waiting), 1)
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                job = waiting.pop(0)
-                receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(sender, asked, job.name, dict(job.options)), daemon=True)
-                process.start()
-                sender.close()
-                running[receiver] = (job, process, time.monotonic())
-            text = ", ".join(job.label for job, _, _ in running.values())
-            fraction = 1.0 - (len(waiting) + len(running)) / total
-            if progress is not None and progress(fraction, f"Comparing: {text}") is False:
-                raise Cancelled("The comparison was cancelled.")
-            for ready in wait(list(running), timeout=0.2):
-                assert isinstance(ready, Connection)
-                job, process, _ = running.pop(ready)
-                results[job.label] = _result(ready)
-                process.join()
-            for receiver, (job, process, started) in list(running.items()):
-                # planning stops itself at the limit; a process that does not is ended
-                if time.monotonic() - started > asked.time_limit + 15.0:
-                    process.kill()
-                    del running[receiver]
-                    results[job.label] = {"status": f"It took more than {asked.time_limit:.0f} s and was ended."}
-    finally:
-        for _, process, _ in running.values():
-            process.kill()
-    return results
-
-
-def _result(receiver: Connection) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = receiver.recv()
-    except (EOFError, OSError):
-        return {"status": "Its process ended without a result, most likely for want of memory."}
-    return found
-
-
-def _child(sender: Connection, asked: _Request, name: str, options: dict[str, Any]) -> None:
-    """Do one job and send what came of it; runs in a process of its own."""
+def _result(asked: _Request, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Do one job; runs in a process of its own."""
     started = time.perf_counter()
     try:
         workload, budget = Workload.from_json(asked.workload), Budget.from_dict(asked.budget)
         found = _bound(workload, budget) if name == BOUND else _planned(workload, budget, asked, name, options)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        sender.send(found | {"seconds": time.perf_counter() - started, "peak_mb": peak, "status": "ok"})
+    except MemoryError as error:
+        words = f"It ran out of the memory limit of {asked.memory_limit / 1e9:.1f} GB."
+        return {"status": str(error) if isinstance(error, EngineError) else words}
     except EngineError as error:
-        sender.send({"status": str(error)})
-    except MemoryError:
-        sender.send({"status": f"It ran out of the memory limit of {asked.memory_limit / 1e9:.1f} GB."})
-    finally:
-        sender.close()
+        return {"status": str(error)}
+    return found | {"seconds": time.perf_counter() - started, "peak_mb": _peak(), "status": "ok"}
+
+
+def _peak() -> float:
+    """Return the largest memory of this process so far, in MB; not a number where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # only POSIX has it
+        return math.nan
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _planned(

@@ -187,9 +187,9 @@ def slow(workload: str, *, progress: Callable[[float, str], bool]) -> object:
 
 
 def workers() -> list[int]:
-    """Processes that the fork server of these tests made and that still run."""
-    servers = [p for p in psutil.Process().children() if "forkserver" in " ".join(p.cmdline())]
-    made = [child for server in servers for child in server.children()]
+    """Processes that the keepers of these tests forked and that still run."""
+    keepers = [p for p in psutil.Process().children() if "loky" in " ".join(p.cmdline())]
+    made = [child for keeper in keepers for child in keeper.children()]
     return [p.pid for p in made if p.status() != psutil.STATUS_ZOMBIE]
 
 
