@@ -60,6 +60,32 @@ def one_of(word: str, value: str, allowed: Collection[str], *, error: Refusal = 
     raise error(f"The {word} was {_given(value)}. Give one of {', '.join(map(repr, allowed))}.")
 
 
+def instance(
+    word: str, value: Any, kinds: type | tuple[type, ...], *, give: str, error: Refusal = WorkloadError
+) -> None:
+    """Raise unless a value is of one of some types; ``give`` says in words what would be right.
+
+    >>> instance("plan", 5, str, give="a Plan, as plan() makes it")
+    Traceback (most recent call last):
+    engine.errors.WorkloadError: The plan was given as int. Give a Plan, as plan() makes it.
+    """
+    if not isinstance(value, kinds):
+        raise error(f"The {word} was given as {type(value).__name__}. Give {give}.")
+
+
+def span(start: Any, stop: Any, count: int, *, error: Refusal = WorkloadError) -> tuple[int, int]:
+    """Return the first and the end of ``start:stop`` among ``count`` things, as Python slices them, never backwards.
+
+    >>> span(-2, None, 10), span(4, 2, 10)
+    ((8, 10), (4, 4))
+    """
+    for word, value in (("first query", start), ("end of the queries", stop)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise error(f"The {word} was {_given(value)}. Give a whole number, of {number(count)} queries from 0.")
+    first, last, _ = slice(start, stop).indices(count)
+    return first, max(first, last)
+
+
 def _given(value: object) -> str:
     """A number as it is; of anything longer its beginning or its type, for a table given by mistake is private."""
     return str(value) if isinstance(value, (bool, int, float)) and len(str(value)) <= 40 else shown(value)

@@ -12,12 +12,13 @@ import os
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from engine.checks import instance, positive, whole
 from engine.errors import Cancelled, EngineError, PlanError
 from engine.insight.fitness import BIASED
 from engine.insight.keeper import Failed, call_apart
@@ -75,7 +76,7 @@ class _Request:
 def compare(
     workload: Workload,
     budget: Budget,
-    mechanisms: Sequence[Choice] | None = None,
+    mechanisms: str | Iterable[Choice] | None = None,
     *,
     time_limit: float = 120.0,
     memory_limit: float = 4e9,
@@ -117,7 +118,7 @@ def compare(
 def comparison(
     workload: Workload,
     budget: Budget,
-    mechanisms: Sequence[Choice] | None = None,
+    mechanisms: str | Iterable[Choice] | None = None,
     *,
     time_limit: float = 120.0,
     memory_limit: float = 4e9,
@@ -127,6 +128,9 @@ def comparison(
     """Return the same as `compare` together with the plans and the bound."""
     if not isinstance(workload, Workload) or not isinstance(budget, Budget):
         raise PlanError("A comparison needs a Workload and a Budget, such as Budget(pcost=1.0).")
+    for word, limit in (("time limit", time_limit), ("memory limit", memory_limit)):
+        positive(word, limit, error=PlanError)
+    at_once = (os.cpu_count() or 1) if jobs is None else whole("number of jobs", jobs, error=PlanError)
     asked = _Request(
         workload=workload.to_json(), budget=budget.to_dict(), time_limit=time_limit, memory_limit=memory_limit
     )
@@ -140,7 +144,7 @@ def comparison(
             waiting.append(job)
     known = {job.label: _CACHE[asked.key(job)] for job in waiting if asked.key(job) in _CACHE}
     left = [job for job in waiting if job.label not in known]
-    found = _found(left, asked, jobs or os.cpu_count() or 1, progress)
+    found = _found(left, asked, at_once, progress)
     _CACHE.update((asked.key(job), found[job.label]) for job in left if found[job.label]["status"] == "ok")
     while len(_CACHE) > KEPT:
         _CACHE.popitem(last=False)
@@ -180,12 +184,25 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
     )
 
 
-def _jobs(mechanisms: Sequence[Choice] | None) -> list[_Job]:
+def _jobs(mechanisms: str | Iterable[Choice] | None) -> list[_Job]:
     out = []
+    give = "names of mechanisms, or pairs of a name and its options"
+    if isinstance(mechanisms, str):
+        mechanisms = [mechanisms]
+    instance("mechanisms", mechanisms, (Iterable, type(None)), give=give, error=PlanError)
     for choice in variants().values() if mechanisms is None else mechanisms:
-        name, options = (choice, {}) if isinstance(choice, str) else choice
+        name, options = (choice, {}) if isinstance(choice, str) else _pair(choice)
         out.append(_Job(label=label_of(name, options), name=name, options=dict(options)))
     return out
+
+
+def _pair(choice: Any) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(choice, tuple) and len(choice) == 2 and isinstance(choice[1], Mapping):
+        return choice
+    raise PlanError(
+        f"A mechanism to compare was given as {type(choice).__name__}. Give a name, such as 'wff', or a pair of a name "
+        "and its options, such as ('querysmasher', {'centers': 'tuned'})."
+    )
 
 
 def label_of(name: str, options: Mapping[str, Any]) -> str:
@@ -204,7 +221,7 @@ def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
 
 
 def expected(
-    workload: Workload, budget: Budget, mechanisms: Sequence[Choice] | None = None, *, memory_limit: float = 4e9
+    workload: Workload, budget: Budget, mechanisms: str | Iterable[Choice] | None = None, *, memory_limit: float = 4e9
 ) -> pd.DataFrame:
     """Say what `compare` would take for every mechanism, without planning.
 

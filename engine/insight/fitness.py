@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from engine.checks import instance
 from engine.errors import LimitExceeded, PlanError
 from engine.insight.ask import certificate_text
 from engine.insight.spread import spread, spread_of_ratios
@@ -78,6 +79,7 @@ def tolerance_for(made: Plan, share: float = 1.0) -> float:
     >>> round(tolerance_for(made, 0.5), 6), share_within(made, 0.99)
     (1.0, 0.0)
     """
+    instance("plan", made, Plan, give="a Plan, as plan() makes it", error=PlanError)
     return spread(made).quantile(_checked_share(share), SURE)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
+from engine.checks import instance
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism
 from engine.mechanisms.baselines import GaussianQueries, Identity, LaplaceQueries
@@ -17,6 +19,7 @@ from engine.mechanisms.trees import GreedyHierarchical, Hierarchical, LevelSelec
 from engine.mechanisms.wff import WeightedFourier
 from engine.plans import Plan, check_rebuilt, parse_plan
 from engine.privacy import Budget
+from engine.texts import near_matches
 from engine.workload import Workload
 
 MECHANISMS: tuple[type[Mechanism], ...] = (
@@ -42,7 +45,8 @@ def mechanism_class(name: str) -> type[Mechanism]:
     """Return the mechanism of this name; raise PlanError when there is none."""
     by_name = {m.name: m for m in MECHANISMS}
     if not isinstance(name, str) or name not in by_name:
-        raise PlanError(f"There is no mechanism {name!r}. Choose one of {', '.join(by_name)}.")
+        near = near_matches(name, by_name)
+        raise PlanError(f"There is no mechanism {repr(name)[:60]}{near}. Choose one of {', '.join(by_name)}.")
     return by_name[name]
 
 
@@ -53,13 +57,10 @@ def _recorded(name: str, options: Mapping[str, Any], max_records: int) -> Mechan
 
 def _configured(name: str, options: dict[str, Any]) -> Mechanism:
     cls = mechanism_class(name)
-    known = cls.__dataclass_fields__
-    unknown = [k for k in options if k not in known]
-    if unknown:
-        raise PlanError(
-            f"The mechanism '{name}' has no option {', '.join(unknown)}. "
-            f"Its options are {', '.join([*known, *LIMITS])}."
-        )
+    known = [*(f.name for f in fields(cls)), *LIMITS]
+    if unknown := [k for k in options if k not in known]:
+        near = near_matches(unknown[0], known)
+        raise PlanError(f"The mechanism '{name}' has no option {unknown[0]}{near}. Its options are {', '.join(known)}.")
     try:
         return cls(**options)
     except TypeError as error:
@@ -96,6 +97,7 @@ def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **
 
 def forecast(workload: Workload, mechanism: str = "querysmasher", **options: Any) -> Forecast:
     """Return what `plan` with the same arguments would take in time and memory, without planning."""
+    instance("workload", workload, Workload, give="a Workload, such as Workload.all_ways(schema)", error=PlanError)
     limits = Limits(**{k: options.pop(k) for k in LIMITS if k in options})
     return _configured(mechanism, options).forecast(workload, limits)
 

@@ -26,8 +26,9 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
     """
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError):
-        raise PlanError("The plan file is not valid JSON. Export it again.") from None
+    except (TypeError, ValueError, RecursionError):
+        words = "The plan is not valid JSON. Give the text that to_json wrote, not the name of a file."
+        raise PlanError(words) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise PlanError(f'This is not a plan file. Give JSON with "format": "{FORMAT}".')
     solved = data.get("solved")

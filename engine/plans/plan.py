@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from engine.arrays import Array
+from engine.checks import span, whole
 from engine.errors import NotAnswerable, PlanError, Unanswered
 from engine.plans.answers import SpaceAnswers, TableAnswers
 from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece
@@ -150,13 +151,7 @@ class Plan:
         return self._variances.group(self.workload.groups[group])
 
     def _check_group(self, group: int) -> None:
-        if (
-            isinstance(group, bool)
-            or not isinstance(group, (int, np.integer))
-            or not 0 <= group < len(self.workload.groups)
-        ):
-            last = len(self.workload.groups) - 1
-            raise PlanError(f"There is no group {group!r}; the workload has groups 0 to {last}.")
+        whole("number of the group", group, 0, len(self.workload.groups) - 1, error=PlanError)
 
     def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
         """Return one number a group, computed once for groups with the same variances."""
@@ -264,8 +259,7 @@ class Plan:
     def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return variances of queries ``start:stop``, shape (stop - start,), in counts^2, as `describe` orders them."""
         found = self.group_variance(group)
-        first, last, _ = slice(start, stop).indices(self.workload.groups[group].count)
-        return found.values(first, last)
+        return found.values(*span(start, stop, self.workload.groups[group].count, error=PlanError))
 
     def variance_of(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
         """Return the variance of any query on ``attributes``, in counts^2.
@@ -280,13 +274,19 @@ class Plan:
 
     def covariance(self, queries: Sequence[Query]) -> Array:
         """Return the covariance of the answers to k queries, shape (k, k), in counts^2; see `variance_of`."""
-        pieces = [self._reconstruction(attributes, tensor) for attributes, tensor in queries]
+        pieces = [self._reconstruction(*self.checked(query)) for query in queries]
         out = np.zeros((len(pieces), len(pieces)))
         for i, a in enumerate(pieces):
             for j in range(i, len(pieces)):
                 b = pieces[j]
                 out[i, j] = out[j, i] = math.fsum(float(a[s] @ b[s]) for s in a.keys() & b.keys())
         return out
+
+    def checked(self, query: Query) -> tuple[Space, npt.ArrayLike]:
+        """Return attributes and tensor, of their shape, of a query; raise PlanError unless it is one."""
+        if not isinstance(query, (tuple, list)) or len(query) != 2:
+            raise PlanError(f"A query was given as {type(query).__name__}. Give a pair of attributes and table.")
+        return self.schema.named(query[0], error=PlanError), query[1]
 
     def query_table(self, names: Space, query_tensor: npt.ArrayLike) -> Array:
         """Return a query as a table of numbers; raise PlanError unless it is one on these attributes.
@@ -298,7 +298,7 @@ class Plan:
             tensor = np.asarray(query_tensor, dtype=float)
         except (TypeError, ValueError, OverflowError):
             tensor = np.full((), np.nan)
-        if len(set(names)) != len(names) or tensor.shape != sizes or not np.isfinite(tensor).all():
+        if tensor.shape != sizes or not np.isfinite(tensor).all():
             raise PlanError(
                 f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of shape {sizes}; it "
                 f"has shape {tensor.shape}."
@@ -307,7 +307,7 @@ class Plan:
 
     def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
         """Return the pieces of a query by residual space, shape (n_1 - 1, ...) on the sorted attributes."""
-        names = tuple(attributes)
+        names = self.schema.named(attributes)
         tensor = self.query_table(names, query_tensor)
         ranked = self.schema.ranked(names)
         shape = self.schema.sizes(ranked)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.errors import Cancelled, DataError, LimitExceeded, PlanError
 from engine.plans import Block, Plan
 from engine.release.ledger import REHEARSED, Fingerprint, Ledger, Row
-from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, fingerprint
+from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, counted_text, fingerprint
 from engine.spaces import Space
 from engine.workload import Schema, Workload, subsets
 
@@ -114,6 +114,8 @@ def check_records(
     dataset: str = "",
     ledger: Ledger | None = None,
     person: str | None = None,
+    count_column: str | None = None,
+    ignore: Collection[str] = (),
     progress: Progress | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Intake:
@@ -125,10 +127,21 @@ def check_records(
 
     Raises: DataError when the data cannot be read at all, or lacks a column.
     """
-    rows = plan.budget.rows_per_person
-    checked = one_cell_attributes(plan.workload)
-    counts = count(plan, data, "drop", teller(progress), memory_limit, checked, person=person, rows_per_person=rows)
+    counts = count(
+        plan,
+        data,
+        "drop",
+        teller(progress),
+        memory_limit,
+        one_cell_attributes(plan.workload),
+        person=person,
+        rows_per_person=plan.budget.rows_per_person,
+        count_column=count_column,
+        ignore=ignore,
+    )
     warnings = []
+    if count_column is None and (text := counted_text(data, plan.schema, [*ignore, person or ""])):
+        warnings.append(f"{text[0].upper()}{text[1:]}.")
     if counts.records > plan.max_records:
         warnings.append(
             f"There are more records than the {plan.max_records:,} that the plan was made for. A release stays private "
@@ -170,6 +183,8 @@ def count(
     *,
     person: str | None = None,
     rows_per_person: int = 1,
+    count_column: str | None = None,
+    ignore: Collection[str] = (),
 ) -> Counts:
     """Return the exact tables that a part is measured on; nothing is released.
 
@@ -205,6 +220,8 @@ def count(
         on_refused=on_refused,
         person=person,
         rows_per_person=rows_per_person,
+        count_column=count_column,
+        ignore=ignore,
         progress=lambda fraction, text: tell(0.8 * fraction, text),
         memory_limit=memory_limit,
     )

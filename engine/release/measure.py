@@ -7,7 +7,7 @@ always returns the stored result and never draws twice.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from engine.checks import instance
 from engine.errors import PlanError
 from engine.mechanisms import load_plan
 from engine.plans import Plan
@@ -53,6 +54,8 @@ def measure(
     rehearsal: bool = False,
     on_refused: str | None = None,
     person: str | None = None,
+    count_column: str | None = None,
+    ignore: Collection[str] = (),
     progress: Progress | None = None,
     intake: Callable[[Intake], object] | None = None,
     memory_limit: int = MEMORY_LIMIT,
@@ -70,6 +73,7 @@ def measure(
         of them first, use `check_records`.  A rehearsal refuses the whole table ("error") unless told to drop.
     person : column that tells whose row it is; at most ``plan.budget.rows_per_person`` rows of each person are counted,
         by a rule on that person's rows alone.  Without it the budget's number of rows is what the curator declares.
+    count_column, ignore : what numbers are that the schema does not know; see `count_marginals`.
     intake : called, before anything is spent, with the numbers of rows and with what the curator must know of them.
 
     Guarantee: the whole procedure, whether it ends or not, is ``plan.pcost / 2``-zCDP for one person's rows, added,
@@ -82,8 +86,17 @@ def measure(
     LedgerError, BudgetExceeded : the ledger refuses; nothing was spent.
     ResultLost : the key was spent, but its result was never saved.
     """
+    instance("plan", plan, Plan, give="a Plan, as plan() and load_plan() make them", error=PlanError)
     tell = teller(progress)
-    counted = partial(count, plan, data, person=person, rows_per_person=plan.budget.rows_per_person)
+    counted = partial(
+        count,
+        plan,
+        data,
+        person=person,
+        rows_per_person=plan.budget.rows_per_person,
+        count_column=count_column,
+        ignore=ignore,
+    )
     if rehearsal:
         if dataset or ledger is not None:
             raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or set rehearsal=False.")
@@ -93,7 +106,7 @@ def measure(
         return measured(plan, draw(plan, counts, tell), dataset="", key="", utc="", rehearsal=True)
     if not dataset or ledger is None:
         raise PlanError("A release needs the dataset's name and a ledger. Give both, or set rehearsal=True.")
-    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+    book = Ledger.at(ledger)
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
     # looked up before the records are read: a second call must not even need them
     if book.find(key) is not None:
@@ -157,7 +170,7 @@ def releases(ledger: Ledger, dataset: str) -> list[Receipt]:
     ]
 
 
-def load_measurement(ledger: Ledger, key: str) -> Measurement:
+def load_measurement(ledger: Ledger | str | os.PathLike[str], key: str) -> Measurement:
     """Return the stored result of a release.
 
     Raises
@@ -165,7 +178,7 @@ def load_measurement(ledger: Ledger, key: str) -> Measurement:
     ResultLost : budget was spent under this key, but its result was never saved.
     LedgerError : nothing was spent under this key, or the stored file is damaged.
     """
-    with Archive(path=ledger.result_path(key)) as archive:
+    with Archive(path=Ledger.at(ledger).result_path(key)) as archive:
         head = archive.head(key=key, format=FORMAT)
         plan = load_plan(archive.text("plan.json"))
         answers = archive.answers({space: (block.measurements,) for space, block in plan.blocks.items()})

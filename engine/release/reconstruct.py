@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from scipy.special import ndtri
 
 from engine.arrays import Array
-from engine.checks import positive, whole
+from engine.checks import instance, positive, span, whole
 from engine.errors import PlanError
 from engine.plans import SLAB, Block, Plan, SpaceAnswers, TableAnswers, apply_factors, undo_factors
 from engine.spaces import Space
@@ -74,8 +74,7 @@ class Measurement:
         because cutting them off would bias every sum.
         """
         asked = self._group(group)
-        first, last, _ = slice(start, stop).indices(asked.count)
-        last = max(first, last)
+        first, last = span(start, stop, asked.count, error=PlanError)
         values = self.values(group, first, last)
         std = np.sqrt(self.plan.variances(group, first, last))
         half = quantile(confidence, self.plan.budget.law) * std
@@ -85,17 +84,16 @@ class Measurement:
     def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return the answers to queries ``start:stop`` of a group, in counts. Shape (queries,)."""
         asked = self._group(group)
-        first, last, _ = slice(start, stop).indices(asked.count)
-        return apply_group(asked, self._said.group_table(group), first, max(first, last))
+        return apply_group(asked, self._said.group_table(group), *span(start, stop, asked.count, error=PlanError))
 
-    def marginal(self, attributes: Sequence[str]) -> Array:
+    def marginal(self, attributes: str | Sequence[str]) -> Array:
         """Return the noisy table on ``attributes``, in counts, its axes in the order given. Shape (n_1, ..., n_k).
 
         Raises
         ------
         NotAnswerable : the plan does not measure the whole table, only some of its queries.
         """
-        return self._said.table(tuple(attributes))
+        return self._said.table(self.plan.schema.named(attributes))
 
     def answer(self, attributes: Sequence[str], query_tensor: npt.ArrayLike, confidence: float = 0.95) -> Estimate:
         """Return the answer to any query on ``attributes``, asked for before or not, with its exact error.
@@ -118,12 +116,15 @@ class Measurement:
 
         Queries have shape (n_1, ..., n_k).
         """
+        instance(
+            "queries", queries, Sequence, give="a list of pairs of attributes and a table on them", error=PlanError
+        )
         weights = np.asarray(coefficients, dtype=float)
         if weights.shape != (len(queries),) or not np.isfinite(weights).all():
             raise PlanError(f"{len(queries)} queries need as many finite coefficients; {weights.shape} were given.")
         std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))
         value = math.fsum(
-            w * self._said.value(attributes, tensor) for w, (attributes, tensor) in zip(weights, queries, strict=True)
+            w * self._said.value(*self.plan.checked(query)) for w, query in zip(weights, queries, strict=True)
         )
         half = quantile(confidence, self.plan.budget.law) * std
         return Estimate(answer=value, std=std, low=value - half, high=value + half)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from engine.arrays import Array
 from engine.checks import positive, whole
 from engine.errors import WorkloadError
+from engine.texts import near_matches
 from engine.workload.attribute import Attribute
 from engine.workload.family import Family, dense_limit
 from engine.workload.runs import Circular, Marginal, Prefix, Range, Suffix, Total, Width
@@ -284,7 +285,8 @@ def family(value: str | Family) -> Family:
         return value
     by_name = {f.name: f for f in FAMILIES}
     if not isinstance(value, str) or value not in by_name:
-        raise WorkloadError(f"There is no query family {value!r}. Choose one of {', '.join(by_name)}.")
+        near = near_matches(value, by_name)
+        raise WorkloadError(f"There is no query family {repr(value)[:60]}{near}. Choose one of {', '.join(by_name)}.")
     try:
         return by_name[value]()
     except TypeError:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engine.checks import whole
+from engine.checks import instance, whole
 from engine.errors import EngineError, WorkloadError
 from engine.workload.attribute import Attribute
 from engine.workload.families import family, family_from_dict, usual_family
@@ -140,6 +140,10 @@ class Workload:
     schema: Schema
     groups: tuple[Group, ...] = ()
 
+    def __post_init__(self) -> None:
+        instance("schema", self.schema, Schema, give="a Schema, such as Schema([Attribute.of_size('age', 5)])")
+        instance("groups", self.groups, tuple, give="none here, and add them one by one with add()")
+
     def add(
         self,
         attributes: str | Sequence[str],
@@ -176,6 +180,8 @@ class Workload:
         >>> Workload.all_ways(Schema([Attribute.of_size(c, 3) for c in "abcd"]), ways=(1, 2)).queries
         66
         """
+        instance("schema", schema, Schema, give="a Schema, such as Schema([Attribute.of_size('age', 5)])")
+        instance("ways", ways, (int, Iterable), give="a number, or several, such as (1, 2)")
         ways = (ways,) if isinstance(ways, int) else tuple(ways)
         for k in ways:
             whole(f"way of {len(schema)} attributes", k, 0, len(schema))
@@ -249,8 +255,10 @@ class Workload:
             return cls.from_dict(json.loads(text))
         except EngineError:
             raise
-        except (ValueError, RecursionError):
-            raise WorkloadError("The workload file is not valid JSON. Export it again.") from None
+        except (TypeError, ValueError, RecursionError):
+            raise WorkloadError(
+                "The workload is not valid JSON. Give the text that to_json wrote, not the name of a file."
+            ) from None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Workload) and self.to_dict() == other.to_dict()
@@ -285,12 +293,7 @@ def make_group(
     query_weights: npt.ArrayLike | None = None,
 ) -> Group:
     """Return a checked group; see `Workload.add`. ``query_weights`` has shape (queries,)."""
-    names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
-    for name in names:
-        if not isinstance(name, str):
-            schema[name]  # says which names there are
-    if len(set(names)) != len(names):
-        raise WorkloadError(f"A group names an attribute twice: {', '.join(map(str, names))}. Name each once.")
+    names = schema.named(attributes, error=WorkloadError)
     columns = [schema[name] for name in names]
     if isinstance(spec, Mapping):
         if set(spec) != set(names):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from engine.errors import SchemaError
+from engine.errors import EngineError, SchemaError
 from engine.texts import near_matches, shown
 from engine.workload.attribute import Attribute, sequence
 from engine.workload.schema_text import MAX_ATTRIBUTES, read_csv, read_json, write_csv
@@ -81,6 +81,22 @@ class Schema:
             near = near_matches(name, self.names)
             raise SchemaError(f"no attribute {shown(name)} among the {len(self):,} of this schema{near}")
         return self._by_name[name]
+
+    def named(self, names: str | Iterable[str], *, error: type[EngineError] = SchemaError) -> tuple[str, ...]:
+        """Names of attributes as a tuple of known, distinct ones; a single name may stand alone.
+
+        Raises: SchemaError for a name that the schema does not have, and ``error`` for what is no set of names.
+
+        >>> Schema([Attribute.of_size("age", 4)]).named("age")
+        ('age',)
+        """
+        given = (names,) if isinstance(names, str) else names
+        if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
+            raise error(f"Names of attributes were given as {shown(names)}. Give a name, or a list of names.")
+        found = tuple(self[name].name for name in given)
+        if len(set(found)) != len(found):
+            raise error(f"A set of attributes has a name twice: {', '.join(found)}. Name each once.")
+        return found
 
     def sizes(self, names: Iterable[str]) -> tuple[int, ...]:
         """Numbers of cells of the named attributes, in the order given: the shape of their marginal table."""

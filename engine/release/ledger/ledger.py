@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from engine.checks import whole
+from engine.checks import instance, whole
 from engine.errors import BudgetExceeded, LedgerError, ResultLost
 from engine.privacy import Budget
 from engine.release.ledger.balance import Balance, DatasetStatus, Fingerprint, Receipt, balance
@@ -76,6 +76,7 @@ class Ledger:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, wait: float = 30.0) -> None:
+        instance("ledger", path, (str, os.PathLike), give="a Ledger, or the path of one", error=LedgerError)
         self.path = Path(path).resolve()
         self.wait = wait
         self._seen: Row | None = None
@@ -84,6 +85,11 @@ class Ledger:
                 raise self._distrust(problems)
         # after the check, so that nothing is touched beside a ledger that cannot be trusted
         remove_stale(self.path)
+
+    @classmethod
+    def at(cls, ledger: Ledger | str | os.PathLike[str]) -> Ledger:
+        """Return the ledger itself, or the one at a path."""
+        return ledger if isinstance(ledger, Ledger) else cls(ledger)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, wait: float = 30.0) -> Ledger:

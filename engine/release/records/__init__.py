@@ -3,6 +3,7 @@
 To touch: a new file format is one reader in `sources`; `encoding` decides which values belong to which cell.
 """
 
+from engine.release.records.counted import counted_text
 from engine.release.records.digest import fingerprint, table_digest
 from engine.release.records.tables import MEMORY_LIMIT, Counts, count_marginals
 
@@ -10,6 +11,7 @@ __all__ = [
     "MEMORY_LIMIT",
     "Counts",
     "count_marginals",
+    "counted_text",
     "fingerprint",
     "table_digest",
 ]

@@ -31,8 +31,7 @@ _T = TypeVar("_T")
 
 def csv_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
     """The named columns of a CSV file, batch by batch.  Raises: DataError when it is malformed anywhere."""
-    with _CsvFile(path) as file:
-        found = file.guarded(lambda: file.open(()).schema.names)
+    found = csv_names(path)
     check_columns(found, names, quote=False)
     with _CsvFile(path) as file:
         reader = file.guarded(lambda: file.open(names or found[:1]))
@@ -40,6 +39,13 @@ def csv_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
             for columns, count in cut_batches(batch, names, rows):
                 yield Batch(columns=columns, rows=count, fraction=file.fraction())
         file.guarded(file.finish)
+
+
+def csv_names(path: Path) -> list[str]:
+    """The names in the head of a CSV file."""
+    with _CsvFile(path) as file:
+        found: list[str] = file.guarded(lambda: file.open(()).schema.names)
+    return found
 
 
 class _CsvFile:

@@ -14,7 +14,7 @@ import pyarrow.parquet
 
 from engine.errors import DataError, LimitExceeded
 from engine.release.records.batches import Batch, batches, check_columns, guarded, tried
-from engine.release.records.csv import csv_batches
+from engine.release.records.csv import csv_batches, csv_names
 from engine.release.records.encoding import is_scalar
 from engine.texts import shown
 
@@ -47,6 +47,26 @@ def read_batches(data: Any, names: Sequence[str]) -> Iterator[Batch]:
     if hasattr(data, "__arrow_c_stream__"):
         return _stream(tried(lambda: pa.RecordBatchReader.from_stream(data), "the Arrow stream"), names, rows)
     raise DataError(f"the records are given as {type(data).__name__}; give {KINDS}")
+
+
+def column_names(data: Any) -> dict[str, bool]:
+    """Names of the columns of data, and whether each may hold numbers; empty when only reading would tell.
+
+    A CSV file does not say, so all of its columns may.
+    """
+    if isinstance(data, pd.DataFrame):
+        return {name: kind.kind in "iuf" for name, kind in data.dtypes.items() if isinstance(name, str)}
+    if isinstance(data, (str, Path)):
+        path = Path(data)
+        if not path.is_file():
+            return {}
+        if not path.name.lower().endswith(".parquet"):
+            return dict.fromkeys(csv_names(path), True) if path.name.lower().endswith((".csv", ".csv.gz")) else {}
+        data = tried(lambda: pa.parquet.ParquetFile(path).schema_arrow, f"the file {shown(path.name)}")
+    found = data if isinstance(data, pa.Schema) else getattr(data, "schema", None)
+    if not isinstance(found, pa.Schema):
+        return {}
+    return {f.name: pa.types.is_integer(f.type) or pa.types.is_floating(f.type) for f in found}
 
 
 def _frame(data: pd.DataFrame, names: Sequence[str], rows: int) -> Iterator[Batch]:

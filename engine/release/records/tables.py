@@ -11,16 +11,18 @@ Tables are additive integers: parts of the records may be counted anywhere and t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from engine.checks import one_of
+from engine.checks import instance, one_of
 from engine.errors import DataError, LimitExceeded, SchemaError
+from engine.release.records.counted import check_named, check_values, count_encoder
 from engine.release.records.encoding import REASONS, Encoder, code_type
+from engine.release.records.nested import completed, larger_tables
 from engine.release.records.people import NOBODY, PersonCap
 from engine.release.records.sources import read_batches
 from engine.texts import shown
@@ -147,6 +149,8 @@ def count_marginals(
     on_refused: str = "error",
     person: str | None = None,
     rows_per_person: int = 1,
+    count_column: str | None = None,
+    ignore: Collection[str] = (),
     progress: Progress | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Counts:
@@ -159,16 +163,22 @@ def count_marginals(
             leaves such rows out of every table and reports how many.
         person: column that tells whose row it is; at most `rows_per_person` rows of each person are counted, chosen by
             a rule on that person's rows alone; rows without a person are refused.
+        count_column: column that tells how many records each row stands for, for tables that are counted already; all
+            numbers of rows are then numbers of records, and a row whose count is refused is one.
+        ignore: columns that the schema does not know and that are no counts, although they look so.
         progress: called with a fraction of 1 and a text; it may raise to stop.
         memory_limit: bytes that the tables may take; the reader adds less than 500 MB.
 
     Guarantee: each row counts once in every table or in none, by its own values only.  So one record more or less
     changes one cell of each table by one.
 
-    Raises: DataError when the data cannot be read, or has refused rows and on_refused is "error"; SchemaError for
+    Raises: DataError when the data cannot be read, or has refused rows and on_refused is "error", or looks counted
+    already and neither count_column nor ignore says what that column is; SchemaError for
     unknown attributes; LimitExceeded before anything is allocated.
     """
     one_of("on_refused", on_refused, ("error", "drop"), error=DataError)
+    instance("schema", schema, Schema, give="the public Schema of the records", error=SchemaError)
+    instance("attribute sets", attribute_sets, Iterable, give="tuples of names, like [('age',)]", error=SchemaError)
     asked = _asked(schema, attribute_sets)
     size = 8 * sum(schema.cells(names) for names in asked)
     if size > memory_limit:
@@ -178,9 +188,16 @@ def count_marginals(
         )
     if isinstance(data, Counts):
         return _derived(data, schema, asked)
-    sources = _sources(schema, asked)
+    if person is not None and count_column is not None:
+        raise DataError("rows that are counted already tell no persons; give either person or count_column")
+    if count_column is None:
+        named = [*ignore, *([person] if person is not None else [])]
+        check_named(data, schema, named)
+        if on_refused == "error":  # which may depend on what the records are; leaving rows out must not
+            check_values(data, schema, named)
+    sources = larger_tables(schema, asked)
     counted = [names for names in asked if names and sources[names] is None]
-    tally = _Tally(schema, counted, drop=on_refused == "drop")
+    tally = _Tally(schema, counted, drop=on_refused == "drop", count_column=count_column)
     if person is not None:
         tally.cap = PersonCap(person, rows_per_person, memory_limit)
     tally.read(data, progress)
@@ -188,7 +205,7 @@ def count_marginals(
         raise DataError(_complaint(tally))
     return Counts(
         schema=schema,
-        tables=_completed(tally.tables, asked, sources, tally.records),
+        tables=completed(tally.tables, asked, sources, tally.records),
         records=tally.records,
         rows_refused=tally.rows_refused,
         refused=tally.refused,
@@ -202,12 +219,15 @@ def count_marginals(
 class _Tally:
     """Tables that grow as batches come in."""
 
-    def __init__(self, schema: Schema, counted: Sequence[Names], *, drop: bool) -> None:
+    def __init__(self, schema: Schema, counted: Sequence[Names], *, drop: bool, count_column: str | None) -> None:
         needed = {name for names in counted for name in names}
         self.schema = schema
         self.cap: PersonCap | None = None
         self.names = [name for name in schema if name in needed]
         self.encoders = [Encoder(attribute=schema[name]) for name in self.names]
+        self.weighted = count_column is not None
+        if count_column is not None:  # the last column of all then tells how many records a row is
+            self.names, self.encoders = [*self.names, count_column], [*self.encoders, count_encoder(count_column)]
         self.place = {name: i for i, name in enumerate(self.names)}
         self.tables = {names: np.zeros(schema.sizes(names), np.int64) for names in counted}
         self.drop, self.records, self.rows_refused = drop, 0, 0
@@ -254,15 +274,21 @@ class _Tally:
         bad = [i for i, codes in enumerate(columns) if rows and codes.min() < 0]
         if bad:
             for i in bad:
-                for reason, times in enumerate(np.bincount(-1 - columns[i][columns[i] < 0].astype(np.intp))):
-                    if times:
-                        _note(self.refused, self.names[i], REASONS[reason], int(times))
+                for code in np.unique(columns[i][columns[i] < 0])[::-1]:
+                    _note(self.refused, self.names[i], REASONS[-1 - code], self._records(columns, columns[i] == code))
             kept = np.logical_and.reduce([columns[i] >= 0 for i in bad])
+            self.rows_refused += self._records(columns, ~kept)
             columns = [codes[kept] for codes in columns]
-            self.rows_refused += rows - int(kept.sum())
             rows = int(kept.sum())
-        self.records += rows
+        self.records += self._records(columns, np.ones(rows, bool))
         return columns if self.drop or not self.rows_refused else [codes[:0] for codes in columns]
+
+    def _records(self, columns: list[np.ndarray], among: np.ndarray) -> int:
+        """How many records some rows are; a row whose count was refused is one."""
+        if not self.weighted:
+            return int(among.sum())
+        counts = columns[-1][among]
+        return int(np.where(counts < 0, 1, counts).sum())
 
     def _take(self, columns: list[np.ndarray], pool: Executor) -> None:
         rows, start = len(columns[0]) if columns else 0, 0
@@ -287,7 +313,9 @@ class _Tally:
             index *= size
             index += codes
         flat = table.reshape(-1)
-        if flat.size <= 4 * self.filled:
+        if self.weighted:
+            np.add.at(flat, index, self.chunk[-1][: self.filled])
+        elif flat.size <= 4 * self.filled:
             flat += np.bincount(index, minlength=flat.size)
         else:
             np.add.at(flat, index, 1)
@@ -314,57 +342,17 @@ def _asked(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> list[Name
     return list(asked)
 
 
-def _sources(schema: Schema, asked: Iterable[Names], held: Iterable[Names] = ()) -> dict[Names, Names | None]:
-    """For each set the smallest table that contains it, held or asked before it; None when there is none.
-
-    The sets come out with the larger ones first, so that every source is complete before it is used.
-    """
-    holders: dict[str, set[Names]] = {name: set() for name in schema}
-    found: dict[Names, Names | None] = {}
-
-    def hold(names: Names) -> None:
-        for name in names:
-            holders[name].add(names)
-
-    for names in held:
-        hold(names)
-    for names in sorted(asked, key=len, reverse=True):
-        candidates = set.intersection(*(holders[name] for name in names)) if names else set()
-        found[names] = min(candidates, key=schema.cells, default=None)
-        hold(names)
-    return found
-
-
-def _summed(table: np.ndarray, source: Names, names: Names) -> np.ndarray:
-    """The marginal table on `names` from the table on `source`, which contains them."""
-    rest = tuple(axis for axis, name in enumerate(source) if name not in names)
-    kept = [name for name in source if name in names]
-    return np.array(table.sum(axis=rest).transpose([kept.index(name) for name in names]), np.int64, order="C")
-
-
-def _completed(
-    tables: Mapping[Names, np.ndarray], asked: Sequence[Names], sources: Mapping[Names, Names | None], records: int
-) -> dict[Names, np.ndarray]:
-    """All asked tables, in the order asked, from the ones that were counted or held."""
-    found = dict(tables)
-    for names, source in sources.items():
-        if source is not None:
-            found[names] = _summed(found[source], source, names)
-    found[()] = np.array(records, np.int64)
-    return {names: found[names] for names in asked}
-
-
 def _derived(held: Counts, schema: Schema, asked: Sequence[Names]) -> Counts:
     for name in {name for names in asked for name in names}:
         if name not in held.schema or held.schema[name] != schema[name]:
             raise DataError(f"the counts were made with another domain of {shown(name)}; count the records again")
-    sources = _sources(held.schema, asked, held.tables)
+    sources = larger_tables(held.schema, asked, held.tables)
     for names, source in sources.items():
         if names and source is None:
             raise DataError(f"the counts hold no table that contains {_listed(names)}; count the records again")
     return Counts(
         schema=schema,
-        tables=_completed(held.tables, asked, sources, held.records),
+        tables=completed(held.tables, asked, sources, held.records),
         records=held.records,
         rows_refused=held.rows_refused,
         refused=held.refused,
