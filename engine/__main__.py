@@ -11,16 +11,17 @@ python -m engine verify --ledger office.ledger --package release.zip
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
-from engine.errors import BudgetError, EngineError, LedgerError, SchemaError, WorkloadError
+from engine.errors import BudgetError, EngineError, LedgerError, PlanError, SchemaError, WorkloadError
 from engine.insight import claim_text, comparison
 from engine.mechanisms import MECHANISMS, forecast, plan
 from engine.plans import Plan
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
 from engine.publish import FORMATS, check_target, new_file, verify_package, write_answers, write_package
-from engine.release import Intake, Ledger, check_records, declare_public, measure, read_plan, verify_ledger
+from engine.release import Intake, Ledger, check_records, declare_public, measure, read_plan, release_key, verify_ledger
 from engine.step_commands import add_step_commands
 from engine.texts import set_name
 from engine.workload import Schema, Workload
@@ -31,9 +32,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
     try:
-        return int(given.run(given) or 0)
+        code = int(given.run(given) or 0)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # who reads has seen enough; what is left must not be written, and fail, once more at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
     except EngineError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{where}{error.strerror or type(error).__name__}. Check the path and who may use it.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
@@ -55,8 +66,11 @@ def _parser() -> argparse.ArgumentParser:
         what.add_argument("--schema", type=Path, help="schema JSON or CSV, with --ways")
         command.add_argument("--ways", type=int, nargs="+", default=[1, 2, 3], help="all k-way sets, family by kind")
         command.set_defaults(run=run)
-        if name != "compare":
-            command.add_argument("--mechanism", default="querysmasher", choices=[m.name for m in MECHANISMS])
+        names = [m.name for m in MECHANISMS]
+        if name == "compare":
+            command.add_argument("--mechanisms", nargs="+", choices=names, help="by default all, with their variants")
+        else:
+            command.add_argument("--mechanism", default="querysmasher", choices=names)
         if name != "forecast":
             _budget_options(command)
         if name == "plan":
@@ -79,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--format", choices=(*FORMATS, "zip"), help="by default the ending of --out; zip: the package"
         )
+        command.add_argument("--count-column", metavar="N", help="how many records each row of the data stands for")
+        command.add_argument("--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are no counts")
         command.add_argument("--person", help="column that tells whose row it is; caps the rows of each person")
         command.add_argument("--confidence", type=float, default=0.95)
         command.add_argument("--overwrite", action="store_true", help="replace an earlier file of answers")
@@ -167,12 +183,22 @@ def _text(path: Path, error: type[EngineError]) -> bytes:
 
 def _plan(given: argparse.Namespace) -> None:
     sources = [path for path in (given.workload, given.schema) if path is not None]
-    check_target(given.out, keep=sources)
+    if not given.out.is_file():  # what is there may be the same plan, which is then left as it is
+        check_target(given.out, keep=sources)
     made = plan(_workload(given), _budget(given), given.mechanism, progress=_bar)
-    with new_file(given.out, keep=sources) as partial:
-        partial.write_text(made.to_json(), encoding="utf-8")
+    if not _is_there(made, given.out):
+        with new_file(given.out, keep=sources) as partial:
+            partial.write_text(made.to_json(), encoding="utf-8")
     _promise(made)
     print(f"plan       {given.out}")
+
+
+def _is_there(made: Plan, path: Path) -> bool:
+    """Whether a file holds this very plan."""
+    try:
+        return path.is_file() and read_plan(path).hash == made.hash
+    except EngineError:
+        return False
 
 
 def _forecast(given: argparse.Namespace) -> None:
@@ -181,7 +207,7 @@ def _forecast(given: argparse.Namespace) -> None:
 
 
 def _compare(given: argparse.Namespace) -> None:
-    found = comparison(_workload(given), _budget(given), progress=_bar)
+    found = comparison(_workload(given), _budget(given), given.mechanisms, progress=_bar)
     served = found.frame["rmse"].notna()
     print(found.frame[served].drop(columns="status").to_string(index=False, float_format=lambda v: f"{v:.4g}"))
     for row in found.frame[~served].itertuples():
@@ -217,6 +243,7 @@ def _check(given: argparse.Namespace) -> None:
 
 def _release(given: argparse.Namespace) -> None:
     keep = [path for path in (given.plan, given.data, given.ledger) if path is not None]
+    kind = _kind(given)
     check_target(given.out, keep=keep, overwrite=given.overwrite)
     made, book = read_plan(given.plan), None if given.ledger is None else Ledger(given.ledger)
     if given.rehearsal and given.public and book is not None:
@@ -224,26 +251,44 @@ def _release(given: argparse.Namespace) -> None:
             raise LedgerError("--ledger needs --dataset, the name under which the records are noted as public.")
         declare_public(made, given.data, dataset=given.dataset, ledger=book, why=given.public)
     where = {} if given.rehearsal else {"dataset": given.dataset, "ledger": book, "attempt": given.attempt}
+    key = release_key(dataset=given.dataset, plan_hash=made.hash, attempt=given.attempt) if where else ""
+    before = None if book is None or not key else book.find(key)
     measured = measure(
         made,
         given.data,
         rehearsal=given.rehearsal,
         on_refused="drop",
         person=given.person,
+        count_column=given.count_column,
+        ignore=given.ignore,
         progress=_bar,
         intake=_say_rows,
         **where,
     )
-    ending = given.out.suffix.lower().lstrip(".")
-    kind = given.format or (ending if ending in ("csv", "zip") else "parquet")
     options = {"confidence": given.confidence, "overwrite": given.overwrite, "progress": _bar}
     if kind == "zip":
-        receipt = None if given.rehearsal or book is None else book.find(measured.key)
+        receipt = None if given.rehearsal or book is None else book.find(key)
         write_package(measured, given.out, receipt=receipt, ledger=book, **options)
     else:
         write_answers(measured, given.out, format=kind, **options)
-    spent = "REHEARSAL, nothing was spent; not for publication" if given.rehearsal else f"spent pcost {made.pcost!r}"
+    spent = f"spent pcost {made.pcost!r}"
+    if given.rehearsal:
+        spent = "REHEARSAL, nothing was spent; not for publication"
+    elif before is not None:
+        spent = f"the release of {before.utc} once more, nothing new was spent; --attempt 2 or more draws again"
     print(f"{made.workload.queries:,} answers in {given.out}; {spent}")
+
+
+def _kind(given: argparse.Namespace) -> str:
+    """The form of the answers, from --format or the ending of --out."""
+    ending = given.out.suffix.lower().lstrip(".")
+    allowed = (*FORMATS, "zip")
+    if given.format is None and ending not in allowed:
+        endings = ", ".join(f".{known}" for known in allowed)
+        raise PlanError(
+            f"The file --out {given.out} ends in none of {endings}. Give one of them, or name the --format."
+        )
+    return str(given.format or ending)
 
 
 def _say_rows(rows: Intake) -> None:

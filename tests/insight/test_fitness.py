@@ -394,7 +394,7 @@ def test_a_breakdown_is_the_noise_of_each_space() -> None:
 
 def test_queries_and_groups_that_are_none() -> None:
     made = plan(WORKLOAD, Budget(pcost=1.0))
-    with pytest.raises(PlanError, match="no group"):
+    with pytest.raises(PlanError, match="number of the group"):
         breakdown(made, 99)
     with pytest.raises(PlanError, match="queries 0 to"):
         breakdown(made, 0, 999)

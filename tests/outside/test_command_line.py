@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from engine import Schema
 from engine.__main__ import main
 from engine.release import Ledger
 
+ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = str(demo_data.schemas()["cps"])
 
 
@@ -73,6 +76,54 @@ def released(files: dict[str, str], plan: str, out: str, *more: str) -> int:
     return main([*given, "--ledger", files["ledger"], "--out", out, *more])
 
 
+def test_a_release_is_refused_before_anything_is_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = office(tmp_path, "--pcost", "1")
+    capsys.readouterr()
+    for out, words in (
+        (tmp_path / "missing" / "a.csv", "There is no folder"),
+        (tmp_path / "a.xlsx", "ends in none of .parquet, .csv, .zip"),
+        (tmp_path, "ends in none of"),
+        (Path(files["ledger"] + ".results") / "a.csv", "There is no folder"),
+    ):
+        assert released(files, "plan", str(out)) == 1
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("\n") == 1
+    assert Ledger(files["ledger"]).status("people").spent == 0
+    assert released(files, "plan", str(tmp_path / "a.xlsx"), "--format", "csv") == 0
+
+
+def test_a_repeated_release_says_that_nothing_new_was_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = office(tmp_path, "--pcost", "1")
+    assert released(files, "plan", str(tmp_path / "a.csv")) == 0
+    assert "; spent pcost" in capsys.readouterr().out
+    assert released(files, "plan", str(tmp_path / "b.csv")) == 0
+    assert "nothing new was spent" in capsys.readouterr().out
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+def test_a_reader_may_stop_early(tmp_path: Path) -> None:
+    files = office(tmp_path, "--pcost", "1")
+    command = [sys.executable, "-m", "engine", "show", "--plan", files["plan"]]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as show:
+        assert show.stdout is not None
+        assert show.stderr is not None
+        show.stdout.close()
+        assert show.stderr.read() == b""
+    assert show.returncode == 141
+
+
+def test_a_counted_table_is_released_by_its_column_of_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = office(tmp_path, "--pcost", "1")
+    Path(files["records.csv"]).write_text("age,hours,n\n0,0,5\n1,1,7\n")
+    assert released(files, "plan", str(tmp_path / "a.csv")) == 1
+    assert "count_column='n'" in capsys.readouterr().err
+    assert released(files, "plan", str(tmp_path / "a.csv"), "--count-column", "n") == 0
+    assert "Rows read 12 = counted 12" in capsys.readouterr().err
+
+
 def test_a_pure_total_grants_its_epsilon_and_no_gaussian_release(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +172,7 @@ def test_the_strict_check_is_for_the_curator_and_a_release_leaves_rows_out(
     files = office(tmp_path, "--pcost", "1")
     with open(files["records.csv"], "a", encoding="utf-8") as file:
         file.write("77,1\n")
+    capsys.readouterr()  # the public key of the ledger may hold any digits
     assert main(["check", "--plan", files["plan"], "--data", files["records.csv"]]) == 0
     said = capsys.readouterr()
     assert "For your eyes only" in said.err

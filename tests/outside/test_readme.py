@@ -1,25 +1,75 @@
-"""The README's Python runs as it stands, and what texts say of files and modules is there."""
+"""The README's blocks run as they stand, in order and twice, and what texts say of files and modules is there."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from demo_data import make_synthetic
 from engine import Budget
 from engine.__main__ import main
 
-ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = README.parent
 FOLDERS = "engine|pages|tests|benchmarks|demo_data"
+BLOCKS = re.findall(r"```(python|sh)\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    (script,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(compile(script, "README.md", "exec"), {})
-    assert "age < 19" in capsys.readouterr().out
+def run_shell(block: str) -> None:
+    """Run the lines of a block of the shell in this process, which need not be started for each."""
+    modules = {"engine": main, "demo_data.make_synthetic": make_synthetic.main}
+    passed_over = False
+    for line in map(str.strip, block.splitlines()):
+        if line.startswith("if "):
+            passed_over = Path(line.split()[4]).exists()
+        elif line == "fi":
+            passed_over = False
+        elif not passed_over:
+            program, flag, module, *arguments = shlex.split(line, comments=True)
+            assert (program, flag) == (".venv/bin/python", "-m")
+            assert not modules[module](arguments), line
+
+
+def prepared(folder: Path) -> Path:
+    """A folder like that of the project, without its programs."""
+    (folder / "demo_data").symlink_to(ROOT / "demo_data")
+    return folder
+
+
+def test_all_blocks_run_in_order_and_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    assert [kind for kind, _ in BLOCKS] == ["python", "sh", "sh"]
+    monkeypatch.chdir(prepared(tmp_path))
+    said = []
+    for _ in range(2):
+        for kind, block in BLOCKS:
+            if kind == "python":
+                exec(compile(block, "README.md", "exec"), {})
+            else:
+                run_shell(block)
+        said.append(capsys.readouterr())
+    assert all("age < 19" in one.out for one in said)
+    assert [one.out.count("; spent pcost") for one in said] == [2, 0]
+    assert [one.out.count("nothing new was spent") for one in said] == [0, 2]
+    assert "of 800 persons some of their rows" in said[0].err
+
+
+@pytest.mark.full
+def test_the_shell_runs_them_too(tmp_path: Path) -> None:
+    place = prepared(tmp_path) / ".venv" / "bin"
+    place.mkdir(parents=True)
+    (place / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (place / "python").chmod(0o755)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    for _ in range(2):
+        for kind, block in BLOCKS:
+            command = ["bash", "-e", "-c", block] if kind == "sh" else [str(place / "python"), "-c", block]
+            subprocess.run(command, cwd=tmp_path, env=environment, check=True)
 
 
 def test_its_figures_are_those_of_the_benchmarks() -> None:
@@ -60,17 +110,6 @@ def test_a_place_that_is_gone_is_noticed() -> None:
     assert unknown_places("`engine/spaces`, `engine/*.py`, `engine.release.measure`, `engine.plans.Plan`") == []
     gone = ["engine/centers.py", "engine.release.old", "engine.spaces.lifts.Lift"]
     assert unknown_places(", ".join(f"`{g}`" for g in gone)) == gone
-
-
-def test_the_commands_for_a_panel_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    _, block = README.read_text(encoding="utf-8").split("Several rows a person:")
-    commands = re.findall(r"^    python -m engine (.*)$", block.split("## The pages")[0], flags=re.MULTILINE)
-    assert len(commands) == 4
-    monkeypatch.chdir(tmp_path)
-    for command in commands:
-        assert main(command.replace("demo_data/", f"{README.parent}/demo_data/").split()) == 0
-    assert "of 800 persons some of their rows" in capsys.readouterr().err
-    assert (tmp_path / "panel.zip").is_file()
 
 
 def test_the_promise_it_quotes_is_the_one_that_is_made() -> None:

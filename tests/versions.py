@@ -1,0 +1,58 @@
+"""The lowest versions that pyproject.toml names: `python -m tests.versions [pytest options]`.
+
+Every run of the tests has the newest versions.  This makes an environment of its own with exactly the lowest ones and
+runs what depends on other packages most: files that are kept, SQL, records of every kind, the pages and the command
+line.  Installing takes longer than all of the checks, so it is run by hand, whenever a lowest version is changed.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ("pytest", "hypothesis", "psutil", "duckdb")
+TESTS = (
+    "tests/test_kept.py",
+    "tests/test_config.py",
+    "tests/workload",
+    "tests/release/test_counts.py",
+    "tests/release/test_counted.py",
+    "tests/plans/test_explicit.py",
+    "tests/publish",
+    "tests/figures",
+    "tests/outside",
+    "tests/insight/test_compare.py",
+    "tests/app/test_pages.py",
+)
+
+
+def lowest(dependencies: list[str]) -> list[str]:
+    """Requirements of exactly the lowest version of each dependency.
+
+    >>> lowest(["numpy>=2.0"])
+    ['numpy==2.0']
+    """
+    found = [re.fullmatch(r"([\w-]+)>=([\d.]+)", text) for text in dependencies]
+    assert all(found), "each dependency must name its lowest version, and nothing else"
+    return [f"{match[1]}=={match[2]}" for match in found if match]
+
+
+def main(arguments: list[str]) -> int:
+    """Install and test; return the exit code of pytest."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    tools = [text for text in project["optional-dependencies"]["test"] if text.startswith(TOOLS)]
+    with tempfile.TemporaryDirectory(prefix="lowest-") as folder:
+        venv.create(folder, with_pip=True)
+        python = Path(folder) / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+        wanted = [*lowest(project["dependencies"]), *tools]
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
+        tests = [python, "-m", "pytest", "-p", "no:cacheprovider", *TESTS, *arguments]
+        return subprocess.run(tests, cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
