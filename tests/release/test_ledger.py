@@ -111,6 +111,14 @@ def test_ten_tenths_are_one_and_not_a_bit_more(ledger):
         spend(ledger, attempt=11, pcost=5e-324)
 
 
+def test_a_cost_too_large_by_less_than_a_float_tells_is_refused(ledger):
+    spend(ledger, pcost=1e-18)
+    spend(ledger, attempt=2, pcost=0.9)
+    with pytest.raises(BudgetExceeded):
+        spend(ledger, attempt=3, pcost=0.1)
+    assert ledger.status("adult").left < 0.1
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.floats(min_value=1e-12, max_value=0.3), min_size=1, max_size=8), st.floats(min_value=0.1, max_value=3)
@@ -410,6 +418,32 @@ def test_a_spend_checks_what_is_new_and_opening_checks_all(ledger, monkeypatch):
     }
 
 
+def test_new_rows_are_checked_in_use(ledger):
+    spend(ledger)
+    with engine.release.ledger.chain.transaction(ledger.path, write=True, wait=1.0) as connection:
+        head = engine.release.ledger.chain.read_rows(connection)[-1]
+        engine.release.ledger.chain.append(connection, head, kind="spend", dataset="adult", key="k", pcost="2.0")
+    with pytest.raises(LedgerError, match="spends more than was left"):
+        ledger.status("adult")
+
+
+def test_new_rows_without_their_hash_are_found_in_use(ledger):
+    spend(ledger)
+    columns = "utc, 'note:x', dataset, key, pcost, plan_hash, sha256, size, note, hash"
+    tamper(ledger.path, f"INSERT INTO rows SELECT 4, {columns} FROM rows WHERE seq = 3")
+    with pytest.raises(LedgerError, match="row 4 was edited"):
+        ledger.status("adult")
+
+
+def test_rows_added_between_a_commit_and_a_look_at_the_times_are_read(ledger, monkeypatch):
+    monkeypatch.setattr(engine.release.ledger.checked, "_times", lambda path: (1,))
+    spend(ledger)
+    spend(Ledger(ledger.path), attempt=2, pcost=0.7)
+    with pytest.raises(BudgetExceeded):
+        spend(ledger, attempt=3, pcost=0.06)
+    assert ledger.status("adult").left == 0.05
+
+
 def test_what_was_checked_before_stays_as_it_was_when_rows_are_added(ledger):
     first = balance(fill(ledger).rows()[:4])[0]
     before = first.copied()
@@ -456,6 +490,9 @@ def test_a_removed_rule_is_found(ledger, rule):
         ({"kind": "saved", "dataset": "adult", "key": "k"}, "without a spend"),
         ({"kind": "dataset", "dataset": "adult", "key": "again", "pcost": "9"}, "declares a dataset twice"),
         ({"kind": "gift", "dataset": "adult"}, "unknown kind"),
+        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "epsilon 0.1"}, "its total does not count"),
+        ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "epsilon 0.1"}, "not of its kind"),
+        ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0"}, "no positive budget"),
     ],
 )
 def test_well_chained_rows_must_keep_the_rules_of_the_budget(ledger, content, problem):
@@ -482,6 +519,16 @@ def test_a_ledger_set_back_is_noticed_in_use_by_its_results_and_by_receipts(ledg
     shutil.copy(old, ledger.path)
     with pytest.raises(LedgerError, match="no spend in the ledger: rows were lost"):
         Ledger(ledger.path)
+
+
+def test_a_receipt_of_another_history_is_not_in_the_ledger(ledger, tmp_path):
+    shutil.copy(ledger.path, tmp_path / "old")
+    receipt = spend(ledger)
+    shutil.copy(tmp_path / "old", ledger.path)
+    other = spend(Ledger(ledger.path))
+    assert (other.seq, other.key) == (receipt.seq, receipt.key)
+    assert verify_ledger(ledger.path, receipts=[other]) == ()
+    assert any("set back" in problem for problem in verify_ledger(ledger.path, receipts=[receipt]))
 
 
 def test_a_clock_that_goes_back_is_noted_and_changes_nothing_else(ledger, monkeypatch):
@@ -745,6 +792,7 @@ def test_a_new_ledger_is_in_its_folder_after_a_power_cut(tmp_path, monkeypatch):
 
 def test_a_result_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_row(ledger, monkeypatch):
     receipt, order = spend(ledger), synced(monkeypatch)
+    monkeypatch.setattr(engine.release.ledger.results, "_allocate", lambda file, size: None)  # syncs the empty file
     real = engine.release.ledger.ledger.append
 
     def append(*given, **content):
