@@ -54,8 +54,8 @@ BUGS = (
     bug(
         "weights of rows left out of the cost",
         BLOCKS,
-        "out = np.ones(()) if self.weights is None else self.weights**2",
-        "out = np.ones(()) if self.weights is None else np.ones_like(self.weights)",
+        "out = contract(self.weights**2, squares)",
+        "out = contract(np.ones_like(self.weights), squares)",
         f"{COSTS}::test_the_cost_of_a_block_is_that_of_its_formula",
     ),
     bug(

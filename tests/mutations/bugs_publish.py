@@ -148,7 +148,7 @@ BUGS = (
         TARGET,
         "    if not overwrite:\n        raise",
         "    if False:\n        raise",
-        PLACES,
+        f"{PLACES}::test_what_is_there_is_met_before_anything_is_done",
     ),
     bug(
         "anything is overwritten when asked",
@@ -162,14 +162,14 @@ BUGS = (
         TARGET,
         "        if target in beside or beside[1] in target.parents or _same(target, place):\n",
         "        if False:\n",
-        PLACES,
+        f"{PLACES}::test_what_is_there_is_met_before_anything_is_done",
     ),
     bug(
         "a link to what a run needs is followed",
         TARGET,
         " or _same(target, place):",
         ":",
-        PLACES,
+        f"{PLACES}::test_what_is_there_is_met_before_anything_is_done",
     ),
     bug(
         "what a ledger keeps is overwritten",

@@ -92,6 +92,18 @@ def test_a_file_that_comes_up_meanwhile_stays_and_temporary_names_meet_nothing(t
     assert content(tmp_path) == {"a.csv": b"theirs", "a.csv.part": b"somebody's"}
 
 
+def test_what_is_there_is_met_before_anything_is_done(office: Path) -> None:
+    """Also where a writer would meet it later: by then a release has spent."""
+    answers = write_answers(measure(MADE, office / "records.csv", rehearsal=True), office / "a.csv", format="csv")
+    os.link(answers, office / "hard.csv")
+    assert check_target(answers, overwrite=True) == answers
+    with pytest.raises(PlanError, match="is there already"):
+        check_target(answers)
+    for path in (answers, office / "hard.csv"):
+        with pytest.raises(PlanError, match="which this run needs"):
+            check_target(path, keep=[answers], overwrite=True)
+
+
 def test_every_writer_refuses_what_is_there(tmp_path: Path) -> None:
     found = measure(MADE, synthetic(SCHEMA, 200, seed=1), rehearsal=True)
     writers = {
