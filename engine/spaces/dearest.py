@@ -29,6 +29,7 @@ MOST = 1 << 17  # cells of one joint table
 ENTRIES = 1 << 28  # comparisons of values that are worth their time
 TIE = 1e-13  # values that differ by their rounding alone are equal
 Part = tuple[Space, tuple[tuple[Axes, Strategy], ...], float]
+Placed = tuple[Space, int]  # the attributes of a table, and its number
 
 
 def dearest_cell(parts: Iterable[Part], law: str) -> float:
@@ -42,47 +43,44 @@ def dearest_cell(parts: Iterable[Part], law: str) -> float:
     >>> dearest_cell([(("a",), (((0,), one),), 1.0), (("a",), (((0,), other),), 1.0)], "gaussian")
     3.0
     """
-    known: dict[int, Array] = {}
-    sums: list[tuple[float, list[tuple[Space, Array]]]] = []
+    numbers: dict[Strategy, int] = {}  # it holds the strategies: none of them can be taken for another
+    tables: list[Array] = []
+    sums: list[tuple[float, list[Placed]]] = []
     for attributes, factors, scale in parts:
-        tables = []
+        placed = []
         for axes, strategy in factors:
-            if id(strategy) not in known:
+            if strategy not in numbers:
                 moved = np.abs(strategy.rows) if law == "laplace" else strategy.rows**2
-                known[id(strategy)] = moved.sum(axis=0).reshape(strategy.sizes)
-            tables.append((tuple(attributes[a] for a in axes), known[id(strategy)]))
-        sums.append((scale, tables))
-    kept, ties = _undominated({(names, id(t)): (names, t) for _, tables in sums for names, t in tables}.values())
-    reduced: dict[tuple[Space, int], Array] = {}
+                numbers[strategy] = len(tables)
+                tables.append(moved.sum(axis=0).reshape(strategy.sizes))
+            placed.append((tuple(attributes[a] for a in axes), numbers[strategy]))
+        sums.append((scale, placed))
+    unlike = dict.fromkeys(one for _, placed in sums for one in placed)
+    kept, ties = _undominated(unlike, tables)
+    reduced = {(names, k): tables[k][np.ix_(*(kept[name] for name in names))] for names, k in unlike}
     order = {name: i for i, name in enumerate(kept)}
     bounds: dict[Space, Array] = {}
-    for scale, tables in sums:
-        left = []
-        for names, table in tables:
-            if (names, id(table)) not in reduced:
-                reduced[names, id(table)] = table[np.ix_(*(kept[name] for name in names))]
-            left.append((names, reduced[names, id(table)]))
-        _add(bounds, *_product(scale, left, order))
+    for scale, placed in sums:
+        _add(bounds, *_product(scale, [(one[0], reduced[one]) for one in placed], order))
     return _eliminated(bounds, {name: len(values) for name, values in kept.items()}, order) * (1.0 + TIE) ** ties
 
 
-def _undominated(tables: Iterable[tuple[Space, Array]]) -> tuple[dict[str, Index], int]:
+def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dict[str, Index], int]:
     """Return the values of every attribute that may be dearest, and how often near ties were taken for ties."""
-    found = list(tables)
-    touching: dict[str, list[tuple[Space, Array]]] = {}
-    for names, table in found:
+    touching: dict[str, list[Placed]] = {}
+    for names, k in placed:
         for name in names:
-            touching.setdefault(name, []).append((names, table))
-    kept = {name: np.arange(t[0][1].shape[t[0][0].index(name)]) for name, t in touching.items()}
+            touching.setdefault(name, []).append((names, k))
+    kept = {name: np.arange(tables[t[0][1]].shape[t[0][0].index(name)]) for name, t in touching.items()}
     ties, waiting = 0, list(kept)
     while waiting:
         name = waiting.pop()
         rows: dict[tuple[int, int, Space], Array] = {}
-        for names, table in touching[name]:
+        for names, k in touching[name]:
             others = tuple(n for n in names if n != name)
-            key = (id(table), names.index(name), others)
+            key = (k, names.index(name), others)
             if key not in rows:
-                own = table[np.ix_(*(kept[n] for n in names))]
+                own = tables[k][np.ix_(*(kept[n] for n in names))]
                 rows[key] = np.moveaxis(own, names.index(name), 0).reshape(len(kept[name]), -1)
         best = _largest(np.unique(np.concatenate(list(rows.values()), axis=1), axis=1))
         if len(best) < len(kept[name]):

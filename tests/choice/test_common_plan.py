@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import engine.choice.common_blocks
+import engine.choice.common_plan
 from demo_data import schemas
 from engine import Attribute, Budget, LinearMechanism, Schema, Workload, plan
-from engine.choice import CommonMechanism, CommonPlan, coarse_or_fine
+from engine.choice import CommonMechanism, CommonPlan, coarse_or_fine, nested_choices
 from engine.choice.common_blocks import rest
 from engine.choice.linear import residual
 from engine.choice.spends import exact_split
@@ -319,6 +320,35 @@ def test_spends_are_shown_as_they_add_up(pcosts):
             assert look <= first < look + 1e-11 * max(pcosts)
     with pytest.raises(PlanError, match="cannot be split"):
         exact_split(1.0, pcosts, own=[True, True])
+
+
+@pytest.fixture
+def costlier(monkeypatch):
+    """Joint costs of so many parts or more are said to be half as much again."""
+
+    def planted(parts):
+        real = engine.choice.common_plan.joint_pcost
+        more = lambda given, records: real(given, records) * (1.5 if len(given) >= parts else 1.0)  # noqa: E731
+        monkeypatch.setattr(engine.choice.common_plan, "joint_pcost", more)
+
+    return planted
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_look_and_rest_are_checked_against_the_plan(costlier, rows):
+    budget = Budget(pcost=1.0, rows_per_person=rows)
+    options = [plan(ways((3, 2, 2), k), budget) for k in (1, 2)]
+    assert coarse_or_fine(*options).stretch == pytest.approx(1.0, abs=1e-6)
+    costlier(2)
+    assert coarse_or_fine(*options).stretch == pytest.approx(math.sqrt(1.5), abs=1e-6)
+
+
+def test_a_chain_that_rounds_past_its_end_is_refused(costlier):
+    options = [made(ways((3, 2, 2), k)) for k in (1, 2, 3)]
+    assert nested_choices(*options).following is not None
+    costlier(3)
+    with pytest.raises(PlanError, match="round so often"):
+        nested_choices(*options)
 
 
 # --- what is refused, and files ---

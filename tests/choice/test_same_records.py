@@ -11,7 +11,7 @@ from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, Schema, Workload, plan
 from engine.choice import coarse_or_fine, nested_choices
 from engine.choice.stepwise import decide, finish, look, resume
-from engine.errors import DataError
+from engine.errors import DataError, ResultLost
 from engine.plans import joint_pcost
 from engine.release import Ledger, count_marginals
 
@@ -87,6 +87,24 @@ def test_the_joint_cost_would_not_have_covered_it():
 def test_the_same_charge_is_taken_where_nothing_changed(ledger):
     finish(ledger, looked(ledger), RECORDS, on_changed="charge")
     assert sum(spent(ledger)) == Decimal(repr(COMMON.options[1].pcost))
+
+
+def test_a_lost_last_step_is_repeated_at_its_full_cost(ledger, monkeypatch):
+    """The look's cells and those of two last steps: only the first pair is covered by the plan's cost."""
+
+    def dies(*_):
+        raise KeyboardInterrupt
+
+    key, left = looked(ledger), COMMON.residuals[1]
+    with monkeypatch.context() as patched:
+        patched.setattr(measuring, "draw", dies)
+        with pytest.raises(KeyboardInterrupt):
+            finish(ledger, key, RECORDS)
+    with pytest.raises(ResultLost):
+        finish(ledger, key, RECORDS)
+    finish(ledger, key, RECORDS, attempt=2)
+    assert left.pcost > left.spend
+    assert spent(ledger)[1:] == [Decimal(repr(left.spend)), Decimal(repr(left.pcost))]
 
 
 def test_a_look_without_a_digest_is_finished_at_the_cost_of_both(ledger, monkeypatch):

@@ -290,6 +290,15 @@ def test_a_last_step_that_costs_nothing_is_noted_and_not_spent(ledger):
     same(resume(ledger, looked.key).finished, done)
 
 
+def test_a_total_of_another_unit_takes_no_look(ledger):
+    for unit in ({"rows_per_person": 3}, {"neighbours": "replace_one"}):
+        name = next(iter(unit))
+        ledger.add_dataset(name, total=Budget(pcost=5.0, **unit))
+        with pytest.raises(LedgerError, match="of that kind"):
+            look(COMMON, RECORDS, dataset=name, ledger=ledger)
+        assert ledger.status(name).spent == 0
+
+
 def test_who_cannot_finish_does_not_look(tmp_path):
     poor = Ledger.create(tmp_path / "poor.ledger")
     poor.add_dataset("survey", total=Budget(pcost=0.3))

@@ -252,8 +252,9 @@ def test_the_script_in_the_package_passes_and_notices_changes(released, tmp_path
 
 def test_rehearsals_are_marked_everywhere(made, tmp_path) -> None:
     found = measure(made, synthetic(SCHEMA, 500, seed=3), rehearsal=True)
-    folder = unpacked(write_package(found, tmp_path / "r.zip"), tmp_path / "out")
-    assert "REHEARSAL" in (folder / "report.html").read_text()
+    book = Ledger.create(tmp_path / "book")
+    folder = unpacked(write_package(found, tmp_path / "r.zip", ledger=book), tmp_path / "out")
+    assert "<p class=mark>REHEARSAL" in (folder / "report.html").read_text()
     assert json.loads((folder / "certificate.json").read_text())["status"].startswith("REHEARSAL")
     assert json.loads((folder / "measurements.json").read_text())["status"] == "REHEARSAL"
     with open(folder / "answers.csv", newline="", encoding="utf-8") as file:

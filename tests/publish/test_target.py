@@ -92,6 +92,33 @@ def test_a_file_that_comes_up_meanwhile_stays_and_temporary_names_meet_nothing(t
     assert content(tmp_path) == {"a.csv": b"theirs", "a.csv.part": b"somebody's"}
 
 
+def test_what_is_there_is_met_before_anything_is_done(office: Path) -> None:
+    """Also where a writer would meet it later: by then a release has spent."""
+    answers = write_answers(measure(MADE, office / "records.csv", rehearsal=True), office / "a.csv", format="csv")
+    os.link(answers, office / "hard.csv")
+    assert check_target(answers, overwrite=True) == answers
+    with pytest.raises(PlanError, match="is there already"):
+        check_target(answers)
+    for path in (answers, office / "hard.csv"):
+        with pytest.raises(PlanError, match="which this run needs"):
+            check_target(path, keep=[answers], overwrite=True)
+
+
+def test_every_writer_refuses_what_is_there(tmp_path: Path) -> None:
+    found = measure(MADE, synthetic(SCHEMA, 200, seed=1), rehearsal=True)
+    writers = {
+        "a.csv": lambda path: write_answers(found, path, format="csv"),
+        "a.parquet": lambda path: write_answers(found, path),
+        "a.zip": lambda path: write_package(found, path),
+    }
+    for name, write in writers.items():
+        write(tmp_path / name)
+        before = content(tmp_path)
+        with pytest.raises(PlanError, match="nothing is overwritten"):
+            write(tmp_path / name)
+        assert content(tmp_path) == before
+
+
 def test_a_plan_replaces_nothing(office: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = content(office)
     (office / "schema.json").write_text(SCHEMA.to_json(), encoding="utf-8")

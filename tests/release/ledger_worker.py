@@ -1,6 +1,6 @@
-"""Processes that spend, draw and save on one ledger, and a campaign that kills them at random moments.
+"""The ledger under attack: processes killed at random moments, edits of its file, and every named fault.
 
-python -m tests.release.ledger_worker --kills 1000
+python -m tests.release.ledger_worker --kills 1000 --edits 1000
 """
 
 import argparse
@@ -9,15 +9,18 @@ import multiprocessing
 import os
 import random
 import signal
+import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from decimal import Decimal
 from pathlib import Path
 
 import engine.release.ledger.ledger
-from engine.errors import BudgetExceeded, ResultLost
+from engine.errors import BudgetExceeded, LedgerError, ResultLost
 from engine.privacy import Budget
 from engine.release import Ledger, release_key
 from engine.release.ledger.results import result_file
@@ -156,11 +159,80 @@ def hammer(path: Path, seed: int, found) -> None:
     found.put((fresh, refused))
 
 
+def tamper(path: Path, *statements: str) -> None:
+    """Change the file behind the ledger's back and put its rules in place again, so that only the chain can tell."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        rules = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in rules:
+            connection.execute(f"DROP TRIGGER {name}")
+        for statement in statements:
+            connection.execute(statement)
+        for _, sql in rules:
+            connection.execute(sql)
+
+
+def random_edit(path: Path, rows: int, rng: random.Random) -> None:
+    """Edit a ledger of so many rows: one byte, one cell, a row gone, its end gone, or two rows changed over."""
+    seq, other, kind = rng.randint(1, rows), rng.randint(1, rows), rng.randrange(5)
+    column = rng.choice(("utc", "kind", "dataset", "key", "pcost", "plan_hash", "sha256", "note", "hash"))
+    if kind == 0:
+        content = bytearray(path.read_bytes())
+        content[rng.randrange(len(content))] ^= rng.randint(1, 255)
+        path.write_bytes(content)
+    elif kind == 1:
+        tamper(path, f"UPDATE rows SET {column} = {column} || '0' WHERE seq = {seq}")
+    elif kind == 2:
+        tamper(path, f"DELETE FROM rows WHERE seq = {seq}")
+    elif kind == 3:
+        tamper(path, f"DELETE FROM rows WHERE seq >= {seq}")
+    elif seq != other:
+        swaps = ((seq, -1), (other, seq), (-1, other))
+        tamper(path, *(f"UPDATE rows SET seq = {to} WHERE seq = {at}" for at, to in swaps))
+
+
+def edits(folder: Path, *, count: int, seed: int = 0) -> Counter:
+    """Edit a ledger `count` times; each is noticed on opening and in use before a spend, or has changed no row."""
+    rng, counts, path = random.Random(seed), Counter(), folder / "edited.ledger"
+    ledger = make(path)
+    for attempt in range(4):
+        receipt = ledger.spend(dataset=DATASETS[0], key=f"key {attempt}", pcost=0.2, plan_hash="plan")
+        ledger.save_result(receipt=receipt, content=content_of(receipt.key))
+    whole, rows = path.read_bytes(), ledger.rows()
+    for attempt in range(count):
+        path.write_bytes(whole)
+        in_use = Ledger(path)
+        random_edit(path, len(rows), rng)
+        noticed = 0
+        for use in (lambda: Ledger(path, wait=0.1), lambda book=in_use: book):
+            try:
+                use().spend(dataset=DATASETS[0], key=f"new {attempt}", pcost=0.1, plan_hash="plan")
+            except LedgerError:
+                noticed += 1
+            else:  # a flipped byte in unused space, or in an index, changes no row
+                assert ledger.rows()[: len(rows)] == rows, "an edit that was not noticed"
+        counts["edits"] += 1
+        counts["noticed"] += noticed == 2
+    return counts
+
+
+def faults() -> str:
+    """The last line of the tests of every named fault: full disks, locks, damage, lost files, clocks set back."""
+    tests = Path(__file__).with_name("test_ledger.py")
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", tests], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stdout)
+    return done.stdout.strip().splitlines()[-1]
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--edits", type=int, default=1000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        print(json.dumps(campaign(Path(place), **vars(options)), indent=1))
+        found = campaign(Path(place), kills=options.kills, workers=options.workers, seed=options.seed)
+        print(json.dumps(found, indent=1), flush=True)
+        print(json.dumps(edits(Path(place), count=options.edits, seed=options.seed), indent=1), flush=True)
+    print(f"faults: {faults()}")

@@ -383,6 +383,29 @@ def test_the_complaint_names_column_reason_and_rows_and_no_value(tmp_path: Path)
     assert count_marginals(frame, SCHEMA, [("sex",)]).records == 10
 
 
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("age", [CANARY, 5]),
+        ("age", [7391.5, "7391"]),
+        ("code", [7391, 1]),
+        ("code", [0.7391, 1.0]),
+        ("code", [CANARY, "1"]),
+        ("sex", [CANARY, "F"]),
+        ("person", [0.7391, 1.0]),
+        ("person", [CANARY, 7391]),
+        ("person", [[7391], [1]]),
+    ],
+    ids=str,
+)
+def test_no_error_shows_a_value(column: str, values: list[object]) -> None:
+    frame = sample(2).assign(person=["a", "b"]).astype(object)
+    frame[column] = pd.Series(values, dtype=object).infer_objects()
+    with pytest.raises(DataError) as caught:
+        count_marginals(frame, SCHEMA, [("age", "code", "sex")], person="person")
+    assert_silent(caught.value)
+
+
 def assert_silent(error: BaseException) -> None:
     """The error says nothing that was read from records, not even in what it hides."""
     assert isinstance(error, (DataError, LimitExceeded))

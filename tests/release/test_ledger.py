@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import tempfile
 import threading
+import time
 import unicodedata
 from collections import Counter
 from contextlib import closing
@@ -20,14 +21,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import engine.release.ledger.chain
+import engine.release.ledger.checked
 import engine.release.ledger.ledger
 import engine.release.ledger.results
 from engine.errors import BudgetError, BudgetExceeded, LedgerError, ResultLost
 from engine.privacy import Budget
 from engine.release import Ledger, release_key, verify_ledger
-from engine.release.ledger.balance import exact
+from engine.release.ledger.balance import balance, exact
 from engine.release.ledger.chain import Row
-from tests.release.ledger_worker import COSTS, DATASETS, FORK, campaign, hammer, make
+from tests.release.ledger_worker import COSTS, DATASETS, FORK, campaign, edits, hammer, make, tamper
 from tests.waiting import CEILING
 
 
@@ -41,18 +43,6 @@ def ledger(tmp_path) -> Ledger:
 def spend(ledger, attempt=1, pcost=0.25, dataset="adult", plan_hash="1f3a"):
     key = release_key(dataset=dataset, plan_hash=plan_hash, attempt=attempt)
     return ledger.spend(dataset=dataset, key=key, pcost=pcost, plan_hash=plan_hash)
-
-
-def tamper(path, *statements):
-    """Change the file behind the ledger's back and put its rules in place again, so that only the chain can tell."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        rules = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        for name, _ in rules:
-            connection.execute(f"DROP TRIGGER {name}")
-        for statement in statements:
-            connection.execute(statement)
-        for _, sql in rules:
-            connection.execute(sql)
 
 
 def in_child(work) -> str:
@@ -119,6 +109,14 @@ def test_ten_tenths_are_one_and_not_a_bit_more(ledger):
     assert (ledger.status("adult").spent, ledger.status("adult").left) == (1.0, 0.0)
     with pytest.raises(BudgetExceeded):
         spend(ledger, attempt=11, pcost=5e-324)
+
+
+def test_a_cost_too_large_by_less_than_a_float_tells_is_refused(ledger):
+    spend(ledger, pcost=1e-18)
+    spend(ledger, attempt=2, pcost=0.9)
+    with pytest.raises(BudgetExceeded):
+        spend(ledger, attempt=3, pcost=0.1)
+    assert ledger.status("adult").left < 0.1
 
 
 @settings(max_examples=15, deadline=None)
@@ -368,6 +366,92 @@ def test_every_edit_is_found_on_opening_and_in_use(ledger, edit):
     assert ledger.path.read_bytes() == before
 
 
+def test_an_edited_byte_is_found_in_use_though_the_file_says_that_it_was_never_written(ledger):
+    fill(ledger)
+    before, content = os.stat(ledger.path), ledger.path.read_bytes()
+    time.sleep(0.02)  # the clock of a file system may tick as slowly as that
+    ledger.path.write_bytes(content.replace(b"0.25", b"0.01"))
+    os.utime(ledger.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(LedgerError, match="edited while it was in use"):
+        spend(ledger, attempt=4)
+
+
+def test_no_decision_rests_on_an_edited_row_even_where_the_edit_is_not_seen(ledger, monkeypatch):
+    monkeypatch.setattr(engine.release.ledger.checked, "_times", lambda path: (1,))
+    monkeypatch.setattr(engine.release.ledger.checked, "_EDITED", "")
+    fill(ledger)
+    assert ledger.status("adult").left == 0.25
+    path = ledger.path
+    path.write_bytes(path.read_bytes().replace(b"0.25", b"0.01"))
+    with pytest.raises((BudgetExceeded, LedgerError)):
+        spend(ledger, attempt=4, pcost=0.26)
+    with pytest.raises(LedgerError, match="was edited"):
+        Ledger(path)
+
+
+def test_a_spend_checks_what_is_new_and_opening_checks_all(ledger, monkeypatch):
+    other, real, sealed = Ledger(ledger.path), Row.sealed, []
+    fill(ledger)
+    ledger.status("adult")
+    monkeypatch.setattr(Row, "sealed", lambda row, previous: sealed.append(row.seq) or real(row, previous))
+    uses = {
+        "nothing new": lambda: ledger.status("adult"),
+        "a spend": lambda: spend(ledger, attempt=4, pcost=0.01),
+        "the next": lambda: spend(ledger, attempt=5, pcost=0.01),
+        "of another": lambda: other.status("adult"),
+        "opening": lambda: Ledger(ledger.path),
+        "verify": ledger.verify,
+    }
+    hashed = {}
+    for name, use in uses.items():
+        sealed.clear()
+        use()
+        hashed[name] = list(sealed)
+    everything = list(range(1, 12))
+    assert hashed == {
+        "nothing new": [],
+        "a spend": [10],
+        "the next": [10, 11],
+        "of another": everything[2:],
+        "opening": everything,
+        "verify": everything,
+    }
+
+
+def test_new_rows_are_checked_in_use(ledger):
+    spend(ledger)
+    with engine.release.ledger.chain.transaction(ledger.path, write=True, wait=1.0) as connection:
+        head = engine.release.ledger.chain.read_rows(connection)[-1]
+        engine.release.ledger.chain.append(connection, head, kind="spend", dataset="adult", key="k", pcost="2.0")
+    with pytest.raises(LedgerError, match="spends more than was left"):
+        ledger.status("adult")
+
+
+def test_new_rows_without_their_hash_are_found_in_use(ledger):
+    spend(ledger)
+    columns = "utc, 'note:x', dataset, key, pcost, plan_hash, sha256, size, note, hash"
+    tamper(ledger.path, f"INSERT INTO rows SELECT 4, {columns} FROM rows WHERE seq = 3")
+    with pytest.raises(LedgerError, match="row 4 was edited"):
+        ledger.status("adult")
+
+
+def test_rows_added_between_a_commit_and_a_look_at_the_times_are_read(ledger, monkeypatch):
+    monkeypatch.setattr(engine.release.ledger.checked, "_times", lambda path: (1,))
+    spend(ledger)
+    spend(Ledger(ledger.path), attempt=2, pcost=0.7)
+    with pytest.raises(BudgetExceeded):
+        spend(ledger, attempt=3, pcost=0.06)
+    assert ledger.status("adult").left == 0.05
+
+
+def test_what_was_checked_before_stays_as_it_was_when_rows_are_added(ledger):
+    first = balance(fill(ledger).rows()[:4])[0]
+    before = first.copied()
+    later, problems = balance(ledger.rows()[4:], first)
+    assert (first, problems) == (before, [])
+    assert later == balance(ledger.rows())[0] != before
+
+
 def test_reordered_rows_are_found(ledger):
     fill(ledger)
     tamper(
@@ -406,6 +490,9 @@ def test_a_removed_rule_is_found(ledger, rule):
         ({"kind": "saved", "dataset": "adult", "key": "k"}, "without a spend"),
         ({"kind": "dataset", "dataset": "adult", "key": "again", "pcost": "9"}, "declares a dataset twice"),
         ({"kind": "gift", "dataset": "adult"}, "unknown kind"),
+        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "epsilon 0.1"}, "its total does not count"),
+        ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "epsilon 0.1"}, "not of its kind"),
+        ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0"}, "no positive budget"),
     ],
 )
 def test_well_chained_rows_must_keep_the_rules_of_the_budget(ledger, content, problem):
@@ -432,6 +519,16 @@ def test_a_ledger_set_back_is_noticed_in_use_by_its_results_and_by_receipts(ledg
     shutil.copy(old, ledger.path)
     with pytest.raises(LedgerError, match="no spend in the ledger: rows were lost"):
         Ledger(ledger.path)
+
+
+def test_a_receipt_of_another_history_is_not_in_the_ledger(ledger, tmp_path):
+    shutil.copy(ledger.path, tmp_path / "old")
+    receipt = spend(ledger)
+    shutil.copy(tmp_path / "old", ledger.path)
+    other = spend(Ledger(ledger.path))
+    assert (other.seq, other.key) == (receipt.seq, receipt.key)
+    assert verify_ledger(ledger.path, receipts=[other]) == ()
+    assert any("set back" in problem for problem in verify_ledger(ledger.path, receipts=[receipt]))
 
 
 def test_a_clock_that_goes_back_is_noted_and_changes_nothing_else(ledger, monkeypatch):
@@ -548,7 +645,7 @@ def test_a_ledger_deleted_or_moved_while_open_grants_nothing(ledger, tmp_path):
 
 
 @pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("moment", ["connect", "chain_problems", "append"])
+@pytest.mark.parametrize("moment", ["connect", "check", "append"])
 def test_a_ledger_deleted_during_a_spend_grants_nothing(ledger, monkeypatch, moment, before):
     owner = sqlite3 if moment == "connect" else engine.release.ledger.ledger
     real = getattr(owner, moment)
@@ -660,6 +757,64 @@ def test_a_read_only_ledger_or_folder_can_be_read_and_says_why_it_cannot_spend()
         os.chmod(folder, 0o755)
 
 
+# ---- power cuts
+
+
+def synced(monkeypatch):
+    """The names of files and folders, in the order in which they are synced and renamed."""
+    order, sync, rename = [], os.fsync, os.replace
+
+    def fsync(handle):
+        order.append(("sync", os.readlink(f"/proc/self/fd/{handle}")))
+        sync(handle)
+
+    def replace(source, target):
+        order.append(("rename", str(target)))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    return order
+
+
+def test_a_commit_waits_for_the_disk(ledger):
+    with engine.release.ledger.chain.transaction(ledger.path, write=True, wait=1.0) as connection:
+        found = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")}
+        fullfsync = connection.execute("PRAGMA fullfsync").fetchone()[0]
+    assert (found, fullfsync) == ({"synchronous": 3, "journal_mode": "delete"}, 1)  # 3 is EXTRA
+
+
+def test_a_new_ledger_is_in_its_folder_after_a_power_cut(tmp_path, monkeypatch):
+    order = synced(monkeypatch)
+    Ledger.create(tmp_path / "a")
+    assert ("sync", str(tmp_path)) in order
+
+
+def test_a_result_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_row(ledger, monkeypatch):
+    receipt, order = spend(ledger), synced(monkeypatch)
+    monkeypatch.setattr(engine.release.ledger.results, "_allocate", lambda file, size: None)  # syncs the empty file
+    real = engine.release.ledger.ledger.append
+
+    def append(*given, **content):
+        order.append(("row", content["kind"]))
+        return real(*given, **content)
+
+    monkeypatch.setattr(engine.release.ledger.ledger, "append", append)
+    path = ledger.save_result(receipt=receipt, content=b"noisy")
+    steps = ["part" if name.endswith(".part") else name for _, name in order]
+    assert ("sync", str(ledger.path.parent)) in order, "the folder of results is in its folder"
+    assert steps[-4:] == ["part", str(path), str(path.parent), "saved"]
+    assert [what for what, _ in order[-4:]] == ["sync", "rename", "sync", "row"]
+
+
+def test_a_key_is_on_the_disk_before_it_has_its_name(ledger, monkeypatch):
+    order, link = synced(monkeypatch), os.link
+    monkeypatch.setattr(os, "link", lambda source, target: order.append(("link", str(target))) or link(source, target))
+    ledger.secret("records")
+    assert [what for what, _ in order] == ["sync", "link", "sync"]
+    assert order[-1][1] == str(ledger.path.parent)
+
+
 # ---- crashes
 
 MOMENTS = {
@@ -759,6 +914,12 @@ def test_random_kills_lose_no_spend_and_draw_nothing_twice(tmp_path):
     counts = campaign(tmp_path, kills=KILLS, seed=int.from_bytes(os.urandom(4)))
     assert counts["kills"] == KILLS
     assert counts["spends"] >= counts["draws"] >= counts["saved"] > 0
+
+
+def test_random_edits_are_noticed_or_change_nothing(tmp_path):
+    counts = edits(tmp_path, count=12, seed=1)
+    assert counts["edits"] == 12
+    assert counts["noticed"] > 6
 
 
 def test_results_are_for_their_owner_alone(tmp_path: Path) -> None:

@@ -152,6 +152,16 @@ def test_law_when_integers_decide_everything(variance):
     assert fit(draws, gaussian_cdf, wrong, spread=float(wrong) ** 0.5) < FALSE_ALARM
 
 
+def test_what_floats_cannot_tell_is_left_to_integers(monkeypatch):
+    asked, real = [], noise._uniform_below
+    monkeypatch.setattr(noise, "_uniform_below", lambda *g, **k: asked.append(g) or real(*g, **k))
+    words = np.frombuffer(entropy(4)(8 * 1_000), dtype=np.uint64)
+    for margin, fewest in ((0.0, 0), (2.0**-6, 1), (2.0, len(words))):  # a margin of 2 covers every distance
+        asked.clear()
+        noise._propose(gaussian_envelope(1000), words, entropy=entropy(5), margin=margin)
+        assert fewest <= len(asked) <= max(100 * fewest, 5)
+
+
 def propose_by_integers(envelope, words, *, entropy):
     """The oracle: the layout of a word and every decision, one word at a time, without a float."""
     for word in map(int, words):

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import engine.release.records.people
+import engine.release.records.sources
 from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
 from engine.errors import DataError, LedgerError, LimitExceeded
 
@@ -12,7 +13,7 @@ SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 3)])
 SETS = [("a", "b"), ("a",), ()]
 
 
-def records(people=300, rows=1_000, seed=0):
+def records(people=300, rows=2_500, seed=0):
     rng = np.random.default_rng(seed)
     return pd.DataFrame({name: rng.integers(0, n, rows) for name, n in (("a", 5), ("b", 3), ("pid", people))})
 
@@ -24,6 +25,8 @@ def counted(frame, cap, **more):
 @pytest.fixture(params=[1 << 20, 7], ids=["at once", "in parts"])
 def room(request, monkeypatch):
     monkeypatch.setattr(engine.release.records.people, "ROOM", request.param)
+    if request.param == 7:
+        monkeypatch.setattr(engine.release.records.sources, "BATCH_BYTES", 1)
 
 
 @pytest.mark.parametrize("cap", [1, 2, 5, 1_000])
@@ -86,6 +89,8 @@ def test_rows_without_a_person_are_refused_and_named():
     assert found.rows_in == len(frame)
     with pytest.raises(DataError):
         counted(frame, 2)
+    texts = frame.assign(pid=frame["pid"].map(lambda p: "" if p is None or np.isnan(p) else str(p)))
+    assert counted(texts, 2, on_refused="drop").refused == found.refused
 
 
 def test_rows_that_do_not_fit_are_dropped_after_the_cap():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -99,6 +100,7 @@ def test_the_space_of_a_result_is_taken_before_the_spend(
     made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, spend = [], Ledger.spend
+    monkeypatch.setattr(sys.modules["engine.release.ledger.ledger"], "_SPARE", 0)
 
     def watched(self: Ledger, **words: object) -> object:
         held.append([(p.suffix, p.stat().st_blocks * 512) for p in Path(f"{ledger.path}.results").iterdir()])
@@ -119,6 +121,18 @@ def test_what_a_killed_run_left_is_removed_and_a_living_one_is_not(made: Plan, l
         Ledger(ledger.path)
         assert [p.name != "killed.part" for p in folder.glob("*.part")] == [True]
     assert not list(folder.glob("*.part"))
+
+
+def test_of_two_runs_under_one_key_only_one_draws(made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have looked for the key before either has spent it."""
+    draws, real = [], measuring.draw
+    monkeypatch.setattr(Ledger, "find", lambda self, key: None)
+    monkeypatch.setattr(measuring, "draw", lambda *given: draws.append(given) or real(*given))
+    first, second = (measure(made, RECORDS, dataset="survey", ledger=ledger) for _ in range(2))
+    assert len(draws) == 1
+    for space in made.blocks:
+        np.testing.assert_array_equal(first.answers_on_grid[space], second.answers_on_grid[space])
+    assert ledger.status("survey").spent == made.pcost
 
 
 # --- which records ---
@@ -155,7 +169,9 @@ def test_digests_need_the_key_of_the_ledger_and_are_in_no_result(made: Plan, led
     found = measure(made, RECORDS, dataset="survey", ledger=ledger)
     counts = count_marginals(RECORDS, SCHEMA, [("a", "b")])
     keys = [ledger.secret("records"), ledger.secret("signature"), Ledger.create(tmp_path / "b").secret("records")]
-    assert len({fingerprint(counts, [("a", "b")], key).tables for key in keys}) == 3
+    prints = [fingerprint(counts, [("a", "b")], key) for key in keys]
+    assert len({found.tables for found in prints}) == 3
+    assert not any(one.same_columns(other) for one, other in itertools.combinations(prints, 2))
     digest = next(row.sha256 for row in ledger.rows() if row.kind == "spend")
     stored = ledger.load_result(found.key)
     assert not [part for part in digest.replace("=", " ").split() if part.encode() in stored]
@@ -218,6 +234,7 @@ def test_a_total_for_people_takes_only_what_protects_them(ledger: Ledger, made: 
             measure(made, RECORDS, dataset=dataset, ledger=ledger)
     people = plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=3))
     assert [measure(people, RECORDS, dataset=name, ledger=ledger).dataset for name in ("visits", "survey")]
+    assert ledger.status("visits").spent == ledger.status("survey").spent == people.pcost
     replaced = plan(WORKLOAD, Budget(pcost=0.1, neighbours="replace_one"))
     assert measure(replaced, RECORDS, dataset="fixed", ledger=ledger).key
     assert verify_ledger(ledger.path) == ()

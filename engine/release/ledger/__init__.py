@@ -1,6 +1,7 @@
 """The durable privacy budget: an append-only chain of rows in one SQLite file, and the results beside it.
 
-To touch: columns and hashes are in `chain`, what rows add up to in `balance`; what ``verify`` checks is in `ledger`.
+To touch: columns and hashes are in `chain`, what rows add up to in `balance`, which rows a spend checks in `checked`;
+what ``verify`` checks is in `ledger`.
 """
 
 from engine.release.ledger.balance import DatasetStatus, Fingerprint, Receipt

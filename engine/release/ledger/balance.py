@@ -104,7 +104,11 @@ class Balance:
     spent: dict[str, Fraction] = field(default_factory=dict)
     spends: dict[str, Row] = field(default_factory=dict)
     saved: dict[str, Row] = field(default_factory=dict)
-    notes: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
+    notes: dict[tuple[str, str], tuple[Row, ...]] = field(default_factory=dict)
+
+    def copied(self) -> Balance:
+        """The same state, to which rows can be added while others look at this one."""
+        return Balance(**{name: dict(known) for name, known in vars(self).items()})
 
     def left(self, dataset: str) -> Fraction:
         """Exactly what is left, in what the total counts."""
@@ -139,15 +143,17 @@ class Balance:
         )
 
 
-def balance(rows: Iterable[Row]) -> tuple[Balance, list[str]]:
+def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance, list[str]]:
     """What rows add up to, and every row that breaks a rule of the budget.
+
+    With `start`, which is left as it is, the rows come after those that it stands for.
 
     >>> opened = Row(seq=1, utc="", kind="ledger")
     >>> spend = Row(seq=2, utc="", kind="spend", dataset="adult", key="a", pcost="0.1")
     >>> balance([opened, spend])[1]
     ['row 2 (spend) has a dataset that was never declared']
     """
-    state, problems = Balance(), []
+    state, problems = start.copied() if start else Balance(), []
     for row in rows:
         try:
             problem = _enter(state, row)
@@ -191,6 +197,6 @@ def _enter(state: Balance, row: Row) -> str:
         state.saved[row.key] = row
         return ""
     if row.kind.startswith("note:"):
-        state.notes.setdefault((row.kind, row.key), []).append(row)
+        state.notes[row.kind, row.key] = (*state.notes.get((row.kind, row.key), ()), row)
         return ""
     return "is of an unknown kind"

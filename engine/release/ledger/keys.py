@@ -18,6 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from engine.errors import LedgerError
+from engine.release.ledger.chain import sync_folder
 
 FORMAT = "ledger-key/1"
 
@@ -84,5 +85,6 @@ def _create(file: Path) -> None:
         with suppress(FileExistsError):
             # link refuses where rename would replace: of two who make a key at once, both then read the first
             os.link(partial, file)
+        sync_folder(file.parent)
     finally:
         partial.unlink(missing_ok=True)

@@ -24,6 +24,7 @@ from engine.errors import BudgetExceeded, LedgerError, ResultLost
 from engine.privacy import Budget
 from engine.release.ledger.balance import Balance, DatasetStatus, Fingerprint, Receipt, balance
 from engine.release.ledger.chain import Row, append, chain_problems, create_file, file_problems, read_rows, transaction
+from engine.release.ledger.checked import Checked, check
 from engine.release.ledger.keys import key_file, secret, sign_with
 from engine.release.ledger.results import (
     Content,
@@ -58,7 +59,7 @@ def release_key(*, dataset: str, plan_hash: str, attempt: int) -> str:
 
 
 class Ledger:
-    """An existing ledger file, checked in full on opening and again within every transaction.
+    """An existing ledger file, checked in full on opening, and whatever is new in it within every transaction.
 
     Costs are exact: a pcost counts as the decimal number that its `repr` shows, so ten spends of 0.1 use up 1.
     Safe between threads and processes.  `wait` is how many seconds a call waits for other programs.
@@ -79,7 +80,7 @@ class Ledger:
         instance("ledger", path, (str, os.PathLike), give="a Ledger, or the path of one", error=LedgerError)
         self.path = Path(path).resolve()
         self.wait = wait
-        self._seen: Row | None = None
+        self._checked: Checked | None = None
         with self._transaction(write=False) as (book, _):
             if problems := stray_results(self.path, book.spends):
                 raise self._distrust(problems)
@@ -321,26 +322,20 @@ class Ledger:
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[tuple[Balance, _Add]]:
         """The checked balance, and how to add a row, inside one transaction."""
-        seen = self._seen
         with transaction(self.path, write=write, wait=self.wait) as connection:
-            rows = read_rows(connection)
-            book, problems = balance(rows)
-            problems = chain_problems(connection, rows) + problems
-            if seen is None:
-                problems = file_problems(connection) + problems
-            # a ledger that is open remembers its last row: an older copy put back under it would grant spent budget
-            # again
-            elif len(rows) < seen.seq or rows[seen.seq - 1].hash != seen.hash:
-                problems.insert(0, "it was replaced by another or an older copy while it was in use")
-            if problems:
+            checked, problems = check(connection, self.path, self._checked)
+            if checked is None:
                 raise self._distrust(problems)
+            head = checked.head
 
             def add(**content: str | int) -> Row:
-                rows.append(append(connection, rows[-1], **content))
-                return rows[-1]
+                nonlocal head
+                head = append(connection, head, **content)
+                return head
 
-            yield book, add
-        self._seen = rows[-1]
+            yield checked.book, add
+        # a row added here counts as checked only when the next transaction has read it back
+        self._checked = checked.committed(self.path) if write else checked
 
     def _distrust(self, problems: list[str]) -> LedgerError:
         return LedgerError(

@@ -11,6 +11,7 @@ Only codes, hashes and the running k + 1 first rows are held, never the identifi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,7 @@ class PersonCap:
         self.nobody += int(len(known) - known.sum())
         order = _mixed(one ^ two)
         for number, column in enumerate(codes):
-            apart = np.uint64(number * int(_MIX[0]) % 2**64)  # numpy warns where a product of scalars wraps
-            order = _mixed(order ^ _mixed(column.astype(np.int64).view(np.uint64) + apart))
+            order = _mixed(order ^ _mixed(column.astype(np.int64).view(np.uint64) + number * _MIX[:1]))
         self._marks.append(np.stack([one, two, order])[:, known])
         self._codes.append([column[known] for column in codes])
         self._held += int(known.sum())
@@ -119,10 +119,14 @@ class PersonCap:
         if pa.types.is_dictionary(persons.type):
             persons = persons.dictionary_decode()
         if pa.types.is_floating(persons.type):  # whole numbers with gaps come as floats from pandas
-            try:
-                persons = pc.if_else(pc.is_nan(persons), None, persons).cast(pa.int64())
-            except pa.ArrowInvalid:
-                raise DataError(f"{what} has numbers that are not whole; give identifiers as text") from None
+            numbers = pc.if_else(pc.is_nan(persons), None, persons)
+            persons = None
+            with suppress(pa.ArrowInvalid):
+                persons = numbers.cast(pa.int64())
+            if (
+                persons is None
+            ):  # raised out here, as the error of Arrow names a value and would be kept inside this one
+                raise DataError(f"{what} has numbers that are not whole; give identifiers as text")
         if pa.types.is_null(persons.type):
             nobody = np.zeros(len(persons), dtype=np.uint64)
             return nobody, nobody, np.zeros(len(persons), dtype=bool)

@@ -1,0 +1,73 @@
+"""Durable spends on one ledger, by how many rows it has: what a spend waits for the disk, and what it computes.
+
+    python -m benchmarks.ledger [--rows 1000 10000 100000]
+
+A commit waits for the disk five times (the journal twice, the ledger, the folder twice), so that the disk decides how
+many spends a second there are; the last column tells its speed on the day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from engine.privacy import Budget
+from engine.release import Ledger
+from engine.release.ledger.chain import append, read_rows, transaction
+
+SPENDS = 100
+
+
+def filled(path: Path, rows: int) -> None:
+    """A ledger with so many spends, written in one transaction."""
+    Ledger.create(path).add_dataset("census", total=Budget(pcost=1e6))
+    with transaction(path, write=True, wait=5.0) as connection:
+        head = read_rows(connection)[-1]
+        for number in range(rows):
+            digest = f"{number:064x}"
+            head = append(connection, head, kind="spend", dataset="census", key=f"{number}", pcost="0.1", sha256=digest)
+
+
+def sync_time(folder: Path) -> float:
+    """Seconds that this disk takes to sync a page."""
+    with open(folder / "page", "wb") as file:
+        begun = time.perf_counter()
+        for _ in range(20):
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+        return (time.perf_counter() - begun) / 20
+
+
+def main() -> None:
+    """Print one row a size."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000, 100_000])
+    parser.add_argument("--write", action="store_true", help="also write benchmarks/ledger.txt")
+    given = parser.parse_args()
+    lines = [f"{'rows':>8} {'open s':>8} {'spends a second':>16} {'CPU ms a spend':>15} {'disk sync ms':>13}"]
+    print(lines[0])
+    for rows in given.rows:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "census.ledger"
+            filled(path, rows)
+            begun = time.perf_counter()
+            ledger = Ledger(path)
+            opened, computed, begun = time.perf_counter() - begun, time.process_time(), time.perf_counter()
+            for number in range(SPENDS):
+                ledger.spend(dataset="census", key=f"new {number}", pcost=0.1, plan_hash="plan")
+            waited, computed = time.perf_counter() - begun, time.process_time() - computed
+            lines.append(
+                f"{rows:>8,} {opened:>8.2f} {SPENDS / waited:>16.0f} {1000 * computed / SPENDS:>15.2f} "
+                f"{1000 * sync_time(Path(folder)):>13.2f}"
+            )
+            print(lines[-1], flush=True)
+    if given.write:
+        Path(__file__).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

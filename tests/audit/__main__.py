@@ -1,0 +1,41 @@
+"""Release both tables with every planted bug and without, each on a ledger, and print what is shown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pandas as pd
+
+from engine import Budget, Ledger, Measurement, Workload, measure
+from tests.audit.auditing import BUGS, SCHEMA, audit, audited_plan
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print what every release shows; return 1 unless exactly those with a bug show too much."""
+    parser = argparse.ArgumentParser(prog="python -m tests.audit", description=__doc__)
+    parser.add_argument("--runs", type=int, default=2000, help="releases of each of the two tables")
+    given = parser.parse_args(arguments)
+    made, wrong = audited_plan(Workload.all_ways(SCHEMA, ways=(1, 2))), 0
+    print(f"{'releases':30} {'stated rho':>10} {'shown at least':>15}")
+    for name, bug in BUGS.items():
+        with tempfile.TemporaryDirectory() as folder, bug():
+            ledger, numbers = Ledger.create(Path(folder) / "audit.ledger"), iter(range(1, sys.maxsize))
+            ledger.add_dataset("audited", total=Budget(pcost=1e9))
+
+            def release(table: pd.DataFrame, book: Ledger = ledger, attempts: Iterator[int] = numbers) -> Measurement:
+                return measure(made, table, dataset="audited", ledger=book, attempt=next(attempts))
+
+            found = audit(made, release, runs=given.runs)
+        wrong += found.exceeded == (bug is nullcontext)
+        word = "more than stated" if found.exceeded else ""
+        print(f"{name:30} {found.stated:>10.4f} {found.shown:>15.4f}  {word}", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

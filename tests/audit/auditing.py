@@ -1,0 +1,120 @@
+"""Releases of two neighbouring tables, sound or with a planted bug, and what their answers show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtri
+from scipy.stats import beta
+
+import engine.release.answers_on_grid as grid
+from engine import Attribute, Budget, Measurement, Plan, Schema, Workload, plan
+from engine.arrays import Array
+from engine.release.records.tables import _Tally
+
+CONFIDENCE = 0.999
+SCHEMA = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])
+WITHOUT = pd.DataFrame({"a": [0, 1, 2, 2, 1, 0, 0], "b": [0, 0, 1, 0, 1, 1, 0]})
+WITH = pd.concat([WITHOUT, pd.DataFrame({"a": [2], "b": [1]})], ignore_index=True)
+Release = Callable[[pd.DataFrame], Measurement]
+
+
+def audited_plan(workload: Workload) -> Plan:
+    """A plan with mu = 2."""
+    return plan(workload, Budget(pcost=4.0))
+
+
+@contextmanager
+def halved() -> Iterator[None]:
+    """Noise of half the scale."""
+    real = grid.discrete_gaussian
+    with patch.object(grid, "discrete_gaussian", lambda *, variance, size: real(variance=variance // 4, size=size)):
+        yield
+
+
+@contextmanager
+def reused() -> Iterator[None]:
+    """Two blocks of one size with the same noise, each at its own scale."""
+    real, kept = grid.discrete_gaussian, dict[int, tuple[float, Array]]()
+
+    def drawn(*, variance: int, size: int) -> Array:
+        if size in kept:
+            before, noise = kept.pop(size)
+            return np.rint(noise * (variance / before) ** 0.5).astype(np.int64)
+        kept[size] = (float(variance), real(variance=variance, size=size))
+        return kept[size][1]
+
+    with patch.object(grid, "discrete_gaussian", drawn):
+        yield
+
+
+@contextmanager
+def counted_twice() -> Iterator[None]:
+    """The last record of every table counts twice."""
+    real = _Tally._accepted
+
+    def accepted(self: _Tally, columns: list[Array], rows: int) -> list[Array]:
+        return [np.append(codes, codes[-1:]) for codes in real(self, columns, rows)]
+
+    with patch.object(_Tally, "_accepted", accepted):
+        yield
+
+
+BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "as it is": nullcontext,
+    "noise of half the scale": halved,
+    "noise of a block used again": reused,
+    "a record counted twice": counted_twice,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What was stated of a release, and what its answers show at least."""
+
+    stated: float
+    shown: float
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether more was shown than was stated."""
+        return self.shown > self.stated
+
+
+def audit(made: Plan, release: Release, *, runs: int, confidence: float = CONFIDENCE) -> Audit:
+    """Release both tables so many times each, and compare what is shown with the rho of the plan."""
+    answers = [np.array([_answers(release(table)) for _ in range(runs)]) for table in (WITHOUT, WITH)]
+    return Audit(stated=made.pcost / 2, shown=shown_rho(*answers, confidence=confidence))
+
+
+def _answers(found: Measurement) -> Array:
+    return np.concatenate([found.values(i) for i in range(len(found.plan.workload.groups))])
+
+
+def shown_rho(without: Array, with_: Array, *, confidence: float = CONFIDENCE) -> float:
+    """Return the rho that answers show at least, from answers of shape (runs, queries) of two tables."""
+    half = len(without) // 2
+    gap = with_[:half].mean(axis=0) - without[:half].mean(axis=0)
+    spread = np.cov(without[:half].T) + np.cov(with_[:half].T)
+    # directions without noise stay, and count all the more; those in which nothing moves at all add nothing
+    ridge = 1e-9 * np.trace(spread) / len(spread) * np.eye(len(spread))
+    weights = np.linalg.solve(spread + ridge, gap)
+    taught = [scores[:half] @ weights for scores in (without, with_)]
+    limits = np.quantile(np.concatenate(taught), np.linspace(0.02, 0.98, 49))
+    limit = max(limits, key=partial(_mu, *taught, confidence))
+    return max(0.0, _mu(without[half:] @ weights, with_[half:] @ weights, confidence, limit)) ** 2 / 2
+
+
+def _mu(without: Array, with_: Array, confidence: float, limit: float) -> float:
+    """The mu that scores of two tables show at least, by who passes a limit."""
+    risk = (1 - confidence) / 2
+    alarms, hits = int((without > limit).sum()), int((with_ > limit).sum())
+    highest = 1.0 if alarms == len(without) else float(beta.ppf(1 - risk, alarms + 1, len(without) - alarms))
+    lowest = 0.0 if hits == 0 else float(beta.ppf(risk, hits, len(with_) - hits + 1))
+    return float(ndtri(lowest) - ndtri(highest)) if lowest > 0 and highest < 1 else 0.0

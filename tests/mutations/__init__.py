@@ -1,0 +1,6 @@
+"""Planted privacy bugs: small patches of the engine, each of which a named test must notice.
+
+    python -m tests.mutations [--only NAME ...] [--jobs 2]
+
+To touch: the patches are in the modules `bugs_*`, one a room; `planting` copies the project, patches it and runs tests.
+"""

@@ -1,0 +1,6 @@
+"""All planted bugs."""
+
+from tests.mutations import bugs_choice, bugs_ledger, bugs_plans, bugs_publish, bugs_release
+
+ROOMS = (bugs_release, bugs_plans, bugs_ledger, bugs_choice, bugs_publish)
+BUGS = tuple(planted for room in ROOMS for planted in room.BUGS)

@@ -1,0 +1,388 @@
+"""Bugs of drawing, measuring and counting."""
+
+from tests.mutations.planting import bug
+
+NOISE, GRID = "engine/release/noise.py", "engine/release/answers_on_grid.py"
+MEASURE, INTAKE = "engine/release/measure.py", "engine/release/intake.py"
+PEOPLE, TABLES = "engine/release/records/people.py", "engine/release/records/tables.py"
+DIGEST, ENCODING = "engine/release/records/digest.py", "engine/release/records/encoding.py"
+LAW, DRAW = "tests/release/test_noise.py", "tests/release/test_draw.py"
+RELEASE, PROCEDURE = "tests/release/test_release.py", "tests/release/test_procedure.py"
+IMPORTS = "tests/release/test_imports.py"
+GAUSSIAN = """    envelope = _envelope(power=2, rate=1 / (2 * exact), floor_scale=isqrt(int(exact)))
+    return _draw(envelope, size=_checked_size(size), entropy=os.urandom)"""
+DRAWN = "            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements)\n"
+SPENT = """        receipt = spend()
+        if not receipt.fresh:
+            return None
+"""
+
+BUGS = (
+    # the law of the noise
+    bug(
+        "noise from a fixed seed",
+        NOISE,
+        GAUSSIAN,
+        GAUSSIAN.replace("os.urandom", "np.random.default_rng(7).bytes"),
+        f"{LAW}::test_no_seed_and_no_other_randomness",
+    ),
+    bug(
+        "noise of a generator that is seeded from the clock",
+        NOISE,
+        GAUSSIAN,
+        GAUSSIAN.replace("os.urandom", "__import__('random').Random(__import__('time').time_ns()).randbytes"),
+        f"{LAW}::test_no_seed_and_no_other_randomness",
+        IMPORTS,
+    ),
+    bug(
+        "gaussian scale wrong by one percent",
+        NOISE,
+        "envelope = _envelope(power=2, rate=1 / (2 * exact)",
+        "envelope = _envelope(power=2, rate=Fraction(10000, 9801) / (2 * exact)",
+        f"{LAW}::test_gaussian_law",
+    ),
+    bug(
+        "laplace scale wrong by two percent",
+        NOISE,
+        "envelope = _envelope(power=1, rate=1 / exact",
+        "envelope = _envelope(power=1, rate=Fraction(100, 98) / exact",
+        f"{LAW}::test_laplace_law",
+    ),
+    bug(
+        "minus zero is kept",
+        NOISE,
+        "kept &= ~(negative & (values == 0))",
+        "kept &= ~(negative & (values < 0))",
+        f"{LAW}::test_float_filter_decides_as_integers_do",
+    ),
+    bug(
+        "the tail is cut off",
+        NOISE,
+        "for i in np.flatnonzero(tail | ~(kept | (gap <= -slack))):",
+        "for i in np.flatnonzero(~tail & ~(kept | (gap <= -slack))):",
+        f"{LAW}::test_law_past_the_bins",
+    ),
+    bug(
+        "the tail ends after its first piece",
+        NOISE,
+        "    while _random_bits(1, entropy=entropy):\n",
+        "    while level < 0:\n",
+        f"{LAW}::test_law_past_the_bins",
+    ),
+    bug(
+        "the sign is a bit of the bin",
+        NOISE,
+        "negative = (signed & ENTRIES) != 0",
+        "negative = (signed & (ENTRIES >> 1)) != 0",
+        f"{LAW}::test_float_filter_decides_as_integers_do",
+    ),
+    bug(
+        "floats decide what only integers can",
+        NOISE,
+        "    slack = margin * 2.0**head_bits\n",
+        "    slack = 0.0\n",
+        f"{LAW}::test_what_floats_cannot_tell_is_left_to_integers",
+    ),
+    bug(
+        "a close decision starts its uniform anew",
+        NOISE,
+        "head, head_bits = (head << 32) | _random_bits(32, entropy=entropy), head_bits + 32",
+        "head, head_bits = _random_bits(32, entropy=entropy), 32",
+        f"{LAW}::test_integers_go_on_from_the_bits_already_drawn",
+    ),
+    bug(
+        "the envelope dips below the law",
+        NOISE,
+        "counts = np.ceil(upper[:bins]).astype(np.int64)",
+        "counts = np.maximum(1, np.floor(upper[:bins])).astype(np.int64)",
+        f"{LAW}::test_envelope_lies_above_the_law",
+    ),
+    bug(
+        "a chunk of random words is used twice",
+        NOISE,
+        "        found = values[kept][:missing]\n",
+        "        found = np.tile(values[kept], 2)[:missing]\n",
+        f"{LAW}::test_every_bit_is_used_and_draws_do_not_repeat",
+    ),
+    # drawing
+    bug(
+        "a float is drawn",
+        GRID,
+        DRAWN,
+        "            noise = np.rint(np.random.normal(0, block.grid_noise, block.measurements)).astype(np.int64)\n",
+        IMPORTS,
+    ),
+    bug(
+        "noise scale of a release wrong by one percent",
+        GRID,
+        "variance=block.grid_noise**2",
+        "variance=(99 * block.grid_noise // 100) ** 2",
+        f"{DRAW}::test_noise_is_asked_for_at_the_scale_of_every_block",
+    ),
+    bug(
+        "noise scale halved",
+        GRID,
+        "variance=block.grid_noise**2",
+        "variance=block.grid_noise**2 // 4",
+        "tests/audit/test_audit.py",
+    ),
+    bug(
+        "laplace blocks get gaussian noise",
+        GRID,
+        'if block.law == "laplace":',
+        'if block.law == "none":',
+        f"{DRAW}::test_noise_is_asked_for_at_the_scale_of_every_block",
+    ),
+    bug(
+        "one block has no noise",
+        GRID,
+        "released[space] = exact + noise",
+        "released[space] = exact + (noise if i else 0)",
+        f"{DRAW}::test_every_block_has_noise_of_its_own",
+    ),
+    bug(
+        "blocks of one shape share their noise",
+        GRID,
+        DRAWN,
+        "            noise = vars(counts).setdefault(('noise', block.measurements), discrete_gaussian(\n"
+        "                variance=block.grid_noise**2, size=block.measurements))\n",
+        f"{DRAW}::test_every_block_has_noise_of_its_own",
+    ),
+    bug(
+        "the noise of a rehearsal is used by the next release",
+        GRID,
+        DRAWN,
+        "            noise = vars(draw).setdefault((part.max_records, space), discrete_gaussian(\n"
+        "                variance=block.grid_noise**2, size=block.measurements))\n",
+        f"{DRAW}::test_noise_is_drawn_anew_for_every_release",
+    ),
+    bug(
+        "noise once per answer pair",
+        GRID,
+        DRAWN,
+        "            half = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements // 2 + 1)\n"
+        "            noise = np.resize(half, block.measurements)\n",
+        f"{DRAW}::test_every_block_has_noise_of_its_own",
+    ),
+    bug(
+        "a block of the same shape is given the first table",
+        GRID,
+        "_on_grid(block, tables[block.attributes], ",
+        "_on_grid(block, next(t for t in tables.values() if t.shape == tables[block.attributes].shape), ",
+        f"{DRAW}::test_every_block_measures_its_own_table",
+    ),
+    bug(
+        "floats measure more records than the plan charged for",
+        GRID,
+        "counts.records <= part.max_records)",
+        "True)",
+        f"{PROCEDURE}::test_more_records_than_the_plan_was_made_for_are_measured_exactly",
+        f"{DRAW}::test_more_records_than_were_charged_for_are_measured_in_whole_numbers",
+    ),
+    bug(
+        "answers past 62 bits wrap",
+        GRID,
+        "max(-limit, min(limit, _halved(int(z), down)))",
+        "(_halved(int(z), down) + 2**63) % 2**64 - 2**63",
+        f"{PROCEDURE}::test_more_records_than_the_plan_was_made_for_are_measured_exactly",
+    ),
+    # measuring
+    bug(
+        "fresh is not asked",
+        MEASURE,
+        SPENT,
+        "        receipt = spend()\n",
+        f"{PROCEDURE}::test_of_two_runs_under_one_key_only_one_draws",
+    ),
+    bug(
+        "drawn before the spend",
+        MEASURE,
+        "        receipt = spend()\n",
+        "        early = draw(part, counts, _silent)\n        receipt = spend()\n",
+        f"{RELEASE}::test_a_crash_between_spend_and_save_never_draws_again",
+    ),
+    bug(
+        "no room is taken before the spend",
+        MEASURE,
+        "with ledger.room_for(lambda file: write(file, _BLANK, blank)) as room:",
+        "with ledger.room_for(b'') as room:",
+        f"{PROCEDURE}::test_the_space_of_a_result_is_taken_before_the_spend",
+    ),
+    bug(
+        "half the cost is spent",
+        MEASURE,
+        '"pcost": plan.pcost,',
+        '"pcost": plan.pcost / 2,',
+        f"{RELEASE}::test_release_spends_once_and_the_same_key_returns_the_same_answers",
+    ),
+    bug(
+        "the cost of one row is spent for a person of many",
+        MEASURE,
+        '"pcost": plan.pcost,',
+        '"pcost": plan.pcost / plan.budget.rows_per_person**2,',
+        f"{PROCEDURE}::test_a_total_for_people_takes_only_what_protects_them",
+    ),
+    bug(
+        "pure epsilon is counted as zCDP",
+        MEASURE,
+        '"pure_epsilon": plan.budget.pure_epsilon}',
+        '"pure_epsilon": None}',
+        f"{PROCEDURE}::test_a_pure_total_sums_epsilon_and_takes_no_gaussian_noise",
+    ),
+    bug(
+        "the unit of a total is not asked",
+        MEASURE,
+        "    book.status(dataset).definition.check_unit(plan.budget)\n",
+        "",
+        f"{PROCEDURE}::test_a_total_for_people_takes_only_what_protects_them",
+    ),
+    bug(
+        "the cap of rows is not that of the budget",
+        MEASURE,
+        "rows_per_person=plan.budget.rows_per_person,",
+        "rows_per_person=10**6,",
+        "tests/release/test_people.py::test_a_release_counts_at_most_the_rows_that_its_budget_protects",
+    ),
+    bug(
+        "a release refuses a table because of its rows",
+        MEASURE,
+        '    counts = counted("drop", tell, memory_limit, checked)',
+        '    counts = counted("error", tell, memory_limit, checked)',
+        f"{RELEASE}::test_bad_records_spend_nothing",
+    ),
+    bug(
+        "a rehearsal is not marked",
+        MEASURE,
+        'dataset="", key="", utc="", rehearsal=True)\n    if not dataset',
+        'dataset="", key="", utc="", rehearsal=False)\n    if not dataset',
+        f"{RELEASE}::test_files_hold_every_answer",
+    ),
+    bug(
+        "a kept rehearsal is not marked",
+        MEASURE,
+        'plan=plan, dataset="", key="", utc="", rehearsal=True, answers_on_grid=answers, estimates=estimates',
+        'plan=plan, dataset="", key="", utc="", rehearsal=False, answers_on_grid=answers, estimates=estimates',
+        f"{RELEASE}::test_a_kept_rehearsal_is_the_same_and_takes_memory_only_where_it_is_looked_at",
+    ),
+    bug(
+        "a rehearsal runs on a ledger's dataset",
+        MEASURE,
+        "        if dataset or ledger is not None:\n",
+        "        if False:\n",
+        f"{RELEASE}::test_a_release_names_its_dataset_and_ledger",
+    ),
+    bug(
+        "public records may be those of a release",
+        INTAKE,
+        "        if row.kind != REHEARSED:\n",
+        "        if False:\n",
+        f"{PROCEDURE}::test_public_records_are_noted_and_confidential_ones_are_not_public",
+    ),
+    bug(
+        "two names for one table are not told",
+        INTAKE,
+        "    warnings = [_warning(row) for row in book.same_records(found, dataset=dataset)]\n",
+        "    warnings: list[str] = []\n",
+        f"{PROCEDURE}::test_two_names_for_one_table_are_told_before_the_spend",
+    ),
+    bug(
+        "rows that do not fit an attribute of one cell are counted",
+        INTAKE,
+        "        sets += [(name,) for name in checked]\n",
+        "        pass\n",
+        f"{RELEASE}::test_an_attribute_of_one_cell_is_checked_like_any_other",
+    ),
+    # counting
+    bug(
+        "the cap of rows is off by one",
+        PEOPLE,
+        "first = place < self.rows",
+        "first = place <= self.rows",
+        "tests/release/test_people.py::test_every_person_counts_up_to_the_cap",
+    ),
+    bug(
+        "the cap goes by the order of rows",
+        PEOPLE,
+        "order = np.lexsort(marks[::-1])",
+        "order = np.lexsort(marks[1::-1])",
+        "tests/release/test_people.py::test_the_order_of_rows_and_the_columns_asked_for_change_nothing",
+    ),
+    bug(
+        "the cap prefers low values",
+        PEOPLE,
+        "        self._marks.append(np.stack([one, two, order])[:, known])",
+        "        self._marks.append(np.stack([one, two, codes[0].astype(np.uint64)])[:, known])",
+        "tests/release/test_people.py::test_no_value_is_preferred",
+    ),
+    bug(
+        "who has long identifiers is told by their beginning",
+        PEOPLE,
+        'texts = np.asarray(persons.cast(pa.string()).fill_null(""), dtype=object)',
+        'texts = np.asarray(pc.utf8_slice_codeunits(persons.cast(pa.string()).fill_null(""), 0, 99), dtype=object)',
+        "tests/release/test_people.py::test_long_identifiers_that_differ_at_the_end_are_two_people",
+    ),
+    bug(
+        "rows without a person are counted",
+        PEOPLE,
+        '        known &= texts != ""\n',
+        "        known |= True\n",
+        "tests/release/test_people.py::test_rows_without_a_person_are_refused_and_named",
+    ),
+    bug(
+        "the cap is not that of all batches together",
+        PEOPLE,
+        "        self._marks, self._codes = [marks[:, first]], [[column[order[first]] for column in codes]]\n",
+        "        self._marks, self._codes = [marks[:, first] + np.uint64(1)], "
+        "[[column[order[first]] for column in codes]]\n",
+        "tests/release/test_people.py::test_every_person_counts_up_to_the_cap",
+    ),
+    bug(
+        "a record is counted twice",
+        TABLES,
+        "            np.add.at(flat, index, 1)\n",
+        "            np.add.at(flat, index, 2)\n",
+        "tests/release/test_counts.py::test_tables_at_the_ends_of_integer_types",
+    ),
+    bug(
+        "rows past a full chunk are counted twice",
+        TABLES,
+        "self.filled, start = self.filled + count, start + count",
+        "self.filled, start = self.filled + count, start + max(1, count - (self.filled + count == self.room))",
+        "tests/release/test_counts.py::test_chunks_and_batches_of_any_size_add_up",
+    ),
+    bug(
+        "a code past the domain lands in the next cell",
+        ENCODING,
+        "(self.dtype)\n        if not inside.all():\n            codes[~inside] = OUTSIDE\n",
+        "(self.dtype) % self.attribute.size\n",
+        "tests/release/test_counts.py",
+    ),
+    bug(
+        "the digest of tables has no key",
+        DIGEST,
+        "found = hmac.new(key, digestmod=hashlib.sha256)",
+        'found = hmac.new(b"", digestmod=hashlib.sha256)',
+        f"{PROCEDURE}::test_digests_need_the_key_of_the_ledger_and_are_in_no_result",
+    ),
+    bug(
+        "the digest of columns has no key",
+        DIGEST,
+        "            key, _table(counts.schema, (name,), tables[name,]), hashlib.sha256\n",
+        '            b"", _table(counts.schema, (name,), tables[name,]), hashlib.sha256\n',
+        f"{PROCEDURE}::test_digests_need_the_key_of_the_ledger_and_are_in_no_result",
+    ),
+    bug(
+        "an error shows a value of the records",
+        ENCODING,
+        "    except ValueError:\n        return None",
+        '    except ValueError:\n        raise ValueError(f"{text!r} is no number") from None',
+        "tests/release/test_counts.py::test_no_error_shows_a_value",
+    ),
+    bug(
+        "a complaint shows an identifier",
+        PEOPLE,
+        'raise DataError(f"{what} has numbers that are not whole; give identifiers as text")',
+        'raise DataError(f"{what} has numbers that are not whole, such as {numbers[0]}")',
+        "tests/release/test_counts.py::test_no_error_shows_a_value",
+    ),
+)

@@ -1,0 +1,73 @@
+"""Planted bugs: every patch fits the code as it is, and a few of them are planted in every run."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.mutations import __main__ as runner
+from tests.mutations.bugs import BUGS
+from tests.mutations.planting import ROOT, Bug, bug, copied, planted
+
+# by tests of far less than a second
+EVERY_RUN = (
+    "noise scale of a release wrong by one percent",
+    "a block of the same shape is given the first table",
+    "the cap of rows is off by one",
+    "joint cost is that of the largest part",
+    "commits do not wait for the disk",
+    "a key is fresh twice",
+)
+
+
+def test_every_patch_fits_and_names_tests_that_are_there() -> None:
+    assert len(BUGS) >= 60
+    assert len({planted.name for planted in BUGS}) == len(BUGS)
+    for mutation in BUGS:
+        ast.parse(mutation.patched(ROOT))
+        assert mutation.tests, mutation.name
+        for test in mutation.tests:
+            file, _, name = test.partition("::")
+            text = (ROOT / file).read_text(encoding="utf-8")
+            assert f"def {name}(" in text if name else file.startswith("tests/") or ">>> " in text, test
+
+
+@pytest.mark.parametrize(("old", "new"), [("not there at all", ""), ("class", "type"), ("__future__", "__future__")])
+def test_a_patch_that_does_not_fit_is_told(old: str, new: str) -> None:
+    with pytest.raises(ValueError, match="write the patch anew"):
+        bug("odd", "engine/errors.py", old, new).patched(ROOT)
+
+
+def test_a_copy_is_as_it_was_after_a_bug() -> None:
+    mutation = BUGS[0]
+    with copied() as place:
+        file = place / mutation.file
+        before = file.read_bytes(), file.stat().st_mtime
+        with planted(mutation, place):
+            assert file.read_text(encoding="utf-8") == mutation.patched(ROOT)
+        assert (file.read_bytes(), file.stat().st_mtime) == before
+        assert not (place / ".git").exists()
+    assert not place.exists()
+
+
+def test_some_bugs_are_caught_in_every_run(capsys: pytest.CaptureFixture[str]) -> None:
+    code = runner.main(["--trust", "--exactly", *EVERY_RUN])
+    printed = capsys.readouterr().out
+    assert printed.endswith(f"{len(EVERY_RUN)} bugs planted, {len(EVERY_RUN)} caught, 0 missed\n"), printed
+    assert code == 0
+
+
+def test_a_bug_that_nobody_notices_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    harmless = Bug(
+        name="no bug",
+        file="tests/pairs.py",
+        old="few rows in which",
+        new="a few rows in which",
+        tests=("tests/test_pairs.py::test_a_new_value_is_taken_up_by_itself",),
+    )
+    lost = Bug(name="no test", file="tests/pairs.py", old=harmless.old, new="", tests=("tests/nowhere.py",))
+    for mutation in (harmless, lost):
+        monkeypatch.setattr(runner, "BUGS", (mutation,))
+        assert runner.main(["--trust"]) == 1
+        assert "1 bugs planted, 0 caught, 1 missed" in capsys.readouterr().out
