@@ -49,8 +49,8 @@ BUGS = (
     bug(
         "steps count other rows",
         RECORDS,
-        "step_checks(common), step_sets(common))\n",
-        "step_checks(common))\n",
+        "checked, also = step_checks(common), step_sets(common)\n",
+        "checked, also = step_checks(common), []\n",
         SAME,
         STEPS,
     ),

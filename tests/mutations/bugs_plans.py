@@ -68,8 +68,8 @@ BUGS = (
     bug(
         "the dearest block is the cost of all",
         BLOCKS,
-        "    return math.fsum(costs) * GUARD\n\n\ndef joint_pcost",
-        "    return max(costs) * GUARD\n\n\ndef joint_pcost",
+        "    return math.fsum(costs) * GUARD\n\n\ndef cells_pcost",
+        "    return max(costs) * GUARD\n\n\ndef cells_pcost",
         f"{COSTS}::test_blocks_add_up",
     ),
     bug(
@@ -139,8 +139,8 @@ BUGS = (
     bug(
         "rows per person are not multiplied",
         NEIGHBOURS,
-        "    return budget.of_person(row_pcosts(budget)(blocks, max_records))\n",
-        "    return row_pcosts(budget)(blocks, max_records)\n",
+        "    return budget.of_person(row_pcosts(budget, joint)(blocks, max_records))\n",
+        "    return row_pcosts(budget, joint)(blocks, max_records)\n",
         f"{UNITS}",
     ),
     bug(
@@ -160,8 +160,8 @@ BUGS = (
     bug(
         "replace one is taken as add or remove",
         NEIGHBOURS,
-        "return replaced_pcost if budget.neighbours == REPLACE_ONE else total_pcost",
-        "return total_pcost",
+        "return partial(replaced_pcost, added=added) if budget.neighbours == REPLACE_ONE else added",
+        "return added",
         UNITS,
     ),
     bug(
@@ -174,8 +174,8 @@ BUGS = (
     bug(
         "a replaced record moves laplace answers once",
         NEIGHBOURS,
-        "return (2.0 * math.fsum(math.sqrt(b.pcost(max_records)) for b in found) * GUARD) ** 2",
-        "return (1.0 * math.fsum(math.sqrt(b.pcost(max_records)) for b in found) * GUARD) ** 2",
+        "        return 4.0 * added(blocks, max_records)\n    plain",
+        "        return added(blocks, max_records)\n    plain",
         f"{COSTS}::test_replacing_is_charged_for_rounding_too",
     ),
     bug(

@@ -296,8 +296,8 @@ BUGS = (
     bug(
         "the cap of rows is off by one",
         PEOPLE,
-        "first = place < self.rows",
-        "first = place <= self.rows",
+        "return [column[self._place < self.rows] for",
+        "return [column[self._place <= self.rows] for",
         "tests/release/test_people.py::test_every_person_counts_up_to_the_cap",
     ),
     bug(

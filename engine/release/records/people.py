@@ -123,9 +123,8 @@ class PersonCap:
             persons = None
             with suppress(pa.ArrowInvalid):
                 persons = numbers.cast(pa.int64())
-            if (
-                persons is None
-            ):  # raised out here, as the error of Arrow names a value and would be kept inside this one
+            # raised out here, as the error of Arrow names a value and would be kept inside this one
+            if persons is None:
                 raise DataError(f"{what} has numbers that are not whole; give identifiers as text")
         if pa.types.is_null(persons.type):
             nobody = np.zeros(len(persons), dtype=np.uint64)
