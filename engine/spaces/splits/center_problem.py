@@ -98,14 +98,15 @@ class CenterProblem:
         self._void: dict[int, bool] = {}
         self._bytes, self._seconds = 0, 0.0
         asked = [g for g in workload.groups if g.weight > 0.0]
-        self.groups = self._affordable(asked)
-        uniform = {self.roles[name] for g in asked if g not in self.groups for name in g.attributes}
+        fits = self._affordable(asked)
+        self.groups = list(itertools.compress(asked, fits))
+        uniform = {self.roles[n] for g, own in zip(asked, fits, strict=True) if not own for n in g.attributes}
         self.kinds = self._kinds()
         self.tuned = [r for r in sorted(self.sizes) if self.sizes[r] > 1 and not (r in uniform or self._settled(r))]
         self.options = START
 
-    def _affordable(self, asked: Sequence[Group]) -> list[Group]:
-        """Return the groups whose parts can be held, all together, from the smallest on."""
+    def _affordable(self, asked: Sequence[Group]) -> list[bool]:
+        """Return for every group whether its parts can be held, all together, from the smallest on."""
         held: dict[Any, bool] = {}
         for group in sorted(asked, key=lambda g: max((p.cells for p in g.parts), default=0)):
             for part in group.parts:
@@ -114,7 +115,7 @@ class CenterProblem:
                     peak = rows_bytes(part) + dense_bytes(rank, n, n) + 32 * n * n
                     joint = len(part.sizes) > 1 and part.count * n > MAX_ROWS
                     held[key] = not joint and self._take(32 * n * n, peak, step_seconds(rank, n))
-        return [g for g in asked if all(held[self._part_key(g, p)] for p in g.parts)]
+        return [all(held[self._part_key(g, p)] for p in g.parts) for g in asked]
 
     def _part_key(self, group: Group, part: Part) -> Any:
         return part.key, tuple(self.roles[group.attributes[a]] for a in part.axes)
