@@ -303,14 +303,15 @@ class VarianceBuilder:
         all products of queries.
         """
         covered = {a for own, _ in factors for a in own}
-        rows, order, least = np.ones((1, 1)), list[int](), 1.0
+        rows: Array = np.ones((1, 1))
+        order, least = list[int](), 1.0
         for part in group.parts:
             inside = tuple(i for i, a in enumerate(part.axes) if a in covered)
             if inside:
                 own, shortest = self._few_rows(part, inside, group.named(part.axes))
                 if rows.shape[0] * len(own) * rows.shape[1] * own.shape[1] > SLAB:
                     return False
-                rows, least = np.kron(rows, own), least * shortest
+                rows, least = np.asarray(np.kron(rows, own), dtype=float), least * shortest
                 order += [part.axes[i] for i in inside]
         sizes = [group.sizes[a] - 1 for a in order]
         for axes, strategy in factors:

@@ -215,30 +215,36 @@ class DualProblem:
 
     def solution(self, mass: Array, status: str) -> Solution:
         """Return the strategy that the weights stand for, with its certificate. ``mass`` has shape (orbits,)."""
-        T, d = self.evaluate(mass)
+        solved = [_solved(W, mass) for W in self.projected]
+        T, d = math.fsum(own for _, own, _ in solved), np.sum([own for _, _, own in solved], axis=0)
         # after division by the root of the largest d no record moves the answers by more than 1
         strategy_rows, pinv, scale = [], [], math.sqrt(float(d.max()))
-        for root, W in zip(self.roots, self.projected, strict=True):
-            eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+        for root, ((half, U), _, _) in zip(self.roots, solved, strict=True):
             inverse = root.T / np.einsum("rc,rc->r", root, root)  # the rows of a root are orthogonal
-            quarter = np.maximum(eigenvalues, eigenvalues[-1] * 1e-18) ** 0.25
+            quarter = np.sqrt(half)
             # X = H^T M^(-1/2) H; the symmetric square root of M^(-1/2) keeps the rows a smooth function of the weights
             strategy_rows.append((U / quarter) @ (U.T @ root) / scale)
             pinv.append((inverse @ U) * quarter @ U.T * scale)
         rows = self.lift.rows(np.concatenate(strategy_rows))
         complete = len(rows) == self.lift.dimension
         strategy = Strategy(sizes=self.sizes, rows=rows, pinv=np.concatenate(pinv, axis=1), complete=complete)
-        bound = self.bound(mass)
+        bound = T * T / float(mass.sum())
         return Solution(strategy=strategy, value=float(d.max()) * T, bound=bound, dual=mass, status=status)
 
 
 def _block(W: Array, mass: Array) -> tuple[float, Array]:
     """Return tr M^(1/2) and the diagonal of W^T M^(-1/2) W for M = W diag(mass) W^T."""
+    _, T, d = _solved(W, mass)
+    return T, d
+
+
+def _solved(W: Array, mass: Array) -> tuple[tuple[Array, Array], float, Array]:
+    """Return eigenvalues and eigenvectors of M^(1/2), and what `_block` returns."""
     eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
     # weights of zero may leave directions without any; the floor keeps their inverse a number
     root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
     half = (U / np.sqrt(root)).T @ W
-    return float(root.sum()), np.einsum("rc,rc->c", half, half)
+    return (root, U), float(root.sum()), np.einsum("rc,rc->c", half, half)
 
 
 class FixedBasisProblem(DualProblem):

@@ -100,7 +100,7 @@ def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
     Sparse, shape (dimension, k) each: a column has an entry for every coordinate of one orbit.
     """
     eye = scipy.sparse.eye_array(dimension, format="csr")
-    bases = [eye]
+    bases: list[Any] = [eye]
     for permutation, sign in actions:
         moving = scipy.sparse.csr_array((sign, (np.arange(dimension), permutation)), shape=(dimension, dimension))
         # (1 + c g) / 2 projects on the vectors that g multiplies by c; such projections commute, so that they are
