@@ -33,6 +33,7 @@ from engine.spaces import (
     class_rows,
     contract,
     digest,
+    fewer,
     grouped,
     pieces,
     positions,
@@ -41,6 +42,7 @@ from engine.threads import threads_for
 from engine.workload import Group, Part, Schema, whole_group
 
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
+Asked = tuple[Axes, Block | None]  # a residual space inside a group, by positions, and what measures it
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,6 +53,8 @@ class VarianceBuilder:
     split: Split
     schema: Schema
     _arrays: dict[Any, Array] = field(default_factory=dict)
+    _measured: dict[Any, bool] = field(default_factory=dict)
+    _few: dict[Any, tuple[Array, float]] = field(default_factory=dict)
     _groups: dict[Any, GroupVariance] = field(default_factory=dict)
 
     @cached_property
@@ -59,6 +63,30 @@ class VarianceBuilder:
 
     def group(self, group: Group) -> GroupVariance:
         """Return the variances of one group."""
+        key, ranks, tuned, alone, whole = self._kind(group)
+        if key not in self._groups:
+            with threads_for(1):  # many small products: on a busy machine threads would wait for each other
+                summands, unmeasured = self._products(group, alone), self._marks(group, alone)
+            if whole:
+                more, lost = self._wholes(group, ranks, tuned, whole)
+                summands, unmeasured = summands + more, unmeasured + lost
+            self._groups[key] = GroupVariance(
+                counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
+            )
+        return self._groups[key]
+
+    def all_measured(self, group: Group) -> bool:
+        """Return whether all queries of a group are seen to be measured, without the variance of any.
+
+        Where it is False their variances tell.
+        """
+        key, _, _, alone, whole = self._kind(group)
+        if key not in self._measured:
+            self._measured[key] = not whole and not self._marks(group, alone)
+        return self._measured[key]
+
+    def _kind(self, group: Group) -> tuple[Any, Axes, Mapping[Axes, Complement], list[Asked], list[Asked]]:
+        """Return what groups of equal variances share, and the spaces inside: those of product pieces, and others."""
         ranks = group.ranks(self.schema)
         inside = [(axes, self._home.get(group.named(axes))) for axes in group.spaces(self.schema)]
         centers = tuple(map(digest, self.split.given(group.attributes)))
@@ -75,39 +103,32 @@ class VarianceBuilder:
             tuple(made),
             tuple((p, c.key) for p, c in tuned.items()),
         )
-        if key not in self._groups:
-            # pairs with a complement pass down what is no product, and unions couple several spaces
-            fed = {(), *((ranks[a],) for pair in tuned for a in pair)} if tuned else set()
-            whole = [(axes, b) for axes, b in inside if axes in fed or (b is not None and b.union)]
-            alone = [(axes, b) for axes, b in inside if (axes, b) not in whole]
-            with threads_for(1):  # many small products: on a busy machine threads would wait for each other
-                summands, unmeasured = self._products(group, alone)
-            if whole:
-                more, lost = self._wholes(group, ranks, tuned, whole)
-                summands, unmeasured = summands + more, unmeasured + lost
-            self._groups[key] = GroupVariance(
-                counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
-            )
-        return self._groups[key]
+        # pairs with a complement pass down what is no product, and unions couple several spaces
+        fed = {(), *((ranks[a],) for pair in tuned for a in pair)} if tuned else set()
+        whole = [(axes, b) for axes, b in inside if axes in fed or (b is not None and b.union)]
+        return key, ranks, tuned, [(axes, b) for axes, b in inside if (axes, b) not in whole], whole
 
-    def _products(
-        self, group: Group, subsets: Sequence[tuple[Axes, Block | None]]
-    ) -> tuple[list[Summand], list[Summand]]:
-        """Return the summands, and marks of what is not measured, for spaces whose pieces are products."""
-        summands, unmeasured = [], []
+    def _products(self, group: Group, subsets: Sequence[Asked]) -> list[Summand]:
+        """Return the summands for spaces whose pieces are products."""
+        summands = []
         for axes, block in subsets:
-            outside = tuple(p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes))
-            asked: list[tuple[Parts, Array]] = [((p,), self._present(group, p, ())) for p in outside]
-            for marks in self._missing(group, axes, block):
-                unmeasured.append(Summand(coefficient=1.0, arrays=(*asked, *marks)))
             if block is not None:
-                arrays: list[tuple[Parts, Array]] = [((p,), self._outside(group, p)) for p in outside]
+                arrays: list[tuple[Parts, Array]] = [((p,), self._outside(group, p)) for p in _outside(group, axes)]
                 arrays += [
                     self._inside(group, axes, factors, weights=block.weights)
                     for factors in self._components(group, axes, block)
                 ]
                 summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes))
-        return summands, [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
+        return summands
+
+    def _marks(self, group: Group, subsets: Sequence[Asked]) -> list[Summand]:
+        """Return marks of what is not measured for spaces whose pieces are products."""
+        unmeasured = []
+        for axes, block in subsets:
+            missing = self._missing(group, axes, block)
+            asked = [((p,), self._present(group, p, ())) for p in _outside(group, axes)] if missing else []
+            unmeasured += [Summand(coefficient=1.0, arrays=(*asked, *marks)) for marks in missing]
+        return [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
 
     def _wholes(
         self,
@@ -275,6 +296,49 @@ class VarianceBuilder:
             out[start : start + step] = squares.reshape(-1, *out.shape[1:])
         return out
 
+    def _surely_measured(self, group: Group, factors: Sequence[tuple[Axes, Strategy]]) -> bool:
+        """Return whether what all queries together leave of the span is less than one of them may leave.
+
+        Rows with the same Gram as the queries of a part say so, and there are fewer of them: products of them stand for
+        all products of queries.
+        """
+        covered = {a for own, _ in factors for a in own}
+        rows: Array = np.ones((1, 1))
+        order, least = list[int](), 1.0
+        for part in group.parts:
+            inside = tuple(i for i, a in enumerate(part.axes) if a in covered)
+            if inside:
+                own, shortest = self._few_rows(part, inside, group.named(part.axes))
+                if rows.shape[0] * len(own) * rows.shape[1] * own.shape[1] > SLAB:
+                    return False
+                rows, least = np.asarray(np.kron(rows, own), dtype=float), least * shortest
+                order += [part.axes[i] for i in inside]
+        sizes = [group.sizes[a] - 1 for a in order]
+        for axes, strategy in factors:
+            if not strategy.complete:
+                at = [order.index(a) for a in axes]
+                own = np.moveaxis(rows.reshape(-1, *sizes), [1 + a for a in at], range(1, 1 + len(at)))
+                own = np.moveaxis(own, 0, -1).reshape(strategy.dimension, -1)
+                left = own - strategy.span @ (strategy.span.T @ own)
+                if float(np.sum(left**2)) > LEAVING**2 * least:
+                    return False
+        return True
+
+    def _few_rows(self, part: Part, inside: Axes, names: tuple[str, ...]) -> tuple[Array, float]:
+        """Return rows with the Gram of a part's class rows, and the smallest square of one that is not rounding."""
+        given = self.split.given(names)
+        key = ("few", part.key, inside, tuple(map(digest, given)))
+        if key not in self._few:
+            waiting, least = list[Array](), math.inf
+            for _, chunk in part.family.chunks(part.sizes):
+                own = class_rows(part, inside, given, chunk)
+                squares = np.sum(own**2, axis=1)
+                present = squares > ROUNDING**2 * np.sum(chunk**2, axis=1)
+                least = min(least, float(squares[present].min(initial=math.inf)))
+                waiting = [fewer(np.concatenate([*waiting, own]))]
+            self._few[key] = waiting[0], least
+        return self._few[key]
+
     def _missing(self, group: Group, axes: Axes, block: Block | None) -> list[list[tuple[Parts, Array]]]:
         """Return products of 0/1 arrays; each marks queries with a piece that the block does not measure."""
         if block is not None and all(s.complete for _, s in block.factors):
@@ -289,6 +353,8 @@ class VarianceBuilder:
             return [present]
         out = []
         for factors in self._components(group, axes, block):
+            if self._surely_measured(group, factors):
+                continue
             parts, whole = self._inside(group, axes, factors, "whole")
             for k in (k for k, (_, s) in enumerate(factors) if not s.complete):
                 # a query leaves a product when it leaves the span of one factor, and asks something of all others
@@ -299,6 +365,11 @@ class VarianceBuilder:
                         marks = marks * along(mark, parts.index(p), len(parts))
                 out.append([(parts, marks), *(asked for asked in present if asked[0][0] not in parts)])
         return out
+
+
+def _outside(group: Group, axes: Axes) -> list[int]:
+    """Return the parts of a group without an attribute of a space."""
+    return [p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes)]
 
 
 def _over_all(group: Group, axes: Axes, coefficient: float, values: Array) -> Summand:

@@ -33,6 +33,7 @@ from engine.spaces.splits import (
     asks_products,
     can_tune,
     choose_unions,
+    fewer,
     union_bytes,
     unite,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "digest",
     "domain_gram",
     "exact_bound",
+    "fewer",
     "global_bound",
     "grouped",
     "part_of",

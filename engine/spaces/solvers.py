@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,20 +93,15 @@ class DualProblem:
         found = symmetries(factor, lift) if factor.dimension >= SYMMETRY_FROM and lift.one_space else []
         on_classes = [action for action, _ in found]
         self.orbit, self.multiplicity, representatives = orbits([action for _, action in found], lift.cells)
-        self.roots: list[Array] = []  # H_b, rows in class coordinates with sum of H_b^T H_b = G
+        # H_b, rows in class coordinates with sum of H_b^T H_b = G
         if factor.low_rank:
-            # a block is judged beside the whole Gram: what is null there is rounding, though it is the block's largest
-            most = float(scipy.linalg.norm(factor.matrix @ factor.matrix.T, 2))
-            for rows in character_rows(on_classes, factor.matrix):
-                root = _independent(rows, most)
-                if len(root):
-                    self.roots.append(root)
+            self.roots = _independent(character_rows(on_classes, factor.matrix))
+        elif found:
+            bases = character_bases(on_classes, factor.dimension)
+            roots = _roots([np.asarray(B.T @ (factor.matrix @ B)) for B in bases])
+            self.roots = [np.asarray(root @ B.T) for root, B in zip(roots, bases, strict=True) if len(root)]
         else:
-            largest = float(scipy.linalg.norm(factor.matrix, 2)) if found else None
-            for block in character_bases(on_classes, factor.dimension):
-                root = _root(block.T @ factor.matrix @ block if found else factor.matrix, largest)
-                if len(root):
-                    self.roots.append(root @ block.T if found else root)
+            self.roots = [root for root in _roots([factor.matrix]) if len(root)]
         # the best weights are equal on an orbit, so one cell of each stands for all of them
         self.projected = [np.ascontiguousarray(lift.rows(root)[:, representatives]) for root in self.roots]
 
@@ -220,30 +215,36 @@ class DualProblem:
 
     def solution(self, mass: Array, status: str) -> Solution:
         """Return the strategy that the weights stand for, with its certificate. ``mass`` has shape (orbits,)."""
-        T, d = self.evaluate(mass)
+        solved = [_solved(W, mass) for W in self.projected]
+        T, d = math.fsum(own for _, own, _ in solved), np.sum([own for _, _, own in solved], axis=0)
         # after division by the root of the largest d no record moves the answers by more than 1
         strategy_rows, pinv, scale = [], [], math.sqrt(float(d.max()))
-        for root, W in zip(self.roots, self.projected, strict=True):
-            eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+        for root, ((half, U), _, _) in zip(self.roots, solved, strict=True):
             inverse = root.T / np.einsum("rc,rc->r", root, root)  # the rows of a root are orthogonal
-            quarter = np.maximum(eigenvalues, eigenvalues[-1] * 1e-18) ** 0.25
+            quarter = np.sqrt(half)
             # X = H^T M^(-1/2) H; the symmetric square root of M^(-1/2) keeps the rows a smooth function of the weights
             strategy_rows.append((U / quarter) @ (U.T @ root) / scale)
             pinv.append((inverse @ U) * quarter @ U.T * scale)
         rows = self.lift.rows(np.concatenate(strategy_rows))
         complete = len(rows) == self.lift.dimension
         strategy = Strategy(sizes=self.sizes, rows=rows, pinv=np.concatenate(pinv, axis=1), complete=complete)
-        bound = self.bound(mass)
+        bound = T * T / float(mass.sum())
         return Solution(strategy=strategy, value=float(d.max()) * T, bound=bound, dual=mass, status=status)
 
 
 def _block(W: Array, mass: Array) -> tuple[float, Array]:
     """Return tr M^(1/2) and the diagonal of W^T M^(-1/2) W for M = W diag(mass) W^T."""
+    _, T, d = _solved(W, mass)
+    return T, d
+
+
+def _solved(W: Array, mass: Array) -> tuple[tuple[Array, Array], float, Array]:
+    """Return eigenvalues and eigenvectors of M^(1/2), and what `_block` returns."""
     eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
     # weights of zero may leave directions without any; the floor keeps their inverse a number
     root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
     half = (U / np.sqrt(root)).T @ W
-    return float(root.sum()), np.einsum("rc,rc->c", half, half)
+    return (root, U), float(root.sum()), np.einsum("rc,rc->c", half, half)
 
 
 class FixedBasisProblem(DualProblem):
@@ -334,16 +335,23 @@ def _circle(L: Array) -> bool:
     return L.shape[1] > 2 and np.allclose(L[:, 0], -L[:, -1], rtol=0, atol=1e-12)
 
 
-def _root(gram: Array, largest: float | None = None) -> Array:
-    """Return independent rows H with H^T H = gram; directions that are null beside ``largest`` are left out."""
-    if not len(gram):
-        return gram
-    eigenvalues, U = scipy.linalg.eigh(gram, check_finite=False)
-    kept = eigenvalues > NULL * max(eigenvalues[-1] if largest is None else largest, 0.0)
-    return (U[:, kept] * np.sqrt(eigenvalues[kept])).T
+def _roots(grams: Sequence[Array]) -> list[Array]:
+    """Return independent rows H with H^T H = gram of every block of one Gram.
+
+    A direction is judged beside the whole Gram: what is null there is rounding, though it is the block's largest.
+    """
+    solved = [scipy.linalg.eigh(gram, check_finite=False) for gram in grams]
+    largest = max((float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in solved), default=0.0)
+    out = []
+    for eigenvalues, U in solved:
+        kept = eigenvalues > NULL * largest
+        out.append((U[:, kept] * np.sqrt(eigenvalues[kept])).T)
+    return out
 
 
-def _independent(rows: Array, largest: float) -> Array:
-    """Return independent rows with the same Gram as ``rows``, without those that are null beside ``largest``."""
-    eigenvalues, U = scipy.linalg.eigh(rows @ rows.T, check_finite=False)
-    return U[:, eigenvalues > NULL * largest].T @ rows
+def _independent(blocks: Sequence[Array]) -> list[Array]:
+    """Return independent rows with the same Gram as the rows of every block, without blocks of none; see `_roots`."""
+    solved = [scipy.linalg.eigh(rows @ rows.T, check_finite=False) for rows in blocks]
+    largest = max(float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in solved)
+    out = [U[:, e > NULL * largest].T @ rows for (e, U), rows in zip(solved, blocks, strict=True)]
+    return [rows for rows in out if len(rows)]

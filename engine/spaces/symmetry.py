@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from engine.arrays import Array
 from engine.spaces.coordinates import Lift
@@ -92,20 +94,27 @@ def _products(actions: Sequence[tuple[Signed, Signed]]) -> list[Signed]:
     return out
 
 
-def character_bases(actions: Sequence[Signed], dimension: int) -> list[Array]:
-    """Return orthonormal bases, shape (dimension, k) each, of the subspaces on which every action is +1 or -1."""
-    bases = []
-    for signs in itertools.product((1.0, -1.0), repeat=len(actions)):
-        projected = np.eye(dimension)
-        for action, character in zip(actions, signs, strict=True):
-            # (1 + c g) / 2 projects on the vectors that g multiplies by c; such projections commute, so that they are
-            # applied in turn
-            projected = (projected + character * projected[:, action[0]] * action[1]) / 2.0
+def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
+    """Return orthonormal bases of the subspaces on which every action is +1 or -1.
+
+    Sparse, shape (dimension, k) each: a column has an entry for every coordinate of one orbit.
+    """
+    eye = scipy.sparse.eye_array(dimension, format="csr")
+    bases: list[Any] = [eye]
+    for permutation, sign in actions:
+        moving = scipy.sparse.csr_array((sign, (np.arange(dimension), permutation)), shape=(dimension, dimension))
+        # (1 + c g) / 2 projects on the vectors that g multiplies by c; such projections commute, so that they are
+        # applied in turn
+        bases = [projected @ (eye + c * moving) / 2.0 for projected in bases for c in (1.0, -1.0)]
+    out = []
+    for projected in bases:
+        projected.eliminate_zeros()
+        projected.sort_indices()
         # rows of one orbit are equal up to sign: keep the one whose own coordinate comes first
-        own = np.argmax(np.abs(projected) > 1e-12, axis=1) == np.arange(dimension)
-        rows = projected[own & (np.linalg.norm(projected, axis=1) > 1e-9)]
-        bases.append((rows / np.linalg.norm(rows, axis=1, keepdims=True)).T)
-    return bases
+        asked = np.flatnonzero(np.diff(projected.indptr))
+        rows = projected[asked[projected.indices[projected.indptr[asked]] == asked]]
+        out.append((scipy.sparse.diags_array(1.0 / np.sqrt((rows * rows).sum(axis=1))) @ rows).T.tocsr())
+    return out
 
 
 def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:

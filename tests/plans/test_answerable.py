@@ -14,6 +14,7 @@ from engine import MECHANISMS, Attribute, Budget, Custom, Plan, Schema, Workload
 from engine.errors import Unanswered
 from engine.plans import Block, explicit_strategy
 from engine.plans.explicit_variance import explicit_group_variance, leaves, leaves_table
+from engine.plans.variance import VarianceBuilder
 from tests import oracles
 
 
@@ -148,3 +149,27 @@ def test_queries_that_drown_are_refused_when_the_plan_is_made_and_reported_in_a_
     assert "group 1" in row["status"]
     freed = Workload(light.schema).add(("a0", "a1"), "prefix").add("a2", "prefix", weight=0.0)
     assert math.isfinite(plan(freed, Budget(pcost=1.0), mechanism).weighted_rmse)
+
+
+def test_that_all_is_answered_is_seen_without_the_variance_of_any_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges on several attributes are many; what they leave of a span follows from few rows."""
+    schema = domain(5, 4, 4)
+    asked = Workload(schema).add(schema.names, "range").add(schema.names, "prefix")
+    narrow = Workload(domain(6, 6)).add(("a0", "a1"), "affine")
+    with monkeypatch.context() as blind:
+        blind.setattr(VarianceBuilder, "_inside", lambda *_: pytest.fail("listed every query"))
+        made = [plan(workload, Budget(pcost=1.0), cache=False) for workload in (asked, narrow)]
+    assert any(not s.complete for _, s in made[1].blocks["a0", "a1"].factors)
+    assert all(math.isfinite(found.rmse) for found in made)
+
+
+def test_what_leaves_the_span_of_a_strategy_is_not_overlooked() -> None:
+    """A plan for one direction of a pair does not answer the other."""
+    both = ("a0", "a1")
+    schema = domain(6, 6)
+    made = plan(Workload(schema).add(both, "affine"), Budget(pcost=1.0), cache=False)
+    other = Workload(schema).add(both, "affine").add(both, "abs")
+    with pytest.raises(Unanswered):
+        replace(made, workload=other)
+    builder = VarianceBuilder(blocks=made.blocks, split=made.split, schema=schema)
+    assert [builder.all_measured(group) for group in other.groups] == [True, False]

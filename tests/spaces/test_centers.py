@@ -97,6 +97,33 @@ def test_one_attribute_alone_reaches_the_global_optimum() -> None:
     assert made.weighted_rmse == pytest.approx(full_domain_optimum(workload), rel=2e-4)
 
 
+@pytest.mark.parametrize("family", ["prefix", "range"])
+def test_rounds_of_balance_end_where_the_search_ends(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Schema([Attribute.of_size("c", 3, "categorical"), *sizes(9, 6).attributes])
+    asked = Workload.all_ways(schema, (1, 2, 3))
+    if family == "range":
+        asked = (
+            Workload(schema).add(("n0", "c"), {"n0": "range", "c": "marginal"}).add("n0", "range").add("n1", "range")
+        )
+    looks = []
+    evaluate = CenterProblem.evaluate
+    monkeypatch.setattr(CenterProblem, "evaluate", lambda self, at: looks.append(1) or evaluate(self, at))
+    balanced = tuned_centers(asked, quiet)
+    assert balanced
+    assert not looks
+    monkeypatch.setattr(CenterProblem, "alone", lambda self: {})
+    searched = tuned_centers(asked, quiet)
+    assert looks
+    problem = CenterProblem(asked, quiet)
+    problem.options = Options(gap=1e-7, evaluations=400)
+    values = [
+        problem.evaluate({problem.roles[name]: pi for name, pi in found.items()})[0]
+        for found in ({}, balanced, searched)
+    ]
+    assert values[1] <= values[2] * (1.0 + 2e-6)
+    assert values[1] < 0.999 * values[0]
+
+
 def test_random_workloads_come_near_the_global_optimum_and_never_pass_uniform() -> None:
     rng = np.random.default_rng(3)
     excess = []

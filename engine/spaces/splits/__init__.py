@@ -5,7 +5,7 @@ To touch: `tuned` is the entrance; centers, complements and unions are the three
 
 from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.pairs import affordable, asks_products, can_tune
-from engine.spaces.splits.rows import part_rows
+from engine.spaces.splits.rows import fewer, part_rows
 from engine.spaces.splits.tuned import SplitMemory
 from engine.spaces.splits.unions import choose_unions, union_bytes, unite
 
@@ -16,6 +16,7 @@ __all__ = [
     "asks_products",
     "can_tune",
     "choose_unions",
+    "fewer",
     "part_rows",
     "union_bytes",
     "unite",

@@ -98,14 +98,15 @@ class CenterProblem:
         self._void: dict[int, bool] = {}
         self._bytes, self._seconds = 0, 0.0
         asked = [g for g in workload.groups if g.weight > 0.0]
-        self.groups = self._affordable(asked)
-        uniform = {self.roles[name] for g in asked if g not in self.groups for name in g.attributes}
+        fits = self._affordable(asked)
+        self.groups = list(itertools.compress(asked, fits))
+        uniform = {self.roles[n] for g, own in zip(asked, fits, strict=True) if not own for n in g.attributes}
         self.kinds = self._kinds()
         self.tuned = [r for r in sorted(self.sizes) if self.sizes[r] > 1 and not (r in uniform or self._settled(r))]
         self.options = START
 
-    def _affordable(self, asked: Sequence[Group]) -> list[Group]:
-        """Return the groups whose parts can be held, all together, from the smallest on."""
+    def _affordable(self, asked: Sequence[Group]) -> list[bool]:
+        """Return for every group whether its parts can be held, all together, from the smallest on."""
         held: dict[Any, bool] = {}
         for group in sorted(asked, key=lambda g: max((p.cells for p in g.parts), default=0)):
             for part in group.parts:
@@ -114,7 +115,7 @@ class CenterProblem:
                     peak = rows_bytes(part) + dense_bytes(rank, n, n) + 32 * n * n
                     joint = len(part.sizes) > 1 and part.count * n > MAX_ROWS
                     held[key] = not joint and self._take(32 * n * n, peak, step_seconds(rank, n))
-        return [g for g in asked if all(held[self._part_key(g, p)] for p in g.parts)]
+        return [all(held[self._part_key(g, p)] for p in g.parts) for g in asked]
 
     def _part_key(self, group: Group, part: Part) -> Any:
         return part.key, tuple(self.roles[group.attributes[a]] for a in part.axes)
@@ -225,6 +226,56 @@ class CenterProblem:
         for kind in self.kinds:
             total += kind.count * state.space(kind)
         return total, state.finish()
+
+    def alone(self) -> dict[Role, tuple[int, int]]:
+        """Return the pieces inside and outside of every tuned role, or nothing unless each is asked in one way alone.
+
+        That is by one family, beside others as a product, in spaces of one term.
+        """
+        places: dict[Role, list[int]] = {role: [] for role in self.tuned}
+        for number, piece in enumerate(self.pieces):
+            for role in piece.roles:
+                places.get(role, []).append(number)
+        if any(len(kind.terms) > 1 for kind in self.kinds):
+            return {}
+        out = {}
+        for role, numbers in places.items():
+            if len(numbers) != 2 or any(len(self.pieces[k].roles) > 1 for k in numbers):
+                return {}
+            out[role] = (numbers[0], numbers[1]) if self.pieces[numbers[0]].inside else (numbers[1], numbers[0])
+        return out
+
+    def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
+        """Return S, and for roles that are `alone` the c whose `whole_center` is best when all else stays as it is.
+
+        With L what the attribute asks itself and s its total, S changes by a dL + b ds; the center of the best strategy
+        on all cells for G + c 1 1^T minimises sqrt(L) + sqrt(s + c), and so a L + b s where b / a = sqrt(L / (s + c)).
+        """
+        state = Evaluation(problem=self, centers=centers)
+        total = math.fsum(kind.count * state.space(kind) for kind in self.kinds)
+        out = {}
+        for role, (inside, outside) in self.alone().items():
+            a, b = state.by_value.get(inside, 0.0), state.by_scalar.get(outside, 0.0)
+            if a > 0.0 and b > 0.0:
+                out[role] = state.solved[inside][0] * (a / b) ** 2 - state.scalar(outside)
+        return total, out
+
+    def whole_center(self, role: Role, inside: int, c: float) -> Array:
+        """Return V 1 / (1^T V 1), V the covariance of the best strategy on all cells for G + c 1 1^T. Shape (n,).
+
+        ``inside`` is the number of the piece with the Gram G.
+        """
+        self.allowance.check()
+        n = self.sizes[role]
+        factor = Factor(sizes=(n,), matrix=self.gram(self.pieces[inside].part) + c)
+        with threads_for(n):
+            problem = DualProblem(lift=WholeDomain(n), factor=factor)
+            options = replace(self.options, deadline=self.allowance.deadline)
+            mass, status = problem.maximise(options, self._starts.get(("whole", role)))
+            self._starts["whole", role] = 0.99 * mass + 0.01 / n
+            self._starts[inside] = mass  # without its total the attribute has nearly the same weights
+            pi = problem.solution(mass, status).strategy.covariance.sum(axis=1)
+        return np.asarray(pi / pi.sum())
 
     def dual(self, key: Any, factor: Factor, centers: Sequence[Array | None]) -> tuple[float, Array, list[Array]]:
         """Solve one Gram from the weights of the last time; value, derivatives in the shapes of `sensitivities`."""

@@ -8,8 +8,9 @@ the budget have the same closed form.  Only the value changes:
 
 pi_i = 1 / n_i is the published choice.  Here S is minimised: first along a family with one scalar c, pi_i in proportion
 to V_i^-1 1 with V_i optimal for G_i + c 1 1^T (for one attribute alone some c gives the best of all mechanisms), then
-by L-BFGS on all centers with the gradient of the envelope theorem.  The start is kept when nothing is better, so a
-tuned plan is never worse than a uniform one.
+by L-BFGS on all centers with the gradient of the envelope theorem.  Where every attribute is asked in one way alone,
+products of such families beside, that family holds the best centers, and c follows from the derivatives of S: a few
+rounds replace the search.  The start is kept when nothing is better, so a tuned plan is never worse than a uniform one.
 
 Attributes that play the same role in the workload share a center; where the Gram of an attribute does not change when
 its cells are shifted around (marginals, circular ranges, totals), uniform is optimal by symmetry and stays.
@@ -32,7 +33,10 @@ from engine.spaces.splits.center_problem import CenterProblem, Role, Watch
 from engine.workload import Workload
 
 POLISH = Options(gap=2e-6, evaluations=200)
+FIXED = Options(gap=1e-5, evaluations=100)
 STEPS = 60
+ROUNDS = 12
+ARRIVED = 1e-6  # a round that gains less is the last
 SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 
@@ -75,10 +79,13 @@ class _Search:
 
     def run(self, given: Mapping[Role, Array]) -> None:
         """Try uniform centers, those given and a family of one scalar, and go down from the best."""
+        known = {role: pi for role, pi in given.items() if role in self.problem.tuned}
+        if self.problem.alone():
+            self._balance(known)
+            return
         uniform, _ = self.look({})
         if not uniform > 0.0:
             return
-        known = {role: pi for role, pi in given.items() if role in self.problem.tuned}
         if not (known and self.look(known)[0] < uniform):
             for c in SCALARS:
                 self.look({role: self.problem.one_scalar(role, c) for role in self.problem.tuned})
@@ -86,6 +93,21 @@ class _Search:
         # values of coarse searches are no rivals of fine ones
         self.problem.options, self.lowest = POLISH, math.inf
         self._descend(self.best)
+
+    def _balance(self, start: dict[Role, Array]) -> None:
+        """Set every center to the best for what the others make of it, again and again; see `CenterProblem.offsets`."""
+        self.problem.options, self.lowest = FIXED, math.inf
+        pieces, centers = self.problem.alone(), start
+        for step in range(ROUNDS):
+            S, offsets = self.problem.offsets(centers)
+            arrived = self.lowest * (1.0 - ARRIVED) < S
+            if self.lowest > S:
+                self.lowest, self.best = S, centers
+            if arrived or not offsets:
+                return
+            self.problem.watch(0.1 + 0.9 * step / ROUNDS, f"Balancing centers, round {step + 1}")
+            found = {role: self.problem.whole_center(role, pieces[role][0], c) for role, c in offsets.items()}
+            centers = {**centers, **{role: pi for role, pi in found.items() if np.isfinite(pi).all()}}
 
     def _descend(self, start: Mapping[Role, Array]) -> None:
         """Go down by L-BFGS."""

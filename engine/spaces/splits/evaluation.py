@@ -28,6 +28,7 @@ class Evaluation:
     centers: Mapping[Role, Array]
     scalars: dict[int, float] = field(default_factory=dict)
     by_scalar: dict[int, float] = field(default_factory=dict)
+    by_value: dict[int, float] = field(default_factory=dict)
     factors: dict[int, Factor] = field(default_factory=dict)
     by_factor: dict[int, Array] = field(default_factory=dict)
     by_role: dict[Role, Array] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class Evaluation:
                     share = outer * coefficients[f] * by_coefficient[f] / own
                     self._collect([kind.roles[a] for a in axes], by_center, share)
                     self._collect_factor(number, share * by_gram)
+                    self.by_value[number] = self.by_value.get(number, 0.0) + share
         else:
             sizes, axes = tuple(self.problem.sizes[r] for r in kind.roles), tuple(range(len(kind.roles)))
             single = {f: assemble([(1.0, tuple((a, self.factor(k)) for a, k in f))], axes, sizes) for f in used}

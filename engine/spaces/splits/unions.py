@@ -145,9 +145,12 @@ def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: f
         return {}
 
     def work(attributes: Space) -> float:
+        if workload.schema.cells(attributes) > MAX_CELLS:
+            return math.inf
         own = _inside(spaces, attributes)
+        dimension = dimension_of(workload, own)
         # the variances of a union need every query of the groups inside
-        wide = [g.count * max(math.prod(g.sizes), dimension_of(workload, own)) for g in _touching(workload, attributes)]
+        wide = [g.count * max(math.prod(g.sizes), dimension) for g in _touching(workload, attributes)]
         affordable = sum(wide) <= ENTRIES and rows_of_union(workload, attributes, own) <= memory_limit
         return work_of(workload, attributes, own, memory_limit) if affordable else math.inf
 
