@@ -157,7 +157,7 @@ class QuerySmasher(ResidualMechanism):
 def _united(apart: Made, unions: Mapping[Space, tuple[Space, ...]], make: Callable[[Split], list[Made]]) -> list[Made]:
     """Return the plan with those unions that are worth more than their spaces on their own, if there are any.
 
-    A search that stopped early may not be, and what light queries ask may drown beside heavy ones.
+    A search that stopped early may not be; where light queries drown beside heavy ones no plan is made.
     """
     for made in make(replace(apart.plan.split, unions=unions)) if unions else []:
         kept = {
@@ -165,6 +165,5 @@ def _united(apart: Made, unions: Mapping[Space, tuple[Space, ...]], make: Callab
             for attributes, together in unions.items()
             if math.sqrt(made.values[attributes]) < math.fsum(math.sqrt(apart.values[space]) for space in together)
         }
-        if math.isfinite(made.plan.weighted_rmse):
-            return [made] if len(kept) == len(unions) else _united(apart, kept, make)
+        return [made] if len(kept) == len(unions) else _united(apart, kept, make)
     return []

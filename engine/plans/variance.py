@@ -316,10 +316,10 @@ class VarianceBuilder:
         sizes = [group.sizes[a] - 1 for a in order]
         for axes, strategy in factors:
             if not strategy.complete:
-                at = [order.index(a) for a in axes]
-                own = np.moveaxis(rows.reshape(-1, *sizes), [1 + a for a in at], range(1, 1 + len(at)))
-                own = np.moveaxis(own, 0, -1).reshape(strategy.dimension, -1)
-                left = own - strategy.span @ (strategy.span.T @ own)
+                at = tuple(order.index(a) for a in axes)
+                rest = tuple(k for k in range(len(order)) if k not in at)
+                held = grouped(rows.reshape(-1, *sizes), [at, rest], 1)
+                left = held - strategy.span @ (strategy.span.T @ held)
                 if float(np.sum(left**2)) > LEAVING**2 * least:
                     return False
         return True
@@ -331,7 +331,7 @@ class VarianceBuilder:
         if key not in self._few:
             waiting, least = list[Array](), math.inf
             for _, chunk in part.family.chunks(part.sizes):
-                own = class_rows(part, inside, given, chunk)
+                own = class_rows(chunk, part.sizes, inside, given)
                 squares = np.sum(own**2, axis=1)
                 present = squares > ROUNDING**2 * np.sum(chunk**2, axis=1)
                 least = min(least, float(squares[present].min(initial=math.inf)))
