@@ -202,8 +202,8 @@ BUGS = (
     bug(
         "a plan is written over what is there",
         MAIN,
-        "    with new_file(given.out, keep=sources) as partial:\n",
-        "    given.out.unlink(missing_ok=True)\n    with new_file(given.out, keep=sources) as partial:\n",
+        "    check_target(given.out, keep=sources)\n    made = ",
+        "    Path(given.out).unlink(missing_ok=True)\n    made = ",
         PLACES,
     ),
     bug(
