@@ -97,8 +97,7 @@ class Plan:
         """Return whether the queries of a group that have a weight follow from what is measured."""
         asked = self.workload.groups[group]
         blocks = [self.answering.get(self.home.get(asked.named(a), ("",))) for a in asked.spaces(self.schema)]
-        complete = all(b is not None and all(s.complete for _, s in b.factors) for b in blocks)
-        if complete or self._variances.all_measured(asked):
+        if all(b and all(s.complete for _, s in b.factors) for b in blocks) or self._variances.all_measured(asked):
             return True  # known without listing queries
         found = self.group_variance(group)
         if found.unmeasured and asked.query_weights is not None:

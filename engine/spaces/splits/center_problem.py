@@ -248,6 +248,7 @@ class CenterProblem:
     def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
         """Return S, and for roles that are `alone` the c whose `whole_center` is best when all else stays as it is.
 
+        ``centers`` have shape (n,) each.
         With L what the attribute asks itself and s its total, S changes by a dL + b ds; the center of the best strategy
         on all cells for G + c 1 1^T minimises sqrt(L) + sqrt(s + c), and so a L + b s where b / a = sqrt(L / (s + c)).
         """
