@@ -24,6 +24,7 @@ TABLES = {
     "classic_strategies": "HDMM, tables 3 to 7, the strategies it is compared with; level selection, example 3.1",
     "common_mechanism": "the common mechanism, savings and choices",
     "release": "from the click to the file",
+    "published_tables": "published tables beside unbiased and clipped ones",
     "warm": "plans after an edit",
     "latency": "the app: from an edit to its preview",
     "load": "the app: many users at once, memory, bytes, requests to other hosts",

@@ -224,6 +224,16 @@ def test_a_table_in_its_noise_stays_at_its_reference_and_one_beyond_follows():
         np.testing.assert_allclose(made.sum(axis=0), margins[1,], atol=1e-9)
 
 
+def test_a_row_far_below_nothing_still_has_its_margin():
+    margins = {(0,): np.array([1.0, 99.0]), (1,): np.array([60.0, 40.0]), (): np.array(100.0)}
+    lens = Lens(centers=(np.full(2, 0.5), np.full(2, 0.5)))
+    for size in (1e2, 1e3):
+        cells = contrast(np.array([[-size, size / 2], [size, -size]]))
+        made = fitted((0, 1), Seen(cells=cells, variance=1.0, rank=1, lens=lens), margins, 100.0)
+        np.testing.assert_allclose(made.sum(axis=1), margins[0,], atol=1e-6)
+        np.testing.assert_allclose(made.sum(axis=0), margins[1,], atol=1e-6)
+
+
 def test_the_joint_projection_finds_the_nearest_tables():
     """Beside a general solver on all cells of three pairs that no table of three attributes has."""
     from scipy.optimize import minimize

@@ -29,6 +29,7 @@ from engine.spaces import Axes
 SWEEPS = 30
 MISSED = 1e-4  # share of the records by which a margin may be missed: the joint projection mends the rest
 LOOSER = (1.4, 4.0, 12.0)  # dispersions tried, against the estimate: few large cells dominate it
+UNDERFLOW = 1e-250
 SIGNAL = {2: 1.0}  # standard errors of the noise from which a table is believed to differ from its reference
 SIGNAL_BEYOND = 2.0
 
@@ -104,9 +105,13 @@ def _moved(table: Array, noisy: Array, s: float, axes: Axes, margins: Mapping[Ax
             sums, slopes = s * omega.sum(axis=out), (omega / (1.0 + omega)).sum(axis=out)
             missed = max(missed, float(np.abs(sums - wanted).sum()))
             # Newton's step for the logarithm of the sum, nearly concave in u: it comes back from wherever it jumps
-            live = (wanted > 0.0) & (sums > 0.0)
+            live = (wanted > 0.0) & (slopes > UNDERFLOW)
             steps = np.zeros_like(sums)
-            steps[live] = sums[live] * np.log(sums[live] / wanted[live]) / slopes[live]
+            steps[live] = sums[live] * (np.log(sums[live]) - np.log(wanted[live])) / slopes[live]
+            if (lost := (wanted > 0.0) & ~live).any():  # all cells far below 0: the largest is brought to the margin
+                top = argument.max(axis=out)
+                lost &= np.isfinite(top)
+                steps[lost] = s * (top[lost] - np.log(wanted[lost] / s))
             argument -= along_axes(steps, face, axes) / s
         if sweep and missed <= precise * total:
             break
