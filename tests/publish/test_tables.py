@@ -10,10 +10,10 @@ import pytest
 from engine import Attribute, Budget, Schema, Workload, plan
 from engine.errors import Cancelled, LimitExceeded, NotAnswerable, NotApplicable, PlanError
 from engine.publish import publish, simulated
-from engine.publish.tables.borrow import on_simplex, single_tables
+from engine.publish.tables.borrow import better_pairs, on_simplex, single_tables
 from engine.publish.tables.contrasts import assembled, contrast
 from engine.publish.tables.entropic import fitted
-from engine.publish.tables.evidence import Lens, Seen, evidence
+from engine.publish.tables.evidence import Evidence, Lens, Seen, evidence
 from engine.publish.tables.joint import nonnegative
 from engine.publish.tables.shrunk import shrunk_total
 from tests.shapes import SHAPES
@@ -151,6 +151,37 @@ def test_borrowing_makes_small_tables_better():
             alone += np.abs(own[(axis,)] - table([name])).sum()
             taught += np.abs(published.table([name]) - table([name])).sum()
     assert taught < 0.9 * alone
+
+
+def test_triples_teach_pairs_exactly_where_three_attributes_do_not_interact():
+    rng = np.random.default_rng(7)
+    sizes = (4, 3, 5)
+    p = [rng.dirichlet(np.full(n, 0.7)) for n in sizes]
+    whole = 100.0 * np.multiply.outer(np.multiply.outer(p[0], p[1]), p[2])
+    for k in range(3):
+        between = contrast(rng.normal(size=[n for i, n in enumerate(sizes) if i != k]))
+        whole += np.expand_dims(between, k) * p[k].reshape([-1 if a == k else 1 for a in range(3)])
+    centers = tuple(np.full(n, 1.0 / n) for n in sizes)
+    three = Seen(cells=contrast(whole), variance=1e-3, rank=24, lens=Lens(centers=centers))
+    seen, tables = {(0, 1, 2): three}, {}
+    for axes in [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)]:
+        tables[axes] = whole.sum(axis=tuple(a for a in range(3) if a not in axes))
+        lens = Lens(centers=tuple(centers[a] for a in axes))
+        if len(axes) == 2:  # so noisy that it neither says anything nor objects
+            seen[axes] = Seen(cells=np.zeros(tables[axes].shape), variance=1e12, rank=6, lens=lens)
+    found = Evidence(
+        names=("a", "b", "c"),
+        sizes=sizes,
+        centers=centers,
+        tables=((0, 1, 2),),
+        total=100.0,
+        total_variance=1.0,
+        seen=seen,
+    )
+    singles, pairs = ({a: t for a, t in tables.items() if len(a) == k} for k in (1, 2))
+    for axes, (cells, variance) in better_pairs(found, 100.0, singles, pairs, [(0, 1, 2)]).items():
+        np.testing.assert_allclose(cells, contrast(tables[axes]), atol=1e-6)
+        assert variance < 1.0
 
 
 def test_the_same_measurement_gives_the_same_tables():
