@@ -25,6 +25,7 @@ TABLES = {
     "common_mechanism": "the common mechanism, savings and choices",
     "release": "from the click to the file",
     "ledger": "durable spends a second",
+    "published_tables": "published tables beside unbiased and clipped ones",
     "warm": "plans after an edit",
     "latency": "the app: from an edit to its preview",
     "load": "the app: many users at once, memory, bytes, requests to other hosts",

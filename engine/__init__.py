@@ -11,7 +11,7 @@ Rooms, from the top; imports go down only, and a room is entered through its own
 
     __main__     command line
     lessons      worked examples with small numbers, for the Learn page
-    publish      what is handed out: answers as files, package, certificate, report
+    publish      what is handed out: published tables, answers as files, package, certificate, report
     figures      pictures of results, each with its table and its words for those who do not see it
     choice       coarse or fine: what analyses share, rules, look - decide - finish
     insight      plans read before release: from error to budget, what if, comparisons, as numbers and sentences
@@ -45,6 +45,7 @@ What is changed where:
     answers, confidence intervals        release.reconstruct
     columns and hashes of the ledger     release.ledger.chain         its sums: release.ledger.balance
     what `verify` checks                 release.ledger.ledger        of a package that was handed out: publish.verify
+    tables without negative cells        publish.tables.shrunk    that they agree: publish.tables.joint
     from an error to its budget          insight.fitness
     the rule that chooses                choice.rules        on plans: choice.plan_rule
     a chart on the page Compare          figures.compare     other pages: figures.plans, figures.choice, figures.release

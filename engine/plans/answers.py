@@ -32,8 +32,8 @@ class SpaceAnswers:
     estimates: Mapping[Space, Array]
 
     @cached_property
-    def _by_space(self) -> Mapping[Space, Array]:
-        """Class coordinates of every residual space, one axis per attribute."""
+    def by_space(self) -> Mapping[Space, Array]:
+        """Class coordinates of every residual space, one axis per attribute, shape (n_1 - 1, ...)."""
         out = {}
         for home, values in self.estimates.items():
             at = 0
@@ -45,7 +45,7 @@ class SpaceAnswers:
 
     def group_table(self, group: int) -> Array:
         """Return the table that answers a group, in counts, of the shape of the group's attributes."""
-        return self._table(self.plan.workload.groups[group].attributes)
+        return self.known_table(self.plan.workload.groups[group].attributes)
 
     def table(self, attributes: Space) -> Array:
         """Return the noisy table on attributes, of their shape, in counts; raise NotAnswerable unless measured."""
@@ -56,7 +56,7 @@ class SpaceAnswers:
                     f"{set_name(space)} is missing. Ask single queries with answer(), or plan "
                     "with the marginal on these attributes."
                 )
-        return self._table(attributes)
+        return self.known_table(attributes)
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
         """Return the answer to one query, in counts; what is not measured of it counts as nothing.
@@ -64,9 +64,9 @@ class SpaceAnswers:
         ``query_tensor`` has the shape of the marginal table on the attributes.
         """
         return math.fsum(
-            float(np.sum(piece * self._by_space[space]))
+            float(np.sum(piece * self.by_space[space]))
             for space, piece in self.plan.class_pieces(attributes, query_tensor).items()
-            if space in self._by_space
+            if space in self.by_space
         )
 
     def _measures(self, space: Space) -> bool:
@@ -82,15 +82,15 @@ class SpaceAnswers:
         own = self.plan.joined(block, {space: np.eye(math.prod(n - 1 for n in self.plan.schema.sizes(space)))})
         return not strategy.leaves_span(own).any()
 
-    def _table(self, attributes: Sequence[str]) -> Array:
-        """Return the table on ``attributes``; pieces that are not measured are left out."""
+    def known_table(self, attributes: Sequence[str]) -> Array:
+        """Return the table on ``attributes``, of their shape, in counts; pieces that are not measured are left out."""
         schema = self.plan.schema
         ranked = schema.ranked(attributes)
         sizes = schema.sizes(ranked)
         # a space that is not measured stands as 0: who asks for the whole table was refused before
         coordinates = np.zeros((1, *sizes))
         for inside in subsets(range(len(ranked))):
-            estimate = self._by_space.get(tuple(ranked[a] for a in inside))
+            estimate = self.by_space.get(tuple(ranked[a] for a in inside))
             if estimate is not None:
                 coordinates[part_of(len(ranked), inside)] = estimate
         with threads_for(max(sizes, default=1)):

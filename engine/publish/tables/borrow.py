@@ -1,0 +1,138 @@
+"""Borrowing: what tables of more attributes teach those of fewer.
+
+Under independence the residual of a pair is (T_i - N pi_i) (x) q_j with q_j = p_j - pi_j, so that a pair whose second
+attribute is far from its center is one more measurement of the first.  With T_ijk = N p_i p_j p_k + sum of
+C_ij (x) p_k, C_ij = T_ij - N p_i p_j, the residual of a triple is r_ij (x) q_k + C_ik (x) q_j + C_jk (x) q_i.  Cells
+are weighed by 1 / (v + tau m): noise, and the dispersion of the table about its reference m.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.publish.tables.evidence import Evidence, Seen, spread_along
+from engine.spaces import Axes
+
+NOTICED = 1.0  # standard errors by which what is borrowed must miss before it is called biased
+PAIR_ROUNDS, TRIPLE_ROUNDS = 3, 2
+WEAK = 1e-12  # weight of even shares beside anything that was measured
+
+Known = tuple[Array, float]  # residual in cells and its variance
+
+
+def dispersion(gap: Array, variance: float, rank: int) -> tuple[float, float]:
+    """Return the squares of a gap beyond its noise, and by how many standard errors of the noise that is.
+
+    The gap may have any shape; its noise has ``rank`` directions of the given variance.
+
+    >>> dispersion(np.array([3.0, 0.0]), 1.0, 2)
+    (7.0, 3.5)
+    """
+    beyond = float(np.sum(gap**2)) - rank * variance
+    return beyond, beyond / (variance * math.sqrt(2.0 * rank))
+
+
+def on_simplex(values: Array, weights: Array, total: float) -> Array:
+    """Return the nearest numbers >= 0 with a given sum, in the squares weighed by ``weights``; shapes (n,).
+
+    >>> on_simplex(np.array([3.0, -1.0, 1.0]), np.ones(3), 3.0).tolist()
+    [2.5, 0.0, 0.5]
+    """
+    order = np.argsort(-(values * weights), kind="stable")
+    slack = (np.cumsum(values[order]) - total) / np.cumsum(1.0 / weights[order])
+    above = np.flatnonzero((values * weights)[order] > slack)
+    kept = np.maximum(values - slack[above[-1] if len(above) else 0] / weights, 0.0)
+    return np.asarray(kept * (total / kept.sum()) if kept.sum() > 0 else np.full(len(values), total / len(values)))
+
+
+def single_tables(found: Evidence, total: float, pairs: Mapping[Axes, Known]) -> dict[Axes, Array]:
+    """Return the tables of one attribute, shape (n_i,), from their own answers and those of pairs, (n_i, n_j)."""
+    used: list[Axes] = [axes for axes in found.sets if len(axes) == 1]
+    own: dict[Axes, tuple[Array, float]] = {}
+    for axes in used:
+        n, pi = found.sizes[axes[0]], found.centers[axes[0]]
+        seen = found.seen.get(axes)
+        own[axes] = (total * (1.0 / n - pi), WEAK) if seen is None else (seen.cells, 1.0 / seen.variance)
+    out: dict[Axes, Array] = {a: _settled(found, total, a, *own[a]) for a in used}
+    for _ in range(PAIR_ROUNDS if pairs else 0):
+        sums: dict[Axes, tuple[Array, Array]] = {a: (t * w, np.full(len(t), w)) for a, (t, w) in own.items()}
+        q: dict[Axes, Array] = {a: out[a] / total - found.centers[a[0]] for a in used}
+        for pair, (t, v) in pairs.items():
+            i, j = pair[:1], pair[1:]
+            beyond, _ = dispersion(t - total * np.outer(q[i], q[j]), v, found.seen[pair].rank)
+            weight = 1.0 / (v + max(0.0, beyond) / total**2 * np.outer(out[i], out[j]))
+            for a, other, table, w in ((i, q[j], t, weight), (j, q[i], t.T, weight.T)):
+                value, precision = (w * table) @ other, w @ other**2
+                share = _unbiased_share(found.seen.get(a), value, precision)
+                sums[a] = (sums[a][0] + share * value, sums[a][1] + share * precision)
+        out = {a: _settled(found, total, a, value / weight, weight) for a, (value, weight) in sums.items()}
+    return out
+
+
+def _settled(found: Evidence, total: float, axes: Axes, residual: Array, weight: Array | float) -> Array:
+    weights = np.broadcast_to(np.asarray(weight, dtype=float), residual.shape)
+    return on_simplex(residual + total * found.centers[axes[0]], weights, total)
+
+
+def _unbiased_share(seen: Seen | None, value: Array, precision: Array | float) -> float:
+    """Return what share of its precision a borrowed residual deserves, seen against the space's own answers."""
+    if seen is None or not np.min(precision) > 0.0:
+        return 1.0
+    missed = float(np.sum(precision * (seen.lens.of(value / precision) - seen.cells) ** 2)) / seen.rank
+    expected = 1.0 + float(np.mean(precision)) * seen.variance
+    if missed - expected <= NOTICED * expected * np.sqrt(2.0 / seen.rank):
+        return 1.0
+    return 1.0 / (1.0 + missed - expected)
+
+
+def better_pairs(
+    found: Evidence, total: float, singles: Mapping[Axes, Array], pairs: Mapping[Axes, Array], triples: Sequence[Axes]
+) -> dict[Axes, Known]:
+    """Return residuals of pairs, shape (n_i, n_j), from their own answers and those of the triples that hold them."""
+    q = {a[0]: table / total - found.centers[a[0]] for a, table in singles.items()}
+    apart: dict[Axes, Array] = {
+        (i, j): table - np.outer(singles[i,], singles[j,]) / total for (i, j), table in pairs.items()
+    }
+    sums: dict[Axes, tuple[Array, Array]] = {}
+    for pair, seen in found.seen.items():
+        if len(pair) == 2 and seen.lens.plain:
+            weight = np.full(seen.cells.shape, 1.0 / seen.variance)
+            sums[pair] = (seen.cells * weight, weight)
+    for axes in triples:
+        seen, parts = found.seen[axes], []
+        for k, axis in enumerate(axes):
+            pair = axes[:k] + axes[k + 1 :]
+            parts.append(np.expand_dims(apart[pair], k) * spread_along(q[axis], k, 3))
+        product = total * np.multiply.outer(np.multiply.outer(q[axes[0]], q[axes[1]]), q[axes[2]])
+        left = seen.cells - product - sum(parts)
+        beyond, errors = dispersion(left, seen.variance, seen.rank)
+        weights = _weights(singles, axes, total, seen, beyond if errors > 1.0 else 0.0)
+        for k, axis in enumerate(axes):
+            face = axes[:k] + axes[k + 1 :]
+            if face in sums:
+                told, others = left + parts[k] + product, q[axis]
+                if weights is None:
+                    value = np.tensordot(told, others, axes=(k, 0)) / seen.variance
+                    precision: Array | float = float(others @ others) / seen.variance
+                else:
+                    value = np.tensordot(weights * told, others, axes=(k, 0))
+                    precision = np.tensordot(weights, others**2, axes=(k, 0))
+                share = _unbiased_share(found.seen[face], value, precision)
+                sums[face] = (sums[face][0] + share * value, sums[face][1] + share * precision)
+    out = {}
+    for pair, (value, weight) in sums.items():
+        out[pair] = (found.seen[pair].lens.of(value / weight), 1.0 / float(weight.mean()))
+    return out
+
+
+def _weights(singles: Mapping[Axes, Array], axes: Axes, total: float, seen: Seen, beyond: float) -> Array | None:
+    """Return the weights of a triple's cells; None when all are alike."""
+    if beyond <= 0.0:
+        return None
+    i, j, k = (singles[a,] / total for a in axes)
+    reference = np.multiply.outer(np.multiply.outer(i, j), k)  # it sums to 1, so that beyond is tau times the total
+    return np.asarray(1.0 / (seen.variance + beyond * reference))

@@ -1,0 +1,128 @@
+"""Entropic fit: a table near its noisy cells and near a reference, with the tables below it as margins.
+
+    min  |T - That|^2 / 2 v + KL(T | m) / tau     subject to the sums of T being the tables on fewer attributes
+
+has T + s log(T / m) = That - u with s = v / tau and multipliers u of the margins, so that with the omega function of
+Wright T = s omega((That - u) / s + log(m / s)), always positive.  The reference m is the table of largest entropy that
+has the margins: the product of shares for pairs, by iterative proportional fitting beyond.
+
+How loose the reference holds is chosen by Stein's unbiased estimate of the risk: with a few large cells far from it, a
+table follows its noisy cells.
+
+Source of the omega function: Lawrence, Corless and Jeffrey, ACM TOMS algorithm 917.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.special import wrightomega
+
+from engine.arrays import Array
+from engine.publish.tables.borrow import dispersion
+from engine.publish.tables.contrasts import along_axes, faces
+from engine.publish.tables.evidence import Seen
+from engine.spaces import Axes
+
+SWEEPS = 30
+MISSED = 1e-4  # share of the records by which a margin may be missed: the joint projection mends the rest
+LOOSER = (1.4, 4.0, 12.0)  # dispersions tried, against the estimate: few large cells dominate it
+UNDERFLOW = 1e-250
+SIGNAL = {2: 1.0}  # standard errors of the noise from which a table is believed to differ from its reference
+SIGNAL_BEYOND = 2.0
+
+
+def reference(axes: Axes, margins: Mapping[Axes, Array]) -> Array:
+    """Return the table of largest entropy with the given margins, one for every face of ``axes``.
+
+    Shapes (n_1, ..., n_k), and without one axis for every face.
+
+    >>> reference((0, 1), {(0,): np.array([1.0, 3.0]), (1,): np.array([2.0, 2.0]), (): np.array(4.0)}).tolist()
+    [[0.5, 0.5], [1.5, 1.5]]
+    """
+    # the last two attributes independent given the others: it has two of the margins already
+    first, second, rest = axes[:-1], (*axes[:-2], axes[-1]), axes[:-2]
+    product = along_axes(margins[first], first, axes) * along_axes(margins[second], second, axes)
+    table = _ratio(product, along_axes(np.asarray(margins[rest], dtype=float), rest, axes))
+    if len(axes) == 2:
+        return table
+    total = float(margins[first].sum())
+    for _ in range(SWEEPS):
+        missed = 0.0
+        for face in faces(axes):
+            sums = table.sum(axis=_left_out(axes, face))
+            missed = max(missed, float(np.abs(sums - margins[face]).sum()))
+            table *= along_axes(_ratio(margins[face], sums), face, axes)
+        if missed <= MISSED * total:
+            break
+    return table
+
+
+def fitted(axes: Axes, seen: Seen | None, margins: Mapping[Axes, Array], total: float) -> Array:
+    """Return the table of a set of attributes: the reference, moved as far as what was seen differs from it.
+
+    Where the difference is no larger than noise makes it, or nothing was seen, the reference stays as it is.
+    Shape (n_1, ..., n_k); margins without one of the axes.
+    """
+    table = reference(axes, margins)
+    if seen is None or seen.rank == 0:
+        return table
+    gap = seen.cells - seen.lens.of(table)
+    beyond, errors = dispersion(gap, seen.variance, seen.rank)
+    if errors < SIGNAL.get(len(axes), SIGNAL_BEYOND):
+        return table
+    best, least = table, math.inf
+    for looser in LOOSER:
+        s = seen.variance * total / (looser * beyond)
+        made = _moved(table, table + gap, s, axes, margins)
+        risk = _risk(made, table, gap, s, seen, beyond / total)
+        if risk < least:
+            best, least = made, risk
+    return best
+
+
+def _risk(made: Array, table: Array, gap: Array, s: float, seen: Seen, tau: float) -> float:
+    """Return Stein's estimate of the squared error, cells weighed by what is expected of them, but for a constant."""
+    weights = 1.0 / (seen.variance + tau * table)
+    slope = made / (made + s)
+    moved = seen.lens.of(made - table) - gap
+    return float(np.sum(weights * (moved**2 + 2.0 * seen.variance * slope * seen.rank / table.size)))
+
+
+def _moved(table: Array, noisy: Array, s: float, axes: Axes, margins: Mapping[Axes, Array]) -> Array:
+    """Return s omega((noisy - u) / s + log(table / s)) with the multipliers u that give the margins."""
+    with np.errstate(divide="ignore"):
+        argument = noisy / s + np.log(table / s)
+    total = float(table.sum())
+    precise = MISSED if len(axes) > 2 else 1e-13
+    for sweep in range(SWEEPS if len(axes) > 2 else 10 * SWEEPS):
+        missed = 0.0
+        for face in faces(axes):
+            out, wanted = _left_out(axes, face), margins[face]
+            omega = wrightomega(argument)
+            sums, slopes = s * omega.sum(axis=out), (omega / (1.0 + omega)).sum(axis=out)
+            missed = max(missed, float(np.abs(sums - wanted).sum()))
+            # Newton's step for the logarithm of the sum, nearly concave in u: it comes back from wherever it jumps
+            live = (wanted > 0.0) & (slopes > UNDERFLOW)
+            steps = np.zeros_like(sums)
+            steps[live] = sums[live] * (np.log(sums[live]) - np.log(wanted[live])) / slopes[live]
+            if (lost := (wanted > 0.0) & ~live).any():  # all cells far below 0: the largest is brought to the margin
+                top = argument.max(axis=out)
+                lost &= np.isfinite(top)
+                steps[lost] = s * (top[lost] - np.log(wanted[lost] / s))
+            argument -= along_axes(steps, face, axes) / s
+        if sweep and missed <= precise * total:
+            break
+    return np.asarray(s * wrightomega(argument))
+
+
+def _left_out(axes: Axes, face: Axes) -> tuple[int, ...]:
+    return tuple(i for i, a in enumerate(axes) if a not in face)
+
+
+def _ratio(above: Array, under: Array) -> Array:
+    """Return a quotient that is 0 where nothing is divided by nothing."""
+    shape = np.broadcast_shapes(above.shape, under.shape)
+    return np.divide(above, under, out=np.zeros(shape), where=np.broadcast_to(under > 0.0, shape))

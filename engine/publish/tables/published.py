@@ -1,0 +1,186 @@
+"""Published tables: what a measurement becomes when its numbers must be counts of people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from engine.arrays import Array
+from engine.checks import one_of
+from engine.errors import Cancelled, LimitExceeded, NotAnswerable, PlanError
+from engine.plans import SpaceAnswers
+from engine.publish.tables.contrasts import assembled, contrast
+from engine.publish.tables.evidence import Evidence, all_sets, evidence, published_sets
+from engine.publish.tables.joint import nonnegative
+from engine.publish.tables.shrunk import shrunk_contrasts, shrunk_total
+from engine.release import MEMORY_LIMIT, Measurement, apply_group
+from engine.spaces import Axes
+from engine.texts import set_name
+
+FITS = ("shrunk", "nonnegative", "none")
+COPIES = 3  # of all cells: as seen, as contrasts, and multipliers where tables would be negative
+COARSEST, FINE = 5e-4, 5e-3
+MOST_SETS = 1_000_000
+WORKING = 10  # copies of the largest table while it is fitted
+Progress = Callable[[float, str], object]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Published:
+    """Tables that follow from a measurement at no further cost.
+
+    Attributes
+    ----------
+    measurement : where they come from; its unbiased answers stand beside every published one.
+    fit : "shrunk", "nonnegative" or "none".
+    contrasts : what the tables are made of, see `engine.publish.tables.contrasts`, by positions in ``names``.
+    names : the attributes of more than one cell.
+
+    Guarantee: unless ``fit`` is "none", every table is >= 0, and tables agree wherever they overlap to 1e-9 counts.
+    Published numbers are biased: the standard errors and intervals of the measurement are not theirs.
+    """
+
+    measurement: Measurement
+    fit: str
+    names: tuple[str, ...]
+    contrasts: dict[Axes, Array] = field(repr=False)
+
+    @property
+    def total(self) -> float:
+        """Number of records that every table sums to."""
+        return float(self.contrasts[()])
+
+    def table(self, attributes: Sequence[str]) -> Array:
+        """Return the published table on some attributes, in counts, axes in the order given. Shape (n_1, ..., n_k).
+
+        Raises
+        ------
+        NotAnswerable : no group of the workload holds these attributes.
+        """
+        names = tuple(attributes)
+        shape = self.measurement.plan.schema.sizes(names)
+        if len(set(names)) != len(names):
+            raise PlanError(f"A table needs every attribute once; {set_name(names)} were given.")
+        wide = [name for name in names if name in self._at]
+        axes = tuple(sorted(self._at[name] for name in wide))
+        if axes not in self.contrasts:
+            raise NotAnswerable(
+                f"No published table holds {set_name(names)}. Tables are published on the attributes of a group of the "
+                "workload, and on fewer of them."
+            )
+        table = assembled(self.contrasts, axes)
+        if self.fit != "none":
+            np.maximum(table, 0.0, out=table)  # what lies under 0 is the rounding of sums
+        return table.transpose([axes.index(self._at[name]) for name in wide]).reshape(shape)
+
+    def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
+        """Return the published answers to queries ``start:stop`` of a group, in counts. Shape (queries,)."""
+        asked = self.measurement.plan.workload.groups[group]
+        first, last, _ = slice(start, stop).indices(asked.count)
+        return apply_group(asked, self.table(asked.attributes), first, max(first, last))
+
+    def answers(self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95) -> pd.DataFrame:
+        """Return queries ``start:stop`` of a group: columns query, published, answer, std, low, high (counts).
+
+        The last four are the unbiased answer and its interval, which hold for it and not for what is published.
+        """
+        found = self.measurement.answers(group, start, stop, confidence)
+        found.insert(1, "published", self.values(group, start, stop))
+        return found
+
+    @cached_property
+    def _at(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+
+def publish(
+    measurement: Measurement,
+    fit: str = "shrunk",
+    *,
+    progress: Progress | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Published:
+    """Return tables of numbers >= 0 that agree with each other, from a measurement alone.
+
+    Parameters
+    ----------
+    fit : "shrunk" draws every table towards what smaller tables say, as far as noise may have moved it, and reads
+        smaller tables from larger ones; "nonnegative" changes the unbiased tables only as far as cells are negative;
+        "none" leaves them unbiased, so that cells may be negative.
+    progress : called with the share done and words; False stops.
+
+    Guarantee: a function of the measurement and ``fit`` alone, so that it costs no privacy.
+
+    Raises
+    ------
+    NotApplicable : the plan has no residual spaces.
+    NotAnswerable : the number of records does not follow from what was measured.
+    LimitExceeded : more memory would be needed than ``memory_limit`` bytes.
+
+    >>> from engine import Attribute, Budget, Schema, Workload, measure, plan
+    >>> schema = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])
+    >>> records = pd.DataFrame({"a": [0, 0, 1, 0], "b": [0, 1, 0, 0]})
+    >>> found = measure(plan(Workload(schema).add(("a", "b")), Budget(pcost=1.0)), records, rehearsal=True)
+    >>> tables = publish(found)
+    >>> bool((tables.table(["a", "b"]) >= 0).all()), tables.table(["b"]).shape
+    (True, (2,))
+    """
+    one_of("fit", fit, FITS, error=PlanError)
+
+    def tell(share: float, words: str) -> None:
+        if progress is not None and progress(share, words) is False:
+            raise Cancelled("Publishing was cancelled; nothing was changed.")
+
+    _check_memory(measurement, memory_limit)
+    tell(0.0, "Reading what was measured")
+    found = evidence(measurement)
+    total = found.total if fit == "none" else shrunk_total(found.total, found.total_variance)
+    if fit == "shrunk" and total > 0.0:
+        contrasts = shrunk_contrasts(found, total, tell)
+    else:
+        contrasts = _as_measured(found, measurement, total)
+    if fit != "none":
+        if total > 0.0:
+            tolerance = _tolerance(found, total)
+            contrasts = nonnegative(
+                contrasts, found.tables, found.sizes, tolerance, lambda s, w: tell(0.4 + 0.6 * s, w)
+            )
+        else:
+            contrasts = {axes: np.zeros(found.shape(axes)) for axes in found.sets}
+    tell(1.0, "Published")
+    return Published(measurement=measurement, fit=fit, names=found.names, contrasts=contrasts)
+
+
+def _tolerance(found: Evidence, total: float) -> float:
+    """Return what share of even tables may be mixed in: little beside the noise of a table, whatever the budget."""
+    noise = [found.cells(a) * np.sqrt(found.seen[a].variance) / total for a in found.tables if a in found.seen]
+    return min(COARSEST, FINE * float(np.mean(noise))) if noise else COARSEST
+
+
+def _as_measured(found: Evidence, measurement: Measurement, total: float) -> dict[Axes, Array]:
+    said = measurement.plan.answers_from(measurement.estimates)
+    assert isinstance(said, SpaceAnswers)  # what `evidence` has seen to
+    out = {axes: contrast(said.known_table([found.names[a] for a in axes])) for axes in found.sets}
+    return out | {(): np.array(total)}
+
+
+def _check_memory(measurement: Measurement, limit: int) -> None:
+    """Raise LimitExceeded when publishing would need more than so many bytes."""
+    plan = measurement.plan
+    names, tables = published_sets(plan)
+    if sum(2 ** len(axes) for axes in tables) > MOST_SETS:
+        raise LimitExceeded(
+            f"The groups of the workload have more than {MOST_SETS:,} subsets of attributes, each with a table of its "
+            "own. Publish from a workload of fewer attributes a group."
+        )
+    cells = [plan.schema.cells([names[a] for a in axes]) for axes in all_sets(tables)]
+    bytes_needed = 8 * (COPIES * sum(cells) + WORKING * max(cells))
+    if bytes_needed > limit:
+        raise LimitExceeded(
+            f"Publishing {sum(cells):,} cells would need about {bytes_needed / 1e9:,.1f} GB, over the limit of "
+            f"{limit / 1e9:,.1f} GB. Publish from a workload of smaller tables, or raise memory_limit."
+        )

@@ -1,0 +1,86 @@
+"""Shrinking: tables from the smallest up, each near a reference that the smaller ones make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.publish.tables.borrow import TRIPLE_ROUNDS, Known, better_pairs, single_tables
+from engine.publish.tables.contrasts import contrast, faces
+from engine.publish.tables.entropic import fitted
+from engine.publish.tables.evidence import Evidence
+from engine.spaces import Axes
+
+Tell = Callable[[float, str], object]
+
+
+def shrunk_total(total: float, variance: float) -> float:
+    """Return a noisy number of records, drawn towards 0 as far as its noise may have made it.
+
+    The positive part of James and Stein: it matters where the number is of the size of its own noise, and moves one of
+    50 standard errors by a fiftieth of a standard error.
+
+    >>> shrunk_total(10.0, 4.0), shrunk_total(-3.0, 4.0)
+    (9.6, 0.0)
+    """
+    return max(0.0, total - variance / total) if total > 0.0 else 0.0
+
+
+def shrunk_contrasts(found: Evidence, total: float, tell: Tell) -> dict[Axes, Array]:
+    """Return contrasts of tables that are shrunk towards references, one set of attributes after the other.
+
+    ``total`` is the number of records, above 0.  Tables with the same margins agree but for what the fits left.
+    Contrasts have the shapes of their tables.
+    """
+    by_order = {k: [axes for axes in found.sets if len(axes) == k] for k in range(len(found.sets[-1]) + 1)}
+    own = {a: (found.seen[a].cells, found.seen[a].variance) for a in by_order.get(2, []) if _plain(found, a)}
+    tables: dict[Axes, Array] = {(): np.array(total)}
+    tables |= _low(found, total, tables, by_order, own)
+    triples = [axes for axes in by_order.get(3, []) if _plain(found, axes)]
+    if triples:
+        known = own
+        for _ in range(TRIPLE_ROUNDS):
+            singles = {a: tables[a] for a in by_order[1]}
+            pairs = {a: tables[a] for a in by_order[2]}
+            known = better_pairs(found, total, singles, pairs, triples)
+            tables |= _pairs(found, total, tables, by_order[2], known)
+            tell(0.1, "Reading pairs from triples")
+        tables |= _low(found, total, tables, by_order, known)
+    out = {axes: contrast(table) for axes, table in tables.items()}
+    upper = [axes for axes in found.sets if len(axes) > 2]
+    above = {face for axes in upper for face in faces(axes)}
+    for number, axes in enumerate(upper):
+        margins = {face: tables[face] for face in (*faces(axes), axes[:-2])}
+        table = fitted(axes, found.seen.get(axes), margins, total)
+        if axes in above:
+            tables[axes] = table
+        out[axes] = contrast(table)
+        tell(0.1 + 0.3 * (number + 1) / len(upper), "Fitting tables")
+    return out
+
+
+def _plain(found: Evidence, axes: Axes) -> bool:
+    return axes in found.seen and found.seen[axes].lens.plain
+
+
+def _low(
+    found: Evidence, total: float, tables: dict[Axes, Array], by_order: dict[int, list[Axes]], known: dict[Axes, Known]
+) -> dict[Axes, Array]:
+    """Return the tables of one and of two attributes."""
+    singles = single_tables(found, total, known)
+    return singles | _pairs(found, total, tables | singles, by_order.get(2, []), known)
+
+
+def _pairs(
+    found: Evidence, total: float, tables: dict[Axes, Array], pairs: list[Axes], known: dict[Axes, Known]
+) -> dict[Axes, Array]:
+    out = {}
+    for axes in pairs:
+        seen = found.seen.get(axes)
+        if seen is not None and axes in known:
+            seen = replace(seen, cells=known[axes][0], variance=known[axes][1])  # with what triples taught
+        out[axes] = fitted(axes, seen, {face: tables[face] for face in (*faces(axes), ())}, total)
+    return out

@@ -1,0 +1,313 @@
+"""Published tables: no negative cells, one set of numbers that agree, no worse than what they are made of."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from engine import Attribute, Budget, Schema, Workload, plan
+from engine.errors import Cancelled, LimitExceeded, NotAnswerable, NotApplicable, PlanError
+from engine.publish import publish, simulated
+from engine.publish.tables.borrow import better_pairs, on_simplex, single_tables
+from engine.publish.tables.contrasts import assembled, contrast
+from engine.publish.tables.entropic import fitted
+from engine.publish.tables.evidence import Evidence, Lens, Seen, evidence
+from engine.publish.tables.joint import nonnegative
+from engine.publish.tables.shrunk import shrunk_total
+from tests.shapes import SHAPES
+
+SIZES = (9, 7, 5, 2)
+SCHEMA = Schema([Attribute.of_size(name, n) for name, n in zip("abcd", SIZES, strict=True)])
+FITS = ("shrunk", "nonnegative")
+
+
+def people(schema, records, seed):
+    """Tables of records that gather in few cells, as people do: a function from attributes to their exact table."""
+    rng = np.random.default_rng(seed)
+    shares = np.ones(())
+    for n in schema.sizes(schema.names):
+        shares = np.multiply.outer(shares, rng.dirichlet(np.full(n, 0.4)))
+    shares = 0.9 * shares.ravel() + 0.1 * rng.dirichlet(np.full(schema.size, 0.05))
+    whole = rng.multinomial(records, shares).reshape(schema.sizes(schema.names))
+
+    def table(names):
+        kept = [schema.order[name] for name in names]
+        summed = whole.sum(axis=tuple(a for a in range(whole.ndim) if a not in kept))
+        return summed.transpose([sorted(kept).index(a) for a in kept]).astype(float)
+
+    return table
+
+
+def measured_on(workload, budget=None, *, records=3_000, seed=1, mechanism="residualplanner", **options):
+    budget = Budget(pcost=0.05) if budget is None else budget
+    table = people(workload.schema, records, seed)
+    made = plan(workload, budget, mechanism=mechanism, **options)
+    return simulated(made, table, np.random.default_rng(seed)), table
+
+
+def sets(schema, ways):
+    return [names for k in ways for names in itertools.combinations(schema.names, k)]
+
+
+def check(published, workload):
+    """All tables of the groups and below them: >= 0, of one total, each the sum of the larger ones."""
+    for group in workload.groups:
+        table = published.table(group.attributes)
+        assert (table >= 0).all()
+        assert abs(table.sum() - published.total) <= 1e-9
+        for axis in range(table.ndim):
+            rest = group.attributes[:axis] + group.attributes[axis + 1 :]
+            assert np.abs(table.sum(axis=axis) - published.table(rest)).max() <= 1e-9
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("ways", [(1,), (1, 2), (1, 2, 3), (4,)])
+@pytest.mark.parametrize("pcost", [1e-4, 0.05, 50.0])
+def test_tables_agree_and_have_no_negative_cells(ways, fit, pcost):
+    workload = Workload.all_ways(SCHEMA, ways, family="marginal")
+    found, _ = measured_on(workload, Budget(pcost=pcost))
+    check(found.publish(fit), workload)
+
+
+@pytest.mark.parametrize(
+    ("shape", "mechanism", "options"),
+    [
+        ("nested", "querysmasher", {"centers": "tuned"}),
+        ("cyclic", "querysmasher", {"centers": "tuned"}),
+        ("same_size", "querysmasher", {"centers": "uniform"}),
+        ("single_value", "residualplanner+", {}),
+        ("weights_ratio", "querysmasher", {"centers": "tuned"}),
+        ("total_only", "querysmasher", {}),
+        ("custom_matrix", "querysmasher", {}),
+        ("circular", "wff", {}),
+        ("zero_weight_uncovered", "querysmasher", {}),
+    ],
+)
+@pytest.mark.parametrize("fit", FITS)
+def test_every_plan_of_residual_spaces_is_published(shape, mechanism, options, fit):
+    workload = SHAPES[shape]()
+    found, _ = measured_on(workload, Budget(pcost=1.0), records=50, mechanism=mechanism, **options)
+    published = found.publish(fit)
+    check(published, workload)
+    for number, group in enumerate(workload.groups):
+        assert published.answers(number).shape == (group.count, 6)
+
+
+def test_the_plans_of_these_tests_have_centers_complements_and_unions():
+    tuned = [plan(SHAPES[shape](), Budget(pcost=1.0), centers="tuned") for shape in ("cyclic", "weights_ratio")]
+    assert any(b.union for b in tuned[0].blocks.values())
+    assert tuned[1].split.centers
+    assert tuned[1].split.complements
+
+
+@pytest.mark.parametrize("centers", ["uniform", "tuned"])
+def test_without_a_fit_the_answers_are_the_unbiased_ones(centers):
+    workload = SHAPES["nested"]().add(("a", "b"), {"a": "prefix", "b": "range"})
+    found, _ = measured_on(workload, Budget(pcost=1.0), mechanism="querysmasher", centers=centers)
+    published = found.publish("none")
+    for number in range(len(workload.groups)):
+        np.testing.assert_allclose(published.values(number), found.values(number), atol=1e-9)
+
+
+def test_much_budget_leaves_true_tables_as_they_are():
+    workload = Workload.all_ways(SCHEMA, (1, 2, 3), family="marginal")
+    found, table = measured_on(workload, Budget(pcost=1e6))
+    for fit, most in (("shrunk", 0.02), ("nonnegative", 1.0)):  # cutting noise off zeros lifts the sums above them
+        published = found.publish(fit)
+        for names in sets(SCHEMA, (1, 2, 3)):
+            np.testing.assert_allclose(published.table(names), table(names), atol=most)
+
+
+@pytest.mark.parametrize("pcost", [1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0])
+def test_published_tables_are_no_worse_than_unbiased_ones_or_those_clipped_and_rescaled(pcost):
+    workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
+    errors = {"unbiased": 0.0, "clipped": 0.0, "shrunk": 0.0}
+    for seed in range(4):
+        found, table = measured_on(workload, Budget(pcost=pcost), seed=seed)
+        published = found.publish()
+        total = max(0.0, float(found.marginal([])))
+        for names in sets(SCHEMA, (2,)):
+            unbiased = found.marginal(names)
+            clipped = np.maximum(unbiased, 0.0)
+            clipped *= total / clipped.sum()
+            made = {"unbiased": unbiased, "clipped": clipped, "shrunk": published.table(names)}
+            for name, values in made.items():
+                errors[name] += float(np.abs(values - table(names)).sum())
+    assert errors["shrunk"] <= 1.02 * min(errors["unbiased"], errors["clipped"])
+    if pcost <= 1e-2:
+        assert errors["shrunk"] <= 0.8 * errors["clipped"]
+
+
+def test_borrowing_makes_small_tables_better():
+    workload = Workload.all_ways(SCHEMA, (1, 2, 3), family="marginal")
+    alone = taught = 0.0
+    for seed in range(4):
+        found, table = measured_on(workload, Budget(pcost=1e-4), seed=seed)
+        published, seen = found.publish(), evidence(found)
+        own = single_tables(seen, published.total, {})
+        for axis, name in enumerate(SCHEMA.names):
+            alone += np.abs(own[(axis,)] - table([name])).sum()
+            taught += np.abs(published.table([name]) - table([name])).sum()
+    assert taught < 0.9 * alone
+
+
+def test_triples_teach_pairs_exactly_where_three_attributes_do_not_interact():
+    rng = np.random.default_rng(7)
+    sizes = (4, 3, 5)
+    p = [rng.dirichlet(np.full(n, 0.7)) for n in sizes]
+    whole = 100.0 * np.multiply.outer(np.multiply.outer(p[0], p[1]), p[2])
+    for k in range(3):
+        between = contrast(rng.normal(size=[n for i, n in enumerate(sizes) if i != k]))
+        whole += np.expand_dims(between, k) * p[k].reshape([-1 if a == k else 1 for a in range(3)])
+    centers = tuple(np.full(n, 1.0 / n) for n in sizes)
+    three = Seen(cells=contrast(whole), variance=1e-3, rank=24, lens=Lens(centers=centers))
+    seen, tables = {(0, 1, 2): three}, {}
+    for axes in [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)]:
+        tables[axes] = whole.sum(axis=tuple(a for a in range(3) if a not in axes))
+        lens = Lens(centers=tuple(centers[a] for a in axes))
+        if len(axes) == 2:  # so noisy that it neither says anything nor objects
+            seen[axes] = Seen(cells=np.zeros(tables[axes].shape), variance=1e12, rank=6, lens=lens)
+    found = Evidence(
+        names=("a", "b", "c"),
+        sizes=sizes,
+        centers=centers,
+        tables=((0, 1, 2),),
+        total=100.0,
+        total_variance=1.0,
+        seen=seen,
+    )
+    singles, pairs = ({a: t for a, t in tables.items() if len(a) == k} for k in (1, 2))
+    for axes, (cells, variance) in better_pairs(found, 100.0, singles, pairs, [(0, 1, 2)]).items():
+        np.testing.assert_allclose(cells, contrast(tables[axes]), atol=1e-6)
+        assert variance < 1.0
+
+
+def test_the_same_measurement_gives_the_same_tables():
+    workload = Workload.all_ways(SCHEMA, (1, 2, 3), family="marginal")
+    found, _ = measured_on(workload)
+    one, other = found.publish(), publish(found)
+    assert all((one.contrasts[axes] == other.contrasts[axes]).all() for axes in one.contrasts)
+
+
+def test_axes_and_one_cell_attributes_stand_where_they_were_asked():
+    schema = Schema([Attribute.of_size("one", 1), *SCHEMA.attributes])
+    workload = Workload(schema).add(("b", "one", "a"), "marginal")
+    found, _ = measured_on(workload)
+    published = found.publish()
+    assert published.table(["b", "one", "a"]).shape == (7, 1, 9)
+    np.testing.assert_array_equal(published.table(["a", "b"]), published.table(["b", "one", "a"])[:, 0].T)
+    assert published.table(["one"]).tolist() == [published.total]
+
+
+def test_prefix_answers_never_fall_and_stand_beside_the_unbiased_ones():
+    workload = Workload(SCHEMA).add(("a",), "prefix").add(("b", "a"), {"a": "prefix", "b": "marginal"})
+    found, _ = measured_on(workload, Budget(pcost=1e-4), mechanism="querysmasher")
+    rows = found.publish().answers(0)
+    assert list(rows) == ["query", "published", "answer", "std", "low", "high"]
+    assert (np.diff(rows["published"]) >= -1e-9).all()
+    assert (np.diff(rows["answer"]) < 0).any()
+    assert (np.diff(found.publish().values(1).reshape(7, 9), axis=1) >= -1e-9).all()
+    np.testing.assert_array_equal(rows["answer"], found.values(0))
+
+
+def test_a_total_below_its_noise_is_published_as_nothing():
+    workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
+    found = [measured_on(workload, Budget(pcost=1e-6), records=5, seed=seed)[0] for seed in range(8)]
+    below = [f for f in found if f.marginal([]) < 0]
+    assert below
+    for fit in FITS:
+        published = below[0].publish(fit)
+        assert published.total == 0.0
+        assert not published.table(["a", "b"]).any()
+
+
+@pytest.mark.parametrize("total", [0.5, 3.0, 40.0, 4_000.0])
+def test_the_total_is_drawn_to_nothing_only_as_far_as_noise_reaches(total):
+    made = shrunk_total(total, 4.0)
+    assert 0.0 <= made <= total
+    assert total - made <= min(total, 4.0 / total) + 1e-9
+
+
+def test_the_simplex_is_met_from_everywhere():
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        values, weights = rng.normal(size=6) * 10, rng.uniform(0.1, 3.0, 6)
+        made = on_simplex(values, weights, 5.0)
+        assert abs(made.sum() - 5.0) <= 1e-9
+        assert made.min() >= 0
+        pull = weights * (values - made)  # what is kept is moved by one multiplier, what is cut by more
+        assert np.ptp(pull[made > 0]) <= 1e-9
+        assert (pull[made == 0] <= pull[made > 0].min() + 1e-9).all()
+
+
+def test_a_table_in_its_noise_stays_at_its_reference_and_one_beyond_follows():
+    margins = {(0,): np.array([30.0, 70.0]), (1,): np.array([40.0, 50.0, 10.0]), (): np.array(100.0)}
+    lens = Lens(centers=(np.full(2, 0.5), np.full(3, 1 / 3)))
+    product = np.outer(margins[0,], margins[1,]) / 100
+    moved = contrast(np.array([[15.0, -10.0, 0.0], [0.0, 0.0, 0.0]]))
+    for variance, near in ((1e4, product), (1e-4, product + moved)):
+        seen = Seen(cells=contrast(product) + moved, variance=variance, rank=2, lens=lens)
+        made = fitted((0, 1), seen, margins, 100.0)
+        np.testing.assert_allclose(made, near, atol=0.05)
+        np.testing.assert_allclose(made.sum(axis=1), margins[0,], atol=1e-9)
+        np.testing.assert_allclose(made.sum(axis=0), margins[1,], atol=1e-9)
+
+
+def test_a_row_far_below_nothing_still_has_its_margin():
+    margins = {(0,): np.array([1.0, 99.0]), (1,): np.array([60.0, 40.0]), (): np.array(100.0)}
+    lens = Lens(centers=(np.full(2, 0.5), np.full(2, 0.5)))
+    for size in (1e2, 1e3):
+        cells = contrast(np.array([[-size, size / 2], [size, -size]]))
+        made = fitted((0, 1), Seen(cells=cells, variance=1.0, rank=1, lens=lens), margins, 100.0)
+        np.testing.assert_allclose(made.sum(axis=1), margins[0,], atol=1e-6)
+        np.testing.assert_allclose(made.sum(axis=0), margins[1,], atol=1e-6)
+
+
+def test_the_joint_projection_finds_the_nearest_tables():
+    """Beside a general solver on all cells of three pairs that no table of three attributes has."""
+    from scipy.optimize import minimize
+
+    pair = np.array([[3.0, 0.0], [0.0, 3.0]])
+    odd = np.array([[0.0, 3.0], [3.0, 0.0]])
+    start = {(): np.array(6.0), (0, 1): contrast(pair), (0, 2): contrast(pair), (1, 2): contrast(odd)}
+    start |= {(i,): np.zeros(2) for i in range(3)} | {(0, 1, 2): np.zeros((2, 2, 2))}
+    assert assembled(start, (0, 1, 2)).min() < -0.5
+    made = nonnegative({a: c.copy() for a, c in start.items()}, [(0, 1, 2)], (2, 2, 2), 1e-4, lambda *_: None)
+
+    def distance(cells, total=6.0):
+        table, square = cells.reshape(2, 2, 2), (cells.sum() - total) ** 2 / 1e-3
+        for axes in (a for a in start if a):
+            summed = table.sum(axis=tuple(i for i in range(3) if i not in axes))
+            square += float(np.sum((contrast(summed) - start[axes]) ** 2)) / 4 ** len(axes)
+        return square
+
+    best = minimize(distance, np.full(8, 0.75), bounds=[(0, None)] * 8, options={"ftol": 1e-14, "gtol": 1e-10})
+    assert assembled(made, (0, 1, 2)).min() >= -1e-12
+    assert distance(assembled(made, (0, 1, 2)).ravel()) <= 1.02 * best.fun + 1e-6
+
+
+def test_what_cannot_be_published_is_refused_by_name():
+    workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
+    with pytest.raises(NotApplicable, match="identity"):
+        measured_on(workload, mechanism="identity")[0].publish()
+    with pytest.raises(NotAnswerable, match="number of records"):
+        measured_on(SHAPES["contrasts_only"](), mechanism="querysmasher")[0].publish()
+    found, _ = measured_on(workload)
+    with pytest.raises(PlanError, match="fit"):
+        found.publish("best")
+    with pytest.raises(LimitExceeded, match="GB"):
+        found.publish(memory_limit=1_000)
+    with pytest.raises(Cancelled):
+        found.publish(progress=lambda share, words: False)
+    with pytest.raises(NotAnswerable, match="a × b × c"):
+        found.publish().table(["a", "b", "c"])
+
+
+def test_progress_goes_up_to_the_end():
+    found, _ = measured_on(Workload.all_ways(SCHEMA, (1, 2, 3), family="marginal"))
+    told = []
+    found.publish(progress=lambda share, words: told.append(share))
+    assert told == sorted(told)
+    assert told[-1] == 1.0
