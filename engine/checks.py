@@ -88,4 +88,6 @@ def span(start: Any, stop: Any, count: int, *, error: Refusal = WorkloadError) -
 
 def _given(value: object) -> str:
     """A number as it is; of anything longer its beginning or its type, for a table given by mistake is private."""
-    return str(value) if isinstance(value, (bool, int, float)) and len(str(value)) <= 40 else shown(value)
+    # a whole number may have more digits than can be written
+    short = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**40)
+    return str(value) if short else shown(value)
