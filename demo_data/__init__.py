@@ -6,7 +6,7 @@
     loans     personal loans, the sizes of the papers                 none
     census    single years of age by sex, as in a census table        none
     survey    944 voters of 1996, a public-domain survey              survey.csv
-    panel     800 persons in one to eight waves, simulated            panel.csv, whose rows are told by `person`
+    panel     800 persons in one to eight waves, simulated            panel.csv; its schema declares whose rows
 
 `make_schemas` writes the schema files, `make_survey` the survey, `make_panel` the panel, `make_synthetic` a table for
 any schema.
@@ -24,7 +24,6 @@ TITLES = {
     "survey": "Election survey 1996 (944 public records)",
     "panel": "Panel of 800 simulated persons, 1 to 8 rows each",
 }
-PERSONS = {"panel": "person"}  # the column that tells whose row it is, where a person may have several
 
 
 def schemas() -> dict[str, Path]:

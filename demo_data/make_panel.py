@@ -2,13 +2,13 @@
 
 Run `python -m demo_data.make_panel`; the same program writes the same files.  No person was asked: everybody draws a
 region, an age and a habit of work from `SEED`, is asked from some wave on for so many waves in a row, and mostly goes
-on as before.  The column `person` tells whose row it is and is no attribute of the schema.
+on as before.  The schema declares the column that tells whose row it is, and three rows of a person that count.
 """
 
 import numpy as np
 import pandas as pd
 
-from demo_data import PERSONS, schemas, tables
+from demo_data import schemas, tables
 from engine.workload import Attribute, Schema
 
 SEED, PEOPLE, WAVES = 20_240_501, 800, 8
@@ -27,7 +27,9 @@ def panel_schema() -> Schema:
             Attribute.categorical("region", REGIONS),
             Attribute.categorical("status", STATUS),
             Attribute.numeric("weekly_hours", HOURS),
-        ]
+        ],
+        person="person",
+        rows_per_person=3,
     )
 
 
@@ -46,7 +48,8 @@ def panel_records() -> pd.DataFrame:
             hours = int(np.clip(rng.normal(USUAL[status], 8), 1, 80)) if USUAL[status] else 0
             grown = age + (wave - first) // 2  # two waves a year
             rows.append((f"P{number:04d}", wave, grown, REGIONS[region], STATUS[status], hours))
-    columns = [PERSONS["panel"], *panel_schema().names]
+    schema = panel_schema()
+    columns = [str(schema.person), *schema.names]
     return pd.DataFrame(rows, columns=columns).sort_values(["wave", columns[0]], ignore_index=True)
 
 

@@ -25,8 +25,9 @@ def synthetic(schema: Schema, rows: int, seed: int) -> pd.DataFrame:
     """A synthetic table of `rows` records that fits `schema`; the same arguments give the same table.
 
     Columns come in the order of the schema: labels as a pandas categorical, numbers inside the bins (whole where the
-    edges are whole), codes as the smallest unsigned integers.  An attribute's column depends on the seed, on its place
-    in the schema and on its own domain only.
+    edges are whole), codes as the smallest unsigned integers; then, where the schema declares a person column, whole
+    numbers of persons who have as many rows as it declares, one after the other.  An attribute's column depends on the
+    seed, on its place in the schema and on its own domain only.
 
     >>> schema = Schema([Attribute.numeric("age", [0, 20, 65, 100]), Attribute.categorical("sex", ["F", "M"])])
     >>> table = synthetic(schema, rows=1000, seed=1)
@@ -41,6 +42,8 @@ def synthetic(schema: Schema, rows: int, seed: int) -> pd.DataFrame:
         attribute.name: _column(attribute, members, rows, np.random.default_rng([seed, place]))
         for place, attribute in enumerate(schema.attributes, start=1)
     }
+    if schema.person is not None:
+        columns[schema.person] = np.arange(rows) // (schema.rows_per_person or 1)
     return pd.DataFrame(columns, index=pd.RangeIndex(rows))
 
 

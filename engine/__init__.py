@@ -33,7 +33,7 @@ What is changed where:
     SQL that is understood               workload.sql
     budget conversions, whom it protects privacy             rho, mu, epsilon, delta; rows per person, neighbours
     replace-one neighbours               plans.neighbours    what a plan costs when rows are replaced
-    the cap of rows per person           release.records.people
+    the cap of rows per person           release.records.people       whose rows they are, and how many: workload.schema
     pieces of queries, class coordinates spaces.coordinates  one transform, held to its transpose by a dot test
     a solver, in float32 for example     spaces.solvers      one class, one name in spaces.search.PROBLEMS
     a lower bound                        spaces.bounds

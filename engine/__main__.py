@@ -95,7 +95,9 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--count-column", metavar="N", help="how many records each row of the data stands for")
         command.add_argument("--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are no counts")
-        command.add_argument("--person", help="column that tells whose row it is; caps the rows of each person")
+        command.add_argument(
+            "--person", help="column that tells whose row it is, by default the schema's; caps the rows of each person"
+        )
         command.add_argument("--confidence", type=float, default=0.95)
         command.add_argument("--overwrite", action="store_true", help="replace an earlier file of answers")
         if name == "release":
@@ -114,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--data", type=Path, required=True)
     check.add_argument("--ledger", type=Path, help="also look for the same records under other names")
     check.add_argument("--dataset", default="", help="their name in the ledger")
-    check.add_argument("--person", help="column that tells whose row it is")
+    check.add_argument("--person", help="column that tells whose row it is, by default the schema's")
     check.set_defaults(run=_check)
 
     add_step_commands(commands, progress=_bar, say_rows=_say_rows)
@@ -147,16 +149,19 @@ def _budget_options(command: argparse.ArgumentParser) -> None:
     which.add_argument("--epsilon", type=float, help="with --delta")
     which.add_argument("--pure-epsilon", type=float, help="delta 0, for mechanisms with Laplace noise")
     command.add_argument("--delta", type=float)
-    command.add_argument("--rows-per-person", type=int, default=1, help="most rows of one person, protected together")
+    command.add_argument("--rows-per-person", type=int, help="most rows of one person, protected together")
     command.add_argument("--neighbours", choices=NEIGHBOURS, default=ADD_REMOVE, help="which data sets look alike")
 
 
-def _budget(given: argparse.Namespace) -> Budget:
+def _budget(given: argparse.Namespace, schema: Schema | None = None) -> Budget:
     if (given.epsilon is None) != (given.delta is None):
         raise BudgetError(
             "--epsilon and --delta go together. Give both, or one of --pcost, --rho, --mu, --pure-epsilon."
         )
-    unit = {"rows_per_person": given.rows_per_person, "neighbours": given.neighbours}
+    rows = given.rows_per_person
+    if rows is None:
+        rows = (schema and schema.rows_per_person) or 1
+    unit = {"rows_per_person": rows, "neighbours": given.neighbours}
     if given.pcost is not None:
         return Budget(pcost=given.pcost, **unit)
     if given.pure_epsilon is not None:
@@ -185,7 +190,8 @@ def _plan(given: argparse.Namespace) -> None:
     sources = [path for path in (given.workload, given.schema) if path is not None]
     if not given.out.is_file():  # what is there may be the same plan, which is then left as it is
         check_target(given.out, keep=sources)
-    made = plan(_workload(given), _budget(given), given.mechanism, progress=_bar)
+    workload = _workload(given)
+    made = plan(workload, _budget(given, workload.schema), given.mechanism, progress=_bar)
     if not _is_there(made, given.out):
         with new_file(given.out, keep=sources) as partial:
             partial.write_text(made.to_json(), encoding="utf-8")
@@ -207,7 +213,8 @@ def _forecast(given: argparse.Namespace) -> None:
 
 
 def _compare(given: argparse.Namespace) -> None:
-    found = comparison(_workload(given), _budget(given), given.mechanisms, progress=_bar)
+    workload = _workload(given)
+    found = comparison(workload, _budget(given, workload.schema), given.mechanisms, progress=_bar)
     served = found.frame["rmse"].notna()
     print(found.frame[served].drop(columns="status").to_string(index=False, float_format=lambda v: f"{v:.4g}"))
     for row in found.frame[~served].itertuples():
@@ -221,6 +228,8 @@ def _promise(made: Plan) -> None:
     print(f"proven     {claim_text(made)}")
     print(f"budget     {made.budget.describe()}")
     print(f"promise    {made.budget.promise}")
+    if note := made.schema.other_rows(made.budget.rows_per_person):
+        print(f"rows       {note}")
 
 
 def _show(given: argparse.Namespace) -> None:
@@ -249,7 +258,8 @@ def _release(given: argparse.Namespace) -> None:
     if given.rehearsal and given.public and book is not None:
         if not given.dataset:
             raise LedgerError("--ledger needs --dataset, the name under which the records are noted as public.")
-        declare_public(made, given.data, dataset=given.dataset, ledger=book, why=given.public)
+        note = {"dataset": given.dataset, "ledger": book, "why": given.public, "person": given.person}
+        declare_public(made, given.data, **note)
     where = {} if given.rehearsal else {"dataset": given.dataset, "ledger": book, "attempt": given.attempt}
     key = release_key(dataset=given.dataset, plan_hash=made.hash, attempt=given.attempt) if where else ""
     before = None if book is None or not key else book.find(key)

@@ -41,7 +41,9 @@ def add_step_commands(commands: Any, *, progress: Progress, say_rows: Say) -> No
             command.add_argument("--look", required=True, metavar="KEY", help="the key that look printed")
         if command is not decide:
             command.add_argument("--data", type=Path, required=True, help="CSV or parquet; the same in both steps")
-            command.add_argument("--person", help="column that tells whose row it is; the same in both steps")
+            command.add_argument(
+                "--person", help="column that tells whose row it is, by default the schema's; the same in both steps"
+            )
             command.add_argument("--attempt", type=int, default=1)
             command.add_argument("--out", type=Path, required=True, help="CSV or parquet file for the answers")
 

@@ -64,7 +64,7 @@ def release(plan: Plan) -> str:
     with left:
         status = dataset_form.dataset(book)
     with right:
-        source = dataset_form.source(plan.budget.rows_per_person)
+        source = dataset_form.source(plan.budget.rows_per_person, plan.schema.person)
     dataset_form.remember(status)
     if status is None:
         st.info("Declare the dataset whose budget pays for this release.", icon="🗂️")

@@ -1,10 +1,13 @@
 """Schema page: what is publicly known about the columns of the records, before anyone looks at them."""
 
+from dataclasses import replace
+
 import streamlit as st
 
 import demo_data
 from engine import Attribute, Schema, figures, texts
 from pages.parts.shell import code, frame, show, state
+from pages.parts.shell.budgets import ROWS_LABEL
 from pages.parts.shell.words import kept_for, plain, show_kept
 from pages.parts.workload.schema_table import appended, edge_numbers, edited, read_schema, rows, text_lines
 
@@ -57,6 +60,13 @@ def add_attribute() -> None:
         form.new_name = ""
 
 
+def use_unit(person: str, rows: str) -> None:
+    """Take whose rows they are."""
+    form, schema = st.session_state, state.current().asked.schema
+    with kept_for("unit"):
+        state.choose_schema(replace(schema, person=form[person].strip() or None, rows_per_person=form[rows]))
+
+
 def starting_points() -> None:
     """Demo schemas and files."""
     left, right = st.columns(2)
@@ -75,7 +85,8 @@ def starting_points() -> None:
             on_change=use_upload,
             max_upload_size=10,
             help="CSV: one row per attribute under name,kind,size,labels,edges,other,missing,clip. JSON: as downloaded "
-            "below, or simply {'age': 85, 'sex': 2} for codes from 0. Never upload records here.",
+            "below, or simply {'age': 85, 'sex': 2} for codes from 0. A row of the kind person has as its "
+            "name the column that tells the person, and as its size the most rows of one. Never upload records here.",
         )
     show_kept("start")
 
@@ -141,6 +152,32 @@ def attribute_form() -> None:
         show_kept("form")
 
 
+def unit_form(schema: Schema) -> None:
+    """Whose rows they are, for records with several rows of a person."""
+    keys = f"unit_person_{state.version()}", f"unit_rows_{state.version()}"
+    left, right = st.columns(2)
+    left.text_input(
+        "Column that tells the person (empty: none does)",
+        schema.person or "",
+        key=keys[0],
+        on_change=use_unit,
+        args=keys,
+        help="Its values are in no table; they only tell whose row it is, so that no more than so many of each count.",
+    )
+    right.number_input(
+        f"{ROWS_LABEL} (empty: not declared)",
+        1,
+        value=schema.rows_per_person,
+        key=keys[1],
+        on_change=use_unit,
+        args=keys,
+        help="The budget on the Preview page protects that many rows together, unless you change it there.",
+    )
+    show_kept("unit")
+    if schema.rows_per_person is not None and schema.person is None:
+        st.caption("Without a column nothing keeps a person to that many rows: it is your word.")
+
+
 def at_a_glance(schema: Schema) -> None:
     """Sizes as numbers and as a picture."""
     found = figures.domain_picture(schema)
@@ -160,6 +197,9 @@ if studio.schema is not None:
     st.header("Attributes")
     table_editor(studio.schema)
 attribute_form()
+if studio.schema is not None:
+    st.header("Whose rows")
+    unit_form(studio.schema)
 if studio.schema is None:
     st.info("No schema yet. Use a demo schema, upload a file, or add the first attribute.", icon="📋")
 else:

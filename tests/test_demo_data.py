@@ -103,12 +103,14 @@ def test_a_survey_code_without_a_meaning_is_refused() -> None:
 @pytest.mark.parametrize("schema", [*(load(name) for name in demo_data.schemas()), ODD], ids=[*demo_data.TITLES, "odd"])
 def test_synthetic_tables_fit_and_repeat_by_seed(schema: Schema) -> None:
     table = synthetic(schema, rows=3_000, seed=5)
-    assert list(table.columns) == list(schema.names)
+    assert list(table.columns) == [*schema.names, *([] if schema.person is None else [schema.person])]
+    if schema.person is not None:
+        assert set(table.groupby(schema.person).size()) == {schema.rows_per_person}
     assert all(counts.sum() == 3_000 for counts in cells(table, schema).values())
     pd.testing.assert_frame_equal(table, synthetic(schema, rows=3_000, seed=5))
     other = synthetic(schema, rows=3_000, seed=6)
     assert not table.equals(other)
-    assert synthetic(schema, rows=0, seed=5).shape == (0, len(schema))
+    assert synthetic(schema, rows=0, seed=5).shape == (0, len(table.columns))
 
 
 def test_synthetic_values_are_the_same_on_every_machine() -> None:

@@ -130,7 +130,8 @@ def _listed(attribute: Attribute, cells: Sequence[int]) -> str:
 def with_truth(answers: pd.DataFrame, plan: Plan, group: int, start: int, records: Any) -> pd.DataFrame:
     """Return a page of answers with the exact counts of simulated or public records in a column `truth`."""
     asked = plan.workload.groups[group]
-    counts = count_marginals(records, plan.schema, [asked.attributes])
+    rows = plan.budget.rows_per_person
+    counts = count_marginals(records, plan.schema, [asked.attributes], rows_per_person=rows)
     truth = apply_group(asked, counts[asked.attributes].astype(float), start, start + len(answers))
     return answers.assign(truth=truth)
 

@@ -78,7 +78,8 @@ def coverage_check(
     groups = range(len(plan.workload.groups))
     chosen = _watched(plan, queries)
     asked = [plan.workload.groups[i].attributes for i in groups if len(chosen[i])]
-    counts = count_marginals(records, plan.schema, list(dict.fromkeys([*maximal_sets(plan), *asked])))
+    sets = list(dict.fromkeys([*maximal_sets(plan), *asked]))
+    counts = count_marginals(records, plan.schema, sets, rows_per_person=plan.budget.rows_per_person)
     truth, std = [], []
     for i in groups:
         if len(chosen[i]):

@@ -160,7 +160,8 @@ def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
     NotApplicable : the attribute has no neighbouring cells, or a group on it has no form on coarser cells.
     """
     old = workload.schema
-    new = Schema([coarser_attribute(a, factor) if a.name == attribute else a for a in old.attributes])
+    coarse = (coarser_attribute(a, factor) if a.name == attribute else a for a in old.attributes)
+    new = replace(old, attributes=tuple(coarse))
     if attribute not in new:
         old[attribute]  # says which names there are
     groups = [_refitted(new, i, g, attribute, factor) for i, g in enumerate(workload.groups)]

@@ -12,6 +12,7 @@ from engine.plans import Block, Plan
 from engine.release.ledger import REHEARSED, Fingerprint, Ledger, Row
 from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, counted_text, fingerprint
 from engine.spaces import Space
+from engine.texts import shown
 from engine.workload import Schema, Workload, subsets
 
 MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
@@ -140,7 +141,9 @@ def check_records(
         ignore=ignore,
     )
     warnings = []
-    if count_column is None and (text := counted_text(data, plan.schema, [*ignore, person or ""])):
+    if count_column is None and (
+        text := counted_text(data, plan.schema, [*ignore, plan.schema.person_column(person) or ""])
+    ):
         warnings.append(f"{text[0].upper()}{text[1:]}.")
     if counts.records > plan.max_records:
         warnings.append(
@@ -154,14 +157,23 @@ def check_records(
 
 
 def declare_public(
-    plan: Plan, data: Any, *, dataset: str, ledger: Ledger, why: str, memory_limit: int = MEMORY_LIMIT
+    plan: Plan,
+    data: Any,
+    *,
+    dataset: str,
+    ledger: Ledger,
+    why: str,
+    person: str | None = None,
+    memory_limit: int = MEMORY_LIMIT,
 ) -> None:
     """Note on a ledger that records are public, so that they may be rehearsed; a later release of them is warned of.
 
     Raises: DataError if the same records were released as confidential ones, under whatever name: a rehearsal of them
     would be a release that nobody pays for.
     """
-    counts = count(plan, data, "drop", teller(None), memory_limit, one_cell_attributes(plan.workload))
+    rows, checked = plan.budget.rows_per_person, one_cell_attributes(plan.workload)
+    # a release keeps the same rows of every person, so that it is known again
+    counts = count(plan, data, "drop", teller(None), memory_limit, checked, person=person, rows_per_person=rows)
     found = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
     for row in ledger.same_records(found):
         if row.kind != REHEARSED:
@@ -188,12 +200,13 @@ def count(
 ) -> Counts:
     """Return the exact tables that a part is measured on; nothing is released.
 
-    With the column of a ``person``, at most ``rows_per_person`` rows of each are counted.
+    With the column of a ``person``, given or declared by the schema, at most ``rows_per_person`` rows of each count.
 
     A row counts when it fits the domain of every attribute that is measured, or ``checked``, or in the sets that are
     counted ``also``.
 
-    Raises: DataError when the records cannot be read; LimitExceeded when a table is larger than a release can hold.
+    Raises: DataError when the records cannot be read, or nothing keeps to ``rows_per_person`` where the schema declares
+    more; LimitExceeded when a table is larger than a release can hold.
     """
     for block in part.blocks.values():
         if (cells := math.prod(part.schema.sizes(block.attributes))) > MOST_CELLS:
@@ -210,6 +223,16 @@ def count(
                 f"These counts hold up to {data.cap:,} rows of a person, and the budget protects {rows_per_person:,}. "
                 "Count the records again with the budget's rows_per_person."
             )
+        if data.cap is None and part.schema.person is not None:
+            raise DataError(
+                f"These counts were made without the person column {shown(part.schema.person)} of the schema. "
+                "Count the records again."
+            )
+        capped = data.cap is not None
+    else:
+        capped = part.schema.person_column(person) is not None
+    if not capped and rows_per_person < (part.schema.rows_per_person or 1):
+        raise DataError(part.schema.other_rows(rows_per_person))
     sets = [*maximal_sets(part), *also]
     if not isinstance(data, Counts):
         sets += [(name,) for name in checked]

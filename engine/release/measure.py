@@ -71,8 +71,9 @@ def measure(
     rehearsal : run the same code on simulated or public data without a ledger; nothing of it may be published.
     on_refused : a release leaves out rows outside the public domain ("drop"), each by its own values alone; to be told
         of them first, use `check_records`.  A rehearsal refuses the whole table ("error") unless told to drop.
-    person : column that tells whose row it is; at most ``plan.budget.rows_per_person`` rows of each person are counted,
-        by a rule on that person's rows alone.  Without it the budget's number of rows is what the curator declares.
+    person : column that tells whose row it is, by default the one that the schema declares; at most
+        ``plan.budget.rows_per_person`` rows of each person are counted, by a rule on that person's rows alone.  Without
+        any the budget's number of rows is what the curator declares.
     count_column, ignore : what numbers are that the schema does not know; see `count_marginals`.
     intake : called, before anything is spent, with the numbers of rows and with what the curator must know of them.
 

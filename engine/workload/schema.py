@@ -1,4 +1,4 @@
-"""The schema: the attributes of the records, in order, with the exact size of their common domain.
+"""The schema: the attributes of the records, in order, with the exact size of their common domain, and whose rows.
 
 Sizes are Python integers, because 40 attributes of 1,000 values have more cells than any fixed-width number holds.
 """
@@ -8,21 +8,30 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from engine.checks import whole
 from engine.errors import EngineError, SchemaError
-from engine.texts import near_matches, shown
+from engine.privacy import MOST_ROWS
+from engine.texts import MAX_NAME, near_matches, shown
 from engine.workload.attribute import Attribute, sequence
-from engine.workload.schema_text import MAX_ATTRIBUTES, read_csv, read_json, write_csv
+from engine.workload.schema_text import MAX_ATTRIBUTES, PERSON_KIND, check_text, read_csv, read_json, write_csv
 
 FORMAT = "schema/1"
+UNIT = ("person", "rows_per_person")
 
 
 @dataclass(frozen=True)
 class Schema:
     """The attributes of the records, in order; a mapping from name to attribute, so iteration gives the names.
+
+    Parameters
+    ----------
+    person : column that tells whose row it is; no attribute, and in no table.  None where nothing tells.
+    rows_per_person : the most rows of one person that count, for budgets and counts that say nothing else.  Without a
+        person column it is the curator's word, and no release protects fewer.  None where it is not declared.
 
     >>> schema = Schema([Attribute.of_size("age", 85), Attribute.categorical("sex", ["F", "M"])])
     >>> schema.size, schema.sizes(["sex", "age"]), schema["sex"].kind, list(schema)
@@ -32,9 +41,14 @@ class Schema:
     """
 
     attributes: tuple[Attribute, ...]
+    _: KW_ONLY
+    person: str | None = None
+    rows_per_person: int | None = None
     _by_name: dict[str, Attribute] = field(init=False, repr=False, compare=False)
 
-    def __init__(self, attributes: Iterable[Attribute]) -> None:
+    def __init__(
+        self, attributes: Iterable[Attribute], *, person: str | None = None, rows_per_person: int | None = None
+    ) -> None:
         found = tuple(sequence(attributes, "a schema", "a list of attributes"))
         if not 1 <= len(found) <= MAX_ATTRIBUTES:
             raise SchemaError(f"a schema of {len(found):,} attributes; give between 1 and {MAX_ATTRIBUTES:,}")
@@ -45,6 +59,16 @@ class Schema:
             if attribute.name in by_name:
                 raise SchemaError(f"the attribute {shown(attribute.name)} is there twice; rename or remove one")
             by_name[attribute.name] = attribute
+        if person is not None:
+            check_text(person, "person column", MAX_NAME)
+            if person in by_name:
+                raise SchemaError(
+                    f"the person column {shown(person)} is an attribute, too; identifiers are in no table"
+                )
+        if rows_per_person is not None:
+            rows_per_person = whole("rows_per_person of a schema", rows_per_person, 1, MOST_ROWS, error=SchemaError)
+        object.__setattr__(self, "person", person)
+        object.__setattr__(self, "rows_per_person", rows_per_person)
         object.__setattr__(self, "attributes", found)
         object.__setattr__(self, "_by_name", by_name)
 
@@ -108,11 +132,44 @@ class Schema:
 
     def subset(self, names: Iterable[str]) -> Schema:
         """The schema of the named attributes, in the order given."""
-        return Schema([self[name] for name in names])
+        return replace(self, attributes=tuple(self[name] for name in names))
+
+    def person_column(self, given: str | None = None) -> str | None:
+        """The column that tells whose row it is: the declared one, or the one that is given where none is declared.
+
+        Raises: SchemaError if another column is given than the schema declares.
+        """
+        if given is not None and self.person is not None and given != self.person:
+            raise SchemaError(
+                f"the person column was given as {shown(given)}, and the schema declares {shown(self.person)}; "
+                "leave it out, or correct the schema"
+            )
+        return self.person if given is None else given
+
+    def other_rows(self, rows: int) -> str:
+        """What it means that a budget protects so many rows of a person, where the schema declares another number.
+
+        >>> Schema([Attribute.of_size("age", 4)], person="pid", rows_per_person=3).other_rows(1)
+        'The schema declares 3 rows of a person, and the budget protects 1: no more than 1 of each person will count.'
+        """
+        declared = self.rows_per_person
+        if declared is None or declared == rows:
+            return ""
+        differ = f"The schema declares {declared:,} rows of a person, and the budget protects {rows:,}: "
+        if rows > declared:
+            return f"{differ}every error is {rows / declared:.3g} times what {declared:,} would need."
+        if self.person is not None:
+            return f"{differ}no more than {rows:,} of each person will count."
+        return (
+            f"{differ}without a person column nothing keeps to that, and nothing is released. Protect {declared:,}, or "
+            "name the column that tells the person."
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready description with its format and version."""
-        return {"format": FORMAT, "attributes": [attribute.to_dict() for attribute in self.attributes]}
+        """JSON-ready description with its format and version; what is not declared is left out."""
+        attributes = [attribute.to_dict() for attribute in self.attributes]
+        unit = {key: getattr(self, key) for key in UNIT if getattr(self, key) is not None}
+        return {"format": FORMAT, "attributes": attributes} | unit
 
     @classmethod
     def from_dict(cls, document: Any) -> Schema:
@@ -121,12 +178,16 @@ class Schema:
             raise SchemaError(f"a schema is given as {type(document).__name__}; give an object with attributes")
         if document and all(type(value) is int for value in document.values()):
             return cls([Attribute.of_size(name, size) for name, size in document.items()])
-        if document.get("format") != FORMAT or document.keys() != {"format", "attributes"}:
-            raise SchemaError(f"this is no schema: give exactly the keys 'format' (with {FORMAT!r}) and 'attributes'")
+        if document.get("format") != FORMAT or document.keys() - set(UNIT) != {"format", "attributes"}:
+            raise SchemaError(
+                f"this is no schema: give the keys 'format' (with {FORMAT!r}) and 'attributes', and perhaps "
+                "'person' and 'rows_per_person'"
+            )
         attributes = document["attributes"]
         if not isinstance(attributes, list) or len(attributes) > MAX_ATTRIBUTES:
             raise SchemaError(f"'attributes' must be a list of 1 to {MAX_ATTRIBUTES:,} objects")
-        return cls([Attribute.from_dict(attribute) for attribute in attributes])
+        unit = {key: document.get(key) for key in UNIT}
+        return cls([Attribute.from_dict(attribute) for attribute in attributes], **unit)
 
     def to_json(self) -> str:
         """JSON text with format and version; `from_json` gives back an equal schema."""
@@ -141,19 +202,29 @@ class Schema:
         r"""CSV text, one row per attribute, with the header name,kind,size,labels,edges,other,missing,clip.
 
         Labels and edges are joined by |.  A backslash stands before | and \ inside a text and before = + - @ at its
-        start, so that a spreadsheet never takes a label for a formula.
+        start, so that a spreadsheet never takes a label for a formula.  A last row of the kind person has the person
+        column as its name and the rows per person as its size, where they are declared.
         """
-        return write_csv(attribute.to_dict() for attribute in self.attributes)
+        rows = [attribute.to_dict() for attribute in self.attributes]
+        if self.person is not None or self.rows_per_person is not None:
+            rows.append({"name": self.person, "kind": PERSON_KIND, "size": self.rows_per_person})
+        return write_csv(rows)
 
     @classmethod
     def from_csv(cls, text: str | bytes) -> Schema:
         """Read a schema from CSV text or UTF-8 bytes as `to_csv` writes it; the columns that are needed are name, kind
         and those of size, labels and edges that occur.  Raises: SchemaError.
         """
-        attributes = []
+        attributes: list[Attribute] = []
+        unit: dict[str, Any] = {}
         for line, document in read_csv(text):
             try:
-                attributes.append(Attribute.from_dict(document))
+                if document.get("kind") != PERSON_KIND:
+                    attributes.append(Attribute.from_dict(document))
+                elif unit or not {"kind"} < document.keys() <= {"name", "kind", "size"}:
+                    raise SchemaError("one row of the kind person is allowed, with a name, a size, or both")
+                else:
+                    unit = {"person": document.get("name"), "rows_per_person": document.get("size")}
             except SchemaError as error:
                 raise SchemaError(f"line {line}: {error}") from None
-        return cls(attributes)
+        return cls(attributes, **unit)

@@ -21,6 +21,7 @@ MAX_LABEL = 1_000
 MAX_FILE = 10_000_000
 MAX_BRACKETS = 100_000
 MAX_CSV_FIELD = 131_072
+PERSON_KIND = "person"  # of the row that tells whose rows these are
 KEYS = ("name", "kind", "size", "labels", "edges", "other", "missing", "clip")
 
 # Control characters, line separators, text-direction overrides and lone surrogates: they corrupt logs and files, or
@@ -84,7 +85,7 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
                 continue
             if len(row) != len(header):
                 raise SchemaError(f"{len(row)} fields under {len(header)} columns; give one field per column")
-            if len(rows) == MAX_ATTRIBUTES:
+            if len(rows) > MAX_ATTRIBUTES:  # one row more may tell whose rows these are
                 raise SchemaError(f"more than {MAX_ATTRIBUTES:,} attributes; leave some out")
             rows.append((reader.line_num, _parsed(dict(zip(header, row, strict=True)))))
     except csv.Error:

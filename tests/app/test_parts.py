@@ -116,6 +116,18 @@ def test_edits_of_the_schema_table() -> None:
     assert found.sizes(found) == (3, 4, 3, 7)
 
 
+def test_edits_keep_whose_rows_they_are() -> None:
+    declared = Schema(SCHEMA.attributes, person="pid", rows_per_person=3)
+    for found in (
+        schema_table.edited(declared, {"deleted_rows": [2]}),
+        schema_table.appended(declared, Attribute.of_size("town", 7)),
+    ):
+        assert (found.person, found.rows_per_person) == ("pid", 3)
+        assert "pid" not in [row["name"] for row in schema_table.rows(found)]
+    with pytest.raises(SchemaError, match="person column 'pid'"):
+        schema_table.edited(declared, {"edited_rows": {0: {"name": "pid"}}})
+
+
 @pytest.mark.parametrize(
     "edits",
     [

@@ -20,6 +20,7 @@ from tests.app.test_release import wait, waiting
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
 BUDGET = Budget(pcost=0.4, rows_per_person=3)
 PEOPLE, ROWS = 600, 3_000
+INPUTS = ("text_input", "number_input")
 
 
 @pytest.fixture
@@ -36,23 +37,35 @@ def ledger(tmp_path: Path) -> Ledger:
     return made
 
 
-def opened(page: str, budget: Budget = BUDGET) -> Session:
-    workload = Workload(SCHEMA).add(("a", "b"), "marginal")
+def opened(page: str, budget: Budget = BUDGET, schema: Schema = SCHEMA) -> Session:
+    workload = Workload(schema).add(("a", "b"), "marginal")
     return Session(plan=link.packed(Studio(workload=workload, budget=budget))).go(page)
 
 
+def filled(session: Session, **values: object) -> Session:
+    """Fill in a form and draw the page once."""
+    app = session.app
+    inputs = [*app.text_input, *app.number_input, *app.radio, *app.selectbox]
+    for key, value in values.items():
+        next(e for e in inputs if e.key == key).set_value(value)
+    return session.run(app)
+
+
+def releasing(ledger: Ledger, panel: Path, *given: object) -> Session:
+    app = (session := opened("preview", *given)).app
+    app.session_state["step"], app.session_state["ledger_path"] = "2. Release", str(ledger.path)
+    return filled(session.go("release"), records_path=str(panel), confirmation="office")
+
+
 def test_a_release_caps_the_rows_of_a_person_and_tells_the_curator_once(ledger: Ledger, panel: Path) -> None:
-    session = opened("release").set(step="2. Release", ledger_path=str(ledger.path), records_path=str(panel))
-    session.set(confirmation="office")
+    session = releasing(ledger, panel)
     assert waiting(session)
     assert "name the column that tells the person" in session.said()
     assert "up to 3 rows, is protected together" in session.said()
     assert not waiting(session.set(person_column="pid"))
     assert "person='pid'" in session.app.code[-1].value
-    wait(session.press("check_records"))
-    told = "= counted 1,800 + left out 0 + beyond the cap 1,200, which cost 600 of 600 persons some of their rows"
-    assert told in session.said()
     wait(session.press("release"))
+    told = "= counted 1,800 + left out 0 + beyond the cap 1,200, which cost 600 of 600 persons some of their rows"
     assert told in session.said()
     other = opened("release").set(step="2. Release", ledger_path=str(ledger.path))
     assert "Released for office" in other.said()
@@ -60,24 +73,58 @@ def test_a_release_caps_the_rows_of_a_person_and_tells_the_curator_once(ledger: 
     assert abs(session.app.dataframe[0].value["answer"].sum() - 1_800) < 600
 
 
+@pytest.mark.full
+def test_the_check_caps_the_rows_as_the_release_does(ledger: Ledger, panel: Path) -> None:
+    session = releasing(ledger, panel).set(person_column="pid")
+    wait(session.press("check_records"))
+    assert "counted 1,800 + left out 0 + beyond the cap 1,200" in session.said()
+
+
 def test_a_bound_may_be_declared_and_another_unit_waits(ledger: Ledger, panel: Path) -> None:
-    session = opened("release").set(step="2. Release", ledger_path=str(ledger.path), records_path=str(panel))
-    session.set(confirmation="office", person_how=False)
+    session = releasing(ledger, panel).set(person_how=False)
     assert not waiting(session)
     assert ", person='" not in session.app.code[-1].value
-    single = opened("release", Budget(pcost=0.4)).set(step="2. Release", ledger_path=str(ledger.path))
-    single.set(records_path=str(panel), confirmation="office")
+    single = releasing(ledger, panel, Budget(pcost=0.4))
     assert waiting(single)
     assert "for 1 rows per person" in single.said()
 
 
-def test_look_and_rest_cap_the_rows_and_a_changed_file_is_charged_when_asked(ledger: Ledger, panel: Path) -> None:
+def test_the_schema_says_whose_rows_they_are(ledger: Ledger, panel: Path) -> None:
+    session = opened("schema", Budget(pcost=0.4))
+    box = {kind: next(e.key for e in session.app.get(kind) if str(e.key).startswith("unit_")) for kind in INPUTS}
+    filled(session, **{box["text_input"]: "a"})
+    assert "is an attribute, too" in session.errors()
+    filled(session, **{box["text_input"]: "pid", box["number_input"]: 3})
+    declared = session.studio.schema
+    assert (declared.person, declared.rows_per_person, declared.attributes) == ("pid", 3, SCHEMA.attributes)
+    assert session.studio.budget == BUDGET
+    assert "person='pid', rows_per_person=3)" in session.app.code[-1].value
+    session.go("preview")
+    rows = next(e for e in session.app.number_input if str(e.key).startswith("budget_rows"))
+    assert rows.value == 3
+    assert "will count" not in session.said()
+    session.run(rows.set_value(2))
+    assert "no more than 2 of each person will count" in session.said().replace("\\", "")
+    session.press("undo").go("release").set(step="2. Release", ledger_path=str(ledger.path))
+    filled(session, records_path=str(panel), confirmation="office")
+    assert "No more than 3 of each person's rows will count" in session.said()
+    assert not any(r.key == "person_how" for r in session.app.radio)
+    assert not waiting(session)
+
+
+def test_a_look_asks_for_the_person(ledger: Ledger, panel: Path) -> None:
     session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
-    session.set(records_path=str(panel), coarse_confirmation="office")
+    filled(session, records_path=str(panel), coarse_confirmation="office")
     assert "name the column that tells the person" in session.said()
     session.set(person_column="pid")
     assert "for up to 3 rows a person" in session.said()
     assert "person='pid'" in session.app.code[-1].value
+
+
+@pytest.mark.full
+def test_look_and_rest_cap_the_rows_and_a_changed_file_is_charged_when_asked(ledger: Ledger, panel: Path) -> None:
+    session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
+    session.set(records_path=str(panel), coarse_confirmation="office", person_column="pid")
     wait(session.press("coarse_look"))
     assert "beyond the cap 1,200" in session.said()
     decided(session)
@@ -97,23 +144,25 @@ def test_look_and_rest_cap_the_rows_and_a_changed_file_is_charged_when_asked(led
     assert any(r.key == "person_how" for r in again.app.radio)
 
 
+Total = tuple[str, dict[str, object], str, float]
+TOTALS: list[Total] = [
+    ("rho", {}, "zcdp", Budget.zcdp(1.0).pcost),
+    ("mu", {}, "gdp", 1.0),
+    ("epsilon, delta", {"dataset_delta": 1e-5}, "gdp", Budget.approx(1.0, 1e-5).pcost),
+    ("pure epsilon", {"dataset_neighbours": "replace_one"}, "pure", 1.0),
+]
+
+
 @pytest.mark.parametrize(
-    ("language", "numbers", "kind", "total"),
-    [
-        ("rho", {}, "zcdp", Budget.zcdp(1.0).pcost),
-        ("mu", {}, "gdp", 1.0),
-        ("epsilon, delta", {"dataset_delta": 1e-5}, "gdp", Budget.approx(1.0, 1e-5).pcost),
-        ("pure epsilon", {"dataset_neighbours": "replace_one"}, "pure", 1.0),
-    ],
+    "totals", [TOTALS[2:], pytest.param(TOTALS[:2], marks=pytest.mark.full)], ids=["approximate and pure", "rho and mu"]
 )
-def test_a_total_is_declared_in_any_language(
-    ledger: Ledger, language: str, numbers: dict[str, object], kind: str, total: float
-) -> None:
+def test_a_total_is_declared_in_any_language(ledger: Ledger, totals: list[Total]) -> None:
     session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
-    session.set(dataset_name="more", dataset_unit=language, dataset_total=1.0, dataset_rows=2, **numbers)
-    session.press("declare")
-    assert not session.errors()
-    status = Ledger(ledger.path).status("more")
-    assert (status.definition.kind, status.total, status.definition.rows_per_person) == (kind, total, 2)
-    assert status.definition.neighbours == numbers.get("dataset_neighbours", "add_remove")
-    assert status.definition.describe() in session.said()
+    for language, numbers, kind, total in totals:
+        session.set(dataset_unit=language)
+        filled(session, dataset_name=kind + language, dataset_total=1.0, dataset_rows=2, **numbers).press("declare")
+        assert not session.errors()
+        status = Ledger(ledger.path).status(kind + language)
+        assert (status.definition.kind, status.total, status.definition.rows_per_person) == (kind, total, 2)
+        assert status.definition.neighbours == numbers.get("dataset_neighbours", "add_remove")
+        assert status.definition.describe() in session.said()

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Schema, Workload, plan
+from engine import Attribute, Budget, Schema, Workload, measure, plan
 from engine.errors import Cancelled, PlanError
-from engine.insight import coverage_check
+from engine.insight import coverage_check, with_truth
 
 SCHEMA = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("age", 6)])
 WORKLOAD = Workload.all_ways(SCHEMA, ways=(0, 1, 2))
@@ -42,6 +42,18 @@ def test_a_plan_that_promises_too_much_is_found_out() -> None:
     found = coverage_check(boast, RECORDS, rehearsals=200)
     assert found.spread == pytest.approx(2.0, rel=0.2)
     assert found.table.set_index("promised").loc[0.95, "found"] < 0.9
+
+
+def test_the_truth_is_that_of_the_rows_that_count() -> None:
+    declared = Schema(SCHEMA.attributes, person="pid", rows_per_person=3)
+    made = plan(Workload.all_ways(declared, (0, 1), "marginal"), Budget(pcost=1e6, rows_per_person=2))
+    records = synthetic(declared, 300, seed=2)
+    drawn = measure(made, records, rehearsal=True)
+    for group in range(3):
+        page = with_truth(drawn.answers(group), made, group, 0, records)
+        assert page["truth"].sum() == 200
+        assert (page["answer"] - page["truth"]).abs().max() < 0.1
+    assert coverage_check(made, records, rehearsals=20).spread < 2.0
 
 
 def test_time_ends_the_check_and_cancel_stops_it() -> None:

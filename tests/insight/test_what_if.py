@@ -69,6 +69,12 @@ def test_coarser_counts_are_sums_of_fine_counts() -> None:
         np.testing.assert_array_equal(count_marginals(records, coarse, [(name, "sex")])[name, "sex"], expected)
 
 
+def test_coarser_records_are_of_the_same_persons() -> None:
+    declared = Schema(SCHEMA.attributes, person="pid", rows_per_person=3)
+    coarse = what_if.coarser(Workload(declared).add("code"), "code").schema
+    assert (coarse.person, coarse.rows_per_person) == ("pid", 3)
+
+
 def test_windows_keep_their_width() -> None:
     found = what_if.coarser(WORKLOAD, "code")
     assert found.groups[7].family == Width(2) or found.groups[7].family == {"code": Width(2)}

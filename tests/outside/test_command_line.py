@@ -12,7 +12,7 @@ import pytest
 
 import demo_data
 from demo_data.make_synthetic import synthetic
-from engine import Schema
+from engine import Attribute, Schema
 from engine.__main__ import main
 from engine.release import Ledger
 
@@ -180,6 +180,22 @@ def test_the_strict_check_is_for_the_curator_and_a_release_leaves_rows_out(
     assert "77" not in said.err + said.out
     assert released(files, "plan", str(tmp_path / "a.csv")) == 0
     assert "left out 1" in capsys.readouterr().err
+
+
+def test_a_schema_may_declare_whose_rows_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = Schema([Attribute.of_size("age", 5)], person="pid", rows_per_person=3)
+    place, data = tmp_path / "schema.csv", tmp_path / "panel.csv"
+    place.write_text(schema.to_csv())
+    synthetic(schema, 60, seed=1).to_csv(data, index=False)
+    for rows, told, beyond in (([], "", 0), (["--rows-per-person", "2"], "no more than 2 of each", 20)):
+        made = tmp_path / f"plan{len(rows)}.json"
+        assert main(["plan", "--schema", str(place), "--ways", "1", "--pcost", "1", *rows, "--out", str(made)]) == 0
+        said = capsys.readouterr().out
+        assert told in said
+        assert ("rows       The schema declares" in said) == bool(told)
+        out = str(tmp_path / f"answers{len(rows)}.csv")
+        assert main(["rehearse", "--plan", str(made), "--data", str(data), "--simulated", "--out", out]) == 0
+        assert f"beyond the cap {beyond}, which cost {beyond} of 20 persons" in capsys.readouterr().err
 
 
 def test_a_panel_is_looked_at_decided_and_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

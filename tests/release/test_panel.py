@@ -19,7 +19,7 @@ from engine.publish import package, verify_package, write_package
 PANEL = demo_data.tables()["panel"]
 SCHEMA = Schema.from_json(demo_data.schemas()["panel"].read_bytes())
 ASKED = Workload(SCHEMA).add(("status", "wave"), "marginal").add(("weekly_hours",), "prefix")
-PERSON, ROWS = demo_data.PERSONS["panel"], 3
+PERSON, ROWS = SCHEMA.person, SCHEMA.rows_per_person
 
 
 @pytest.fixture
@@ -44,18 +44,19 @@ def test_the_error_at_three_rows_is_exactly_three_times_that_at_one() -> None:
 
 def test_from_the_file_to_the_certificate(ledger: Ledger, tmp_path: Path) -> None:
     made, seen = plan(ASKED, Budget(pcost=4.0, rows_per_person=ROWS)), []
-    found = measure(made, PANEL, dataset="panel", ledger=ledger, person=PERSON, intake=seen.append)
+    found = measure(made, PANEL, dataset="panel", ledger=ledger, intake=seen.append)
     sizes = pd.read_csv(PANEL).groupby(PERSON).size()
     assert (seen[0].people, seen[0].people_over_cap) == (800, int((sizes > ROWS).sum()))
     assert seen[0].counted == int(sizes.clip(upper=ROWS).sum())
-    kept = count_marginals(PANEL, SCHEMA, [("status", "wave")], person=PERSON, rows_per_person=ROWS)
+    kept = count_marginals(PANEL, SCHEMA, [("status", "wave")])
     errors = found.values(0) - kept["status", "wave"].ravel()
     assert np.abs(errors / np.sqrt(made.variances(0))).max() < 6.0
     place = write_package(found, tmp_path / "panel.zip", receipt=ledger.find(found.key), ledger=ledger)
     assert verify_package(place, ledger=ledger.path) == ()
     with zipfile.ZipFile(place) as archive:
         seal, report = json.loads(archive.read("certificate.json")), archive.read("report.html").decode()
-    assert (seal["rows_per_person"], seal["neighbours"]) == (ROWS, "add_remove")
+    assert (seal["rows_per_person"], seal["neighbours"]) == (ROWS, "add_remove") == (3, "add_remove")
+    assert load_plan(made.to_json()).schema.person == PERSON == "person"
     assert seal["ledger"]["pcost"] == seal["pcost"] == made.pcost
     assert "up to 3 rows, is protected together" in seal["promise"] == made.budget.promise
     assert made.budget.promise in report
@@ -66,14 +67,14 @@ def test_from_the_file_to_the_certificate(ledger: Ledger, tmp_path: Path) -> Non
 @pytest.mark.parametrize("other", [{}, {"rows_per_person": 2}, {"rows_per_person": 3, "neighbours": "replace_one"}])
 def test_a_total_for_three_rows_refuses_plans_for_other_people(ledger: Ledger, other: dict[str, object]) -> None:
     with pytest.raises(LedgerError, match="total of this dataset is"):
-        measure(plan(ASKED, Budget(pcost=0.1, **other)), PANEL, dataset="panel", ledger=ledger, person=PERSON)
+        measure(plan(ASKED, Budget(pcost=0.1, **other)), PANEL, dataset="panel", ledger=ledger)
     assert ledger.status("panel").spent == 0
 
 
 def test_a_certificate_of_the_earlier_form_is_still_checked(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = measure(plan(ASKED, Budget(pcost=0.1, rows_per_person=ROWS)), PANEL, rehearsal=True, person=PERSON)
+    found = measure(plan(ASKED, Budget(pcost=0.1, rows_per_person=ROWS)), PANEL, rehearsal=True)
     honest = package.certificate
     monkeypatch.setattr(package, "certificate", lambda *given: honest(*given, format=package.BEFORE))
     old = write_package(found, tmp_path / "old.zip")

@@ -7,7 +7,8 @@ import pytest
 import engine.release.records.people
 import engine.release.records.sources
 from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
-from engine.errors import DataError, LedgerError, LimitExceeded
+from engine.errors import DataError, LedgerError, LimitExceeded, SchemaError
+from engine.release import check_records, declare_public
 
 SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 3)])
 SETS = [("a", "b"), ("a",), ()]
@@ -157,3 +158,50 @@ def test_a_release_counts_at_most_the_rows_that_its_budget_protects(tmp_path):
     assert book.status("more").spent == 0
     with pytest.raises(DataError, match="no persons"):
         measure(made, expected, rehearsal=True, person="pid")
+
+
+DECLARED = Schema(SCHEMA.attributes, person="pid", rows_per_person=2)
+
+
+def test_what_the_schema_declares_needs_no_word(tmp_path):
+    frame = records(people=50)
+    expected = counted(frame, 2)
+    found = count_marginals(frame, DECLARED, SETS)
+    assert (found.cap, found.people, found.records) == (2, 50, expected.records)
+    np.testing.assert_array_equal(found["a", "b"], expected["a", "b"])
+    assert count_marginals(frame, DECLARED, SETS, rows_per_person=3).cap == 3
+    assert count_marginals(frame, Schema(SCHEMA.attributes, person="pid"), SETS).cap == 1
+    made = plan(Workload(DECLARED).add(("a",), "marginal"), Budget(pcost=1e6, rows_per_person=2))
+    book = Ledger.create(tmp_path / "book")
+    book.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=2))
+    assert check_records(made, frame).over_cap == len(frame) - expected.records
+    released = measure(made, frame, dataset="panel", ledger=book)
+    assert abs(released.answers(0)["answer"] - expected["a",]).max() < 0.2
+    with pytest.raises(SchemaError, match="declares 'pid'"):
+        check_records(made, frame, person="b")
+    with pytest.raises(DataError, match="without the person column 'pid'"):
+        measure(made, count_marginals(frame, SCHEMA, SETS), rehearsal=True)
+    with pytest.raises(DataError, match="'pid' out of"):
+        count_marginals(frame, DECLARED, SETS, count_column="n")
+
+
+def test_public_records_are_known_again_with_the_cap(tmp_path):
+    frame, book = records(people=50), Ledger.create(tmp_path / "book")
+    book.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=2))
+    made = plan(Workload(DECLARED).add(("a",), "marginal"), Budget(pcost=1e6, rows_per_person=2))
+    declare_public(made, frame, dataset="panel", ledger=book, why="in the yearbook")
+    seen = []
+    measure(made, frame, dataset="panel", ledger=book, intake=seen.append)
+    assert "rehearsed as public" in " ".join(seen[0].warnings)
+
+
+@pytest.mark.parametrize("as_counts", [False, True])
+def test_no_release_protects_fewer_rows_than_are_declared_where_no_column_keeps_to_it(as_counts):
+    word, frame = Schema(SCHEMA.attributes, rows_per_person=3), records(people=50)
+    few, many = (plan(Workload(word).add(("a",), "marginal"), Budget(1.0, rows_per_person=k)) for k in (2, 3))
+    data = count_marginals(frame, word, SETS) if as_counts else frame
+    with pytest.raises(DataError, match="the budget protects 2"):
+        measure(few, data, rehearsal=True)
+    measure(many, data, rehearsal=True)
+    # a column keeps to whatever the budget protects
+    measure(few, counted(frame, 2) if as_counts else frame, rehearsal=True, person=None if as_counts else "pid")

@@ -38,7 +38,10 @@ def attributes(draw: st.DrawFn, name: str) -> Attribute:
 
 @st.composite
 def schemas(draw: st.DrawFn) -> Schema:
-    return Schema([draw(attributes(name)) for name in draw(st.lists(names, min_size=1, max_size=5, unique=True))])
+    person, *columns = draw(st.lists(names, min_size=2, max_size=6, unique=True))
+    unit = {"person": person, "rows_per_person": draw(st.none() | st.integers(1, 1_000))}
+    kept = draw(st.sampled_from([(), ("person",), ("rows_per_person",), tuple(unit)]))
+    return Schema([draw(attributes(name)) for name in columns], **{key: unit[key] for key in kept})
 
 
 @given(schemas())
@@ -54,6 +57,41 @@ def test_files_give_back_an_equal_schema(schema: Schema) -> None:
         assert again == schema
         assert hash(again) == hash(schema)
         assert again.to_dict() == schema.to_dict()
+
+
+def test_what_is_not_declared_leaves_no_trace() -> None:
+    schema = Schema([Attribute.of_size("a", 2)])
+    assert schema.to_dict().keys() == {"format", "attributes"}
+    assert schema.to_csv().count("\n") == 2
+    declared = Schema(schema.attributes, person="pid", rows_per_person=3)
+    assert declared != schema
+    assert declared.to_dict() == schema.to_dict() | {"person": "pid", "rows_per_person": 3}
+    assert declared.subset(["a"]) == declared
+
+
+def test_a_column_differs_from_the_declared_one_only_where_none_is() -> None:
+    schema = Schema([Attribute.of_size("a", 2)])
+    assert (schema.person_column(), schema.person_column("x")) == (None, "x")
+    declared = Schema(schema.attributes, person="pid")
+    assert declared.person_column() == declared.person_column("pid") == "pid"
+    with pytest.raises(SchemaError, match="the schema declares 'pid'"):
+        declared.person_column("x")
+
+
+@pytest.mark.parametrize(
+    ("unit", "rows", "told"),
+    [
+        ({}, 5, ""),
+        ({"person": "pid", "rows_per_person": 3}, 3, ""),
+        ({"person": "pid", "rows_per_person": 3}, 6, "every error is 2 times"),
+        ({"person": "pid", "rows_per_person": 3}, 1, "no more than 1 of each person"),
+        ({"rows_per_person": 3}, 1, "nothing is released"),
+    ],
+)
+def test_another_number_of_rows_is_explained(unit: dict[str, object], rows: int, told: str) -> None:
+    found = Schema([Attribute.of_size("a", 2)], **unit).other_rows(rows)
+    assert told in found
+    assert bool(told) == bool(found)
 
 
 @given(schemas())
@@ -198,6 +236,18 @@ WRONG_ATTRIBUTES = {
     "unknown name": lambda: Schema([Attribute.of_size("a", 2)])["b"],
     "name of 9 MB": lambda: Schema([Attribute.of_size("a", 2)])["b" * 9_000_000],
     "name that is no text": lambda: Schema([Attribute.of_size("a", 2)]).sizes([3]),
+    "person an attribute": lambda: Schema([Attribute.of_size("a", 2)], person="a"),
+    "person blank": lambda: Schema([Attribute.of_size("a", 2)], person=" "),
+    "person empty": lambda: Schema([Attribute.of_size("a", 2)], person=""),
+    "person long": lambda: Schema([Attribute.of_size("a", 2)], person="x" * (MAX_NAME + 1)),
+    "person with tab": lambda: Schema([Attribute.of_size("a", 2)], person="p\tid"),
+    "person turned round": lambda: Schema([Attribute.of_size("a", 2)], person="\u202epid"),
+    "person a number": lambda: Schema([Attribute.of_size("a", 2)], person=3),
+    "rows 0": lambda: Schema([Attribute.of_size("a", 2)], rows_per_person=0),
+    "rows true": lambda: Schema([Attribute.of_size("a", 2)], rows_per_person=True),
+    "rows float": lambda: Schema([Attribute.of_size("a", 2)], rows_per_person=3.0),
+    "rows text": lambda: Schema([Attribute.of_size("a", 2)], rows_per_person="3"),
+    "rows astronomic": lambda: Schema([Attribute.of_size("a", 2)], rows_per_person=10**6000),
     "empty subset": lambda: Schema([Attribute.of_size("a", 2)]).subset(()),
     "subset with a repeat": lambda: Schema([Attribute.of_size("a", 2)]).subset(("a", "a")),
 }
@@ -239,6 +289,9 @@ WRONG_JSON: dict[str, str | bytes] = {
     "format a list": '{"format": [], "attributes": []}',
     "extra key": '{"format": "schema/1", "attributes": [], "seed": "x"}',
     "no attributes": valid_json(""),
+    "person an attribute": json.dumps(json.loads(attribute_json()) | {"person": "a"}),
+    "person a list": json.dumps(json.loads(attribute_json()) | {"person": ["p"]}),
+    "rows 1.5": json.dumps(json.loads(attribute_json()) | {"rows_per_person": 1.5}),
     "attributes an object": '{"format": "schema/1", "attributes": {"a": 3}}',
     "attributes null": '{"format": "schema/1", "attributes": null}',
     "attribute a text": valid_json('"a"'),
@@ -322,6 +375,12 @@ WRONG_CSV: dict[str, str | bytes] = {
     "too many fields": "name,kind,size\na,numeric,3,4\n",
     "open quote": 'name,kind,size\n"a,numeric,3\n',
     "text after quote": 'name,kind,size\n"a"b,numeric,3\n',
+    "person twice": "name,kind,size\na,numeric,3\np,person,2\nq,person,2\n",
+    "person of nothing": "name,kind,size\na,numeric,3\n,person,\n",
+    "person with labels": "name,kind,size,labels\na,numeric,3,\np,person,2,x\n",
+    "person an attribute": "name,kind,size\na,numeric,3\na,person,2\n",
+    "rows of a person a text": "name,kind,size\na,numeric,3\np,person,two\n",
+    "rows of a person 0": "name,kind,size\na,numeric,3\np,person,0\n",
     "size text": "name,kind,size\na,numeric,three\n",
     "size 3.0": "name,kind,size\na,numeric,3.0\n",
     "size 1_0": "name,kind,size\na,numeric,1_0\n",

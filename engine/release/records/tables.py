@@ -148,7 +148,7 @@ def count_marginals(
     *,
     on_refused: str = "error",
     person: str | None = None,
-    rows_per_person: int = 1,
+    rows_per_person: int | None = None,
     count_column: str | None = None,
     ignore: Collection[str] = (),
     progress: Progress | None = None,
@@ -162,7 +162,8 @@ def count_marginals(
         on_refused: "error" raises when a row has a value in a needed column that the domain does not take; "drop"
             leaves such rows out of every table and reports how many.
         person: column that tells whose row it is; at most `rows_per_person` rows of each person are counted, chosen by
-            a rule on that person's rows alone; rows without a person are refused.
+            a rule on that person's rows alone; rows without a person are refused.  Both default to what the schema
+            declares.
         count_column: column that tells how many records each row stands for, for tables that are counted already; all
             numbers of rows are then numbers of records, and a row whose count is refused is one.
         ignore: columns that the schema does not know and that are no counts, although they look so.
@@ -188,8 +189,12 @@ def count_marginals(
         )
     if isinstance(data, Counts):
         return _derived(data, schema, asked)
+    person = schema.person_column(person)
     if person is not None and count_column is not None:
-        raise DataError("rows that are counted already tell no persons; give either person or count_column")
+        raise DataError(
+            "rows that are counted already tell no persons; give no count_column, or take the person column "
+            f"{shown(person)} out of arguments and schema"
+        )
     if count_column is None:
         named = [*ignore, *([person] if person is not None else [])]
         check_named(data, schema, named)
@@ -199,7 +204,8 @@ def count_marginals(
     counted = [names for names in asked if names and sources[names] is None]
     tally = _Tally(schema, counted, drop=on_refused == "drop", count_column=count_column)
     if person is not None:
-        tally.cap = PersonCap(person, rows_per_person, memory_limit)
+        rows = (schema.rows_per_person or 1) if rows_per_person is None else rows_per_person
+        tally.cap = PersonCap(person, rows, memory_limit)
     tally.read(data, progress)
     if tally.rows_refused and on_refused == "error":
         raise DataError(_complaint(tally))

@@ -19,10 +19,12 @@ from pages.parts.shell import show
 from pages.parts.shell.words import kept_for, plain, show_kept, trouble
 
 
-def payer(rows: Callable[[Ledger, DatasetStatus], int]) -> tuple[Ledger, DatasetStatus, Source] | None:
+def payer(
+    unit: Callable[[Ledger, DatasetStatus], tuple[int, str | None]],
+) -> tuple[Ledger, DatasetStatus, Source] | None:
     """Draw ledger, dataset and records; None while ledger or dataset are missing.
 
-    ``rows`` tells how many rows of a person the steps may count.
+    ``unit`` tells how many rows of a person the steps may count, and the column that their schema declares.
     """
     left, right = st.columns(2, gap="large")
     with left:
@@ -31,7 +33,7 @@ def payer(rows: Callable[[Ledger, DatasetStatus], int]) -> tuple[Ledger, Dataset
     if book is None:
         return None
     with right:
-        source = dataset_form.source(1 if book is None or status is None else rows(book, status))
+        source = dataset_form.source(*((1, None) if status is None else unit(book, status)))
     dataset_form.remember(status)
     if status is None:
         st.info("Declare the dataset whose budget pays.", icon="🗂️")

@@ -20,7 +20,8 @@ from pages.parts.shell.words import kept_for, plain, show_kept
 def draw(common: CommonPlan, settings: Settings) -> Script | None:
     """The whole way for real with the chosen analyses; returns its Python."""
     rule = choose.rule(common, settings)
-    paying = pay.payer(lambda _book, _status: common.look.budget.rows_per_person)
+    unit = common.look.budget.rows_per_person, common.look.schema.person
+    paying = pay.payer(lambda _book, _status: unit)
     if rule is None or paying is None:
         return None
     book, status, source = paying
@@ -40,7 +41,7 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
 
 def earlier(settings: Settings) -> None:
     """All looks at a dataset, so that any of them can be decided and finished later, in any session."""
-    paying = pay.payer(stored.most_rows)
+    paying = pay.payer(stored.unit)
     if paying is None:
         return
     book, status, source = paying

@@ -56,13 +56,15 @@ def stored(book: Ledger, key: str) -> Steps | None:
         return None
 
 
-def most_rows(book: Ledger, status: DatasetStatus) -> int:
-    """How many rows of a person the looks at a dataset may have counted."""
-    rows = [1]
+def unit(book: Ledger, status: DatasetStatus) -> tuple[int, str | None]:
+    """How many rows of a person the looks at a dataset may have counted, and the column that all of them declare."""
+    rows, columns = [1], set()
     for key in stepwise.looks(book, status.dataset):
         with suppress(EngineError):  # a lost look is told in the list of looks
-            rows.append(read(book, key).common.look.budget.rows_per_person)
-    return max(rows)
+            look = read(book, key).common.look
+            rows.append(look.budget.rows_per_person)
+            columns.add(look.schema.person)
+    return max(rows), columns.pop() if len(columns) == 1 else None
 
 
 def state_text(book: Ledger, key: str) -> str:

@@ -153,7 +153,8 @@ def rivals(common: str, looked: str, rule: Mapping[str, Any], rows: int, seed: i
     shared = CommonPlan.from_json(common)
     asked = NestedPlanRule(common=shared, **rule)
     records = synthetic(shared.look.schema, rows, seed)
-    counts = count_marginals(records, shared.look.schema, [g.attributes for g in asked.groups])
+    sets, rows = [g.attributes for g in asked.groups], shared.look.budget.rows_per_person
+    counts = count_marginals(records, shared.look.schema, sets, rows_per_person=rows)
     progress(0.3, "Comparing")
     return compare_rivals(asked, kept_rehearsal(shared.look, looked), counts)
 

@@ -9,7 +9,7 @@ import streamlit as st
 from engine import Budget
 from pages.parts.shell import state
 from pages.parts.shell.budgets import AGAINST, AGAINST_LABEL, ROWS_LABEL
-from pages.parts.shell.words import kept_for
+from pages.parts.shell.words import kept_for, plain
 
 
 def use_person(rows: str, neighbours: str) -> None:
@@ -21,7 +21,7 @@ def use_person(rows: str, neighbours: str) -> None:
 
 def person(found: Budget) -> None:
     """Inputs for the person that is protected: how many rows, and against what."""
-    version = state.version()
+    version, schema = state.version(), state.current().schema
     rows, neighbours = f"budget_rows_{version}", f"budget_neighbours_{version}"
     left, right = st.columns(2)
     left.number_input(
@@ -43,3 +43,5 @@ def person(found: Budget) -> None:
         args=(rows, neighbours),
         help="The first hides that somebody is there at all, the second the values alone, at 1.4 times the error.",
     )
+    if schema is not None and (note := schema.other_rows(found.rows_per_person)):
+        st.warning(plain(note))

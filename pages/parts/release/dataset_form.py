@@ -184,8 +184,11 @@ def remember(status: DatasetStatus | None) -> None:
         st.rerun()
 
 
-def source(rows: int = 1) -> Source:
-    """Draw the choice of the records, and of how the rows of a person are kept to what the budget protects."""
+def source(rows: int = 1, person: str | None = None) -> Source:
+    """Draw the choice of the records, and of how the rows of a person are kept to what the budget protects.
+
+    ``person`` is the column that the schema declares; then there is nothing to choose.
+    """
     how = st.radio("Records", ["File on this machine", "Upload"], horizontal=True, key="records_how")
     path, upload = "", None
     if how == "Upload":
@@ -198,6 +201,11 @@ def source(rows: int = 1) -> Source:
         "Rows with values outside the schema are left out, each by its own values alone; how many there are is told to "
         "you only. A release never refuses a table because of them, for that would tell of single records."
     )
+    if person is not None:
+        st.caption(
+            plain(f"No more than {rows:,} of each person's rows will count; the column {person} tells whose it is.")
+        )
+        return Source(path=path, upload=upload)
     by_column, column = rows > 1 and _by_column(rows), ""
     if by_column:
         column = st.text_input(

@@ -59,7 +59,9 @@ def schema_script(schema: Schema | None) -> Script:
     if _long(lines):
         read = '# download schema.json on the Schema page\nschema = Schema.from_json(Path("schema.json").read_bytes())'
         return _script(read, engine="Schema", pathlib="Path")
-    return _script("\n".join(["schema = Schema([", *lines, "])"]), engine="Attribute Schema")
+    unit = {"person": schema.person, "rows_per_person": schema.rows_per_person}
+    more = "".join(f", {key}={value!r}" for key, value in unit.items() if value is not None)
+    return _script("\n".join(["schema = Schema([", *lines, f"]{more})"]), engine="Attribute Schema")
 
 
 def workload_script(studio: Studio) -> Script:

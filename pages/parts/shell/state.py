@@ -170,10 +170,15 @@ def fitted(workload: Workload, schema: Schema) -> tuple[Workload, tuple[str, ...
 
 
 def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
-    """Commit a schema and keep every group that still fits it; what was lost is told on the next draw."""
-    before = current().workload
+    """Commit a schema and keep every group that still fits it; what was lost is told on the next draw.
+
+    The budget protects as many rows of a person as the schema newly declares.
+    """
+    before, budget = current().workload, current().budget
     workload, lost = (Workload(schema), ()) if before is None else fitted(before, schema)
-    change(workload=workload, redraw=redraw)
+    if schema.rows_per_person != (None if before is None else before.schema.rows_per_person):
+        budget = replace(budget, rows_per_person=schema.rows_per_person or 1)
+    change(workload=workload, budget=budget, redraw=redraw)
     note_lost(lost)
 
 

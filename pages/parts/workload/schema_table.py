@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from engine import Attribute, Schema
@@ -20,7 +21,8 @@ def rows(schema: Schema) -> list[Row]:
     >>> rows(Schema([Attribute.categorical("sex", ["F", "M"])]))[0]["labels"]
     'F|M'
     """
-    return list(csv.DictReader(io.StringIO(schema.to_csv())))
+    plain = replace(schema, person=None, rows_per_person=None)
+    return list(csv.DictReader(io.StringIO(plain.to_csv())))
 
 
 def edited(schema: Schema, edits: Mapping[str, Any]) -> Schema:
@@ -43,12 +45,12 @@ def edited(schema: Schema, edits: Mapping[str, Any]) -> Schema:
     writer = csv.DictWriter(out, KEYS, lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: row.get(key, "") for key in KEYS} for row in kept)
-    return Schema.from_csv(out.getvalue())
+    return replace(schema, attributes=Schema.from_csv(out.getvalue()).attributes)
 
 
 def appended(schema: Schema | None, attribute: Attribute) -> Schema:
     """The schema with one attribute more."""
-    return Schema([*(schema.attributes if schema is not None else ()), attribute])
+    return Schema([attribute]) if schema is None else replace(schema, attributes=(*schema.attributes, attribute))
 
 
 def read_schema(name: str, content: bytes) -> Schema:
