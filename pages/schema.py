@@ -213,7 +213,8 @@ else:
     right.download_button(
         "Schema as CSV", studio.schema.to_csv, "schema.csv", "text/csv", on_click="ignore", width="stretch"
     )
-    names = ", ".join(studio.schema.names[:12]) + (" …" if len(studio.schema) > 12 else "")
+    columns = [*([studio.schema.person] if studio.schema.person else []), *studio.schema.names]
+    names = ", ".join(columns[:12]) + (" …" if len(columns) > 12 else "")
     st.caption(plain(f"Columns that will be looked for in the records: {names}"))
 frame.footer(
     code=code.schema_script(studio.schema).text(),

@@ -1,4 +1,4 @@
-"""Bugs of what a plan costs, and of what a budget means."""
+"""Bugs of what a plan costs, and of whom a budget protects."""
 
 from tests.mutations.planting import bug
 
@@ -6,6 +6,7 @@ BLOCKS, NEIGHBOURS = "engine/plans/blocks.py", "engine/plans/neighbours.py"
 PLAN, STRATEGY = "engine/plans/plan.py", "engine/spaces/strategy.py"
 PRIVACY, GAUSSIAN = "engine/privacy.py", "engine/gaussian.py"
 COSTS, UNITS, MEANING = "tests/plans/test_costs.py", "tests/plans/test_neighbours.py", "tests/test_privacy.py"
+TABLES, INTAKE = "engine/release/records/tables.py", "engine/release/intake.py"
 PLANTED = "tests/mechanisms/test_contract.py::test_a_plan_that_releases_something_else_is_caught"
 
 BUGS = (
@@ -235,5 +236,26 @@ BUGS = (
         'raise BudgetError(f"{name} was given as {type(value).__name__}; {advice}.")',
         'raise BudgetError(f"{name} was given as {value}; {advice}.")',
         f"{MEANING}::test_an_error_never_shows_a_table_given_by_mistake",
+    ),
+    bug(
+        "the person column of the schema is not asked for",
+        TABLES,
+        "    person = schema.person_column(person)\n",
+        "",
+        "tests/release/test_people.py::test_what_the_schema_declares_needs_no_word",
+    ),
+    bug(
+        "fewer rows are protected than are declared where no column keeps to it",
+        INTAKE,
+        "if not capped and rows_per_person < (",
+        "if not capped and 0 > (",
+        "tests/release/test_people.py::test_no_release_protects_fewer_rows_than_are_declared_where_no_column_keeps_to_it",
+    ),
+    bug(
+        "counts without a cap pass where the schema names the person",
+        INTAKE,
+        "if data.cap is None and part.schema.person is not None:",
+        "if False:",
+        "tests/release/test_people.py::test_what_the_schema_declares_needs_no_word",
     ),
 )
