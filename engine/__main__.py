@@ -187,10 +187,10 @@ def _text(path: Path, error: type[EngineError]) -> bytes:
 
 
 def _plan(given: argparse.Namespace) -> None:
+    workload = _workload(given)
     sources = [path for path in (given.workload, given.schema) if path is not None]
     if not given.out.is_file():  # what is there may be the same plan, which is then left as it is
         check_target(given.out, keep=sources)
-    workload = _workload(given)
     made = plan(workload, _budget(given, workload.schema), given.mechanism, progress=_bar)
     if not _is_there(made, given.out):
         with new_file(given.out, keep=sources) as partial:
