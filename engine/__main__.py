@@ -22,7 +22,7 @@ from engine.plans import Plan
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
 from engine.publish import FORMATS, check_target, new_file, verify_package, write_answers, write_package
 from engine.release import Intake, Ledger, check_records, declare_public, measure, read_plan, release_key, verify_ledger
-from engine.step_commands import add_step_commands
+from engine.step_commands import add_column_options, add_step_commands, named_columns
 from engine.texts import set_name
 from engine.workload import Schema, Workload
 
@@ -93,11 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--format", choices=(*FORMATS, "zip"), help="by default the ending of --out; zip: the package"
         )
-        command.add_argument("--count-column", metavar="N", help="how many records each row of the data stands for")
-        command.add_argument("--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are no counts")
-        command.add_argument(
-            "--person", help="column that tells whose row it is, by default the schema's; caps the rows of each person"
-        )
+        add_column_options(command)
         command.add_argument("--confidence", type=float, default=0.95)
         command.add_argument("--overwrite", action="store_true", help="replace an earlier file of answers")
         if name == "release":
@@ -116,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--data", type=Path, required=True)
     check.add_argument("--ledger", type=Path, help="also look for the same records under other names")
     check.add_argument("--dataset", default="", help="their name in the ledger")
-    check.add_argument("--person", help="column that tells whose row it is, by default the schema's")
+    add_column_options(check)
     check.set_defaults(run=_check)
 
     add_step_commands(commands, progress=_bar, say_rows=_say_rows)
@@ -243,7 +239,7 @@ def _show(given: argparse.Namespace) -> None:
 def _check(given: argparse.Namespace) -> None:
     print("For your eyes only: these exact numbers depend on single records.", file=sys.stderr)
     book = None if given.ledger is None else Ledger(given.ledger)
-    asked = {"dataset": given.dataset, "ledger": book, "person": given.person}
+    asked = {"dataset": given.dataset, "ledger": book} | named_columns(given)
     found = check_records(read_plan(given.plan), given.data, **asked, progress=_bar)
     _say_rows(found)
     for column, reasons in found.reasons.items():
@@ -258,8 +254,8 @@ def _release(given: argparse.Namespace) -> None:
     if given.rehearsal and given.public and book is not None:
         if not given.dataset:
             raise LedgerError("--ledger needs --dataset, the name under which the records are noted as public.")
-        note = {"dataset": given.dataset, "ledger": book, "why": given.public, "person": given.person}
-        declare_public(made, given.data, **note)
+        asked = {"dataset": given.dataset, "ledger": book, "why": given.public} | named_columns(given)
+        declare_public(made, given.data, **asked)
     where = {} if given.rehearsal else {"dataset": given.dataset, "ledger": book, "attempt": given.attempt}
     key = release_key(dataset=given.dataset, plan_hash=made.hash, attempt=given.attempt) if where else ""
     before = None if book is None or not key else book.find(key)
@@ -268,11 +264,9 @@ def _release(given: argparse.Namespace) -> None:
         given.data,
         rehearsal=given.rehearsal,
         on_refused="drop",
-        person=given.person,
-        count_column=given.count_column,
-        ignore=given.ignore,
         progress=_bar,
         intake=_say_rows,
+        **named_columns(given),
         **where,
     )
     options = {"confidence": given.confidence, "overwrite": given.overwrite, "progress": _bar}

@@ -14,6 +14,20 @@ from engine.release import Intake, Ledger, Measurement, Progress, read_plan
 Say = Callable[[Intake], object]
 
 
+def add_column_options(command: argparse.ArgumentParser) -> None:
+    """Add what a file's columns are that the schema does not know."""
+    command.add_argument(
+        "--person", help="column that tells whose row it is, by default the schema's; caps the rows of each person"
+    )
+    command.add_argument("--count-column", metavar="N", help="how many records each row of the data stands for")
+    command.add_argument("--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are no counts")
+
+
+def named_columns(given: argparse.Namespace) -> dict[str, Any]:
+    """Return what `add_column_options` was given, as arguments of the engine."""
+    return {name: getattr(given, name) for name in ("person", "count_column", "ignore")}
+
+
 def add_step_commands(commands: Any, *, progress: Progress, say_rows: Say) -> None:
     """Add the commands ``look``, ``decide`` and ``finish`` to a parser's commands."""
     look = commands.add_parser("look", help="measure what plans share, before choosing one of them")
@@ -41,9 +55,7 @@ def add_step_commands(commands: Any, *, progress: Progress, say_rows: Say) -> No
             command.add_argument("--look", required=True, metavar="KEY", help="the key that look printed")
         if command is not decide:
             command.add_argument("--data", type=Path, required=True, help="CSV or parquet; the same in both steps")
-            command.add_argument(
-                "--person", help="column that tells whose row it is, by default the schema's; the same in both steps"
-            )
+            add_column_options(command)
             command.add_argument("--attempt", type=int, default=1)
             command.add_argument("--out", type=Path, required=True, help="CSV or parquet file for the answers")
 
@@ -85,7 +97,7 @@ def _finish(given: argparse.Namespace) -> None:
 
 
 def _arguments(given: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(given, name) for name in ("person", "attempt", "progress")} | {"intake": given.say_rows}
+    return named_columns(given) | {"attempt": given.attempt, "progress": given.progress, "intake": given.say_rows}
 
 
 def _write(found: Measurement, given: argparse.Namespace) -> None:

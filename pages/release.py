@@ -87,7 +87,7 @@ def release(plan: Plan) -> str:
         ledger=str(book.path.name),
         data=data,
         attempt=attempt,
-        person=source.person,
+        columns=source.columns,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -26,16 +26,29 @@ def step_counts(
     data: Any,
     tell: Callable[[float, str], None],
     memory_limit: int,
-    person: str | None,
     on_refused: str = "drop",
+    *,
+    person: str | None,
+    count_column: str | None,
+    ignore: Collection[str],
 ) -> Counts:
     """Return the tables of all options, so that in every step the same rows count and the same tables are known.
 
     With the column of a ``person``, at most as many rows of each count as the options' budgets protect.
     """
-    rows = common.look.budget.rows_per_person
-    checked, also = step_checks(common), step_sets(common)
-    return count(part, data, on_refused, tell, memory_limit, checked, also, person=person, rows_per_person=rows)
+    return count(
+        part,
+        data,
+        on_refused,
+        tell,
+        memory_limit,
+        step_checks(common),
+        step_sets(common),
+        person=person,
+        rows_per_person=common.look.budget.rows_per_person,
+        count_column=count_column,
+        ignore=ignore,
+    )
 
 
 def no_counts(common: CommonPlan) -> Counts:

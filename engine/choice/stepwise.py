@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -78,6 +78,8 @@ def look(
     rehearsal: bool = False,
     on_refused: str | None = None,
     person: str | None = None,
+    count_column: str | None = None,
+    ignore: Collection[str] = (),
     progress: Progress | None = None,
     intake: Callable[[Intake], object] | None = None,
     memory_limit: int = MEMORY_LIMIT,
@@ -92,9 +94,10 @@ def look(
     Guarantee: spends `common.look.budget.pcost` exactly once; the same attempt returns the stored result.
     """
     tell = teller(progress)
+    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
     if rehearsal:
         _no_ledger(dataset, ledger)
-        counts = step_counts(common, common.look, data, tell, memory_limit, person, on_refused or "error")
+        counts = step_counts(common, common.look, data, tell, memory_limit, on_refused or "error", **columns)
         if intake is not None:
             intake(Intake.of(counts))
         return look_measurement(common, draw(common.look, counts, tell), key="", dataset="", utc="", rehearsal=True)
@@ -107,7 +110,7 @@ def look(
     left_out(on_refused)
     book.status(dataset).definition.check_unit(common.look.budget)
     _check_left(book, dataset, min(price(p) for p in common.options))
-    counts = step_counts(common, common.look, data, tell, memory_limit, person)
+    counts = step_counts(common, common.look, data, tell, memory_limit, **columns)
     records = recognised(book, dataset, counts, step_sets(common), intake)
     done = spend_draw_save(
         common.look,
@@ -188,6 +191,8 @@ def finish(
     on_changed: str = "refuse",
     on_refused: str | None = None,
     person: str | None = None,
+    count_column: str | None = None,
+    ignore: Collection[str] = (),
     progress: Progress | None = None,
     intake: Callable[[Intake], object] | None = None,
     memory_limit: int = MEMORY_LIMIT,
@@ -200,7 +205,7 @@ def finish(
     Parameters
     ----------
     attempt : a new number repeats a step whose result was lost; it spends the full cost of what is left again.
-    person : as for the look; the same column, or these are other records.
+    person, count_column, ignore : as for the look; the same columns, or these are other records.
     on_changed : what to do when these are not the records that were looked at, or when that is not known: "refuse", or
         "charge" this step alone, because a record may then sit in the dearest cell of each step.
 
@@ -236,7 +241,8 @@ def finish(
     counts, records = no_counts(common), None
     if left.blocks:
         looked = book.find(key)
-        counts = step_counts(common, left, data, tell, memory_limit, person)
+        columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
+        counts = step_counts(common, left, data, tell, memory_limit, **columns)
         changed = changed_records(book, looked.digest if looked else "", counts, common)
         if changed and on_changed == "refuse" and attempt == 1:
             raise DataError(
@@ -267,7 +273,14 @@ def finish(
 
 
 def rehearse_finish(
-    common: CommonPlan, looked: Measurement, data: Any, *, option: int | str, person: str | None = None
+    common: CommonPlan,
+    looked: Measurement,
+    data: Any,
+    *,
+    option: int | str,
+    person: str | None = None,
+    count_column: str | None = None,
+    ignore: Collection[str] = (),
 ) -> Measurement:
     """Run the last step on simulated or public data, after a rehearsed look; nothing is spent or may be published."""
     if not looked.rehearsal:
@@ -275,7 +288,8 @@ def rehearse_finish(
     i = common.position(option)
     tell, left, counts = teller(None), common.residuals[i], no_counts(common)
     if left.blocks:
-        counts = step_counts(common, left, data, tell, MEMORY_LIMIT, person, "error")
+        columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
+        counts = step_counts(common, left, data, tell, MEMORY_LIMIT, "error", **columns)
     answers = draw(left, counts, tell)
     return chosen_measurement(common, i, looked, answers, key="", utc="")
 

@@ -164,6 +164,8 @@ def declare_public(
     ledger: Ledger,
     why: str,
     person: str | None = None,
+    count_column: str | None = None,
+    ignore: Collection[str] = (),
     memory_limit: int = MEMORY_LIMIT,
 ) -> None:
     """Note on a ledger that records are public, so that they may be rehearsed; a later release of them is warned of.
@@ -171,9 +173,19 @@ def declare_public(
     Raises: DataError if the same records were released as confidential ones, under whatever name: a rehearsal of them
     would be a release that nobody pays for.
     """
-    rows, checked = plan.budget.rows_per_person, one_cell_attributes(plan.workload)
     # a release keeps the same rows of every person, so that it is known again
-    counts = count(plan, data, "drop", teller(None), memory_limit, checked, person=person, rows_per_person=rows)
+    counts = count(
+        plan,
+        data,
+        "drop",
+        teller(None),
+        memory_limit,
+        one_cell_attributes(plan.workload),
+        person=person,
+        rows_per_person=plan.budget.rows_per_person,
+        count_column=count_column,
+        ignore=ignore,
+    )
     found = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
     for row in ledger.same_records(found):
         if row.kind != REHEARSED:

@@ -144,6 +144,52 @@ def test_look_and_rest_cap_the_rows_and_a_changed_file_is_charged_when_asked(led
     assert any(r.key == "person_how" for r in again.app.radio)
 
 
+@pytest.fixture
+def counted(tmp_path: Path) -> Path:
+    place = tmp_path / "counted.csv"
+    cells = [(a, b, 40 + a + b) for a in range(4) for b in range(3)]
+    pd.DataFrame(cells, columns=["a", "b", "n"]).to_csv(place, index=False)
+    return place
+
+
+def test_a_release_is_told_what_a_column_of_counts_is(ledger: Ledger, counted: Path) -> None:
+    session = opened("release").set(step="2. Release", ledger_path=str(ledger.path), records_path=str(counted))
+    session.set(confirmation="office", person_how=False)
+    wait(session.press("check_records"))
+    assert "which looks as if each row stood for several records" in session.errors()
+    wait(session.press("release"))
+    assert "count_column='n'" in session.errors()
+    session.set(confirmation="office", rows_are="counted")
+    assert waiting(session)
+    assert "name the column of counts" in session.said()
+    assert waiting(session.set(number_column="n", person_how=True, person_column="a"))
+    assert "counted already tell no persons" in session.said()
+    assert not waiting(session.set(person_how=False))
+    assert ", count_column='n'" in session.app.code[-1].value
+    wait(session.press("check_records"))
+    assert "Rows read 510 = counted 510" in session.said()
+    wait(session.press("release"))
+    assert abs(session.app.dataframe[0].value["answer"].sum() - 510) < 200
+    left_out = opened("release").set(step="2. Release", ledger_path=str(ledger.path), records_path=str(counted))
+    left_out.set(person_how=False, again_1=True, confirmation="office", rows_are="ignored", number_column="share, n")
+    assert ", ignore=['share', 'n']" in left_out.app.code[-1].value
+    wait(left_out.press("release"))
+    assert "Rows read 12 = counted 12" in left_out.said()
+
+
+def test_both_steps_of_a_choice_are_told_so_too(ledger: Ledger, counted: Path) -> None:
+    session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
+    session.set(records_path=str(counted), person_how=False, rows_are="counted", number_column="n")
+    session.set(coarse_confirmation="office")
+    assert session.app.code[-1].value.count(", count_column='n'") == 2
+    wait(session.press("coarse_look"))
+    assert "Rows read 510 = counted 510" in session.said()
+    decided(session)
+    finished(session)
+    assert not session.errors()
+    assert len(spent(ledger)) == 2
+
+
 Total = tuple[str, dict[str, object], str, float]
 TOTALS: list[Total] = [
     ("rho", {}, "zcdp", Budget.zcdp(1.0).pcost),

@@ -99,3 +99,18 @@ def test_a_rehearsal_keeps_the_rows_that_a_release_would():
     done = rehearse_finish(both, rehearsed, frame, option="fine", person="pid")
     exact = count_marginals(frame, SCHEMA, [("a", "b")], person="pid", rows_per_person=CAP)
     np.testing.assert_allclose(done.answers(1)["answer"], exact["a", "b"].ravel(), atol=0.1)
+
+
+def test_both_steps_read_a_column_of_counts(ledger):
+    cells = pd.DataFrame([(a, b, c) for a in range(5) for b in range(3) for c in range(4)], columns=["a", "b", "c"])
+    counted = cells.assign(n=range(60))
+    with pytest.raises(DataError, match="count_column='n'"):
+        looked(ledger, counted, person=None)
+    found = looked(ledger, counted, person=None, count_column="n")
+    with pytest.raises(DataError, match="not the records that were looked at"):
+        finish(ledger, found.key, counted, ignore=["n"])
+    done = finish(ledger, found.key, counted, count_column="n")
+    np.testing.assert_allclose(done.answers(0)["answer"], counted.groupby("a")["n"].sum(), atol=0.1)
+    left_out = look(common(), counted, rehearsal=True, ignore=["n"])
+    rest = rehearse_finish(common(), left_out, counted, option="fine", ignore=["n"])
+    np.testing.assert_allclose(rest.answers(0)["answer"], 12, atol=0.1)

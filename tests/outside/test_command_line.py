@@ -122,6 +122,33 @@ def test_a_counted_table_is_released_by_its_column_of_counts(
     assert "count_column='n'" in capsys.readouterr().err
     assert released(files, "plan", str(tmp_path / "a.csv"), "--count-column", "n") == 0
     assert "Rows read 12 = counted 12" in capsys.readouterr().err
+    named = ["--count-column", "n"]
+    assert main(["check", "--plan", files["plan"], "--data", files["records.csv"], *named]) == 0
+    assert "Rows read 12 = counted 12" in capsys.readouterr().err
+    public = ["rehearse", "--plan", files["plan"], "--data", files["records.csv"], "--public", "in the yearbook"]
+    where = ["--ledger", files["ledger"], "--dataset", "people", "--out", str(tmp_path / "b.csv")]
+    assert main([*public, *where, *named]) == 1
+    assert "so they are not public" in capsys.readouterr().err
+
+
+def test_a_look_and_its_last_step_read_a_column_of_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = office(tmp_path, "--pcost", "1")
+    Path(files["records.csv"]).write_text("age,hours,n\n0,0,5\n1,1,7\n")
+    fine = str(tmp_path / "fine.json")
+    asked = ["--schema", files["schema.json"], "--ways", "1", "2", "--pcost", "0.08"]
+    assert main(["plan", *asked, "--out", fine]) == 0
+    given = ["--ledger", files["ledger"], "--data", files["records.csv"], "--out", str(tmp_path / "a.csv")]
+    look = ["look", "--options", files["plan"], fine, "--dataset", "people", *given]
+    assert main(look) == 1
+    assert "count_column='n'" in capsys.readouterr().err
+    assert main([*look, "--count-column", "n"]) == 0
+    said = capsys.readouterr()
+    assert "Rows read 12 = counted 12" in said.err
+    key = said.out.splitlines()[-1].removeprefix("key").strip()
+    taken = ["--ledger", files["ledger"], "--look", key, "--option", "fine", "--by", "A. Reader"]
+    assert main(["decide", *taken]) == 0
+    given[-1] = str(tmp_path / "b.csv")
+    assert main(["finish", "--look", key, *given, "--count-column", "n"]) == 0
 
 
 def test_a_pure_total_grants_its_epsilon_and_no_gaussian_release(

@@ -50,7 +50,7 @@ def start_look(
         return
     with kept_for("coarse_look"):
         path, copies = source.to_file()
-        arguments = (common.to_json(), path, dataset, str(book.path), attempt, source.person)
+        arguments = (common.to_json(), path, dataset, str(book.path), attempt, source.columns)
         watch.start(job, tasks.look, *arguments, settings.arguments(common), spends=True, copies=copies)
         watch.mine(job)
     st.session_state.pop("coarse_confirmation", None)
@@ -63,7 +63,7 @@ def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_change
         return
     with kept_for("coarse_finish"):
         path, copies = source.to_file()
-        arguments = (str(book.path), key, path, attempt, source.person, on_changed)
+        arguments = (str(book.path), key, path, attempt, source.columns, on_changed)
         watch.start(job, tasks.finish, *arguments, spends=True, copies=copies)
         watch.mine(job)
     st.session_state.pop("coarse_confirm_finish", None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine import Budget
-from pages.parts.shell.code import Script, budget_text, schema_script, workload_script
+from pages.parts.shell.code import Script, budget_text, columns_text, schema_script, workload_script
 from pages.parts.shell.state import Studio
 
 
@@ -81,16 +81,16 @@ def rehearsal(*, rows: int, seed: int) -> Script:
     )
 
 
-def steps(*, dataset: str, ledger: str, data: str, attempt: int, person: str | None = None) -> Script:
+def steps(*, dataset: str, ledger: str, data: str, attempt: int, columns: Mapping[str, Any]) -> Script:
     """Look, decide and finish for real."""
-    whose = f", person={person!r}" if person else ""
-    again = (f", attempt={attempt}" if attempt > 1 else "") + whose
+    named = columns_text(columns)
+    again = (f", attempt={attempt}" if attempt > 1 else "") + named
     return script(
         f"looked = stepwise.look(common, {data!r}, dataset={dataset!r}, ledger={ledger!r}{again})",
         "verdict = rule.decide(looked)",
         f"choice = stepwise.decide({ledger!r}, looked.key, verdict=verdict, rule=rule.rule)",
         'if choice.option != "stop":',
-        f"    done = stepwise.finish({ledger!r}, looked.key, {data!r}{whose})",
+        f"    done = stepwise.finish({ledger!r}, looked.key, {data!r}{named})",
         "    print(done.answers(0))",
         imports=[("engine", "stepwise")],
     )

@@ -36,7 +36,9 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     else:
         steps(book, keys[-1], status, source, settings)
     data = source.path or "records.csv"
-    return script.steps(dataset=status.dataset, ledger=book.path.name, data=data, attempt=attempt, person=source.person)
+    return script.steps(
+        dataset=status.dataset, ledger=book.path.name, data=data, attempt=attempt, columns=source.columns
+    )
 
 
 def earlier(settings: Settings) -> None:

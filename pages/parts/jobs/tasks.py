@@ -82,7 +82,7 @@ def release(
     dataset: str,
     ledger: str,
     attempt: int,
-    person: str | None,
+    columns: Mapping[str, Any],
     *,
     progress: Progress,
 ) -> dict[str, Any]:
@@ -94,17 +94,19 @@ def release(
         dataset=dataset,
         ledger=ledger,
         attempt=attempt,
-        person=person,
         progress=progress,
         intake=seen.append,
+        **columns,
     )
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
-def check(made: str, data: str, dataset: str, ledger: str, person: str | None, *, progress: Progress) -> dict[str, Any]:
+def check(
+    made: str, data: str, dataset: str, ledger: str, columns: Mapping[str, Any], *, progress: Progress
+) -> dict[str, Any]:
     """Return how records fit a plan, for the curator's eyes only; spends nothing."""
     book = Ledger(ledger)
-    return _rows(check_records(load_plan(made), data, dataset=dataset, ledger=book, person=person, progress=progress))
+    return _rows(check_records(load_plan(made), data, dataset=dataset, ledger=book, **columns, progress=progress))
 
 
 def export(
@@ -165,7 +167,7 @@ def look(
     dataset: str,
     ledger: str,
     attempt: int,
-    person: str | None,
+    columns: Mapping[str, Any],
     rule: Mapping[str, Any],
     *,
     progress: Progress,
@@ -183,9 +185,9 @@ def look(
         dataset=dataset,
         ledger=book,
         attempt=attempt,
-        person=person,
         progress=progress,
         intake=seen.append,
+        **columns,
     )
     if not known:
         book.note(dataset=dataset, kind="rule", text=json.dumps(dict(rule), sort_keys=True), key=found.key)
@@ -193,7 +195,7 @@ def look(
 
 
 def finish(
-    ledger: str, key: str, data: str, attempt: int, person: str | None, on_changed: str, *, progress: Progress
+    ledger: str, key: str, data: str, attempt: int, columns: Mapping[str, Any], on_changed: str, *, progress: Progress
 ) -> dict[str, Any]:
     """Measure what is left of the option that was chosen for a look; return the key and what happened to the rows."""
     seen: list[Intake] = []
@@ -202,10 +204,10 @@ def finish(
         key,
         data,
         attempt=attempt,
-        person=person,
         on_changed=on_changed,
         progress=progress,
         intake=seen.append,
+        **columns,
     )
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 DEFAULT_LEDGER = "budget.ledger"
+RECORDS, COUNTED, IGNORED = "record", "counted", "ignored"
+ROWS_ARE = {
+    RECORDS: "Each row is one record",
+    COUNTED: "This column holds counts (count_column)",
+    IGNORED: "Leave it out (ignore)",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +45,8 @@ class Source:
     upload: UploadedFile | None = None
     by_column: bool = False
     column: str = ""
+    rows_are: str = RECORDS
+    number: str = ""
 
     @property
     def missing(self) -> str:
@@ -47,12 +55,26 @@ class Source:
             return "choose the records first."
         if self.by_column and self.person is None:
             return "name the column that tells the person, or declare the bound."
+        if self.rows_are != RECORDS and not self.number.strip():
+            return "name the column of counts, or the one to leave out."
+        if self.rows_are == COUNTED and self.by_column:
+            return "rows that are counted already tell no persons; declare the bound."
         return ""
 
     @property
     def person(self) -> str | None:
         """The column that tells whose row it is; None where nothing is capped."""
         return self.column.strip() or None if self.by_column else None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What columns are that the schema does not know, as arguments of the engine."""
+        number = self.number.strip()
+        return {
+            "person": self.person,
+            "count_column": number if self.rows_are == COUNTED else None,
+            "ignore": [name.strip() for name in number.split(",")] if self.rows_are == IGNORED else [],
+        }
 
     def to_file(self) -> tuple[str, tuple[Path, ...]]:
         """The path to read, and the copies that have to go when it was read."""
@@ -215,7 +237,25 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             help="Its values only tell whose row it is; they are in no table. Which rows of a person count depends on "
             "that person's rows alone. How many rows and persons the cap costs is told to you only.",
         )
-    return Source(path=path, upload=upload, by_column=by_column, column=column)
+    rows_are, number = _rows_are()
+    return Source(path=path, upload=upload, by_column=by_column, column=column, rows_are=rows_are, number=number)
+
+
+def _rows_are() -> tuple[str, str]:
+    """Draw what a row stands for, and the column that this is about."""
+    how = st.radio(
+        "A column of numbers that the schema does not know, such as n or count",
+        list(ROWS_ARE),
+        format_func=ROWS_ARE.__getitem__,
+        key="rows_are",
+        persist_state="session",
+        help="A table may hold each combination of values once, with the number of its records in a column. A file "
+        "with a column named n, count, counts, freq or frequency is refused until you say what it holds.",
+    )
+    if how == RECORDS:
+        return how, ""
+    name = "Name of that column" if how == COUNTED else "Name of that column, or names with commas between"
+    return how, st.text_input(name, key="number_column", persist_state="session")
 
 
 def _by_column(rows: int) -> bool:

@@ -37,7 +37,7 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
         return
     with kept_for("release"):
         path, copies = source.to_file()
-        arguments = (plan.to_json(), path, dataset, str(book.path), attempt, source.person)
+        arguments = (plan.to_json(), path, dataset, str(book.path), attempt, source.columns)
         watch.start(job, tasks.release, *arguments, spends=True, copies=copies)
         watch.mine(job)
     st.session_state.pop("confirmation", None)
@@ -47,14 +47,14 @@ def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source
     """Start the strict check of the records in a worker; it spends nothing."""
     with kept_for("check"):
         path, copies = source.to_file()
-        watch.start(job, tasks.check, plan.to_json(), path, dataset, str(book.path), source.person, copies=copies)
+        watch.start(job, tasks.check, plan.to_json(), path, dataset, str(book.path), source.columns, copies=copies)
 
 
 def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
     """The strict check, a step of its own: what it shows is for the curator's eyes only."""
     # exact numbers are told to the session that asked, and to no other
     own = st.session_state.setdefault("check_token", secrets.token_hex(16))
-    job = f"check|{own}|{book.path}|{dataset}|{plan.hash}|{source.person}"
+    job = f"check|{own}|{book.path}|{dataset}|{plan.hash}|{source.columns}"
     st.button(
         "Check the records first (for your eyes only)",
         on_click=start_check,

@@ -113,15 +113,20 @@ def plan_code(studio: Studio) -> str:
 
 
 def release_code(
-    studio: Studio, *, dataset: str, ledger: str, data: str, attempt: int, person: str | None = None
+    studio: Studio, *, dataset: str, ledger: str, data: str, attempt: int, columns: Mapping[str, Any]
 ) -> str:
     """Measure the plan on records and write the answers."""
-    more = (f", attempt={attempt}" if attempt > 1 else "") + (f", person={person!r}" if person else "")
+    more = (f", attempt={attempt}" if attempt > 1 else "") + columns_text(columns)
     lines = (
         f"measured = measure(made, {data!r}, dataset={dataset!r}, ledger={ledger!r}{more})\n"
         'write_answers(measured, "answers.parquet")'
     )
     return (plan_script(studio) + _script(lines, engine="measure", engine__publish="write_answers")).text()
+
+
+def columns_text(columns: Mapping[str, Any]) -> str:
+    """What the columns of a file are that the schema does not know, as further arguments."""
+    return "".join(f", {name}={value!r}" for name, value in columns.items() if value)
 
 
 def rehearsal_code(studio: Studio, *, rows: int, seed: int) -> str:
