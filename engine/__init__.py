@@ -22,7 +22,7 @@ Rooms, from the top; imports go down only, and a room is entered through its own
     workload     what may be asked, and how it reads in words
     privacy      what a budget is and means
     gaussian     the privacy curve of Gaussian noise, bounded from above
-    checks, texts, arrays, threads, errors   the ground
+    checks, texts, values, arrays, threads, errors   the ground
     step_commands                            look, decide, finish on the command line
     counts, families, ledger, report         doors of a few lines, for other programs
 
@@ -64,6 +64,10 @@ dual weights            mu         one per cell; they prove the lower bound
 variance                Var        in counts^2; its root, the standard error, in counts
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from engine.choice import (
     CommonMechanism,
     CommonPlan,
@@ -73,12 +77,15 @@ from engine.choice import (
     nested_choices,
     stepwise,
 )
-from engine.insight import budget_for, compare, share_within, tolerance_for, written_query
+from engine.insight import budget_for, compare, comparison, share_within, tolerance_for, written_query
 from engine.mechanisms import MECHANISMS, forecast, load_plan, plan
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.release import Counts, Ledger, Measurement, count_marginals, load_measurement, measure
 from engine.workload import FAMILIES, Attribute, Custom, Random, Schema, Suffix, Width, Workload
+
+if TYPE_CHECKING:
+    from engine.figures import plot
 
 __all__ = [
     "FAMILIES",
@@ -102,6 +109,7 @@ __all__ = [
     "budget_for",
     "coarse_or_fine",
     "compare",
+    "comparison",
     "count_marginals",
     "forecast",
     "load_measurement",
@@ -109,8 +117,18 @@ __all__ = [
     "measure",
     "nested_choices",
     "plan",
+    "plot",
     "share_within",
     "stepwise",
     "tolerance_for",
     "written_query",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch what draws when it is asked for: most programs never do, and Plotly takes long to import."""
+    if name == "plot":
+        from engine.figures import plot
+
+        return plot
+    raise AttributeError(f"module 'engine' has no attribute {name!r}")

@@ -25,6 +25,8 @@ from engine.insight.keeper import Failed, call_apart
 from engine.mechanisms import Forecast, check_request, forecast, known, mechanism_class, plan
 from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import best_bound
+from engine.texts import amount
+from engine.values import Value
 from engine.workload import Workload
 
 COLUMNS = ("mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status")
@@ -35,8 +37,8 @@ Progress = Callable[[float, str], object]
 _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Value):
     """What a comparison found.
 
     Attributes
@@ -51,6 +53,14 @@ class Comparison:
     plans: Mapping[str, str]
     bound: float
     statement: str
+
+    def headline(self) -> dict[str, str]:
+        """Return which mechanism is best, and how good any could be."""
+        served = self.frame[self.frame["rmse"].notna()]
+        out = {"mechanisms": f"{len(served)} of {len(self.frame)}"}
+        if len(served):
+            out |= {"best": str(served["mechanism"].iloc[0]), "rmse": f"{amount(float(served['rmse'].iloc[0]))} counts"}
+        return out | {"bound": f"{amount(self.bound)} counts"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.arrays import Array
-from engine.errors import NotAnswerable
+from engine.errors import NotAnswerable, PlanError
 from engine.plans.blocks import component_key
 from engine.spaces import Space, part_of, tables
 from engine.texts import set_name
@@ -22,6 +22,28 @@ from engine.workload import subsets
 if TYPE_CHECKING:
     from engine.plans.explicit import ExplicitPlan
     from engine.plans.plan import Plan
+
+
+def finite_table(names: Space, sizes: Sequence[int], given: npt.ArrayLike) -> Array:
+    """Return a query as a table of numbers, shape (n_1, ..., n_k); raise PlanError unless it is one."""
+    try:
+        tensor = np.asarray(given, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        tensor = np.full((), np.nan)
+    if tensor.shape != tuple(sizes) or not np.isfinite(tensor).all():
+        raise PlanError(
+            f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of shape {tuple(sizes)}; "
+            f"it has shape {tensor.shape}."
+        )
+    return tensor
+
+
+def unmeasured(attributes: Sequence[str], space: Space) -> NotAnswerable:
+    """Return what to raise when the part of a query on some attributes is not measured."""
+    return NotAnswerable(
+        f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
+        "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -19,13 +19,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.arrays import Array
 from engine.errors import PlanError
 from engine.spaces import LEAVING, Axes, Space, Strategy, contract, dearest_cell, grouped, ungrouped
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31, and below that only where answers would not fit 64 bits
 UNIT = 2.0**-53
@@ -305,3 +308,11 @@ def calibrate(
         f"The privacy cost of the matrices to be released is {cost}, over the budget of {budget}; the plan is refused. "
         "Lower max_records, or ask fewer queries."
     )
+
+
+def table_of_blocks(blocks: Mapping[Space, Block], max_records: int, total: float) -> pd.DataFrame:
+    """Return one row a block: attributes, measurements, noise (std in counts) and share of a total of pcost."""
+    import pandas as pd
+
+    rows = [(b.attributes, b.measurements, b.noise, b.pcost(max_records) / total) for b in blocks.values()]
+    return pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "share"])

@@ -79,7 +79,7 @@ def explicit_strategy(rows: npt.ArrayLike, sizes: Sequence[int], law: str = "gau
     return Strategy(sizes=tuple(sizes), rows=B, pinv=pinv, complete=int(kept.sum()) == B.shape[1])
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ExplicitPlan(Plan):
     """A plan of components; see the module's text.
 

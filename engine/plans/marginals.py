@@ -23,7 +23,7 @@ from engine.spaces import Space, Strategy, basis, contract
 from engine.workload import subsets
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class MarginalsPlan(Plan):
     """A plan of whole marginal tables; see the module's text.
 

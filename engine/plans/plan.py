@@ -20,9 +20,9 @@ import pandas as pd
 
 from engine.arrays import Array
 from engine.checks import span, whole
-from engine.errors import NotAnswerable, PlanError, Unanswered
-from engine.plans.answers import SpaceAnswers, TableAnswers
-from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece
+from engine.errors import PlanError, Unanswered
+from engine.plans.answers import SpaceAnswers, TableAnswers, finite_table, unmeasured
+from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece, table_of_blocks
 from engine.plans.certificate import Certificate
 from engine.plans.emphasis import pack
 from engine.plans.footprint import Footprint, footprint
@@ -33,6 +33,8 @@ from engine.plans.solved import Solved, Tradeoff, pack_split
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
 from engine.spaces import UNIFORM, Space, Split, best_bound, digest, part_of, pieces
+from engine.texts import amount, cost, number
+from engine.values import Value
 from engine.workload import Schema, Workload, subsets
 
 FORMAT = "plan/1"
@@ -40,8 +42,8 @@ ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
 Query = tuple[Sequence[str], npt.ArrayLike]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Plan(Value):
     """A mechanism fitted to a workload and a budget.
 
     Attributes
@@ -250,11 +252,7 @@ class Plan:
 
     def by_space(self) -> pd.DataFrame:
         """Return one row a block: attributes, measurements, noise (std in counts) and share of the budget."""
-        total = self.pcost / GUARD
-        rows = [
-            (b.attributes, b.measurements, b.noise, b.pcost(self.max_records) / total) for b in self.blocks.values()
-        ]
-        return pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "share"])
+        return table_of_blocks(self.blocks, self.max_records, self.pcost / GUARD)
 
     def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return variances of queries ``start:stop``, shape (stop - start,), in counts^2, as `describe` orders them."""
@@ -293,17 +291,7 @@ class Plan:
 
         Its shape is (n_1, ..., n_k).
         """
-        sizes = self.schema.sizes(names)
-        try:
-            tensor = np.asarray(query_tensor, dtype=float)
-        except (TypeError, ValueError, OverflowError):
-            tensor = np.full((), np.nan)
-        if tensor.shape != sizes or not np.isfinite(tensor).all():
-            raise PlanError(
-                f"A query on {' x '.join(names) or 'nothing'} must be a table of finite numbers of shape {sizes}; it "
-                f"has shape {tensor.shape}."
-            )
-        return tensor
+        return finite_table(names, self.schema.sizes(names), query_tensor)
 
     def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
         """Return the pieces of a query by residual space, shape (n_1 - 1, ...) on the sorted attributes."""
@@ -343,7 +331,7 @@ class Plan:
             if not piece.size or np.linalg.norm(piece) <= ROUNDING * size:
                 continue
             if space not in self.home:
-                raise _unmeasured(attributes, space)
+                raise unmeasured(attributes, space)
             by_block.setdefault(self.home[space], {})[space] = piece
         out = {}
         for home, own in by_block.items():
@@ -352,14 +340,32 @@ class Plan:
                 ((_, strategy),) = block.factors
                 row = self.joined(block, {space: piece[None] for space, piece in own.items()})
                 if not strategy.complete and strategy.leaves_span(row)[0]:
-                    raise _unmeasured(attributes, home)
+                    raise unmeasured(attributes, home)
                 out[home] = block.noise * (row @ strategy.pinv)[0]
             else:
                 if not measures_piece(block, own[home]):
-                    raise _unmeasured(attributes, home)
+                    raise unmeasured(attributes, home)
                 solved = apply_factors(block, own[home], lambda s: s.pinv.T)
                 out[home] = block.noise * (solved if block.weights is None else solved / block.weights).ravel()
         return out
+
+    def headline(self) -> dict[str, str]:
+        """Return what was asked, how exact the answers are and what they cost."""
+        return {
+            "mechanism": self.mechanism,
+            "groups": number(len(self.workload.groups)),
+            "queries": number(self.workload.queries),
+            "rmse": f"{amount(self.rmse)} counts",
+            "pcost": cost(self.pcost),
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Plan) and self.hash == other.hash and self.to_json() == other.to_json()
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
 
     def _request(self) -> dict[str, Any]:
         return {
@@ -387,13 +393,6 @@ class Plan:
             solved["tradeoff"] = self.tradeoff.to_dict()
             solved["achieved"] = self.achieved
         return _canonical(self._request() | {"solved": solved})
-
-
-def _unmeasured(attributes: Sequence[str], space: Space) -> NotAnswerable:
-    return NotAnswerable(
-        f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
-        "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
-    )
 
 
 def _canonical(data: Any) -> str:

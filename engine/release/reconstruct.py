@@ -12,8 +12,9 @@ one block, whether that measures the space alone or together with others, so no 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import Any
@@ -29,8 +30,10 @@ from engine.arrays import Array
 from engine.checks import instance, positive, span, whole
 from engine.errors import PlanError
 from engine.plans import SLAB, Block, Plan, SpaceAnswers, TableAnswers, apply_factors, undo_factors
+from engine.release.saved import save_measurement, saved_measurement
 from engine.spaces import Space
 from engine.threads import threads_for
+from engine.values import Value
 from engine.workload import Group
 
 
@@ -44,8 +47,8 @@ class Estimate:
     high: float
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Measurement:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Measurement(Value):
     """Noisy answers to a plan's strategy, and all that can be said from them.
 
     Attributes
@@ -65,8 +68,8 @@ class Measurement:
     key: str
     utc: str
     rehearsal: bool
-    answers_on_grid: Mapping[Space, npt.NDArray[np.int64]] = field(repr=False)
-    estimates: Mapping[Space, Array] = field(repr=False)
+    answers_on_grid: Mapping[Space, npt.NDArray[np.int64]]
+    estimates: Mapping[Space, Array]
 
     def answers(self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95) -> pd.DataFrame:
         """Return queries ``start:stop`` of a group: columns query, answer, std, low, high (counts).
@@ -138,6 +141,46 @@ class Measurement:
         # asked for by name when it is needed: the room above knows this one, and brings the pictures of its reports
         return import_module("engine.publish").publish(self, fit, **options)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the measurement with its plan to a file of its own, which `load` reads wherever it is copied to.
+
+        Guarantee: the file holds released numbers alone; that of a rehearsal stays a rehearsal.  A file that is there
+        is replaced as a whole, or not at all.
+
+        Raises: PlanError when the plan is that of a look, which is kept with its ledger, or the file cannot be written.
+        """
+        save_measurement(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Measurement:
+        """Return the measurement that `save` wrote; its plan is made again and checked against what it promises.
+
+        Raises: LedgerError when the file is no measurement, is damaged, or is not there.
+        """
+        return cls(**saved_measurement(path))
+
+    def headline(self) -> dict[str, str]:
+        """Return of which records it is, how exact, and at what cost."""
+        plan = self.plan.headline()
+        if self.rehearsal:
+            return {"REHEARSAL": "not for publication"} | plan
+        return {"dataset": repr(self.dataset), "released": self.utc} | plan
+
+    def __eq__(self, other: object) -> bool:
+        def names(of: Measurement) -> tuple[Any, ...]:
+            return (of.dataset, of.key, of.utc, of.rehearsal)
+
+        return self is other or (
+            isinstance(other, Measurement)
+            and names(self) == names(other)
+            and _same(self.answers_on_grid, other.answers_on_grid)
+            and _same(self.estimates, other.estimates)
+            and self.plan == other.plan
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.dataset, self.key, self.plan))
+
     def _group(self, group: int) -> Group:
         groups = self.plan.workload.groups
         return groups[whole("number of the group", group, 0, len(groups) - 1, error=PlanError)]
@@ -145,6 +188,10 @@ class Measurement:
     @cached_property
     def _said(self) -> SpaceAnswers | TableAnswers:
         return self.plan.answers_from(self.estimates)
+
+
+def _same(one: Mapping[Space, npt.NDArray[Any]], other: Mapping[Space, npt.NDArray[Any]]) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[space], other[space]) for space in one)
 
 
 def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:

@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from engine.checks import instance, whole
 from engine.errors import EngineError, WorkloadError
+from engine.texts import number
+from engine.values import Value
 from engine.workload.attribute import Attribute
 from engine.workload.families import family, family_from_dict, usual_family
 from engine.workload.family import Family
@@ -125,9 +127,12 @@ class Group:
         return out
 
 
-@dataclass(frozen=True, eq=False)
-class Workload:
+@dataclass(frozen=True, eq=False, repr=False)
+class Workload(Value):
     """Query groups over one schema; adding a group returns a new workload.
+
+    It iterates over its groups, while its length counts queries, which may be billions: where a list of the groups is
+    wanted, take ``groups``.
 
     >>> schema = Schema([Attribute.of_size("age", 5), Attribute.categorical("sex", ["F", "M"])])
     >>> workload = Workload(schema).add(("age",), "range").add(("age", "sex"), {"age": "prefix", "sex": "marginal"})
@@ -135,6 +140,8 @@ class Workload:
     25
     >>> workload.describe(18)
     'age <= 1 and sex = M'
+    >>> workload, [group.count for group in workload]
+    (Workload(attributes 2, groups 2, queries 25), [15, 10])
     """
 
     schema: Schema
@@ -212,6 +219,17 @@ class Workload:
 
     def __len__(self) -> int:
         return self.queries
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self.groups)
+
+    def headline(self) -> dict[str, str]:
+        """Return how much is asked."""
+        sizes = {"attributes": len(self.schema), "groups": len(self.groups), "queries": self.queries}
+        return {name: number(size) for name, size in sizes.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Workload.from_json, (self.to_json(),)
 
     @cached_property
     def starts(self) -> list[int]:

@@ -1,0 +1,42 @@
+"""Values that people keep: printed in a line or a small table, and copied with all their checks."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Self
+
+
+class Value:
+    """Base of frozen dataclasses that may hold much: they print their headline figures and none of their contents.
+
+    A copy, also one that was pickled, is made by the constructor from the fields, so that whatever it checks holds for
+    the copy as well and nothing that was computed on the way is carried along.
+    """
+
+    def headline(self) -> Mapping[str, str]:
+        """Return what a reader wants to know first, in words and figures."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name} {text}' for name, text in self.headline().items())})"
+
+    def _repr_html_(self) -> str:
+        """Return the headline as a table for notebooks; names of attributes and datasets are text in it, never HTML."""
+        rows = "".join(
+            f'<tr><th style="text-align:left">{html.escape(name)}</th><td>{html.escape(text)}</td></tr>'
+            for name, text in self.headline().items()
+        )
+        return f"<table><caption>{type(self).__name__}</caption><tbody>{rows}</tbody></table>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.init}  # type: ignore[arg-type]
+        return _made, (type(self), given)
+
+    def __copy__(self) -> Self:
+        return self  # frozen
+
+
+def _made(kind: type[Any], given: dict[str, Any]) -> Any:
+    return kind(**given)
