@@ -28,7 +28,6 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import expit, ndtr, ndtri
 
 from engine.errors import BudgetError
@@ -236,6 +235,8 @@ class Budget:
         Source: Canonne, Kamath and Steinke 2020, corollary 13.
         Raises: BudgetError unless 0 < delta < 1.
         """
+        from scipy.optimize import minimize_scalar
+
         log_inverse, rho = -math.log(_probability(delta)), self.rho
 
         def bound(log_t: float) -> float:
@@ -243,8 +244,7 @@ class Budget:
             terms = (rho, rho * t, log_t, -math.log1p(t), log_inverse / t, -math.log1p(t) / t)
             return sum(terms) + 2.0**-49 * sum(abs(term) for term in terms)
 
-        middle = (math.log(log_inverse) - math.log(rho)) / 2
-        edges = sorted((middle, math.log(log_inverse)))
+        edges = sorted(((math.log(log_inverse) - math.log(rho)) / 2, math.log(log_inverse)))
         grid = np.clip(np.linspace(edges[0] - 5, edges[1] + 5, 400), -690, 690)
         best = int(np.argmin([bound(x) for x in grid]))
         bracket = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Frame = pd.DataFrame  # a table for people; the pages name it without importing pandas
+
 
 MAX_NAME = 200
-Frame = pd.DataFrame  # a table for people; the pages name it without importing pandas
 
 
 def shown(value: object) -> str:
@@ -93,9 +96,10 @@ def cost(value: float) -> str:
     return f"{0.0 if abs(value) < 1e-7 else value:.4g}"
 
 
-def csv_text(table: pd.DataFrame) -> str:
+def csv_text(table: Frame) -> str:
     """Return a table as CSV in which no text can be taken for a formula by a spreadsheet.
 
+    >>> import pandas as pd
     >>> csv_text(pd.DataFrame({"label": ["=1+1"], "cells": [3]}))
     "label,cells\\n'=1+1,3\\n"
     """

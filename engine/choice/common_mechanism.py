@@ -25,7 +25,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
-import scipy.optimize
 
 from engine.arrays import Array
 from engine.choice.linear import LinearMechanism, Recreation, recreation, remainder
@@ -181,6 +180,8 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
 
 
 def _dual(C: Sequence[Array]) -> list[Array]:
+    import scipy.optimize
+
     n, k = len(C), len(C[0])
 
     def split(point: Array) -> tuple[Array, Array, Array, Array, Array]:

@@ -22,9 +22,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from engine.arrays import Array
 from engine.choice.common_blocks import GRID_BITS, Rest, common_block, on_grid, rest
@@ -36,6 +34,9 @@ from engine.plans import Block, Plan, joint_pcost, total_pcost, undo_factors
 from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import Space
 from engine.workload import Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = "coarse-or-fine/1"
 FINER = "look closer"
@@ -132,11 +133,15 @@ class CommonPlan:
 
     def budget_shares(self) -> pd.DataFrame:
         """Return one row an option: option, shared and own pcost, and their exact sum, total; for bars."""
+        import pandas as pd
+
         rows = [(n, a, b, price(p)) for n, (a, b), p in zip(self.names, self.spends, self.options, strict=True)]
         return pd.DataFrame(rows, columns=["option", "shared", "own", "total"])
 
     def by_space(self) -> pd.DataFrame:
         """Return one row a residual space and option: pcost of the plan's block there, and of the shared part of it."""
+        import pandas as pd
+
         rows = []
         for name, plan in zip(self.names, self.options, strict=True):
             for space, block in plan.blocks.items():

@@ -13,9 +13,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from engine.arrays import Array
 from engine.choice.common_plan import CommonPlan
@@ -26,6 +26,9 @@ from engine.plans import Block, Plan
 from engine.release import Counts, Measurement, apply_group, query_texts
 from engine.texts import set_name
 from engine.workload import Group, Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_QUERIES = 20_000_000  # of the primary analysis
 MOST_CELLS = 2_000  # of the whole domain, for the general rule
@@ -170,6 +173,8 @@ class NestedPlanRule:
 
         Columns: query (words), answer, low, high (counts), snr, snr_low, snr_high, stands_out (by the lower bound).
         """
+        import pandas as pd
+
         if not 0 <= group < len(self.groups):
             raise PlanError(
                 f"There is no group {group!r}; the primary analysis has groups 0 to {len(self.groups) - 1}."

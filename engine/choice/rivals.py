@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-import scipy.optimize
 from scipy.special import ndtr
 
 from engine.arrays import Array
@@ -29,6 +28,9 @@ from engine.choice.rules import stands_out
 from engine.errors import NotApplicable, PlanError
 from engine.release import Counts, Measurement, apply_group
 from engine.workload import Group
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHARE = 0.1  # of the budget, for rivals that must be paid
 MOST_CELLS = 512  # of the domain, to look for the cheapest separate look
@@ -61,6 +63,8 @@ def compare_rivals(rule: NestedPlanRule, looked: Measurement, counts: Counts) ->
     ------
     NotApplicable : a look that was released, or a primary analysis of too many queries.
     """
+    import pandas as pd
+
     if not looked.rehearsal:
         raise NotApplicable("Rivals are judged by exact counts, so they are for rehearsals only.")
     if rule.queries > MOST_QUERIES:
@@ -139,6 +143,8 @@ def reserved_look(queries: npt.ArrayLike, variances: npt.ArrayLike, *, evaluatio
     >>> round(look.mechanism.pcost, 6), round(look.bound, 6)
     (1.0, 1.0)
     """
+    import scipy.optimize
+
     Q, v = LinearMechanism(np.asarray(queries, float)).B, np.asarray(variances, float)
     if v.shape != (len(Q),) or not (v > 0).all() or not np.isfinite(v).all():
         raise PlanError(f"variances has shape {v.shape}; give one finite number above 0 for each of {len(Q)} queries.")

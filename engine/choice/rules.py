@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import scipy.optimize
 
 from engine.arrays import Array
 from engine.checks import positive
@@ -173,6 +172,8 @@ class _Tables:
         return found[: self.cells]
 
     def _solve(self, goal: Array, rows: Array, limits: Array) -> Array:
+        import scipy.optimize
+
         found = scipy.optimize.linprog(goal, A_ub=rows, b_ub=limits, method="highs")
         if found.x is None:
             raise PlanError("The look leaves some counts unbounded, or contradicts max_records; give a fitting cap.")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from engine.arrays import Array
 from engine.plans import Plan
 from engine.release import apply_group, count_marginals, quantile
 from engine.workload import Attribute, Custom, Schema, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> pd.DataFrame:
@@ -23,6 +25,8 @@ def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> p
     ----------
     chosen : numbers of the groups to show; all when left out.
     """
+    import pandas as pd
+
     numbers = range(len(workload.groups)) if chosen is None else chosen
     rows = [
         (i, " × ".join(g.attributes) or "(total)", g.family_text, g.count, math.prod(g.sizes), g.weight)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from engine.errors import NotAnswerable, PlanError
 from engine.plans import GroupVariance, Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST = 2_000_000  # queries of a group among which the least exact one is looked for
 
@@ -44,6 +47,8 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
     >>> breakdown(plan(workload, Budget(pcost=1.0)), 2)["attributes"].tolist()
     [('a', 'b'), ('a',), ('b',), ()]
     """
+    import pandas as pd
+
     found = plan.group_variance(group)
     asked = plan.workload.groups[group]
     if query is not None and not 0 <= query < asked.count:

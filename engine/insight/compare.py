@@ -14,9 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from engine.checks import instance, positive, whole
 from engine.errors import Cancelled, EngineError, PlanError
@@ -28,6 +26,9 @@ from engine.spaces import best_bound
 from engine.texts import amount
 from engine.values import Value
 from engine.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = ("mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status")
 KEPT = 256  # results that are kept
@@ -174,6 +175,8 @@ def _found(left: list[_Job], asked: _Request, jobs: int, progress: Progress | No
 
 def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comparison:
     """Put the results side by side, each against the best bound."""
+    import pandas as pd
+
     found = results[BOUND]
     bound = math.sqrt(found.get("square", 0.0) / workload.queries)
     rows, plans = [], {}
@@ -239,6 +242,8 @@ def expected(
     -------
     DataFrame with columns mechanism, seconds, memory_mb (an upper bound) and status: "ok" or why it will not start.
     """
+    import pandas as pd
+
     rows: list[tuple[str, float, float, str]] = []
     for job in _jobs(mechanisms):
         found = _forecast(job, workload, budget, memory_limit)

@@ -10,14 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from engine.errors import Cancelled, PlanError
 from engine.plans import Plan
 from engine.release import apply_group, count_marginals, maximal_sets, measure, quantile
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 Progress = Callable[[float, str], object]
@@ -73,6 +75,8 @@ def coverage_check(
     PlanError : fewer than two rehearsals were asked for.
     Cancelled : ``progress`` returned False.
     """
+    import pandas as pd
+
     if isinstance(rehearsals, bool) or not isinstance(rehearsals, int) or rehearsals < 2:
         raise PlanError(f"rehearsals was {rehearsals!r}. Give a whole number from 2, such as 1000.")
     groups = range(len(plan.workload.groups))

@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from loky.backend import get_context
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
+USED = ("pandas", "scipy.optimize", "scipy.sparse.linalg")  # by most planning, and slow to import
 EVERY = 0.2  # seconds between two words of a keeper, which is also how fast a cancel is heard
 
 
@@ -117,6 +119,9 @@ def _keep(line: Connection) -> None:
 
 def _answered(calls: Mapping[str, Call], at_once: int, seconds: float, line: Connection) -> dict[str, Any]:
     forks = "fork" in multiprocessing.get_all_start_methods()
+    if forks:  # once here, and not again in every process
+        for name in USED:
+            import_module(name)
     context: Any = multiprocessing.get_context("fork") if forks else get_context("loky")
     waiting = list(calls)
     running: dict[Any, tuple[str, Any, float]] = {}

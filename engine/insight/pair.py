@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from engine.arrays import Array
 from engine.errors import PlanError
 from engine.insight.spread import chosen_queries, is_exact, number_in_group, variances_of
 from engine.plans import GroupVariance, Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SAMPLED = "Computed on an even sample of the queries of each group and on its corners; other queries may be worse."
 MAX_CORNERS = 10  # parts of a group whose first and last queries join the sample
@@ -71,6 +74,8 @@ def losses(first: Plan, second: Plan) -> Losses:
     ------
     PlanError : the plans answer different queries.
     """
+    import pandas as pd
+
     check_same_queries(first, second)
     workload, done = first.workload, dict[tuple[GroupVariance, GroupVariance], tuple[float, float, float, int]]()
     rows = []

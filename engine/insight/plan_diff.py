@@ -6,13 +6,14 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from engine.plans import Plan
 from engine.texts import amount
 from engine.workload import Group, Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ASKED = ("what", "first", "second")
 NONE = "-"
@@ -44,6 +45,8 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
     >>> found.words, float(found.groups["ratio"].round(6)[0])
     (('The budget differs: pcost 1 and pcost 4.',), 0.5)
     """
+    import pandas as pd
+
     words, rows = [], []
     for name, one, other in _settings(first, second):
         if one != other:
@@ -107,6 +110,8 @@ def _schemas(first: Schema, second: Schema) -> list[tuple[str, str, str]]:
 
 def _groups(first: Plan, second: Plan) -> pd.DataFrame:
     """Match the groups of two plans; equal groups are paired in their order."""
+    import pandas as pd
+
     errors = [plan.by_group()["rmse"].tolist() for plan in (first, second)]
     waiting: dict[str, list[int]] = {}
     for number, group in enumerate(second.workload.groups):

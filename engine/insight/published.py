@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from engine.workload import Attribute, Schema, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMAS = {  # sizes of the categorical attributes, sizes of the numeric ones
     "Adult": ((42, 16, 15, 9, 7, 6, 5, 2, 2), (100, 100, 100, 99, 85)),
@@ -132,6 +134,8 @@ def beside(ours: dict[str, float]) -> pd.DataFrame:
     >>> found.loc[found["ours"].notna(), "ours / paper"].tolist()
     [1.0]
     """
+    import pandas as pd
+
     found = pd.DataFrame(
         [(row.table, str(row), row.printed, ours.get(str(row), float("nan"))) for row in ROWS],
         columns=["table", "workload", "paper", "ours"],

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from engine.errors import NotApplicable, WorkloadError
 from engine.insight.breakdown import errors_by_group
@@ -17,6 +16,9 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.texts import number
 from engine.workload import SMALLEST_WEIGHT, Attribute, Family, Group, Intervals, Schema, Width, Workload, make_group
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -195,6 +197,8 @@ def _refitted(schema: Schema, number: int, group: Group, attribute: str, factor:
 
 def effect(before: Plan, after: Plan, group: int, group_after: int | None) -> pd.DataFrame:
     """Return the errors of two plans side by side, in counts; ``group_after`` is None when the group is gone."""
+    import pandas as pd
+
     old, new = errors_by_group(before), errors_by_group(after)
     own = [math.nan if group_after is None else float(new[c][group_after]) for c in ("rmse", "max_std")]
     rows = [

@@ -13,11 +13,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from engine.arrays import Array
 from engine.errors import NotAnswerable, PlanError
@@ -37,6 +36,9 @@ from engine.plans.plan import Plan, Query
 from engine.privacy import Budget
 from engine.spaces import Axes, Space, Strategy
 from engine.workload import Group
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SAME = 1e-6  # variances closer than this are equal but for the rounding of noise to the grid
 
@@ -198,6 +200,8 @@ class ExplicitPlan(Plan):
         return best[1]
 
     def by_space(self) -> pd.DataFrame:
+        import pandas as pd
+
         rows = [(b.attributes, b.measurements, b.noise, self._share(b)) for b in self.components]
         return pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "share"])
 

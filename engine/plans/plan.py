@@ -7,16 +7,14 @@ uses; its privacy cost is recomputed from them when it is made and whenever it i
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from engine.arrays import Array
 from engine.checks import span, whole
@@ -29,13 +27,16 @@ from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import GroupVariance
 from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
 from engine.plans.objectives import Objective, deciding_weights, norm, objective
-from engine.plans.solved import Solved, Tradeoff, pack_split
+from engine.plans.solved import Solved, Tradeoff, canonical, pack_split
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
 from engine.spaces import UNIFORM, Space, Split, best_bound, digest, part_of, pieces
 from engine.texts import amount, cost, number
 from engine.values import Value
 from engine.workload import Schema, Workload, subsets
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = "plan/1"
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
@@ -239,10 +240,12 @@ class Plan(Value):
     @cached_property
     def hash(self) -> str:
         """Identity of the request (workload, budget, mechanism, options): the same request has the same hash."""
-        return hashlib.sha256(_canonical(self._request()).encode()).hexdigest()
+        return hashlib.sha256(canonical(self._request()).encode()).hexdigest()
 
     def by_group(self) -> pd.DataFrame:
         """Return one row a group: attributes, family, queries, rmse and max_std in counts."""
+        import pandas as pd
+
         totals, largest = self._totals, self._by_group(GroupVariance.largest)
         rows = [
             (g.attributes, g.family_text, g.count, math.sqrt(total / g.count), math.sqrt(most))
@@ -392,8 +395,4 @@ class Plan(Value):
         if self.tradeoff is not None:
             solved["tradeoff"] = self.tradeoff.to_dict()
             solved["achieved"] = self.achieved
-        return _canonical(self._request() | {"solved": solved})
-
-
-def _canonical(data: Any) -> str:
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return canonical(self._request() | {"solved": solved})

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
-import scipy.optimize
 
 from engine.arrays import Array
 from engine.plans.objectives import Asked, Objective
@@ -203,6 +202,8 @@ def _batches(asked: Sequence[Asked], power: float) -> tuple[list[_Batch], list[i
 
 
 def _powers(asked: Sequence[Asked], counts: Array, p: float, start: Array, gap: float) -> Shares:
+    import scipy.optimize
+
     spaces, share = len(counts), np.array([kind.groups * kind.weight for kind in asked])
     best = Shares(noises=start, value=math.inf, bound=0.0, mass=np.ones(len(asked)))
     batches, others = _batches(asked, p)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -65,3 +66,8 @@ def pack_split(split: Split) -> dict[str, Any]:
         "complements": list(distinct.values()),
         "unions": [[list(a), [list(s) for s in spaces]] for a, spaces in split.unions.items()],
     }
+
+
+def canonical(data: Any) -> str:
+    """Return JSON text that is the same for the same data, so that its hash is, too."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

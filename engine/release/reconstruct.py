@@ -17,11 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.special import ndtri
@@ -35,6 +34,9 @@ from engine.spaces import Space
 from engine.threads import threads_for
 from engine.values import Value
 from engine.workload import Group
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,8 @@ class Measurement(Value):
         ``low`` and ``high`` bound a confidence interval, see `quantile`; counts below zero are left as they are,
         because cutting them off would bias every sum.
         """
+        import pandas as pd
+
         asked = self._group(group)
         first, last = span(start, stop, asked.count, error=PlanError)
         values = self.values(group, first, last)

@@ -21,17 +21,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import joblib
-from joblib._parallel_backends import LokyBackend
-from joblib.externals.loky import get_reusable_executor
-from joblib.parallel import get_active_backend
+from typing import TYPE_CHECKING
 
 from engine.arrays import Array
 from engine.errors import Cancelled
 from engine.spaces.search import Search
 from engine.spaces.solvers import Solution
 from engine.threads import alone, threads_for
+
+if TYPE_CHECKING:
+    import joblib
 
 WORTH = 2.0  # seconds of work from which processes pay
 EVERY = 0.1  # seconds between two looks at the queue
@@ -71,6 +70,9 @@ def workers_for(seconds: float, searches: int, bytes_each: float, memory: float,
         return 0
     if asked is not None:
         return asked
+    import joblib
+    from joblib.parallel import get_active_backend
+
     if configured():
         _, number = get_active_backend(prefer="processes")
         return -1 if number is None else None
@@ -81,6 +83,8 @@ def workers_for(seconds: float, searches: int, bytes_each: float, memory: float,
 
 def configured() -> bool:
     """Return whether the caller chose a place or a number of workers with `joblib.parallel_config`."""
+    from joblib.parallel import get_active_backend
+
     (threads, _), (processes, number) = (get_active_backend(prefer=prefer) for prefer in ("threads", "processes"))
     # a preference moves only what nobody chose
     return type(threads) is type(processes) or number not in (None, 1)
@@ -97,6 +101,11 @@ def search_all(
     deadline : on the monotonic clock.
     hear : called about ten times a second with the number of searches that ended; may raise to cancel.
     """
+    import joblib
+    from joblib._parallel_backends import LokyBackend
+    from joblib.externals.loky import get_reusable_executor
+    from joblib.parallel import get_active_backend
+
     handle, name = tempfile.mkstemp(prefix="searches-")
     os.close(handle)
     leash = Leash(

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 
 from engine.arrays import Array
 from engine.spaces.coordinates import Lift, basis
@@ -168,6 +167,8 @@ class DualProblem:
 
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
         """Return the best weights found (one total per orbit) and how the search ended. Shape (orbits,)."""
+        import scipy.optimize
+
         ratio, best = math.inf, np.zeros(0)
         status = "optimal"
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 
 from engine.arrays import Array
 from engine.spaces.coordinates import Lift
@@ -99,6 +98,8 @@ def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
 
     Sparse, shape (dimension, k) each: a column has an entry for every coordinate of one orbit.
     """
+    import scipy.sparse
+
     eye = scipy.sparse.eye_array(dimension, format="csr")
     bases: list[Any] = [eye]
     for permutation, sign in actions:

@@ -4,6 +4,8 @@ To touch: a new family is one class in `families` (or `runs`, for intervals) and
 Only public descriptions are known here; no records, no noise, no budget.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from engine.workload.attribute import Attribute
 from engine.workload.conditions import box_workload
 from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family, usual_family
@@ -13,8 +15,10 @@ from engine.workload.matrix_file import read_matrix
 from engine.workload.runs import Circular, Intervals, Marginal, Prefix, Range, Suffix, Total, Width
 from engine.workload.schema import Schema
 from engine.workload.schema_text import KEYS, MAX_FILE
-from engine.workload.sql import example, whole_edges, workload_from_sql
 from engine.workload.whole_group import whole_group
+
+if TYPE_CHECKING:
+    from engine.workload.sql import example, whole_edges, workload_from_sql
 
 __all__ = [
     "FAMILIES",
@@ -50,3 +54,12 @@ __all__ = [
     "whole_group",
     "workload_from_sql",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch what reads SQL when it is asked for: its parser takes a quarter of a second to import."""
+    if name in ("example", "whole_edges", "workload_from_sql"):
+        from engine.workload import sql
+
+        return getattr(sql, name)
+    raise AttributeError(f"module 'engine.workload' has no attribute {name!r}")

@@ -21,9 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.optimize
-import scipy.sparse
-import scipy.sparse.linalg
 
 from engine.arrays import Array
 from engine.errors import NotApplicable, PlanError
@@ -90,6 +87,8 @@ class Lattice:
     """
 
     def __init__(self, sizes: Mapping[str, int], sets: Sequence[Space]) -> None:
+        import scipy.sparse
+
         self.sets, self.sizes = tuple(sets), dict(sizes)
         number = {s: i for i, s in enumerate(self.sets)}
         self.full = len(self.sets) == 2 ** len(self.sizes)
@@ -116,6 +115,8 @@ class Lattice:
 
     def inverse(self, f: Array) -> Array:
         """Return v with precision(v) = f; it may be negative. Shape (sets,), as given."""
+        import scipy.sparse.linalg
+
         if not self.full:
             return np.asarray(scipy.sparse.linalg.spsolve(self.matrix.tocsc(), f))
         return self._along(f, forward=True, sign=-1.0)
@@ -262,6 +263,8 @@ def marginal_strategy(
 
 def _search(lattice: Lattice, traces: Array, noise: str, restarts: int, rng: np.random.Generator) -> tuple[Array, str]:
     """Return the best v of several searches; the Gaussian problem is convex and needs one."""
+    import scipy.optimize
+
     count, asked = len(traces), traces > 0
     guess = np.maximum(_formula(lattice, traces), 0.0)
     starts = [np.sqrt(guess / guess.sum() + 1e-4 / count)]

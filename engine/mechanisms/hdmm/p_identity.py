@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 
 from engine.arrays import Array
 from engine.spaces import Strategy
@@ -126,6 +125,8 @@ def p_identity_strategy(
     >>> found.rows, found.error
     (array([[1., 1., 1., 1.]]), 1.0)
     """
+    import scipy.optimize
+
     n, rng = len(gram), np.random.default_rng(seed)
     # a single query is best measured as it is, which no matrix with an identity in it can do
     if (single := _single_query(gram)) is not None:

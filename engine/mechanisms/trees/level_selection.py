@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 import scipy.special
 
 from engine.arrays import Array, Index
@@ -177,6 +176,8 @@ def separated(grams: Sequence[Array], options: LevelOptions | None = None) -> Se
     >>> round(found.total + sum(found.shares), 9)
     1.0
     """
+    import scipy.optimize
+
     if not len(grams):
         raise WorkloadError("No workload was given to separate. Give one Gram matrix per axis.")
     parts = tuple(level_selection(gram, options=options) for gram in grams)

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
-import scipy.sparse
 
 from engine.arrays import Array
 
@@ -184,6 +183,8 @@ def _corners(blocks: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, A
 
 def indicator(boxes: Boxes, sizes: tuple[int, ...]) -> scipy.sparse.csr_array:
     """Return the 0/1 rows of boxes, shape (boxes, cells)."""
+    import scipy.sparse
+
     cells = np.arange(math.prod(sizes)).reshape(sizes)
     members = [cells[tuple(slice(*ends) for ends in box.T)].ravel() for box in boxes]
     starts = np.cumsum([0, *(len(m) for m in members)])

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset
 
 from engine.errors import DataError
 from engine.release.records.encoding import Encoder
@@ -56,8 +54,11 @@ def check_values(data: Any, schema: Schema, ignore: Collection[str]) -> None:
 
 def counted_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
     """Say that data look counted already, when they do; this depends on records, and is for the curator alone."""
+    import pandas as pd
+    from pyarrow.dataset import Dataset
+
     known, more = [name for name in schema if name in column_names(data)], _unknown(data, schema, ignore)
-    again = isinstance(data, (pd.DataFrame, pa.Table, pa.RecordBatch, pa.dataset.Dataset, str, Path))
+    again = isinstance(data, (pd.DataFrame, pa.Table, pa.RecordBatch, Dataset, str, Path))
     if not known or not more or not again:  # a stream can be read once only
         return ""
     encoders = [*(Encoder(attribute=schema[name]) for name in known), *(count_encoder(name) for name in more)]

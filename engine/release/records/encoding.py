@@ -26,7 +26,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -73,6 +72,8 @@ class Encoder:
 
     def one(self, value: Any) -> int:
         """Code of one value: the rule that every faster path must agree with."""
+        import pandas as pd
+
         if isinstance(value, (np.bool_, np.floating, np.integer)) and not isinstance(value, np.timedelta64):
             value = value.item() if not isinstance(value, np.longdouble) else float(value)
         if isinstance(value, bytes):

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -111,6 +110,8 @@ class PersonCap:
 
     def _identified(self, persons: pa.Array | list[Any]) -> tuple[Words, Words, np.ndarray]:
         """Return two words for every person and whether there is one at all, shape (rows,) each."""
+        import pandas as pd
+
         what = f"the person column {shown(self.column)}"
         if isinstance(persons, list) and all(person is None for person in persons):
             persons = pa.nulls(len(persons))

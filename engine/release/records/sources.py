@@ -5,11 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset
 import pyarrow.parquet
 
 from engine.errors import DataError, LimitExceeded
@@ -17,6 +15,10 @@ from engine.release.records.batches import Batch, batches, check_columns, guarde
 from engine.release.records.csv import csv_batches, csv_names
 from engine.release.records.encoding import is_scalar
 from engine.texts import shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyarrow.dataset import Dataset
 
 BATCH_BYTES = 64_000_000
 CHUNK_BYTES = 400_000_000
@@ -31,12 +33,15 @@ def read_batches(data: Any, names: Sequence[str]) -> Iterator[Batch]:
     Raises: DataError when the data cannot be read, or a name is not exactly one of its columns; LimitExceeded when a
     file would unfold to more than CHUNK_BYTES at once.
     """
+    import pandas as pd
+    from pyarrow.dataset import Dataset  # imports pandas, too
+
     rows = max(1_000, min(2**18, BATCH_BYTES // (_VALUE_BYTES * max(1, len(names)))))
     if isinstance(data, pd.DataFrame):
         return _frame(data, names, rows)
     if isinstance(data, (str, Path)):
         return _file(Path(data), names, rows)
-    if isinstance(data, pa.dataset.Dataset):
+    if isinstance(data, Dataset):
         return _dataset(data, names, rows)
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
@@ -54,6 +59,8 @@ def column_names(data: Any) -> dict[str, bool]:
 
     A CSV file does not say, so all of its columns may.
     """
+    import pandas as pd
+
     if isinstance(data, pd.DataFrame):
         return {name: kind.kind in "iuf" for name, kind in data.dtypes.items() if isinstance(name, str)}
     if isinstance(data, (str, Path)):
@@ -111,12 +118,14 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
     return _stream(reader, names, rows)
 
 
-def _dataset(data: pa.dataset.Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
+def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
+    from pyarrow.dataset import ParquetFileFragment
+
     check_columns(data.schema.names, names)
     # A scanner unfolds whole row groups, so their size has to be known before it starts.
     width = sum(_width(data.schema.field(name).type) for name in names)
     for fragment in guarded(data.get_fragments(), "the dataset"):
-        if isinstance(fragment, pa.dataset.ParquetFileFragment):
+        if isinstance(fragment, ParquetFileFragment):
             groups = tried(lambda fragment=fragment: fragment.row_groups, "the dataset")  # type: ignore[misc]
             _check_size(max((group.num_rows for group in groups), default=0) * width)
     scanner = data.scanner(columns=list(names), batch_size=rows, batch_readahead=2, fragment_readahead=1)

@@ -14,7 +14,6 @@ from contextlib import suppress
 
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 
 from engine.arrays import Array
 from engine.spaces.bounds.alike import Alike, alike
@@ -160,6 +159,8 @@ def held(s: Array) -> Array:
 
 def climb(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, Roots]:
     """Return the best bound and weights that L-BFGS finds from s, the functions being those that matter there."""
+    import scipy.optimize
+
     chosen, roles = functions(model.asked, s), list(s)
     cuts = np.cumsum([0, *(len(s[role]) for role in roles)])
     best: tuple[float, Roots] = (0.0, s)

@@ -23,7 +23,6 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-import scipy.optimize
 
 from engine.arrays import Array
 from engine.spaces.coordinates import basis
@@ -111,6 +110,8 @@ class _Search:
 
     def _descend(self, start: Mapping[Role, Array]) -> None:
         """Go down by L-BFGS."""
+        import scipy.optimize
+
         sizes = [self.problem.sizes[r] for r in self.problem.tuned]
         cuts = np.cumsum([n - 1 for n in sizes])[:-1]
 

@@ -29,7 +29,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 
 from engine.arrays import Array
 from engine.spaces.coordinates import Lift, SplitLift, basis, class_rows
@@ -303,6 +302,8 @@ class _Search:
 
     def _descend(self, options: Options, steps: int) -> None:
         """Go down by L-BFGS from the best so far, with inner solves as exact as the options say."""
+        import scipy.optimize
+
         self.problem.options = options
 
         def log_value(x: Array) -> tuple[float, Array]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
 from engine import Plan, load_plan
 from engine.insight import Comparison, expected, label_of, variants
-from engine.texts import Frame
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import show
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import count, plain, shown_here
+
+if TYPE_CHECKING:
+    from engine.texts import Frame
 
 CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
 START_LIMIT = 60

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import streamlit as st
 
 from engine.figures import Picture
-from engine.texts import Frame, csv_text
+from engine.texts import csv_text
 from pages.parts.shell.words import plain
 
 if TYPE_CHECKING:
     from streamlit.elements.lib.column_types import ColumnConfig
+
+    from engine.texts import Frame
 
 SHORT = 8  # rows that need no height of their own
 SHARES = ("share", "over the bound", "worse", "better")  # columns that are shares
