@@ -49,8 +49,8 @@ BUGS = (
     bug(
         "steps count other rows",
         RECORDS,
-        "checked, also = step_checks(common), step_sets(common)\n",
-        "checked, also = step_checks(common), []\n",
+        "        step_sets(common),\n        person=person,",
+        "        [],\n        person=person,",
         SAME,
         STEPS,
     ),
