@@ -31,6 +31,7 @@ from engine.spaces import (
     choose_unions,
     decompose,
     union_bytes,
+    union_seconds,
 )
 from engine.workload import Workload
 
@@ -123,7 +124,8 @@ class QuerySmasher(ResidualMechanism):
         # one strategy for several spaces leaves no shares between them to trade, so unions are for the sum alone
         if self.solver == "optimal" and self.goal(workload).linear:
             limits.tell(0.1, "Looking for spaces to measure together")
-            unions = choose_unions(workload, tuple(uniform.plan.blocks), limits.memory_limit)
+            chosen = choose_unions(workload, tuple(uniform.plan.blocks), limits.memory_limit)
+            unions = _in_time(workload, chosen, allowance)
         if unions and len(next(iter(unions.values()))) == len(uniform.values):
             united = _united(uniform, unions, make)
             if united:
@@ -132,6 +134,7 @@ class QuerySmasher(ResidualMechanism):
         found = [uniform]
         for split in self._splits(workload, lambda done, text: limits.tell(0.1 + 0.7 * done, text), limits, allowance):
             found += make(split) if split.centers or split.complements else []
+        unions = _in_time(workload, unions, allowance)
         return found + _united(min(found, key=lambda made: made.error), unions, make)
 
     def _splits(
@@ -152,6 +155,18 @@ class QuerySmasher(ResidualMechanism):
             memory_limit=limits.memory_limit,
             cache=limits.solve_cache(),
         )
+
+
+def _in_time(
+    workload: Workload, unions: Mapping[Space, tuple[Space, ...]], allowance: Allowance
+) -> dict[Space, tuple[Space, ...]]:
+    """Return the first unions whose queries can be gone through, all together, in the time that is left."""
+    out, seconds = dict[Space, tuple[Space, ...]](), 0.0
+    for attributes, spaces in unions.items():
+        more = seconds + union_seconds(workload, attributes, spaces)
+        if allowance.lasts(more):
+            out[attributes], seconds = spaces, more
+    return out
 
 
 def _united(apart: Made, unions: Mapping[Space, tuple[Space, ...]], make: Callable[[Split], list[Made]]) -> list[Made]:

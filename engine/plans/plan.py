@@ -99,9 +99,8 @@ class Plan(Value):
     def _answers(self, group: int) -> bool:
         """Return whether the queries of a group that have a weight follow from what is measured."""
         asked = self.workload.groups[group]
-        blocks = [self.answering.get(self.home.get(asked.named(a), ("",))) for a in asked.spaces(self.schema)]
-        if all(b and all(s.complete for _, s in b.factors) for b in blocks) or self._variances.all_measured(asked):
-            return True  # known without listing queries
+        if not self.whole_tables and self._variances.all_measured(asked):
+            return True
         found = self.group_variance(group)
         if found.unmeasured and asked.query_weights is not None:
             return bool(np.isfinite(found.values(0, asked.count)[asked.query_weights > 0]).all())

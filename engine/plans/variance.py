@@ -80,6 +80,9 @@ class VarianceBuilder:
 
         Where it is False their variances tell.
         """
+        blocks = [self._home.get(group.named(axes)) for axes in group.spaces(self.schema)]
+        if all(b is not None and all(s.complete for _, s in b.factors) for b in blocks):
+            return True
         key, _, _, alone, whole = self._kind(group)
         if key not in self._measured:
             self._measured[key] = not whole and not self._marks(group, alone)
@@ -303,26 +306,27 @@ class VarianceBuilder:
         all products of queries.
         """
         covered = {a for own, _ in factors for a in own}
-        rows: Array = np.ones((1, 1))
-        order, least = list[int](), 1.0
-        for part in group.parts:
-            inside = tuple(i for i, a in enumerate(part.axes) if a in covered)
-            if inside:
-                own, shortest = self._few_rows(part, inside, group.named(part.axes))
-                if rows.shape[0] * len(own) * rows.shape[1] * own.shape[1] > SLAB:
-                    return False
-                rows, least = np.asarray(np.kron(rows, own), dtype=float), least * shortest
-                order += [part.axes[i] for i in inside]
-        sizes = [group.sizes[a] - 1 for a in order]
-        for axes, strategy in factors:
-            if not strategy.complete:
-                at = tuple(order.index(a) for a in axes)
-                rest = tuple(k for k in range(len(order)) if k not in at)
-                held = grouped(rows.reshape(-1, *sizes), [at, rest], 1)
-                left = held - strategy.span @ (strategy.span.T @ held)
-                if float(np.sum(left**2)) > LEAVING**2 * least:
-                    return False
-        return True
+        order = [a for part in group.parts for a in part.axes if a in covered]
+        found = [
+            self._few_rows(part, inside, group.named(part.axes))
+            for part in group.parts
+            if (inside := tuple(i for i, a in enumerate(part.axes) if a in covered))
+        ]
+        least, sizes = math.prod(shortest for _, shortest in found), [group.sizes[a] - 1 for a in order]
+        first, others = found[0][0], np.ones((1, 1))
+        for own, _ in found[1:]:
+            others = np.asarray(np.kron(others, own), dtype=float)
+        spans = [
+            (strategy.span, tuple(order.index(a) for a in axes)) for axes, strategy in factors if not strategy.complete
+        ]
+        left = [0.0] * len(spans)
+        step = max(1, SLAB // max(1, others.size * first.shape[1]))
+        for start in range(0, len(first), step):
+            rows: Array = np.asarray(np.kron(first[start : start + step], others), dtype=float).reshape(-1, *sizes)
+            for k, (span, at) in enumerate(spans):
+                held = grouped(rows, [at, tuple(a for a in range(len(order)) if a not in at)], 1)
+                left[k] += float(np.sum((held - span @ (span.T @ held)) ** 2))
+        return max(left) <= LEAVING**2 * least
 
     def _few_rows(self, part: Part, inside: Axes, names: tuple[str, ...]) -> tuple[Array, float]:
         """Return rows with the Gram of a part's class rows, and the smallest square of one that is not rounding."""

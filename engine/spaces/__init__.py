@@ -35,6 +35,7 @@ from engine.spaces.splits import (
     choose_unions,
     fewer,
     union_bytes,
+    union_seconds,
     unite,
 )
 from engine.spaces.strategy import LEAVING, Strategy
@@ -91,6 +92,7 @@ __all__ = [
     "tables",
     "ungrouped",
     "union_bytes",
+    "union_seconds",
     "unite",
     "whole_problem",
 ]

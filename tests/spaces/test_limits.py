@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.random_limits import draw
 from engine import Budget, Custom, Random, Workload, load_plan, plan
-from engine.spaces import DualProblem
+from engine.spaces import DualProblem, choose_unions, decompose, union_seconds
 from tests.shapes import numeric
 
 SMALL_CHANGE = 20e6  # bytes that planning takes beside matrices
@@ -154,3 +154,27 @@ def test_a_plan_made_in_a_hurry_is_read_back():
     assert "alternating" in found.certificate.statement
     assert "alternating" not in made(coupled(), time_limit=60.0).certificate.statement
     assert load_plan(found.to_json()).to_json() == found.to_json()
+
+
+def test_unions_whose_queries_take_too_long_to_list_are_left_out(monkeypatch):
+    """The plan of a union goes through every query, which no deadline ends."""
+    workload = Workload(numeric(9, 8, 7)).add(("a", "b"), "affine").add(("a", "b", "c"), "range")
+    assert made(workload, centers="tuned").split.unions
+    monkeypatch.setattr("engine.spaces.splits.unions.LISTED", 1.0)
+    late = made(workload, centers="tuned", time_limit=1000.0)
+    assert not late.split.unions
+    assert "time limit" in late.certificate.statement
+
+
+def test_a_union_with_the_total_counts_every_query(monkeypatch):
+    """Every query has a piece in the total, also those that share no attribute with the union."""
+    workload = Workload(numeric(9, 8, 30, 30)).add(("a", "b"), "affine").add(("c", "d"), "range")
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", 2e6)
+    spaces = tuple(decompose(workload).spaces)
+    few = choose_unions(workload, spaces, 4e9)
+    assert any(() in together for together in few.values())
+    attributes = next(a for a, together in few.items() if () in together)
+    own = [space for space in few[attributes] if space]
+    assert union_seconds(workload, attributes, few[attributes]) > 10.0 * union_seconds(workload, attributes, own)
+    monkeypatch.setattr("engine.spaces.splits.unions.ENTRIES", 1e7)
+    assert not any(() in together for together in choose_unions(workload, spaces, 4e9).values())

@@ -7,7 +7,7 @@ from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.pairs import affordable, asks_products, can_tune
 from engine.spaces.splits.rows import fewer, part_rows
 from engine.spaces.splits.tuned import SplitMemory
-from engine.spaces.splits.unions import choose_unions, union_bytes, unite
+from engine.spaces.splits.unions import choose_unions, union_bytes, union_seconds, unite
 
 __all__ = [
     "Allowance",
@@ -19,5 +19,6 @@ __all__ = [
     "fewer",
     "part_rows",
     "union_bytes",
+    "union_seconds",
     "unite",
 ]

@@ -27,7 +27,11 @@ class Allowance:
 
     def worth(self, seconds: float) -> bool:
         """Return whether a step that takes so long may be taken again and again; remember it when it may not."""
-        if math.isinf(self.deadline) or PATIENCE * seconds <= self.deadline - time.monotonic():
+        return self.lasts(PATIENCE * seconds)
+
+    def lasts(self, seconds: float) -> bool:
+        """Return whether so much time is left; remember it when it is not."""
+        if math.isinf(self.deadline) or seconds <= self.deadline - time.monotonic():
             return True
         self.stopped.add(TIME)
         return False

@@ -24,7 +24,7 @@ import numpy as np
 from engine.arrays import Array
 from engine.spaces.coordinates import pieces, positions
 from engine.spaces.decomposition import Decomposition, Factor, Subworkload, Term
-from engine.spaces.search import dense_bytes
+from engine.spaces.search import PRODUCTS, dense_bytes
 from engine.spaces.split import Axes, Space, Split
 from engine.spaces.splits.rows import fewer, part_rows, rows_bytes
 from engine.workload import Group, Part, Workload, whole_group
@@ -32,6 +32,7 @@ from engine.workload import Group, Part, Workload, whole_group
 WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
 MAX_CELLS = 100_000  # of the table of a union: it is counted, and carries one dual weight a cell
 ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
+LISTED = 3e-8  # seconds in which one entry of a query row is made and split into pieces
 MAX_SPACES = 60  # with more spaces than this, what single unions gain is small
 SPREAD = 1e6  # unions of weights further apart would lose what the light ones ask in rounding
 
@@ -143,6 +144,9 @@ def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: f
     everything = workload.schema.ranked(set().union(*spaces))
     if not everything:
         return {}
+    if math.fsum(map(_entries, workload.groups)) > ENTRIES:
+        # every query has a piece in the total: a union that holds it makes all of them be gone through
+        spaces = [space for space in spaces if space]
 
     def work(attributes: Space) -> float:
         if workload.schema.cells(attributes) > MAX_CELLS:
@@ -177,6 +181,10 @@ def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: f
 
 def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
     return [space for space in spaces if set(space) <= set(attributes)]
+
+
+def _entries(group: Group) -> float:
+    return float(group.count * math.prod(group.sizes)) if group.weight > 0.0 else 0.0
 
 
 def _touching(workload: Workload, attributes: Space) -> list[Group]:
@@ -239,3 +247,14 @@ def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]
     cells = workload.schema.cells(attributes)
     rank = min(float(dimension), math.sqrt(WORK / cells))
     return dense_bytes(math.ceil(rank), dimension, cells)
+
+
+def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
+    """Return in what time all queries of the groups inside a union are gone through, on one idle core.
+
+    Its plan needs that to be made: what follows from a strategy that couples spaces is seen query by query.
+    """
+    dimension, cells = dimension_of(workload, spaces), workload.schema.cells(attributes)
+    rank = min(float(dimension), math.sqrt(WORK / cells))
+    listed = workload.groups if () in spaces else _touching(workload, attributes)
+    return math.fsum(LISTED * _entries(g) + 2.0 * g.count * dimension * rank / PRODUCTS for g in listed)
