@@ -326,7 +326,7 @@ class VarianceBuilder:
             for k, (span, at) in enumerate(spans):
                 held = grouped(rows, [at, tuple(a for a in range(len(order)) if a not in at)], 1)
                 left[k] += float(np.sum((held - span @ (span.T @ held)) ** 2))
-        return max(left) <= LEAVING**2 * least
+        return max(left, default=0.0) <= LEAVING**2 * least
 
     def _few_rows(self, part: Part, inside: Axes, names: tuple[str, ...]) -> tuple[Array, float]:
         """Return rows with the Gram of a part's class rows, and the smallest square of one that is not rounding."""
