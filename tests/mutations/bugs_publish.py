@@ -202,8 +202,8 @@ BUGS = (
     bug(
         "a plan is written over what is there",
         MAIN,
-        "    check_target(given.out, keep=sources)\n    made = ",
-        "    Path(given.out).unlink(missing_ok=True)\n    made = ",
+        "    if not _is_there(made, given.out):\n",
+        "    if not _is_there(made, given.out):\n        given.out.unlink(missing_ok=True)\n",
         PLACES,
     ),
     bug(
