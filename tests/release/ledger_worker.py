@@ -218,7 +218,7 @@ def edits(folder: Path, *, count: int, seed: int = 0) -> Counter:
 def faults() -> str:
     """The last line of the tests of every named fault: full disks, locks, damage, lost files, clocks set back."""
     tests = Path(__file__).with_name("test_ledger.py")
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", tests], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "pytest", tests], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stdout)
     return done.stdout.strip().splitlines()[-1]
