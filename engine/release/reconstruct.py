@@ -148,8 +148,8 @@ class Measurement(Value):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the measurement with its plan to a file of its own, which `load` reads wherever it is copied to.
 
-        Guarantee: the file holds released numbers alone; that of a rehearsal stays a rehearsal.  A file that is there
-        is replaced as a whole, or not at all.
+        Guarantee: the file holds released numbers alone; that of a rehearsal stays a rehearsal.  It has its name only
+        when it is whole, and nothing that is there is overwritten.
 
         Raises: PlanError when the plan is that of a look, which is kept with its ledger, or the file cannot be written.
         """

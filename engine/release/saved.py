@@ -28,7 +28,10 @@ def save_measurement(found: Measurement, path: str | os.PathLike[str]) -> None:
         with open(draft, "xb") as file:
             texts = {"plan.json": found.plan.to_json()}
             write_archive(file, head, None, texts=texts, answers=found.answers_on_grid, estimates=found.estimates)
-        draft.replace(place)
+        # link refuses where rename would replace: the name may be that of a ledger, or of records
+        os.link(draft, place)
+    except FileExistsError:
+        raise PlanError(f"{place} is there already, and nothing is overwritten. Give another name.") from None
     except OSError as error:
         raise PlanError(
             f"The measurement cannot be written to {place}: {error.strerror}. Give a file in a folder that exists."

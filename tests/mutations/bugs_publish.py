@@ -200,6 +200,20 @@ BUGS = (
         f"{PLACES}::test_every_writer_refuses_what_is_there",
     ),
     bug(
+        "a measurement is saved over what is there",
+        "engine/release/saved.py",
+        "        os.link(draft, place)\n",
+        "        draft.replace(place)\n",
+        f"{PLACES}::test_every_writer_refuses_what_is_there",
+    ),
+    bug(
+        "a saved rehearsal is not marked",
+        "engine/release/saved.py",
+        "{name: getattr(found, name) for name in NAMES}",
+        "{name: getattr(found, name) for name in NAMES} | {'rehearsal': False}",
+        "tests/plans/test_values.py",
+    ),
+    bug(
         "a plan is written over what is there",
         MAIN,
         "    if not _is_there(made, given.out):\n",

@@ -65,6 +65,7 @@ def test_a_measurement_is_kept_in_a_file_of_its_own(tmp_path: Path) -> None:
         assert again.rehearsal == found.rehearsal
         assert again.answers(2).equals(found.answers(2))
         assert [p.name for p in tmp_path.glob("*kept*")] == ["kept.measurement"]
+        place.unlink()
 
 
 def test_two_draws_are_two_measurements() -> None:

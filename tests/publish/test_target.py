@@ -110,6 +110,7 @@ def test_every_writer_refuses_what_is_there(tmp_path: Path) -> None:
         "a.csv": lambda path: write_answers(found, path, format="csv"),
         "a.parquet": lambda path: write_answers(found, path),
         "a.zip": lambda path: write_package(found, path),
+        "a": found.save,
     }
     for name, write in writers.items():
         write(tmp_path / name)
