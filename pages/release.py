@@ -8,7 +8,7 @@ from engine import Plan
 from engine.release import Ledger, kept_rehearsal, release_key
 from pages.parts.coarse import paid
 from pages.parts.jobs import plans, private, tasks, watch, work
-from pages.parts.release import dataset_form, release_form, results_view
+from pages.parts.release import dataset_form, records_form, release_form, results_view
 from pages.parts.shell import code, frame, show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 
@@ -64,7 +64,7 @@ def release(plan: Plan) -> str:
     with left:
         status = dataset_form.dataset(book)
     with right:
-        source = dataset_form.source(plan.budget.rows_per_person, plan.schema.person)
+        source = records_form.source(plan.budget.rows_per_person, plan.schema.person)
     dataset_form.remember(status)
     if status is None:
         st.info("Declare the dataset whose budget pays for this release.", icon="🗂️")

@@ -212,6 +212,10 @@ def test_a_deadline_reaches_the_workers():
 
 
 def test_an_error_in_a_worker_is_raised_here(monkeypatch):
-    broken = Search(factor=Factor(sizes=(4, 4), matrix=np.full((2, 9), np.nan), low_rank=True), centers=(None, None))
-    with joblib.parallel_config("threading", n_jobs=2), pytest.raises(ValueError, match=r".*"):
-        list(search_all([Task(search=broken)], None, np.inf, lambda done: None))
+    def broken(*given):
+        raise ValueError("singular")
+
+    monkeypatch.setattr(Search, "run", broken)
+    search = Search(factor=Factor(sizes=(4, 4), matrix=np.ones((2, 9)), low_rank=True), centers=(None, None))
+    with joblib.parallel_config("threading", n_jobs=2), pytest.raises(ValueError, match="singular"):
+        list(search_all([Task(search=search)], None, np.inf, lambda done: None))

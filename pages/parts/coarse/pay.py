@@ -13,8 +13,8 @@ from engine.release import DatasetStatus, Ledger
 from pages.parts.coarse import stored
 from pages.parts.coarse.choose import Settings
 from pages.parts.jobs import tasks, watch, work
-from pages.parts.release import dataset_form
-from pages.parts.release.dataset_form import Source
+from pages.parts.release import dataset_form, records_form
+from pages.parts.release.records_form import Source
 from pages.parts.shell import show
 from pages.parts.shell.words import kept_for, plain, show_kept, trouble
 
@@ -33,7 +33,7 @@ def payer(
     if book is None:
         return None
     with right:
-        source = dataset_form.source(*((1, None) if status is None else unit(book, status)))
+        source = records_form.source(*((1, None) if status is None else unit(book, status)))
     dataset_form.remember(status)
     if status is None:
         st.info("Declare the dataset whose budget pays.", icon="🗂️")

@@ -12,7 +12,7 @@ from engine.release import DatasetStatus, Ledger
 from pages.parts.coarse import choose, pay, script, stored, views
 from pages.parts.coarse.choose import Settings
 from pages.parts.coarse.views import STOP
-from pages.parts.release.dataset_form import Source
+from pages.parts.release.records_form import Source
 from pages.parts.shell.code import Script
 from pages.parts.shell.words import kept_for, plain, show_kept
 

@@ -12,7 +12,7 @@ from engine.release import DatasetStatus, Ledger, load_measurement, release_key
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.release import dataset_form
-from pages.parts.release.dataset_form import Source
+from pages.parts.release.records_form import Source
 from pages.parts.shell import show
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
 

@@ -1,0 +1,129 @@
+"""Which records are measured: a path or an upload, and what their rows and columns stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import streamlit as st
+
+from pages.parts.jobs import private
+from pages.parts.release import folders
+from pages.parts.shell.words import plain
+
+if TYPE_CHECKING:
+    from streamlit.runtime.uploaded_file_manager import UploadedFile
+
+RECORDS, COUNTED, IGNORED = "record", "counted", "ignored"
+ROWS_ARE = {
+    RECORDS: "Each row is one record",
+    COUNTED: "This column holds counts (count_column)",
+    IGNORED: "Leave it out (ignore)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The records: a path on this machine, or an upload that is written to a file of its own when the work starts."""
+
+    path: str = ""
+    upload: UploadedFile | None = None
+    by_column: bool = False
+    column: str = ""
+    rows_are: str = RECORDS
+    number: str = ""
+
+    @property
+    def missing(self) -> str:
+        """What is not chosen yet, as the end of a sentence; empty when all is."""
+        if not self.path.strip() and self.upload is None:
+            return "choose the records first."
+        if self.by_column and self.person is None:
+            return "name the column that tells the person, or declare the bound."
+        if self.rows_are != RECORDS and not self.number.strip():
+            return "name the column of counts, or the one to leave out."
+        if self.rows_are == COUNTED and self.by_column:
+            return "rows that are counted already tell no persons; declare the bound."
+        return ""
+
+    @property
+    def person(self) -> str | None:
+        """The column that tells whose row it is; None where nothing is capped."""
+        return self.column.strip() or None if self.by_column else None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What columns are that the schema does not know, as arguments of the engine."""
+        number = self.number.strip()
+        return {
+            "person": self.person,
+            "count_column": number if self.rows_are == COUNTED else None,
+            "ignore": [name.strip() for name in number.split(",")] if self.rows_are == IGNORED else [],
+        }
+
+    def to_file(self) -> tuple[str, tuple[Path, ...]]:
+        """The path to read, and the copies that have to go when it was read."""
+        if self.upload is None:
+            return str(folders.readable(self.path, folders.RECORDS)), ()
+        suffix = "".join(Path(self.upload.name).suffixes[-2:]) if self.upload.name.endswith(".gz") else ""
+        file = private.new_file("records", suffix or Path(self.upload.name).suffix)
+        file.write_bytes(self.upload.getbuffer())
+        return str(file), (file,)
+
+
+def source(rows: int = 1, person: str | None = None) -> Source:
+    """Draw the choice of the records, and of how the rows of a person are kept to what the budget protects.
+
+    ``person`` is the column that the schema declares; then there is nothing to choose.
+    """
+    how = st.radio("Records", ["File on this machine", "Upload"], horizontal=True, key="records_how")
+    path, upload = "", None
+    if how == "Upload":
+        upload = st.file_uploader(
+            "CSV or parquet with the columns of the schema", type=["csv", "gz", "parquet"], key="records_file"
+        )
+    else:
+        path = st.text_input("Path of a CSV or parquet file", key="records_path", persist_state="session")
+    st.caption(
+        "Rows with values outside the schema are left out, each by its own values alone; how many there are is told to "
+        "you only. A release never refuses a table because of them, for that would tell of single records."
+    )
+    if person is not None:
+        st.caption(
+            plain(f"No more than {rows:,} of each person's rows will count; the column {person} tells whose it is.")
+        )
+        return Source(path=path, upload=upload)
+    by_column, column = rows > 1 and _by_column(rows), ""
+    if by_column:
+        column = st.text_input(
+            "Column that tells the person",
+            key="person_column",
+            persist_state="session",
+            help="Its values only tell whose row it is; they are in no table. Which rows of a person count depends on "
+            "that person's rows alone. How many rows and persons the cap costs is told to you only.",
+        )
+    rows_are, number = _rows_are()
+    return Source(path=path, upload=upload, by_column=by_column, column=column, rows_are=rows_are, number=number)
+
+
+def _rows_are() -> tuple[str, str]:
+    """Draw what a row stands for, and the column that this is about."""
+    how = st.radio(
+        "A column of numbers that the schema does not know, such as n or count",
+        list(ROWS_ARE),
+        format_func=ROWS_ARE.__getitem__,
+        key="rows_are",
+        persist_state="session",
+        help="A table may hold each combination of values once, with the number of its records in a column. A file "
+        "with a column named n, count, counts, freq or frequency is refused until you say what it holds.",
+    )
+    if how == RECORDS:
+        return how, ""
+    name = "Name of that column" if how == COUNTED else "Name of that column, or names with commas between"
+    return how, st.text_input(name, key="number_column", persist_state="session")
+
+
+def _by_column(rows: int) -> bool:
+    ways = {True: f"Keep at most {rows:,} rows of each", False: f"I declare that nobody has more than {rows:,}"}
+    return bool(st.radio("Rows of a person", list(ways), format_func=ways.__getitem__, key="person_how"))
