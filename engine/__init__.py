@@ -87,6 +87,8 @@ from engine.workload import FAMILIES, Attribute, Custom, Random, Schema, Suffix,
 if TYPE_CHECKING:
     from engine.figures import plot
 
+    __version__: str
+
 __all__ = [
     "FAMILIES",
     "MECHANISMS",
@@ -126,9 +128,24 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Fetch what draws when it is asked for: most programs never do, and Plotly takes long to import."""
+    """Fetch what draws, and the version, when they are asked for: most programs never do, and both take long."""
+    if name == "__version__":
+        return _version()
     if name == "plot":
         from engine.figures import plot
 
         return plot
     raise AttributeError(f"module 'engine' has no attribute {name!r}")
+
+
+def _version() -> str:
+    """The version that is installed; of a checkout that never was, the one that its pyproject.toml says."""
+    import tomllib
+    from importlib.metadata import PackageNotFoundError, version
+    from pathlib import Path
+
+    try:
+        return version("dp-query-workbench")
+    except PackageNotFoundError:
+        text = (Path(__file__).resolve().parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+        return str(tomllib.loads(text)["project"]["version"])

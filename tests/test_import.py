@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+import pytest
+
+import engine
 
 ROOT = Path(__file__).resolve().parent.parent
 WHERE_USED = {"pandas", "scipy.optimize", "scipy.sparse", "sqlglot", "pyarrow.dataset", "joblib", "plotly", "streamlit"}
@@ -16,3 +22,14 @@ def test_what_takes_long_to_import_is_imported_where_it_is_used() -> None:
     loaded = set(run.stdout.split())
     assert "engine.release.records.counted" in loaded
     assert loaded & WHERE_USED == set()
+
+
+def test_the_version_is_that_of_the_package_also_where_it_was_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert engine.__version__ == importlib.metadata.version(told["name"])
+
+    def unknown(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", unknown)
+    assert engine.__version__ == told["version"]
