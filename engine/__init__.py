@@ -9,7 +9,8 @@ The pipeline, each stage a pure function between frozen values:
 
 Rooms, from the top; imports go down only, and a room is entered through its own page like this one:
 
-    __main__     command line
+    __main__     the door of the command line
+    commands     the command line: a reply for people or for programs
     lessons      worked examples with small numbers, for the Learn page
     publish      what is handed out: published tables, answers as files, package, certificate, report
     figures      pictures of results, each with its table and its words for those who do not see it
@@ -23,7 +24,6 @@ Rooms, from the top; imports go down only, and a room is entered through its own
     privacy      what a budget is and means
     gaussian     the privacy curve of Gaussian noise, bounded from above
     checks, texts, values, arrays, threads, errors   the ground
-    step_commands                            look, decide, finish on the command line
     counts, families, ledger, report         doors of a few lines, for other programs
 
 What is changed where:
@@ -49,6 +49,7 @@ What is changed where:
     from an error to its budget          insight.fitness
     the rule that chooses                choice.rules        on plans: choice.plan_rule
     a chart on the page Compare          figures.compare     other pages: figures.plans, figures.choice, figures.release
+    a command, its options and keys      commands.planning, releasing, stepping, keeping; how it prints: commands.line
     a lesson                             lessons.numbers     pictures: lessons.pictures; LESSONS: pages/parts/lessons
 
 Notation

@@ -25,6 +25,7 @@ TESTS = (
     "tests/publish",
     "tests/figures",
     "tests/outside",
+    "tests/commands",
     "tests/insight/test_compare.py",
     "tests/app/test_pages.py",
 )

@@ -3,7 +3,8 @@
 from tests.mutations.planting import bug
 
 VERIFY, PACKAGE, TARGET = "engine/publish/verify.py", "engine/publish/package.py", "engine/publish/target.py"
-REPORT, MEASUREMENTS, MAIN = "engine/publish/report.py", "engine/publish/measurements.py", "engine/__main__.py"
+REPORT, MEASUREMENTS = "engine/publish/report.py", "engine/publish/measurements.py"
+PLANNING, RELEASING = "engine/commands/planning.py", "engine/commands/releasing.py"
 PACKED, PLACES = "tests/publish/test_package.py", "tests/publish/test_target.py"
 MARKED = f"{PACKED}::test_rehearsals_are_marked_everywhere"
 
@@ -215,14 +216,14 @@ BUGS = (
     ),
     bug(
         "a plan is written over what is there",
-        MAIN,
+        PLANNING,
         "    if not _is_there(made, given.out):\n",
         "    if not _is_there(made, given.out):\n        given.out.unlink(missing_ok=True)\n",
         PLACES,
     ),
     bug(
         "a release may be written over its ledger",
-        MAIN,
+        RELEASING,
         "    check_target(given.out, keep=keep, overwrite=given.overwrite)\n",
         "",
         PLACES,

@@ -13,7 +13,7 @@ import pytest
 
 from demo_data import make_synthetic
 from engine import Budget
-from engine.__main__ import main
+from engine.commands import main
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 ROOT = README.parent

@@ -18,7 +18,7 @@ import pytest
 
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, Schema, Workload, coarse_or_fine, plan, stepwise
-from engine.__main__ import main
+from engine.commands import main
 from engine.errors import Cancelled
 from engine.publish import verify_package, write_package
 from engine.release import Ledger

@@ -10,7 +10,7 @@ import pytest
 
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, Schema, Workload, measure, plan
-from engine.__main__ import main
+from engine.commands import main
 from engine.errors import PlanError
 from engine.publish import check_target, new_file, write_answers, write_package
 from engine.release import Ledger

@@ -13,7 +13,7 @@ import pytest
 import demo_data
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Schema
-from engine.__main__ import main
+from engine.commands import main
 from engine.release import Ledger
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,108 @@
+"""What several commands are given: workload, budget, columns of the records; and how the engine takes them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from engine.errors import BudgetError, EngineError, SchemaError, WorkloadError
+from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
+from engine.release import Intake
+from engine.workload import Schema, Workload
+
+
+def add_workload_options(command: argparse.ArgumentParser) -> None:
+    """Add the files and numbers that say what is asked."""
+    command.add_argument("--workload", type=Path, help="workload JSON")
+    command.add_argument("--schema", type=Path, help="schema JSON or CSV, with --ways")
+    command.add_argument("--ways", type=int, nargs="+", help="all k-way sets, family by kind; by default 1 2 3")
+
+
+def workload_of(given: argparse.Namespace) -> Workload:
+    """Return what `add_workload_options` was given."""
+    if given.workload is not None:
+        return Workload.from_json(file_bytes(given.workload, WorkloadError))
+    return Workload.all_ways(schema_of(given.schema), tuple(given.ways or (1, 2, 3)))
+
+
+def schema_of(path: Path) -> Schema:
+    """Return the schema in a JSON or a CSV file."""
+    text = file_bytes(path, SchemaError)
+    return Schema.from_csv(text) if path.suffix.lower() == ".csv" else Schema.from_json(text)
+
+
+def file_bytes(path: Path, error: type[EngineError]) -> bytes:
+    """Return what a file holds, or raise an error of this kind."""
+    try:
+        return path.read_bytes()
+    except OSError as reason:
+        raise error(f"The file {path} cannot be read: {reason.strerror}. Give the path of an existing file.") from None
+
+
+def add_budget_options(command: argparse.ArgumentParser) -> None:
+    """Add the ways to say a budget, of which one is needed."""
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument("--pcost", type=float)
+    which.add_argument("--rho", type=float, help="zCDP")
+    which.add_argument("--mu", type=float, help="Gaussian DP")
+    which.add_argument("--epsilon", type=float, help="with --delta")
+    which.add_argument("--pure-epsilon", type=float, help="delta 0, for mechanisms with Laplace noise")
+    command.add_argument("--delta", type=float)
+    command.add_argument("--rows-per-person", type=int, help="most rows of one person, protected together")
+    command.add_argument("--neighbours", choices=NEIGHBOURS, default=ADD_REMOVE, help="which data sets look alike")
+
+
+def budget_of(given: argparse.Namespace, schema: Schema | None = None) -> Budget:
+    """Return what `add_budget_options` was given; rows of a person that are not said are those of the schema."""
+    if (given.epsilon is None) != (given.delta is None):
+        raise BudgetError(
+            "--epsilon and --delta go together. Give both, or one of --pcost, --rho, --mu, --pure-epsilon."
+        )
+    rows = given.rows_per_person
+    if rows is None:
+        rows = (schema and schema.rows_per_person) or 1
+    unit = {"rows_per_person": rows, "neighbours": given.neighbours}
+    if given.pcost is not None:
+        return Budget(pcost=given.pcost, **unit)
+    if given.pure_epsilon is not None:
+        return Budget.pure(given.pure_epsilon, **unit)
+    if given.rho is not None:
+        return Budget.zcdp(given.rho, **unit)
+    return Budget.gdp(given.mu, **unit) if given.mu is not None else Budget.approx(given.epsilon, given.delta, **unit)
+
+
+def budget_data(budget: Budget) -> dict[str, Any]:
+    """Return a budget for programs, in all terms that are exact."""
+    unit = {"rows_per_person": budget.rows_per_person, "neighbours": budget.neighbours}
+    return {"pcost": budget.pcost, "rho": budget.rho, "mu": budget.mu, "pure_epsilon": budget.pure_epsilon} | unit
+
+
+def add_column_options(command: argparse.ArgumentParser) -> None:
+    """Add what a file's columns are that the schema does not know."""
+    command.add_argument(
+        "--person", help="column that tells whose row it is, by default the schema's; caps the rows of each person"
+    )
+    command.add_argument("--count-column", metavar="N", help="how many records each row of the data stands for")
+    command.add_argument("--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are no counts")
+
+
+def named_columns(given: argparse.Namespace) -> dict[str, Any]:
+    """Return what `add_column_options` was given, as arguments of the engine."""
+    return {name: getattr(given, name) for name in ("person", "count_column", "ignore")}
+
+
+def say_rows(rows: Intake) -> None:
+    """Tell the curator, and nobody who reads standard output, what happened to the rows."""
+    print(rows.describe(), file=sys.stderr)
+    for text in rows.warnings:
+        print(f"Warning: {text}", file=sys.stderr)
+
+
+def bar(fraction: float, text: str) -> None:
+    """Show how far it is."""
+    if sys.stderr.isatty():
+        print(
+            f"\r{100 * fraction:5.1f}%  {text:60.60s}", end="\n" if fraction >= 1 else "", file=sys.stderr, flush=True
+        )

@@ -1,0 +1,70 @@
+"""The command line itself: which commands there are, and how replies and errors are printed.
+
+python -m engine plan --schema adult.json --ways 1 2 3 --pcost 1 --out plan.json
+python -m engine budget create --ledger office.ledger
+python -m engine budget add --ledger office.ledger --dataset survey --rho 1
+python -m engine check --plan plan.json --data survey.csv
+python -m engine release --plan plan.json --data survey.csv --dataset survey --ledger office.ledger --out a.parquet
+python -m engine verify --ledger office.ledger --package release.zip
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from engine.commands.keeping import add_keeping_commands
+from engine.commands.planning import add_planning_commands
+from engine.commands.releasing import add_releasing_commands
+from engine.commands.reply import Reply
+from engine.commands.stepping import add_step_commands
+from engine.errors import EngineError
+
+STOPPED, UNREAD = 128 + 2, 128 + 13  # as a shell tells the signals INT and PIPE
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return 0, or 1 after printing what was wrong."""
+    try:
+        given = _parser().parse_args(arguments)
+        reply: Reply = given.run(given)
+        if text := reply.json() if given.json else reply.text:
+            print(text)
+        sys.stdout.flush()
+        return reply.code
+    except BrokenPipeError:
+        # who reads has seen enough; what is left must not be written, and fail, once more at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
+    except EngineError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{where}{error.strerror or type(error).__name__}. Check the path and who may use it.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return STOPPED
+
+
+class _Version(argparse.Action):
+    """Print the version when it is asked for: to look it up takes longer than to read the arguments."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from engine import __version__
+
+        print(__version__)
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m engine", description="Differentially private query answering.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    add_planning_commands(commands)
+    add_releasing_commands(commands)
+    add_step_commands(commands)
+    add_keeping_commands(commands)
+    return parser

@@ -1,0 +1,119 @@
+"""Commands that read no record: plan, forecast, compare, show."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+from engine.commands.given import add_budget_options, add_workload_options, bar, budget_data, budget_of, workload_of
+from engine.commands.reply import Commands, Reply, add_command
+from engine.errors import EngineError
+from engine.insight import claim_text, comparison
+from engine.mechanisms import MECHANISMS, forecast, plan
+from engine.plans import Plan
+from engine.publish import check_target, new_file
+from engine.release import read_plan
+from engine.texts import set_name
+
+PROMISED = "mechanism options queries rmse weighted_rmse max_std lower_bound gap claim pcost budget promise hash"
+
+
+def add_planning_commands(commands: Commands) -> None:
+    """Add the commands ``plan``, ``forecast``, ``compare`` and ``show``."""
+    names = [m.name for m in MECHANISMS]
+    made = add_command(commands, "plan", _plan, "fit a mechanism to a workload", keys=f"plan {PROMISED}")
+    told = add_command(commands, "forecast", _forecast, "say what planning would take", keys="seconds memory text")
+    ranked = add_command(
+        commands, "compare", _compare, "plan with every mechanism and rank them", keys="mechanisms bound statement"
+    )
+    for command in (made, told, ranked):
+        add_workload_options(command)
+        if command is ranked:
+            command.add_argument("--mechanisms", nargs="+", choices=names, help="by default all, with their variants")
+        else:
+            command.add_argument("--mechanism", default="querysmasher", choices=names)
+        if command is not told:
+            add_budget_options(command)
+    made.add_argument("--out", type=Path, required=True, help="plan JSON to write; never over another file")
+    show = add_command(commands, "show", _show, "what a plan promises, group by group", keys=f"{PROMISED} groups")
+    show.add_argument("--plan", type=Path, required=True)
+
+
+def _plan(given: argparse.Namespace) -> Reply:
+    workload = workload_of(given)
+    sources = [path for path in (given.workload, given.schema) if path is not None]
+    if not given.out.is_file():  # what is there may be the same plan, which is then left as it is
+        check_target(given.out, keep=sources)
+    made = plan(workload, budget_of(given, workload.schema), given.mechanism, progress=bar)
+    if not _is_there(made, given.out):
+        with new_file(given.out, keep=sources) as partial:
+            partial.write_text(made.to_json(), encoding="utf-8")
+    said = _promise(made)
+    return Reply(text=f"{said.text}\nplan       {given.out}", data={"plan": given.out, **said.data})
+
+
+def _is_there(made: Plan, path: Path) -> bool:
+    """Whether a file holds this very plan."""
+    try:
+        return path.is_file() and read_plan(path).hash == made.hash
+    except EngineError:
+        return False
+
+
+def _forecast(given: argparse.Namespace) -> Reply:
+    found = forecast(workload_of(given), given.mechanism)
+    return Reply(
+        text=f"{found.text}: about {found.seconds:.1f} s and at most {found.memory / 1e6:,.0f} MB",
+        data={"seconds": found.seconds, "memory": found.memory, "text": found.text},
+    )
+
+
+def _compare(given: argparse.Namespace) -> Reply:
+    workload = workload_of(given)
+    found = comparison(workload, budget_of(given, workload.schema), given.mechanisms, progress=bar)
+    served = found.frame["rmse"].notna()
+    ranked = found.frame[served].drop(columns="status").to_string(index=False, float_format=lambda v: f"{v:.4g}")
+    refused = [f"{row.mechanism}: {row.status}" for row in found.frame[~served].itertuples()]
+    return Reply(
+        text="\n".join([ranked, *refused, f"{found.statement} It is {found.bound:.6g} counts."]),
+        data={"mechanisms": found.frame.to_dict("records"), "bound": found.bound, "statement": found.statement},
+    )
+
+
+def _promise(made: Plan) -> Reply:
+    claim, rows = claim_text(made), made.schema.other_rows(made.budget.rows_per_person)
+    lines = [
+        f"queries    {made.workload.queries:,} in {len(made.workload.groups):,} groups",
+        f"rmse       {made.rmse:.6g} counts",
+        f"proven     {claim}",
+        f"budget     {made.budget.describe()}",
+        f"promise    {made.budget.promise}",
+        *([f"rows       {rows}"] if rows else []),
+    ]
+    data: dict[str, Any] = {
+        "mechanism": made.mechanism,
+        "options": made.options,
+        "queries": made.workload.queries,
+        "rmse": made.rmse,
+        "weighted_rmse": made.weighted_rmse,
+        "max_std": math.sqrt(made.max_variance),
+        "lower_bound": made.certificate.lower_bound,
+        "gap": made.certificate.gap,
+        "claim": claim,
+        "pcost": made.pcost,
+        "budget": budget_data(made.budget),
+        "promise": made.budget.promise,
+        "hash": made.hash,
+    }
+    return Reply(text="\n".join(lines), data=data)
+
+
+def _show(given: argparse.Namespace) -> Reply:
+    made = read_plan(given.plan)
+    said, groups = _promise(made), made.by_group()
+    named = groups.assign(attributes=[set_name(names) for names in groups["attributes"]])
+    return Reply(
+        text=f"{said.text}\n{named.to_string(index=False)}", data={**said.data, "groups": groups.to_dict("records")}
+    )

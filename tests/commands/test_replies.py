@@ -1,0 +1,136 @@
+"""Answers for programs: one JSON object on standard output, under the keys that the help of the command names."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import engine
+from demo_data.make_synthetic import synthetic
+from engine import Ledger, Schema, load_measurement, load_plan
+from engine.commands import main
+
+Said = pytest.CaptureFixture[str]
+
+
+def refuse(text: str) -> None:
+    """JSON has no such number."""
+    raise AssertionError(f"{text} is no JSON")
+
+
+def asked(said: Said, *arguments: object, code: int = 0) -> dict[str, Any]:
+    """The data of a reply, once its keys are those that the help names."""
+    said.readouterr()
+    given = [str(one) for one in arguments]
+    assert main([*given, "--json"]) == code
+    out = said.readouterr().out
+    assert out.count("\n") == 1
+    found = json.loads(out, parse_constant=refuse)
+    words = given[:2] if given[0] == "budget" else given[:1]
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    told = re.search(r"with the keys (.*?)\. Errors", " ".join(said.readouterr().out.split()))
+    assert told is not None
+    assert sorted(told[1].split(", ")) == sorted(found)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "schema.json").write_text('{"age": 5, "hours": 4}')
+    schema = Schema.from_json((tmp_path / "schema.json").read_bytes())
+    synthetic(schema, 300, seed=1).to_csv(tmp_path / "people.csv", index=False)
+    return tmp_path
+
+
+def test_plans_are_told_to_programs(folder: Path, capsys: Said) -> None:
+    what = ["--schema", "schema.json", "--ways", 1, 2]
+    told = asked(capsys, "plan", *what, "--pcost", 0.25, "--out", "plan.json")
+    made = load_plan((folder / "plan.json").read_bytes())
+    assert (told["plan"], told["hash"], told["rmse"]) == ("plan.json", made.hash, made.rmse)
+    assert told["budget"] == {"pcost": 0.25, "rho": 0.125, "mu": 0.5, "pure_epsilon": None} | {
+        "rows_per_person": 1,
+        "neighbours": "add_remove",
+    }
+    shown = asked(capsys, "show", "--plan", "plan.json")
+    assert {name: shown[name] for name in told if name != "plan"} == {k: v for k, v in told.items() if k != "plan"}
+    assert [(g["attributes"], g["queries"]) for g in shown["groups"]] == [
+        (["age"], 5),
+        (["hours"], 4),
+        (["age", "hours"], 20),
+    ]
+    assert asked(capsys, "forecast", *what)["seconds"] > 0
+    ranked = asked(capsys, "compare", *what, "--pcost", 1, "--mechanisms", "laplace", "querysmasher")
+    assert [row["mechanism"] for row in ranked["mechanisms"]] == ["querysmasher", "laplace"]
+    assert [row["rmse"] is None for row in ranked["mechanisms"]] == [False, True]
+    assert ranked["bound"] > 0
+
+
+def test_a_release_is_told_to_programs_and_exact_numbers_to_its_curator(folder: Path, capsys: Said) -> None:
+    assert main(["plan", "--schema", "schema.json", "--ways", "1", "--pcost", "0.25", "--out", "plan.json"]) == 0
+    made = asked(capsys, "budget", "create", "--ledger", "office")
+    assert made["public_key"] == Ledger("office").sign(b"")[0]
+    added = asked(capsys, "budget", "add", "--ledger", "office", "--dataset", "people", "--rho", 1)
+    assert (added["left"], added["counts"]) == (2.0, "pcost")
+    records = ["--plan", "plan.json", "--data", "people.csv"]
+    checked = asked(capsys, "check", *records)
+    assert (checked["private"], checked["rows_in"], checked["counted"], checked["warnings"]) == (True, 300, 300, [])
+    release = ["release", *records, "--dataset", "people", "--ledger", "office"]
+    first = asked(capsys, *release, "--out", "a.csv")
+    book = Ledger("office")
+    receipt = book.find(first["key"])
+    assert receipt is not None
+    assert (first["spent"], first["receipt"]["hash"], first["dataset"]) == (receipt.pcost, receipt.hash, "people")
+    assert load_measurement(book, first["key"]).plan.hash == receipt.plan_hash
+    again = asked(capsys, *release, "--out", "b.csv")
+    assert again == first | {"out": "b.csv", "spent": 0.0}
+    for name in ("status", "list"):
+        (row,) = asked(capsys, "budget", name, "--ledger", "office")["datasets"]
+        left = Ledger("office").status("people")
+        assert row == added | {"spent": left.spent, "left": left.left}
+        assert left.spent > 0
+    rehearsed = asked(capsys, "rehearse", *records, "--simulated", "--out", "c.csv")
+    assert (rehearsed["rehearsal"], rehearsed["spent"], rehearsed["key"], rehearsed["receipt"]) == (True, 0, None, None)
+    assert asked(capsys, "verify", "--ledger", "office") == {"sound": True, "problems": []}
+    wrong = asked(capsys, "verify", "--ledger", "office", "--receipt", f"{receipt.seq}:00", code=1)
+    assert not wrong["sound"]
+    assert len(wrong["problems"]) == 1
+
+
+def test_steps_are_told_to_programs(folder: Path, capsys: Said) -> None:
+    for ways in ("1", "2"):
+        given = ["plan", "--schema", "schema.json", "--ways", "1", ways, "--pcost", "0.5", "--out", f"{ways}.json"]
+        assert main(given) == 0
+    assert main(["budget", "create", "--ledger", "office"]) == 0
+    assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
+    where = ["--ledger", "office", "--data", "people.csv", "--out"]
+    seen = asked(capsys, "look", "--options", "1.json", "2.json", "--dataset", "people", *where, "a.csv")
+    assert (seen["options"], seen["queries"]) == (["1", "2"], 9)
+    named = ["--ledger", "office", "--look", seen["key"], "--option", "2", "--by", "A. Reader"]
+    taken = asked(capsys, "decide", *named, "--share", 0.5)
+    assert taken["option"] == "2"
+    assert taken["verdict"]
+    last = asked(capsys, "finish", "--look", seen["key"], *where, "b.csv")
+    assert (last["option"], last["queries"], last["decide_again"]) == ("2", 29, False)
+    assert sum(last["pcost"]) == pytest.approx(0.5)
+    assert last["pcost"][0] == seen["pcost"]
+
+
+def test_an_error_leaves_standard_output_empty(folder: Path, capsys: Said) -> None:
+    assert main(["show", "--plan", "nowhere.json", "--json"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "nowhere.json" in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_the_version_is_printed(capsys: Said) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"{engine.__version__}\n"
