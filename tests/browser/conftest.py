@@ -99,6 +99,11 @@ CALM = """(runs) => {
   seen.calm = 0;
   return true;
 }"""
+WORN = """(scheme) => {
+  const app = document.querySelector("[data-testid=stApp]");
+  const [red, green, blue] = getComputedStyle(app).backgroundColor.match(/[0-9.]+/g).map(Number);
+  return (red + green + blue < 384) === (scheme === "dark");
+}"""
 
 
 @dataclass(kw_only=True)
@@ -188,13 +193,18 @@ class Visit:
     def look(self, name: str) -> None:
         """Note serious and critical findings of axe in both themes, with a screenshot of each."""
         for scheme in ("light", "dark"):
-            self.page.emulate_media(color_scheme=scheme)
+            self._wear(scheme)
             self.shot(f"{name}_{scheme}")
             for problem in AXE.run(self.page).response["violations"]:
                 if problem["impact"] in ("serious", "critical"):
                     nodes = [node["html"][:200] for node in problem["nodes"]]
                     self.barriers.append((name, scheme, problem["id"], nodes))
-        self.page.emulate_media(color_scheme="light")
+        self._wear("light")
+
+    def _wear(self, scheme: str) -> None:
+        """Prefer a theme and wait until the page has it: on a busy machine the change comes after some calm frames."""
+        self.page.emulate_media(color_scheme=scheme)
+        self.page.wait_for_function(WORN, arg=scheme, timeout=CEILING)
 
     def sees(self, text: str) -> None:
         """Expect a text on the page."""
