@@ -81,7 +81,7 @@ values_of = {
     pa.int64(): st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 12) | st.integers(2**53, 2**53 + 5),
     pa.uint8(): st.integers(0, 255),
     pa.uint64(): st.integers(0, 2**64 - 1) | st.integers(0, 12) | st.integers(2**53, 2**53 + 5),
-    pa.float16(): st.floats(width=16),
+    pa.float16(): st.floats(width=16).map(np.float16),
     pa.float32(): st.floats(width=32) | st.integers(-3, 12).map(float),
     pa.float64(): st.floats() | st.integers(-3, 12).map(float) | st.sampled_from([2.0**53, 2.0**60, 2.5, 10.0]),
     pa.bool_(): st.booleans(),

@@ -110,8 +110,9 @@ class Encoder:
             table = np.append(self.array(values.dictionary), self.dtype(self.missing))
             positions = pc.fill_null(values.indices.cast(pa.int64()), len(table) - 1)
             return np.asarray(table[positions.to_numpy()])
-        if kind == pa.string_view():
-            values, kind = values.cast(pa.large_string()), pa.large_string()
+        for narrow, wide in ((pa.string_view(), pa.large_string()), (pa.float16(), pa.float32())):  # Arrow can do less
+            if kind == narrow:
+                values, kind = values.cast(wide), wide
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return self._labels_of(values) if self.attribute.labels is not None else self._spelled_of(values)
         if self.attribute.labels is None:
@@ -155,7 +156,7 @@ class Encoder:
 
     def _by_distinct(self, values: pa.Array) -> np.ndarray:
         try:
-            found = (values.cast(pa.float32()) if pa.types.is_float16(values.type) else values).dictionary_encode()
+            found = values.dictionary_encode()
         except pa.ArrowException:
             return self.objects(values.to_pylist())
         table = np.append(self.objects(found.dictionary.to_pylist()), self.dtype(self.missing))
