@@ -37,11 +37,13 @@ from engine.insight.fitness import (
 from engine.insight.pair import SAMPLED, check_same_queries, losses, ratios
 from engine.insight.plan_diff import plan_diff, summary
 from engine.insight.published import ROWS, beside
+from engine.insight.remedies import REMEDIES, dear_groups, forecast_added
 from engine.insight.spread import spread
 from engine.insight.what_if import CHANGES, Change, Changed, Request, asked_text, can_be_coarser, effect
 
 __all__ = [
     "CHANGES",
+    "REMEDIES",
     "ROWS",
     "SAMPLED",
     "Change",
@@ -68,10 +70,12 @@ __all__ = [
     "comparison",
     "counted_cells",
     "coverage_check",
+    "dear_groups",
     "effect",
     "error_for",
     "expected",
     "find_groups",
+    "forecast_added",
     "gap_text",
     "group_table",
     "half_width",
