@@ -39,6 +39,7 @@ from engine.insight.plan_diff import plan_diff, summary
 from engine.insight.published import ROWS, beside
 from engine.insight.remedies import REMEDIES, dear_groups, forecast_added
 from engine.insight.spread import spread
+from engine.insight.totals import at_least, releases_within
 from engine.insight.what_if import CHANGES, Change, Changed, Request, asked_text, can_be_coarser, effect
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Query",
     "Request",
     "asked_text",
+    "at_least",
     "beside",
     "bound_text",
     "box_query",
@@ -85,6 +87,7 @@ __all__ = [
     "page_of",
     "plan_diff",
     "ratios",
+    "releases_within",
     "run_query",
     "share_within",
     "spread",
