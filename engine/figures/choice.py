@@ -22,7 +22,6 @@ from engine.workload import Group
 
 PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
-PATTERNS = ("/", "x", ".", "\\", "+", "-")
 DASHES = ("solid", "dash", "dashdot", "longdash", "longdashdot", "dot")
 MAX_SIDE = 256  # of a heat map
 MAX_POINTS = 400  # with intervals, in one picture
@@ -58,10 +57,7 @@ def shares_picture(common: CommonPlan) -> Picture:
         y=names,
         orientation="h",
         name="its own: the rest",
-        marker={
-            "color": [COLORS[i % len(COLORS)] for i in range(len(names))],
-            "pattern": {"shape": [PATTERNS[i % len(PATTERNS)] for i in range(len(names))]},
-        },
+        marker={"color": ORANGE, "pattern": {"shape": "/"}},
         hovertemplate="%{y}: %{x:.4g} pcost are its own<extra></extra>",
     )
     figure.update_layout(

@@ -26,11 +26,12 @@ from engine.texts import cost
 def spending_picture(total: float, spent: float, asked: float, counts: str = "pcost") -> Picture:
     """Budget of a dataset in pcost, or what its total counts: spent before, by this release, and left after it."""
     left = total - spent
-    after = left - asked
+    fits = asked <= left  # one that does not is refused, and leaves what there is
+    after = left - asked if fits else left
     pieces = [
         (f"was spent: {cost(spent)}", spent, GREY, "/"),
-        (f"this release: {cost(asked)}{' (too much)' if after < 0 else ''}", min(asked, left), ORANGE, "x"),
-        (f"will be left: {cost(max(after, 0.0))}", max(after, 0.0), GREEN, ""),
+        (f"this release: {cost(asked)}{'' if fits else ' (too much)'}", asked if fits else 0.0, ORANGE, "x"),
+        (f"{'will be' if fits else 'is'} left: {cost(after)}", after, GREEN, ""),
     ]
     figure = go.Figure(
         [
@@ -49,8 +50,9 @@ def spending_picture(total: float, spent: float, asked: float, counts: str = "pc
     figure.update_xaxes(title=f"privacy cost ({counts})", range=[0, total])
     figure.update_yaxes(showticklabels=False)
     words = f"Of a budget of {cost(total)} {counts}, {cost(spent)} was spent and this release takes {cost(asked)}; "
-    words += f"{cost(after)} will be left." if after >= 0 else "that is more than what is left."
-    table = pd.DataFrame({"part": ["was spent", "this release", "will be left"], counts: [spent, asked, after]})
+    words += f"{cost(after)} will be left." if fits else f"that is more than what is left, {cost(after)}."
+    parts = ["was spent", "this release", "will be left" if fits else "is left"]
+    table = pd.DataFrame({"part": parts, counts: [spent, asked, after]})
     return Picture(title="What this spends", figure=framed(figure), table=table, alt=words)
 
 

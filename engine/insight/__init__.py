@@ -37,11 +37,14 @@ from engine.insight.fitness import (
 from engine.insight.pair import SAMPLED, check_same_queries, losses, ratios
 from engine.insight.plan_diff import plan_diff, summary
 from engine.insight.published import ROWS, beside
+from engine.insight.remedies import REMEDIES, dear_groups, forecast_added
 from engine.insight.spread import spread
+from engine.insight.totals import at_least, releases_within
 from engine.insight.what_if import CHANGES, Change, Changed, Request, asked_text, can_be_coarser, effect
 
 __all__ = [
     "CHANGES",
+    "REMEDIES",
     "ROWS",
     "SAMPLED",
     "Change",
@@ -52,6 +55,7 @@ __all__ = [
     "Query",
     "Request",
     "asked_text",
+    "at_least",
     "beside",
     "bound_text",
     "box_query",
@@ -68,10 +72,12 @@ __all__ = [
     "comparison",
     "counted_cells",
     "coverage_check",
+    "dear_groups",
     "effect",
     "error_for",
     "expected",
     "find_groups",
+    "forecast_added",
     "gap_text",
     "group_table",
     "half_width",
@@ -81,6 +87,7 @@ __all__ = [
     "page_of",
     "plan_diff",
     "ratios",
+    "releases_within",
     "run_query",
     "share_within",
     "spread",

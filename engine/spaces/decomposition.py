@@ -320,3 +320,18 @@ def _distinct(
             )
         spaces[space] = (numbers[key], scale)
     return Decomposition(factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces)
+
+
+def merge_shape(sub: Subworkload) -> list[tuple[tuple[Axes, int], ...]]:
+    """Return the terms by factor numbers, terms that differ on one set of axes only counted once."""
+    kept: list[tuple[tuple[Axes, int], ...]] = []
+    for term in sub.terms:
+        same = [
+            k
+            for k in kept
+            if [a for a, _ in k] == [a for a, _ in term.factors]
+            and sum(x != y for x, y in zip(k, term.factors, strict=True)) <= 1
+        ]
+        if not same:
+            kept.append(term.factors)
+    return kept

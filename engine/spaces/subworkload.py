@@ -16,7 +16,7 @@ import numpy as np
 from engine.arrays import Array
 from engine.errors import LimitExceeded
 from engine.spaces.cache import Hints, SolveCache, nearest
-from engine.spaces.decomposition import Factor, Subworkload
+from engine.spaces.decomposition import Factor, Subworkload, merge_shape
 from engine.spaces.parallel import WORTH, Task, configured, search_all, workers_for
 from engine.spaces.search import Cost, Search, dense_bytes, full_rank_cost, low_rank_cost
 from engine.spaces.solvers import Options, Solution, Watch
@@ -76,7 +76,7 @@ def _add_terms(
     return 1.0, (*a[1][:k], (axes, both), *a[1][k + 1 :])
 
 
-def units(terms: Merged, count: int) -> list[Axes]:
+def units(terms: Sequence[tuple[float, Sequence[tuple[Axes, object]]]], count: int) -> list[Axes]:
     """Return the finest partition of the axes 0..count-1 that no factor of any term crosses."""
     label = list(range(count))
     for _, factors in terms:
@@ -190,6 +190,11 @@ class SubworkloadSolver:
             known.update(number for _, number in terms[0])
         else:
             pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
+        sets, turns = units([(1.0, t) for t in terms], len(sub.sizes)), 1
+        needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
+        if len(terms) > 1 and len(sets) > 1 and not sub.spaces and not sub.complements and needed > self.dense_limit:
+            turns = len(terms) + SWEEPS  # in turns, as `solve` does: one search a term for the bound, then the sweeps
+            pieces = [(axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets]
         for axes, numbers in pieces:
             sizes = tuple(sub.sizes[a] for a in axes)
             several = self.factors[numbers[0]].dimension if sub.spaces else None
@@ -203,7 +208,7 @@ class SubworkloadSolver:
                 joint = [self.factors[t[0][1]] for t in terms if len(t) == 1 and len(sizes) > 1 and not sub.complements]
                 costs.append(full_rank_cost(sizes, joint, self.options.gap, several))
         return Cost(
-            seconds=math.fsum(c.seconds for c in costs) + 1e-4,
+            seconds=turns * math.fsum(c.seconds for c in costs) + 1e-4,
             peak=max((c.peak for c in costs), default=0.0),
             kept=math.fsum(c.kept for c in costs),
         )
@@ -379,21 +384,6 @@ class SubworkloadSolver:
                 break
         status = "alternating over attributes: a local optimum among products"
         return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=status)
-
-
-def merge_shape(sub: Subworkload) -> list[tuple[tuple[Axes, int], ...]]:
-    """Return the terms by factor numbers, terms that differ on one set of axes only counted once."""
-    kept: list[tuple[tuple[Axes, int], ...]] = []
-    for term in sub.terms:
-        same = [
-            k
-            for k in kept
-            if [a for a, _ in k] == [a for a, _ in term.factors]
-            and sum(x != y for x, y in zip(k, term.factors, strict=True)) <= 1
-        ]
-        if not same:
-            kept.append(term.factors)
-    return kept
 
 
 def _joined(solved: Sequence[tuple[Axes, Solution]]) -> str:

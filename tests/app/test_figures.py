@@ -160,3 +160,6 @@ def test_spending(asked: float, words: str) -> None:
     picture = checked(figures.spending_picture(1.0, 0.5, asked))
     assert words in picture.alt
     assert picture.figure.data[1].name.startswith(f"this release: {asked:g}")
+    fits = asked <= 0.5  # what does not fit is refused, and all that is left stays
+    assert picture.figure.data[2].name == ("will be left: 0.25" if fits else "is left: 0.5")
+    assert picture.figure.data[1].x == ((asked if fits else 0.0),)

@@ -361,7 +361,7 @@ def test_a_long_plan_waits_for_a_word_and_can_be_cancelled() -> None:
     asked = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")
     here = Studio(workload=asked)
     session = Session(plan=link.packed(here)).go("preview")
-    assert "Planning this will take about" in session.said()
+    assert "Planning this takes about" in session.said()
     assert "Typical error (counts)" not in session.metrics()
     assert "there is no plan yet" in session.said()
     session.press("plan_now")

@@ -78,6 +78,12 @@ def test_a_ledger_and_a_dataset_are_made_by_hand(tmp_path: Path) -> None:
     assert not place.exists()
     session.press("create_ledger")
     assert "Declare the dataset" in session.said()
+    planned = session.studio.budget
+    for unit, total in {"mu": planned.mu, "rho": planned.rho, "pcost": planned.pcost}.items():
+        (box,) = (n for n in session.set(dataset_unit=unit).app.number_input if n.key == "dataset_total")
+        assert total <= box.value <= 1.001 * total
+        assert "pays for 1 release of the present plan" in session.said()
+    assert "pays for 3 releases" in session.set(dataset_total=3.2).said()
     session.set(dataset_name="a", dataset_total=0.0).press("declare")
     assert "pcost was given as 0.0" in session.errors()
     session.set(dataset_total=0.5).press("declare")

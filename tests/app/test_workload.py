@@ -342,3 +342,37 @@ def test_an_edit_of_thousands_of_groups_costs_no_long_text() -> None:
     text = code.workload_script(studio).text()
     assert len(text) < 2_000
     assert len(studio.question) > link.MAX_QUESTION
+
+
+# ---- groups that would be too dear to plan -------------------------------------------------------------------------
+
+
+JOINT = {"add_how": "One set of attributes", "group_names": ["age", "hours-per-week"], "group_how": "Joint"}
+
+
+@pytest.mark.parametrize("remedy", ["Remove it", "Approximate it", "Its marginal table instead"])
+def test_the_group_that_makes_planning_too_dear_is_named_and_mended(remedy: str) -> None:
+    adult = demo("adult")
+    asked = Workload.all_ways(adult, (1, 2)).add(("age", "hours-per-week"), "affine").add("sex", "marginal")
+    session = Session(plan=link.packed(Studio(workload=asked))).go("preview")
+    assert "Planning has to wait" in session.said()
+    assert "is group 105: age × hours-per-week, affine" in session.said()
+    session.press(remedy)
+    assert not session.errors()
+    assert "Typical error (counts)" in session.metrics()
+    now = session.studio.asked.groups
+    assert [g.attributes for g in now if g.family_text == "affine" and g.weight] == []
+    assert len(now) == len(asked.groups) - (remedy == "Remove it")
+    assert session.press("undo").studio.asked == asked
+
+
+def test_a_group_is_forecast_before_it_is_added() -> None:
+    session = Session(plan=link.packed(Studio(workload=Workload.all_ways(demo("adult"), (1, 2))))).go("workload")
+    session.set(**JOINT)
+    assert "With age × hours-per-week, affine planning takes about" in session.said()
+    before = session.studio.asked
+    session.press("Add: Approximate it")
+    (added,) = session.studio.asked.groups[len(before.groups) :]
+    assert added.weight == 0.0
+    session.set(group_names=["sex", "race"], group_how="The same on each")
+    assert "Planning it takes about 1 second." in session.said()

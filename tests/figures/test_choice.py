@@ -101,6 +101,8 @@ def test_bars_and_sentences_are_the_budget_shares():
     pd.testing.assert_frame_equal(picture.table, COMMON.budget_shares())
     shared, own = picture.figure.data
     assert len(set(shared.x)) == 1
+    assert isinstance(own.marker.color, str)  # the legend shows one colour, so the bars have one
+    assert isinstance(own.marker.pattern.shape, str)
     np.testing.assert_allclose(np.add(shared.x, own.x), [0.5] * 3)
     assert f"{COMMON.saved:.2%}" in coarse_figures.saved_text(COMMON)
     spaces = coarse_figures.space_table(COMMON)

@@ -34,6 +34,10 @@ class DatasetStatus:
         """What a release takes from this total, in what it counts; raises LedgerError if it cannot be counted."""
         return float(exact(self.definition.charge(pcost, pure_epsilon)))
 
+    def pays_for(self, pcost: float, pure_epsilon: float | None = None) -> int:
+        """How many such releases what is left pays for; raises LedgerError if they cannot be counted."""
+        return int(Fraction(self.left) // exact(self.definition.charge(pcost, pure_epsilon)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:

@@ -13,19 +13,20 @@ from engine import Plan, forecast, load_plan, plan
 from engine.errors import Cancelled
 from engine.mechanisms import Forecast
 from engine.texts import amount
-from pages.parts.jobs import tasks, watch, work
+from pages.parts.jobs import dear, tasks, watch, work
+from pages.parts.jobs.dear import MEMORY_LIMIT
+from pages.parts.shell import state
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 
 AT_ONCE = 1.0  # seconds of forecast up to which a plan is made while the page waits
 KEPT = 32  # plans for all sessions, by their content; that of Adult's tables of three attributes takes 3.4 MB
 PATIENCE = 2.0  # seconds after which a plan that was forecast to be quick goes on in a worker
-MEMORY_LIMIT = 4e9
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _forecast(question: str, _studio: Studio) -> Forecast:
-    return forecast(_studio.asked, _studio.mechanism, **_studio.options)
+    return forecast(_studio.asked, _studio.mechanism, memory_limit=MEMORY_LIMIT, **_studio.options)
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
@@ -86,17 +87,12 @@ def begin(studio: Studio) -> None:
 
 
 def _offer(key: str, studio: Studio, expected: Forecast) -> None:
-    """Say what planning will take, before it starts."""
-    st.warning(
-        plain(
-            f"Planning this will take about {_duration(expected.seconds)} and up to "
-            f"{amount(expected.memory / 1e9)} GB of memory ({expected.text}). Fewer joint groups, smaller domains, "
-            "or an approximate solver are quicker."
-        ),
-        icon="⏳",
-    )
+    """Say what planning will take, before it starts, and what makes it long where that can be mended."""
+    st.warning(plain(f"Planning this takes {dear.words(expected)} ({expected.text})."), icon="⏳")
     too_large = expected.memory > MEMORY_LIMIT
     reason = f"It would pass the limit of {amount(MEMORY_LIMIT / 1e9)} GB." if too_large else None
+    if dear.too_dear(expected) and studio is state.current():
+        dear.culprits(studio)
     st.button(
         "Plan it now",
         type="primary",
@@ -113,9 +109,3 @@ def _offer(key: str, studio: Studio, expected: Forecast) -> None:
 def _start(key: str, studio: Studio) -> None:
     budget = studio.budget.to_dict()
     watch.start(key, tasks.make_plan, studio.asked.to_json(), budget, studio.mechanism, dict(studio.options))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

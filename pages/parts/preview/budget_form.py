@@ -13,7 +13,7 @@ from engine.mechanisms import known, mechanism_class
 from engine.texts import cost
 from pages.parts.preview.person_form import person
 from pages.parts.shell import state
-from pages.parts.shell.budgets import APPROX, DELTA, MAKERS, MU, PCOST, PURE, RHO, UNITS, unit_of
+from pages.parts.shell.budgets import APPROX, DELTA, MAKERS, PCOST, PURE, UNITS, numbers_of, unit_of
 from pages.parts.shell.words import kept_for, plain, show_kept
 
 UNIT = "budget_unit"
@@ -78,13 +78,7 @@ def budget(found: Budget) -> None:
 
 def _inputs(found: Budget, unit: str) -> None:
     version = state.version()
-    starts = {
-        PCOST: [found.pcost],
-        RHO: [found.rho],
-        MU: [found.mu],
-        APPROX: [found.epsilon(DELTA), DELTA],
-        PURE: [found.pure_epsilon or found.pcost**0.5],
-    }[unit]
+    starts = numbers_of(found, unit)
     labels = {APPROX: ["epsilon", "delta"]}.get(unit, [unit])
     keys = tuple(f"budget_{label}_{version}" for label in labels)
     for column, label, key, start in zip(st.columns(len(labels)), labels, keys, starts, strict=True):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import streamlit as st
 
 from engine import Plan, figures, insight, texts
-from engine.insight import CHANGES, Change, Changed, Request, breakdown_text, worst_group, worst_query
+from engine.insight import CHANGES, Change, Changed, breakdown_text, worst_group, worst_query
 from pages.parts.jobs import plans
 from pages.parts.shell import show, state
-from pages.parts.shell.state import Studio
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 from pages.parts.workload import group_choice
 
@@ -51,7 +48,7 @@ def _query(plan: Plan, group: int) -> int | None:
 
 def _buttons(plan: Plan, group: int) -> None:
     """One button a change; merging bins asks for the attribute."""
-    request = _request(state.current())
+    request = state.current().request
     names = [a.name for a in plan.schema.attributes if insight.can_be_coarser(a)]
     own = [name for name in names if name in plan.workload.groups[group].attributes]
     attribute = ""
@@ -82,8 +79,8 @@ def _try(change: Change, group: int, attribute: str) -> None:
     st.session_state.pop(TRIED, None)
     with kept_for(TRIED):
         before = state.current()
-        changed = change.apply(_request(before), group, attribute)
-        plans.begin(_studio(before, changed))
+        changed = change.apply(before.request, group, attribute)
+        plans.begin(before.asking(changed.request))
         st.session_state[TRIED] = (before.to_json(), group, changed)
 
 
@@ -95,7 +92,7 @@ def _tried(plan: Plan) -> None:
         return
     with st.container(border=True), shown_here():
         st.markdown(f"**What if: {plain(changed.text)}**")
-        after = plans.plan_of(_studio(studio, changed))
+        after = plans.plan_of(studio.asking(changed.request))
         if after is not None:
             table = insight.effect(plan, after, group, changed.group)
             show.table(table, name="what_if", alt="Errors before and after the change")
@@ -107,18 +104,9 @@ def _tried(plan: Plan) -> None:
 
 
 def _keep(changed: Changed) -> None:
-    state.commit(_studio(state.current(), changed), redraw=True)
+    state.commit(state.current().asking(changed.request), redraw=True)
     _forget()
 
 
 def _forget() -> None:
     st.session_state.pop(TRIED, None)
-
-
-def _request(studio: Studio) -> Request:
-    return Request(workload=studio.asked, budget=studio.budget, mechanism=studio.mechanism, options=studio.options)
-
-
-def _studio(studio: Studio, changed: Changed) -> Studio:
-    made = changed.request
-    return replace(studio, workload=made.workload, budget=made.budget, mechanism=made.mechanism, options=made.options)

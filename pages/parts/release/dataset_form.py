@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import streamlit as st
 
+from engine import Budget, insight
 from engine.errors import EngineError, LedgerError
 from engine.release import DatasetStatus, Ledger, Receipt
+from engine.texts import cost
 from pages.parts.release import folders
-from pages.parts.shell import places
+from pages.parts.shell import places, state
 from pages.parts.shell.budgets import (
     AGAINST,
     AGAINST_LABEL,
@@ -17,8 +21,9 @@ from pages.parts.shell.budgets import (
     ROWS_LABEL,
     UNITS,
     kind_of_total,
+    numbers_of,
 )
-from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
+from pages.parts.shell.words import budget_words, count, kept_for, plain, show_kept, shown_here, trouble
 
 DEFAULT_LEDGER = "budget.ledger"
 
@@ -33,10 +38,8 @@ def declare(ledger: Ledger) -> None:
     """Declare the dataset of the form."""
     form = st.session_state
     with kept_for("dataset"):
-        language, numbers = form.dataset_unit, [form.dataset_total]
-        numbers += [form.dataset_delta] if language == APPROX else []
-        whom = {"rows_per_person": int(form.dataset_rows), "neighbours": form.dataset_neighbours}
-        total = MAKERS[language](*numbers, **whom)
+        language = form.dataset_unit
+        total = _declared(language)
         note, kind = form.dataset_note.strip(), kind_of_total(language)
         ledger.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
         form.dataset = form.dataset_name.strip()
@@ -119,21 +122,50 @@ def dataset(book: Ledger) -> DatasetStatus | None:
         st.text_input("Name of the dataset", key="dataset_name")
         language = st.radio("Say the total as", list(MAKERS), horizontal=True, key="dataset_unit")
         st.caption(UNITS[language])
-        left, right = st.columns(2)
-        name = "epsilon" if language == APPROX else language
-        left.number_input(f"Total budget ({name})", value=1.0, step=0.5, format="%.6g", key="dataset_total")
-        if language == APPROX:
-            right.number_input("delta", value=DELTA, step=DELTA, format="%.1e", key="dataset_delta")
-        left, right = st.columns(2)
-        left.number_input(ROWS_LABEL, 1, 1_000_000, 1, key="dataset_rows", help="All of them are protected together.")
-        right.selectbox(AGAINST_LABEL, list(AGAINST), format_func=AGAINST.__getitem__, key="dataset_neighbours")
+        _total(language, state.current().budget)
         st.text_input("Note (optional)", key="dataset_note")
         st.button("Declare", on_click=declare, args=(book,), key="declare")
         show_kept("dataset")
     status = next((status for status in found if status.dataset == chosen), None)
     if status is not None:
+        with suppress(LedgerError):  # a total that cannot count the plan says so where the release is confirmed
+            planned = state.current().budget
+            fit = count(status.pays_for(planned.pcost, planned.pure_epsilon), "release")
+            left = f"{cost(status.left)} of {cost(status.total)} {status.definition.counts} left"
+            st.caption(plain(f"{left}: enough for {fit} at the budget of the present plan."))
         st.caption(plain(f"Its total counts {status.definition.describe()}."))
     return status
+
+
+def _total(language: str, planned: Budget) -> None:
+    """The numbers of the total, which begin with what the present plan needs, and what they pay for."""
+    left, right = st.columns(2)
+    start = language, insight.at_least(numbers_of(planned, language)[0])
+    if st.session_state.get("dataset_start") != start or "dataset_total" not in st.session_state:
+        st.session_state["dataset_start"], st.session_state["dataset_total"] = start, start[1]
+    name = "epsilon" if language == APPROX else language
+    left.number_input(f"Total budget ({name})", step=0.5, format="%.6g", key="dataset_total")
+    if language == APPROX:
+        right.number_input("delta", value=DELTA, step=DELTA, format="%.1e", key="dataset_delta")
+    left, right = st.columns(2)
+    rows, neighbours = planned.rows_per_person, list(AGAINST).index(planned.neighbours)
+    left.number_input(ROWS_LABEL, 1, 1_000_000, rows, key="dataset_rows", help="All of them are protected together.")
+    right.selectbox(AGAINST_LABEL, list(AGAINST), neighbours, AGAINST.__getitem__, key="dataset_neighbours")
+    with suppress(EngineError):  # numbers that make no budget are told when they are declared
+        fit = insight.releases_within(_declared(language), planned)
+        each = f"of the present plan, which spends {budget_words(planned)}"
+        if fit is None:
+            st.caption(plain(f"It counts something else than the budget {each}, so that it cannot pay for it."))
+        else:
+            st.caption(plain(f"It pays for {count(fit, 'release')} {each}. Keep some for later questions."))
+
+
+def _declared(language: str) -> Budget:
+    """The total of the form; raises BudgetError."""
+    form = st.session_state
+    numbers = [form.dataset_total] + ([form.dataset_delta] if language == APPROX else [])
+    whom = {"rows_per_person": int(form.dataset_rows), "neighbours": form.dataset_neighbours}
+    return MAKERS[language](*numbers, **whom)
 
 
 def remember(status: DatasetStatus | None) -> None:

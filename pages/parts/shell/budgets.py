@@ -34,6 +34,17 @@ def unit_of(found: Budget) -> dict[str, Any]:
     return {"rows_per_person": found.rows_per_person, "neighbours": found.neighbours}
 
 
+def numbers_of(found: Budget, unit: str) -> list[float]:
+    """A budget in a language: what its maker takes."""
+    return {
+        PCOST: [found.pcost],
+        RHO: [found.rho],
+        MU: [found.mu],
+        APPROX: [found.epsilon(DELTA), DELTA],
+        PURE: [found.pure_epsilon or found.pcost**0.5],
+    }[unit]
+
+
 def kind_of_total(language: str) -> str | None:
     """What a total counts that is said in a language; the ledger's own choice where that is right."""
     # mu, and epsilon with delta, are read off the curve of Gaussian noise

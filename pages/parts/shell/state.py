@@ -18,6 +18,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from engine import Budget, Schema, Workload
 from engine.errors import EngineError, PlanError
+from engine.insight import Request
 
 LIMIT = 200  # steps that undo remembers
 KEY = "history"
@@ -43,6 +44,15 @@ class Studio:
         if self.workload is None:
             raise PlanError("There is no schema yet. Choose one on the Schema page.")
         return self.workload
+
+    @property
+    def request(self) -> Request:
+        """What its plan is made from, for changes that the engine knows; raises PlanError before there is a schema."""
+        return Request(workload=self.asked, budget=self.budget, mechanism=self.mechanism, options=self.options)
+
+    def asking(self, made: Request) -> Studio:
+        """The state that asks for a changed request."""
+        return replace(self, workload=made.workload, budget=made.budget, mechanism=made.mechanism, options=made.options)
 
     @cached_property
     def question(self) -> str:

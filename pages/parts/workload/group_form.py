@@ -10,6 +10,7 @@ import streamlit as st
 
 from engine import Schema, Workload, figures, texts
 from engine.workload import Group, usual_family
+from pages.parts.jobs import dear
 from pages.parts.shell import show, state
 from pages.parts.shell.words import count, kept_for, plain, show_kept, shown_here
 from pages.parts.workload import family_form
@@ -78,6 +79,7 @@ def one_set(schema: Schema) -> None:
                 f"{count(group.count, 'query', 'queries')} on {count(schema.cells(names), 'cell')}. "
                 f"First: {plain(made.describe(0))}. Last: {plain(made.describe(group.count - 1))}."
             )
+            dear.before_adding(made.groups)
             st.button("Add this group", type="primary", on_click=add_groups, args=(made.groups,), key="add_group")
             with right:
                 picture(schema, group, key="family")
