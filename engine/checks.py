@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from engine.errors import EngineError, WorkloadError
-from engine.texts import number, shown
+from engine.texts import near_matches, number, shown
 
 Refusal = type[EngineError]
 
@@ -51,13 +51,14 @@ def positive(
 def one_of(word: str, value: str, allowed: Collection[str], *, error: Refusal = WorkloadError) -> str:
     """Return a text that is one of those allowed.
 
-    >>> one_of("format", "xls", ("csv", "parquet"))
+    >>> one_of("format", "parqet", ("csv", "parquet"))
     Traceback (most recent call last):
-    engine.errors.WorkloadError: The format was 'xls'. Give one of 'csv', 'parquet'.
+    engine.errors.WorkloadError: The format was 'parqet'; close names: 'parquet'. Give one of 'csv', 'parquet'.
     """
     if isinstance(value, str) and value in allowed:
         return value
-    raise error(f"The {word} was {_given(value)}. Give one of {', '.join(map(repr, allowed))}.")
+    near = near_matches(value, allowed) if isinstance(value, str) else ""
+    raise error(f"The {word} was {_given(value)}{near}. Give one of {', '.join(map(repr, allowed))}.")
 
 
 def instance(

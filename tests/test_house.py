@@ -177,6 +177,29 @@ def test_a_function_without_shapes_is_noticed() -> None:
         assert shapeless(file) == ["engine/planted.py:1 f"]
 
 
+def compared_by_arrays(file: Path) -> list[str]:
+    """Return the dataclasses of a file that hold arrays or tables, which have no ==, and do not say what theirs is."""
+    found = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        kind = next((ast.unparse(d) for d in getattr(node, "decorator_list", []) if "dataclass" in ast.unparse(d)), "")
+        if isinstance(node, ast.ClassDef) and kind and "eq=False" not in kind:
+            types = " ".join(ast.unparse(n.annotation) for n in node.body if isinstance(n, ast.AnnAssign))
+            own = any(isinstance(n, ast.FunctionDef) and n.name == "__eq__" for n in node.body)
+            if not own and re.search(r"(?<!pa\.)\b(Array|Index|NDArray|ndarray|DataFrame)\b", types):
+                found.append(f"{file.relative_to(ROOT)}:{node.lineno} {node.name}")
+    return found
+
+
+def test_values_that_hold_arrays_say_how_they_compare() -> None:
+    assert [line for file in ENGINE.rglob("*.py") for line in compared_by_arrays(file)] == []
+
+
+def test_a_value_that_compares_its_arrays_is_noticed() -> None:
+    text = "@dataclass(frozen=True)\nclass A:\n    x: Array\n\n\n@dataclass(eq=False)\nclass B:\n    x: Array\n"
+    with planted("engine/planted.py", text) as file:
+        assert compared_by_arrays(file) == ["engine/planted.py:2 A"]
+
+
 def test_no_public_name_stands_in_two_modules() -> None:
     names = Counter(
         node.name

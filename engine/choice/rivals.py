@@ -38,7 +38,7 @@ MOST_QUERIES = 200_000
 COLUMNS = ("way to choose", "costs extra (pcost)", "share of the budget", "takes", "right with probability")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Compared:
     """Rivals of a look.
 

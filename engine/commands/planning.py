@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from engine.commands.given import add_budget_options, add_workload_options, bar, budget_data, budget_of, workload_of
+from engine.commands.options import add_mechanism_options, asked_mechanisms, mechanism_options
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import EngineError
 from engine.insight import claim_text, comparison
-from engine.mechanisms import MECHANISMS, forecast, plan
+from engine.mechanisms import forecast, plan
 from engine.plans import Plan
 from engine.publish import check_target, new_file
 from engine.release import read_plan
@@ -22,7 +23,6 @@ PROMISED = "mechanism options queries rmse weighted_rmse max_std lower_bound gap
 
 def add_planning_commands(commands: Commands) -> None:
     """Add the commands ``plan``, ``forecast``, ``compare`` and ``show``."""
-    names = [m.name for m in MECHANISMS]
     made = add_command(commands, "plan", _plan, "fit a mechanism to a workload", keys=f"plan {PROMISED}")
     told = add_command(commands, "forecast", _forecast, "say what planning would take", keys="seconds memory text")
     ranked = add_command(
@@ -30,10 +30,7 @@ def add_planning_commands(commands: Commands) -> None:
     )
     for command in (made, told, ranked):
         add_workload_options(command)
-        if command is ranked:
-            command.add_argument("--mechanisms", nargs="+", choices=names, help="by default all, with their variants")
-        else:
-            command.add_argument("--mechanism", default="querysmasher", choices=names)
+        add_mechanism_options(command, several=command is ranked)
         if command is not told:
             add_budget_options(command)
     made.add_argument("--out", type=Path, required=True, help="plan JSON to write; never over another file")
@@ -42,11 +39,12 @@ def add_planning_commands(commands: Commands) -> None:
 
 
 def _plan(given: argparse.Namespace) -> Reply:
+    options = mechanism_options(given)
     workload = workload_of(given)
     sources = [path for path in (given.workload, given.schema) if path is not None]
     if not given.out.is_file():  # what is there may be the same plan, which is then left as it is
         check_target(given.out, keep=sources)
-    made = plan(workload, budget_of(given, workload.schema), given.mechanism, progress=bar)
+    made = plan(workload, budget_of(given, workload.schema), given.mechanism, progress=bar, **options)
     if not _is_there(made, given.out):
         with new_file(given.out, keep=sources) as partial:
             partial.write_text(made.to_json(), encoding="utf-8")
@@ -63,7 +61,8 @@ def _is_there(made: Plan, path: Path) -> bool:
 
 
 def _forecast(given: argparse.Namespace) -> Reply:
-    found = forecast(workload_of(given), given.mechanism)
+    options = mechanism_options(given)
+    found = forecast(workload_of(given), given.mechanism, **options)
     return Reply(
         text=f"{found.text}: about {found.seconds:.1f} s and at most {found.memory / 1e6:,.0f} MB",
         data={"seconds": found.seconds, "memory": found.memory, "text": found.text},
@@ -71,8 +70,9 @@ def _forecast(given: argparse.Namespace) -> Reply:
 
 
 def _compare(given: argparse.Namespace) -> Reply:
+    asked, limits = asked_mechanisms(given)
     workload = workload_of(given)
-    found = comparison(workload, budget_of(given, workload.schema), given.mechanisms, progress=bar)
+    found = comparison(workload, budget_of(given, workload.schema), asked, **limits, progress=bar)
     served = found.frame["rmse"].notna()
     ranked = found.frame[served].drop(columns="status").to_string(index=False, float_format=lambda v: f"{v:.4g}")
     refused = [f"{row.mechanism}: {row.status}" for row in found.frame[~served].itertuples()]

@@ -23,7 +23,7 @@ from engine.insight.keeper import Failed, call_apart
 from engine.mechanisms import Forecast, check_request, forecast, known, mechanism_class, plan
 from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import best_bound
-from engine.texts import amount
+from engine.texts import amount, shown
 from engine.values import Value
 from engine.workload import Workload
 
@@ -38,7 +38,7 @@ Progress = Callable[[float, str], object]
 _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Comparison(Value):
     """What a comparison found.
 
@@ -54,6 +54,16 @@ class Comparison(Value):
     plans: Mapping[str, str]
     bound: float
     statement: str
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Comparison)
+            and (self.plans, self.bound, self.statement) == (other.plans, other.bound, other.statement)
+            and self.frame.equals(other.frame)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.statement, self.bound))
 
     def headline(self) -> dict[str, str]:
         """Return which mechanism is best, and how good any could be."""
@@ -211,7 +221,17 @@ def _jobs(mechanisms: str | Iterable[Choice] | None) -> list[_Job]:
 
 def _pair(choice: Any) -> tuple[str, Mapping[str, Any]]:
     if isinstance(choice, tuple) and len(choice) == 2 and isinstance(choice[1], Mapping):
-        return choice
+        name, options = choice
+        if said := [limit for limit in ("time_limit", "memory_limit", "progress") if limit in options]:
+            raise PlanError(f"The options of {shown(name)} hold {said[0]}, which is one for all. Give it to compare().")
+        try:
+            json.dumps(dict(options))
+        except (TypeError, ValueError):
+            raise PlanError(
+                f"The options of {shown(name)} hold more than texts, numbers, lists and mappings of these. They are "
+                "sent to another process: give names, such as {'base': {'age': 'range'}}."
+            ) from None
+        return name, options
     raise PlanError(
         f"A mechanism to compare was given as {type(choice).__name__}. Give a name, such as 'wff', or a pair of a name "
         "and its options, such as ('querysmasher', {'centers': 'tuned'})."
@@ -292,8 +312,7 @@ def _peak() -> float:
 def _planned(
     workload: Workload, budget: Budget, asked: _Request, name: str, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    limits = {"time_limit": asked.time_limit, "memory_limit": asked.memory_limit}
-    made = plan(workload, budget, name, **limits, **options)
+    made = plan(workload, budget, name, time_limit=asked.time_limit, memory_limit=asked.memory_limit, **options)
     return {
         "rmse": made.rmse,
         "max_std": math.sqrt(made.max_variance),

@@ -5,14 +5,27 @@ Files that hold a mechanism import none of each other; `residual` and `explicit`
 """
 
 from engine.mechanisms import known
-from engine.mechanisms.base import Forecast, check_request
-from engine.mechanisms.known import MECHANISMS, at_budget, forecast, load_plan, mechanism_class, plan
+from engine.mechanisms.base import Forecast, Mechanism, PlanOptions, check_request
+from engine.mechanisms.known import (
+    LIMITS,
+    MECHANISMS,
+    at_budget,
+    checked_options,
+    forecast,
+    load_plan,
+    mechanism_class,
+    plan,
+)
 
 __all__ = [
+    "LIMITS",
     "MECHANISMS",
     "Forecast",
+    "Mechanism",
+    "PlanOptions",
     "at_budget",
     "check_request",
+    "checked_options",
     "forecast",
     "known",
     "load_plan",

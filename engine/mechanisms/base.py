@@ -7,8 +7,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
+from engine.checks import one_of
 from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
 from engine.plans import LARGEST_POWER, MAX_RECORDS, OBJECTIVES, Objective, Plan, Solved, check_targets, objective
 from engine.privacy import Budget
@@ -66,6 +67,36 @@ class Limits:
             raise Cancelled("Planning was cancelled; nothing was changed.")
 
 
+class PlanOptions(TypedDict, total=False):
+    """Keyword arguments of `plan` and `forecast`; what each means is said where it belongs.
+
+    The first are those of every mechanism, see `Mechanism`; then come what planning may take,
+    see `Limits`, and what single mechanisms have of their own, see their classes.
+    """
+
+    objective: str
+    power: float
+    targets: float | Sequence[float] | None
+    max_records: int
+
+    time_limit: float | None
+    memory_limit: float
+    progress: Progress | None
+    workers: int | None
+    cache: bool
+
+    centers: str
+    solver: str
+    gap: float
+    base: Mapping[str, str]
+    embedding: str
+    operator: str
+    restarts: int
+    seed: int
+    branching: int | str
+    charge: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
     """What planning will take: a rough time in seconds, an upper bound on memory in bytes, and the work in words."""
@@ -109,11 +140,7 @@ class Mechanism(ABC):
     max_records: int = MAX_RECORDS
 
     def __post_init__(self) -> None:
-        if not isinstance(self.objective, str) or self.objective not in OBJECTIVES:
-            raise PlanError(
-                f"The mechanism '{self.name}' has no objective {self.objective!r}. "
-                f"Choose one of {', '.join(OBJECTIVES)}."
-            )
+        one_of("option objective", self.objective, OBJECTIVES, error=PlanError)
         if (
             isinstance(self.power, bool)
             or not isinstance(self.power, (int, float))

@@ -33,7 +33,7 @@ from engine.workload import Group, Schema, Workload
 MOST_DENSE = 4096  # cells of a strategy that is held as one matrix
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Design:
     """What a mechanism decided to measure.
 

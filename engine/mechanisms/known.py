@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, Unpack
 
 from engine.checks import instance
 from engine.errors import PlanError
-from engine.mechanisms.base import Forecast, Limits, Mechanism
+from engine.mechanisms.base import Forecast, Limits, Mechanism, PlanOptions
 from engine.mechanisms.baselines import GaussianQueries, Identity, LaplaceQueries
 from engine.mechanisms.hdmm import HDMM
 from engine.mechanisms.marginal_tables import DataCube
@@ -38,7 +38,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     GaussianQueries,
     LaplaceQueries,
 )
-LIMITS = ("time_limit", "memory_limit", "progress", "workers", "cache")
+LIMITS = tuple(f.name for f in fields(Limits))
 
 
 def mechanism_class(name: str) -> type[Mechanism]:
@@ -55,6 +55,12 @@ def _recorded(name: str, options: Mapping[str, Any], max_records: int) -> Mechan
     return _configured(name, {**mechanism_class(name).unsaid, **options, "max_records": max_records})
 
 
+def checked_options(mechanism: str, options: Mapping[str, Any]) -> tuple[Mechanism, Limits]:
+    """Return a mechanism with its options, and what planning may take; raise PlanError for what is mistyped."""
+    limits = Limits(**{k: v for k, v in options.items() if k in LIMITS})
+    return _configured(mechanism, {k: v for k, v in options.items() if k not in LIMITS}), limits
+
+
 def _configured(name: str, options: dict[str, Any]) -> Mechanism:
     cls = mechanism_class(name)
     known = [*(f.name for f in fields(cls)), *LIMITS]
@@ -67,7 +73,7 @@ def _configured(name: str, options: dict[str, Any]) -> Mechanism:
         raise PlanError(f"An option of the mechanism '{name}' has a value of the wrong kind: {error}.") from None
 
 
-def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **options: Any) -> Plan:
+def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **options: Unpack[PlanOptions]) -> Plan:
     """Fit a mechanism to a workload and a budget; no record is read.
 
     Parameters
@@ -75,7 +81,7 @@ def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **
     mechanism : name of a mechanism in ``MECHANISMS``.
     options : the mechanism's own, and ``objective``, ``max_records``, ``time_limit`` (seconds), ``memory_limit``
         (bytes), ``progress``, a callback of (fraction, text) that may return False to cancel, ``workers``, the number
-        of processes (1 for none), and ``cache``, whether to use and keep what searches find.
+        of processes (1 for none), and ``cache``, whether to use and keep what searches find; see `PlanOptions`.
 
     Guarantee: the privacy cost of the plan, recomputed from the matrices and noise scales that it will release, is at
     most ``budget.pcost``.
@@ -91,15 +97,15 @@ def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **
     >>> round(made.rmse, 3)
     2.612
     """
-    limits = Limits(**{k: options.pop(k) for k in LIMITS if k in options})
-    return _configured(mechanism, options).plan(workload, budget, limits)
+    configured, limits = checked_options(mechanism, options)
+    return configured.plan(workload, budget, limits)
 
 
-def forecast(workload: Workload, mechanism: str = "querysmasher", **options: Any) -> Forecast:
+def forecast(workload: Workload, mechanism: str = "querysmasher", **options: Unpack[PlanOptions]) -> Forecast:
     """Return what `plan` with the same arguments would take in time and memory, without planning."""
     instance("workload", workload, Workload, give="a Workload, such as Workload.all_ways(schema)", error=PlanError)
-    limits = Limits(**{k: options.pop(k) for k in LIMITS if k in options})
-    return _configured(mechanism, options).forecast(workload, limits)
+    configured, limits = checked_options(mechanism, options)
+    return configured.forecast(workload, limits)
 
 
 def at_budget(made: Plan, budget: Budget) -> Plan:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from engine.checks import one_of
 from engine.errors import LimitExceeded, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.residual import Made, ResidualMechanism, SpaceSolver
@@ -65,10 +66,8 @@ class QuerySmasher(ResidualMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.centers not in CENTERS:
-            raise PlanError(f"centers was {self.centers!r}. Choose one of {', '.join(CENTERS)}.")
-        if not isinstance(self.solver, str) or self.solver not in PROBLEMS:
-            raise PlanError(f"solver was {self.solver!r}. Choose one of {', '.join(PROBLEMS)}.")
+        one_of("option centers", self.centers, CENTERS, error=PlanError)
+        one_of("option solver", self.solver, PROBLEMS, error=PlanError)
         if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 

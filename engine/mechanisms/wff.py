@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from engine.checks import one_of
 from engine.errors import PlanError
 from engine.mechanisms.base import Limits
 from engine.mechanisms.residual import Made, ResidualMechanism, SpaceSolver
@@ -44,8 +45,7 @@ class WeightedFourier(ResidualMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.embedding not in EMBEDDINGS:
-            raise PlanError(f"embedding was {self.embedding!r}. Choose one of {', '.join(EMBEDDINGS)}.")
+        one_of("option embedding", self.embedding, EMBEDDINGS, error=PlanError)
 
     def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
         return self.made(workload, budget, limits, deadline, self.split(workload))

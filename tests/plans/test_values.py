@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, Ledger, Measurement, Schema, Workload, comparison, measure, plan, plot
 from engine.errors import LedgerError, PlanError
+from engine.insight import Comparison
 
 SCHEMA = Schema([Attribute.of_size("<b>age</b>", 5), Attribute.categorical("sex", ["F", "M"])])
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2)).add("sex", query_weights=[1.0, 2.0])
@@ -66,6 +68,18 @@ def test_a_measurement_is_kept_in_a_file_of_its_own(tmp_path: Path) -> None:
         assert again.answers(2).equals(found.answers(2))
         assert [p.name for p in tmp_path.glob("*kept*")] == ["kept.measurement"]
         place.unlink()
+
+
+def test_comparisons_are_equal_when_all_that_they_hold_is() -> None:
+    table = pd.DataFrame({"mechanism": ["wff", "laplace"], "rmse": [1.5, np.nan]})
+    one = Comparison(frame=table, plans={}, bound=1.0, statement="None is below.")
+    for other in (copy.deepcopy(one), pickle.loads(pickle.dumps(one)), one):
+        assert one == other
+        assert hash(one) == hash(other)
+    assert one != Comparison(frame=table.assign(rmse=2.0), plans={}, bound=1.0, statement="None is below.")
+    assert one != Comparison(frame=table, plans={"wff": "{}"}, bound=1.0, statement="None is below.")
+    assert one != Comparison(frame=table, plans={}, bound=2.0, statement="None is below.")
+    assert one != table
 
 
 def test_two_draws_are_two_measurements() -> None:

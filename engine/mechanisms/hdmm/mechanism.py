@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from engine.arrays import Array
+from engine.checks import one_of
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.explicit import Design, ExplicitMechanism, asked_attributes
@@ -42,8 +43,7 @@ class HDMM(ExplicitMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.operator != "best" and self.operator not in OPERATORS:
-            raise PlanError(f"operator was {self.operator!r}. Choose best, {', '.join(OPERATORS)}.")
+        one_of("option operator", self.operator, ("best", *OPERATORS), error=PlanError)
         for name in ("restarts", "seed"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
