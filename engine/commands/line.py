@@ -19,6 +19,7 @@ from engine.commands.planning import add_planning_commands
 from engine.commands.releasing import add_releasing_commands
 from engine.commands.reply import Reply
 from engine.commands.stepping import add_step_commands
+from engine.commands.studio import add_studio_command
 from engine.errors import EngineError
 
 STOPPED, UNREAD = 128 + 2, 128 + 13  # as a shell tells the signals INT and PIPE
@@ -67,4 +68,5 @@ def _parser() -> argparse.ArgumentParser:
     add_releasing_commands(commands)
     add_step_commands(commands)
     add_keeping_commands(commands)
+    add_studio_command(commands)
     return parser

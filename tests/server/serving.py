@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from urllib.error import URLError
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+START = (sys.executable, "-m", "streamlit", "run", str(ROOT / "app.py"))
 # Python starts this in the server and in every worker: it notes each address that is connected to, asked or sent to
 SINK = """
 import os, sys
@@ -69,16 +70,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(folder: Path, *options: str, **environment: str) -> Iterator[Served]:
+def serving(folder: Path, *options: str, start: Sequence[str] = START, **environment: str) -> Iterator[Served]:
     """Start the app, wait until it prints its address, and end it; it keeps its settings and its sink in `folder`."""
     port, sink = free_port(), folder / "sink.txt"
     (folder / "sitecustomize.py").write_text(SINK, encoding="utf-8")
     kept = {key: value for key, value in os.environ.items() if not key.startswith("STREAMLIT_")}
     paths = os.pathsep.join([str(folder), *([kept["PYTHONPATH"]] if "PYTHONPATH" in kept else [])])
     kept |= {"PYTHONPATH": paths, "SINK_FILE": str(sink), "DP_WORKBENCH_SETTINGS": str(folder / "settings")}
-    command = [sys.executable, "-m", "streamlit", "run", str(ROOT / "app.py"), "--server.port", str(port), *options]
     process = subprocess.Popen(
-        command,
+        [*start, "--server.port", str(port), *options],
         cwd=folder,
         env=kept | environment,
         stdin=subprocess.DEVNULL,

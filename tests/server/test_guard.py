@@ -8,13 +8,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from websockets.exceptions import InvalidHandshake
 from websockets.sync.client import connect
 
-from tests.server.serving import ROOT, Served, free_port, serving
+from tests.server.serving import ROOT, Served, free_port
 
 PATHS = ("/", "/release", "/_stcore/health", "/_stcore/metrics", "/_stcore/host-config", "/static/x.js", "/media/x")
 FOREIGN = (
@@ -129,12 +130,12 @@ def test_strangers_cost_no_request_to_the_internet_and_no_time(server: Served) -
     assert server.strangers() == []
 
 
-def test_the_sink_sees_what_leaves_the_machine(tmp_path: Path) -> None:
-    with serving(tmp_path) as found:
-        environment = {"PYTHONPATH": str(tmp_path), "SINK_FILE": str(found.sink)}
-        text = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))"
-        subprocess.run([sys.executable, "-c", text], env=environment, check=False, capture_output=True)
-        assert found.strangers() == ["socket.connect 192.0.2.1"]
+def test_the_sink_sees_what_leaves_the_machine(server: Served, tmp_path: Path) -> None:
+    seen = replace(server, sink=tmp_path / "sink.txt")
+    environment = {"PYTHONPATH": str(server.sink.parent), "SINK_FILE": str(seen.sink)}
+    text = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))"
+    subprocess.run([sys.executable, "-c", text], env=environment, check=False, capture_output=True)
+    assert seen.strangers() == ["socket.connect 192.0.2.1"]
 
 
 @pytest.mark.parametrize(
