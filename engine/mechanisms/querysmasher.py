@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from engine.checks import one_of
 from engine.errors import LimitExceeded, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits
-from engine.mechanisms.residual import Made, ResidualMechanism, SpaceSolver
+from engine.mechanisms.residual import BASE_SECONDS, Made, ResidualMechanism, SpaceSolver
 from engine.privacy import Budget
 from engine.spaces import (
     PROBLEMS,
@@ -36,6 +36,7 @@ from engine.spaces import (
 )
 from engine.workload import Workload
 
+TUNING = 40.0  # times that tuning solves every subworkload again, from a good start, for forecasts
 UNION_SECONDS = 2.0  # what the search for the strategy of a union takes, for forecasts only
 CENTERS = ("uniform", "tuned")
 
@@ -75,12 +76,9 @@ class QuerySmasher(ResidualMechanism):
         found = super().forecast(workload, limits)
         if self.centers != "tuned":
             return found
-        unions: dict[Space, tuple[Space, ...]] = {}
-        if self.solver == "optimal" and self.goal(workload).linear:
-            unions = choose_unions(workload, tuple(decompose(workload).spaces), limits.memory_limit)
+        unions = self._chosen(workload, decompose(workload).spaces, limits)
         more = max((union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0)
-        # tuning solves every subworkload again some dozens of times, from a good start
-        seconds = 40.0 * found.seconds + len(unions) * UNION_SECONDS
+        seconds = TUNING * found.seconds + len(unions) * UNION_SECONDS
         return replace(found, seconds=seconds, memory=found.memory + min(more, limits.memory_limit))
 
     def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
@@ -119,12 +117,8 @@ class QuerySmasher(ResidualMechanism):
         allowance: Allowance,
     ) -> list[Made]:
         """Return the plan with uniform centers and every other one that was made."""
-        unions: Mapping[Space, tuple[Space, ...]] = {}
-        # one strategy for several spaces leaves no shares between them to trade, so unions are for the sum alone
-        if self.solver == "optimal" and self.goal(workload).linear:
-            limits.tell(0.1, "Looking for spaces to measure together")
-            chosen = choose_unions(workload, tuple(uniform.plan.blocks), limits.memory_limit)
-            unions = _in_time(workload, chosen, allowance)
+        limits.tell(0.1, "Looking for spaces to measure together")
+        unions = _in_time(workload, self._chosen(workload, uniform.plan.blocks, limits), allowance)
         if unions and len(next(iter(unions.values()))) == len(uniform.values):
             united = _united(uniform, unions, make)
             if united:
@@ -135,6 +129,17 @@ class QuerySmasher(ResidualMechanism):
             found += make(split) if split.centers or split.complements else []
         unions = _in_time(workload, unions, allowance)
         return found + _united(min(found, key=lambda made: made.error), unions, make)
+
+    def _chosen(self, workload: Workload, spaces: Collection[Space], limits: Limits) -> dict[Space, tuple[Space, ...]]:
+        """Return the spaces to measure together."""
+        # one strategy for several spaces leaves no shares between them to trade, so unions are for the sum alone
+        if self.solver != "optimal" or not self.goal(workload).linear:
+            return {}
+
+        def apart() -> float:
+            return TUNING * (ResidualMechanism.forecast(self, workload, limits).seconds - BASE_SECONDS)
+
+        return choose_unions(workload, tuple(spaces), limits.memory_limit, apart)
 
     def _splits(
         self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, allowance: Allowance

@@ -39,6 +39,7 @@ from engine.spaces import (
 from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
+BASE_SECONDS = 0.05  # of everything but searches, for forecasts only
 STOPPED = {
     "memory": " The memory limit left some queries or spaces out of the search for a split.",
     "time": " The time limit ended the search for a split.",
@@ -114,7 +115,7 @@ class ResidualMechanism(Mechanism):
         seconds = math.fsum(c.seconds for c in costs)
         if not self.goal(workload).linear:  # the spaces are solved again for the weights of every step
             seconds = EVALUATIONS * (seconds + 2e-4 * len(parts.spaces))
-        return Forecast(seconds=0.05 + seconds, memory=memory, text=text)
+        return Forecast(seconds=BASE_SECONDS + seconds, memory=memory, text=text)
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         deadline = limits.deadline()

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from engine.arrays import Array
-from engine.spaces import Axes, digest
+from engine.spaces import Axes, contract, digest, grouped, ungrouped
+from engine.workload import Group
 
 SLAB = 1 << 22  # values computed at once
 Parts = tuple[int, ...]
@@ -175,6 +176,82 @@ def along(values: Array, k: int, dimensions: int) -> Array:
 def _spread(parts: Parts, array: Array, together: Parts, shape: tuple[int, ...]) -> Array:
     own = [array.shape[parts.index(p)] if p in parts else 1 for p in together]
     return np.broadcast_to(array.reshape(own), shape).ravel()
+
+
+def over_all(group: Group, axes: Axes, coefficient: float, values: Array) -> Summand:
+    """Return a summand with one value a query of the group, shape (queries,) or the counts of its parts."""
+    if not group.parts:
+        return Summand(coefficient=coefficient * float(values[0]), arrays=(), axes=axes)
+    counts = tuple(p.count for p in group.parts)
+    arrays = ((tuple(range(len(counts))), values.reshape(counts)),)
+    return Summand(coefficient=coefficient, arrays=arrays, axes=axes)
+
+
+def squares_of_products(
+    rows: Sequence[Array],
+    shape: Sequence[int],
+    sets: Sequence[Axes],
+    matrices: Sequence[Array | None],
+    weights: Array | None,
+) -> Array:
+    """Return |q M / weights|^2 for all products q of one row from every set, shape (q_1, ..., q_k).
+
+    ``rows`` have shape (q_i, m_i); products have the shape ``shape``, and M is the product of one matrix on each of the
+    ``sets`` of their axes, None for the identity.
+    """
+    if len(sets) == 1 and matrices[0] is not None and worth_forms([r.shape for r in rows], matrices[0].shape[1]):
+        M = matrices[0] if weights is None else matrices[0] / weights
+        turned = ungrouped(M.T, sets, shape, 1).reshape(M.shape[::-1])
+        # rounding may leave less than nothing of a sum of both signs
+        return np.maximum(quadratic_forms(rows, turned.T @ turned), 0.0)
+    out = np.empty(tuple(map(len, rows)))
+    step = max(1, 4 * SLAB // max(1, math.prod(map(len, rows[1:])) * math.prod(shape)))
+    for start in range(0, len(rows[0]), step):
+        tensor = rows[0][start : start + step]
+        for r in rows[1:]:
+            tensor = np.einsum("qa,pb->qpab", tensor.reshape(-1, tensor.shape[-1]), r).reshape(
+                -1, tensor.shape[-1] * r.shape[-1]
+            )
+        tensor = contract(grouped(tensor.reshape(len(tensor), *shape), sets, 1), matrices, 1)
+        # weights multiply what is measured, and so divide what comes back
+        tensor = tensor if weights is None else tensor / weights
+        squares = np.einsum("qr,qr->q", *(tensor.reshape(len(tensor), -1),) * 2)
+        out[start : start + step] = squares.reshape(-1, *out.shape[1:])
+    return out
+
+
+def quadratic_forms(rows: Sequence[Array], matrix: Array) -> Array:
+    """Return q C q^T for all products q of one row from every set, shape (q_1, ..., q_k).
+
+    ``rows`` have shape (q_i, m_i), C shape (m_1 ... m_k,) * 2.
+
+    >>> quadratic_forms([np.eye(2), np.ones((1, 1))], np.diag([3.0, 4.0]))
+    array([[3.],
+           [4.]])
+    """
+    if len(rows) == 1:
+        return np.asarray(np.einsum("qa,qa->q", rows[0] @ matrix, rows[0]))
+    # with one set taken out of C what is left is as small as the other sets: all products together would meet all of C
+    first = min(range(len(rows)), key=lambda k: len(rows[k]))
+    lengths = [r.shape[1] for r in rows]
+    own, rest = lengths[first], math.prod(lengths) // lengths[first]
+    moved = np.moveaxis(matrix.reshape(lengths * 2), (first, first + len(rows)), (0, 1)).reshape(own * own, -1)
+    others = [r for k, r in enumerate(rows) if k != first]
+    out = np.empty((len(rows[first]), *map(len, others)))
+    step = max(1, SLAB // max(own * own, rest * rest))
+    for start in range(0, len(out), step):
+        some = rows[first][start : start + step]
+        inner = np.einsum("qa,qb->qab", some, some).reshape(len(some), -1) @ moved
+        for k, left in enumerate(inner):
+            out[start + k] = quadratic_forms(others, left.reshape(rest, rest))
+    return np.moveaxis(out, 0, first)
+
+
+def worth_forms(rows: Sequence[tuple[int, int]], rank: int) -> bool:
+    """Return whether `quadratic_forms` takes much less than products of rows, shapes (q_i, m_i), times (m, rank)."""
+    counts, lengths = [q for q, _ in rows], [m for _, m in rows]
+    cells = math.prod(lengths)
+    return len(rows) > 1 and cells**2 <= 4 * SLAB and math.prod(counts) * rank > 8 * min(counts) * cells
 
 
 def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:

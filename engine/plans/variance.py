@@ -21,7 +21,18 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.plans.blocks import Block
-from engine.plans.group_variance import SLAB, GroupVariance, Parts, Summand, along, coupled_sets
+from engine.plans.group_variance import (
+    SLAB,
+    GroupVariance,
+    Parts,
+    Summand,
+    along,
+    coupled_sets,
+    over_all,
+    quadratic_forms,
+    squares_of_products,
+    worth_forms,
+)
 from engine.spaces import (
     LEAVING,
     Axes,
@@ -31,7 +42,6 @@ from engine.spaces import (
     Strategy,
     center,
     class_rows,
-    contract,
     digest,
     fewer,
     grouped,
@@ -141,13 +151,15 @@ class VarianceBuilder:
         subsets: Sequence[tuple[Axes, Block | None]],
     ) -> tuple[list[Summand], list[Summand]]:
         """Return the same for spaces whose pieces need every query row of the group."""
-        part = whole_group(group)
         sizes = tuple(group.sizes[a] for a in ranks)
         centers = self.split.given(group.named(ranks))
         targets: dict[Any, tuple[Block | None, list[tuple[Axes, Any]]]] = {}
         for axes, block in subsets:
             at = positions(sizes, [tuple(ranks.index(a) for a in axes)])
             targets.setdefault(axes if block is None else block, (block, []))[1].append((axes, at))
+        if not tuned and (found := self._united(group, ranks, list(targets.values()))):
+            return found, []
+        part = whole_group(group)
         squares: list[list[Array]] = [[] for _ in targets]
         missing: list[list[Array]] = [[] for _ in targets]
         for _, chunk in part.family.chunks(part.sizes):
@@ -171,10 +183,37 @@ class VarianceBuilder:
             touched = {a for axes, _ in spaces for a in axes}
             inside = tuple(a for a in ranks if a in touched)
             if block is not None:
-                summands.append(_over_all(group, inside, block.noise**2, np.concatenate(own)))
+                summands.append(over_all(group, inside, block.noise**2, np.concatenate(own)))
             if lost and (marks := np.concatenate(lost)).any():
-                unmeasured.append(_over_all(group, inside, 1.0, marks.astype(float)))
+                unmeasured.append(over_all(group, inside, 1.0, marks.astype(float)))
         return summands, unmeasured
+
+    def _united(
+        self, group: Group, ranks: Axes, targets: Sequence[tuple[Block | None, list[tuple[Axes, Any]]]]
+    ) -> list[Summand]:
+        """Return the summands of unions without a row for every query; none where something is not measured."""
+        shapes, cells, out = [(p.count, p.cells) for p in group.parts], math.prod(group.sizes), list[Summand]()
+        sets = [tuple(ranks.index(a) for a in part.axes) for part in group.parts]
+        for block, spaces in targets:
+            if block is None or not block.union or not all(s.complete for _, s in block.factors):
+                return []
+            rank = block.factors[0][1].pinv.shape[1]
+            if not worth_forms(shapes, rank):
+                return []
+            # what the union says of every piece of a query on the group, nothing of the pieces that it does not hold
+            rows, strategy = self._gathered(group, block, spaces, np.eye(cells))
+            back = rows @ strategy.pinv if strategy else rows
+            back = (back if block.weights is None else back / block.weights).T
+            back = grouped(back.reshape(-1, *(group.sizes[a] for a in ranks)), sets, 1).reshape(len(back), cells)
+            own = []
+            for part in group.parts:
+                given = self.split.given(group.named(part.axes))
+                chunks = part.family.chunks(part.sizes)
+                own.append(np.concatenate([pieces(chunk, part.sizes, given, {}) for _, chunk in chunks]))
+            values = np.maximum(quadratic_forms(own, back.T @ back), 0.0)
+            touched = {a for axes, _ in spaces for a in axes}
+            out.append(over_all(group, tuple(a for a in ranks if a in touched), block.noise**2, values))
+        return out
 
     def _gathered(
         self, group: Group, block: Block | None, spaces: Sequence[tuple[Axes, Any]], made: Array
@@ -282,22 +321,7 @@ class VarianceBuilder:
         applied = [
             s.pinv if matrix == "pinv" else s.unmeasured if matrix == k else None for k, (_, s) in enumerate(factors)
         ]
-        out = np.empty(tuple(len(r) for r in rows))
-        width = math.prod(len(r) for r in rows[1:]) * max(math.prod(size.values()), 1)
-        step = max(1, 4 * SLAB // width)
-        for start in range(0, len(rows[0]), step):
-            tensor = rows[0][start : start + step]
-            for r in rows[1:]:
-                tensor = np.einsum("qa,pb->qpab", tensor.reshape(-1, tensor.shape[-1]), r).reshape(
-                    -1, tensor.shape[-1] * r.shape[-1]
-                )
-            tensor = tensor.reshape(len(tensor), *(size[a] for a in order))
-            tensor = contract(grouped(tensor, sets, 1), applied, 1)
-            # weights multiply what is measured, and so divide what comes back
-            tensor = tensor if weights is None else tensor / weights
-            squares = np.einsum("qr,qr->q", *(tensor.reshape(len(tensor), -1),) * 2)
-            out[start : start + step] = squares.reshape(-1, *out.shape[1:])
-        return out
+        return squares_of_products(rows, [size[a] for a in order], sets, applied, weights)
 
     def _surely_measured(self, group: Group, factors: Sequence[tuple[Axes, Strategy]]) -> bool:
         """Return whether what all queries together leave of the span is less than one of them may leave.
@@ -374,12 +398,3 @@ class VarianceBuilder:
 def _outside(group: Group, axes: Axes) -> list[int]:
     """Return the parts of a group without an attribute of a space."""
     return [p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes)]
-
-
-def _over_all(group: Group, axes: Axes, coefficient: float, values: Array) -> Summand:
-    """Return a summand with one value a query of the group."""
-    if not group.parts:
-        return Summand(coefficient=coefficient * float(values[0]), arrays=(), axes=axes)
-    counts = tuple(p.count for p in group.parts)
-    arrays = ((tuple(range(len(counts))), values.reshape(counts)),)
-    return Summand(coefficient=coefficient, arrays=arrays, axes=axes)

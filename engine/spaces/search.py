@@ -198,16 +198,24 @@ def low_rank_cost(
     return Cost(seconds=seconds, peak=dense_bytes(rank, dimension, cells), kept=kept)
 
 
-def full_rank_cost(sizes: tuple[int, ...], joint: Sequence[Factor], gap: float, dimension: int | None = None) -> Cost:
+def full_rank_cost(
+    sizes: tuple[int, ...],
+    joint: Sequence[Factor],
+    gap: float,
+    dimension: int | None = None,
+    centers: Sequence[Array | None] = (),
+) -> Cost:
     """Return the cost of a search on a Gram of full rank; ``joint`` holds its summands that are no products.
 
     ``dimension`` is the number of class coordinates when they are those of several spaces, which have no symmetries.
+    Neither has an attribute with a center of its own, shape (n_i,): tuned ones lean to one side.
     """
     several, cells = dimension is not None, math.prod(sizes)
     dimension = math.prod(n - 1 for n in sizes) if dimension is None else dimension
     checked = not several and SYMMETRY_FROM <= dimension <= MAX_CHECKED
     found = [sum(count_symmetries(f, Lift(sizes))) for f in joint] if checked else [0]
-    halvings = min(found, default=len(sizes))  # products of the usual families may be reversed axis by axis
+    free = len(sizes) - sum(pi is not None for pi in centers)
+    halvings = min(found, default=free)  # products of the usual families may be reversed axis by axis
     steps = 2.0 + 2.0 * max(0.5, -2.0 - math.log10(gap))
     each = step_seconds(dimension, cells) / 4**halvings
     seconds = steps * each + 10.0 * dimension**3 / PRODUCTS + 1e-3

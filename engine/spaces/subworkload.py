@@ -25,6 +25,7 @@ from engine.threads import SMALL
 
 SWEEPS = 25
 FIRST_STEPS = 0.25  # share of a forecast that a search takes at least
+PATIENCE = 30.0  # seconds, by forecast, of all dense searches at tuned centers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -174,11 +175,18 @@ class SubworkloadSolver:
         return [self._forecast(sub, known) for sub in subs]
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Lower ``dense_limit`` until the first steps alone of dense searches fit into so many seconds."""
+        """Lower ``dense_limit`` until dense searches take no longer than is reasonable.
+
+        That is until their first steps alone fit into so many seconds, and all of them into ``PATIENCE`` where centers
+        are tuned: those leave no symmetries, so that a search may take a hundred times what uniform ones took.
+        """
+        seconds /= FIRST_STEPS
+        if any(pi is not None for sub in subs for pi in sub.centers):
+            seconds = min(seconds, PATIENCE)
         products = [k for k, s in enumerate(subs) if len(s.terms) > 1 and not s.spaces and not s.complements]
         coupled = [(dense_bytes(subs[k].dimension, subs[k].dimension, math.prod(subs[k].sizes)), k) for k in products]
         for needed, k in sorted(coupled):
-            seconds -= FIRST_STEPS * costs[k].seconds
+            seconds -= costs[k].seconds
             if seconds < 0.0:
                 self.dense_limit = min(self.dense_limit, needed - 1)
                 return
@@ -206,7 +214,7 @@ class SubworkloadSolver:
                 costs.append(low_rank_cost(sizes, rank, alone, self.options.gap, several))
             else:
                 joint = [self.factors[t[0][1]] for t in terms if len(t) == 1 and len(sizes) > 1 and not sub.complements]
-                costs.append(full_rank_cost(sizes, joint, self.options.gap, several))
+                costs.append(full_rank_cost(sizes, joint, self.options.gap, several, [sub.centers[a] for a in axes]))
         return Cost(
             seconds=turns * math.fsum(c.seconds for c in costs) + 1e-4,
             peak=max((c.peak for c in costs), default=0.0),

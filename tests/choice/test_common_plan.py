@@ -43,6 +43,7 @@ def tuned_apart(workload, **options):
     """A plan with tuned centers whose spaces are measured one by one, as on larger domains."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engine.spaces.splits.unions.WORK", 0)
+        patch.setattr("engine.spaces.splits.unions.WHOLE", 0)
         return made(workload, centers="tuned", **options)
 
 

@@ -183,6 +183,7 @@ def test_figures_of_complements(family: str, uniform: float, tuned: float) -> No
 
 def test_complements_predict_what_an_explicit_mechanism_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
     workload = joint_workload()
     made = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert made.split.complements
@@ -198,5 +199,6 @@ def test_complements_predict_what_an_explicit_mechanism_gives(monkeypatch: pytes
 
 def test_tuning_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
     with pytest.raises(Cancelled):
         plan(mixed_workload(), Budget(pcost=1.0), centers="tuned", progress=lambda done, text: "centers" not in text)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 import tracemalloc
 
@@ -9,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.random_limits import draw
-from engine import Budget, Custom, Random, Workload, load_plan, plan
+from engine import Budget, Custom, Random, Workload, forecast, load_plan, plan
 from engine.spaces import DualProblem, choose_unions, decompose, union_seconds
 from tests.shapes import numeric
 
@@ -96,6 +99,7 @@ def coupled() -> Workload:
 @pytest.mark.parametrize("asked", [three_families, coupled], ids=["joint", "products"])
 def test_the_time_limit_is_kept(asked, objective, work, seconds, monkeypatch):
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)
+    monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
     limit = 20.0
     found, taken = timed(asked(), monkeypatch, limit, seconds, objective=objective)
     assert taken <= 1.5 * limit + 1.0
@@ -104,6 +108,7 @@ def test_the_time_limit_is_kept(asked, objective, work, seconds, monkeypatch):
 
 def test_the_certificate_says_what_the_limits_stopped(monkeypatch):
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
     late, _ = timed(three_families(), monkeypatch, 5.0, 0.05)
     assert "time limit" in late.certificate.statement
     monkeypatch.setattr("engine.spaces.splits.centers.STEPS", 1)
@@ -121,6 +126,7 @@ def test_the_certificate_says_what_the_limits_stopped(monkeypatch):
 @pytest.mark.parametrize("attributes", [("a",), ("a", "b")], ids=len)
 def test_queries_that_count_nothing_stand_beside_others(attributes, work, monkeypatch):
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)
+    monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
     nothing = Custom(predicates=["a >= 5 and a < 3"])
     workload = Workload(numeric(6, 5)).add(attributes, nothing).add("a", "prefix").add("b", "prefix")
     found = made(workload, centers="tuned")
@@ -133,6 +139,7 @@ def test_a_worse_split_is_not_taken(monkeypatch):
     workload = Workload(numeric(6, 5)).add(("a", "b"), "prefix").add(("a", "b"), "range")
     skewed = {"a": np.array([3.0, -2.0, 0, 0, 0, 0]), "b": np.array([0, 0, 0, -4.0, 5.0])}
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
     monkeypatch.setattr("engine.spaces.splits.tuned.tuned_centers", lambda *_, **__: skewed)
     uniform, found = made(workload), made(workload, centers="tuned")
     assert found.weighted_rmse == uniform.weighted_rmse
@@ -156,6 +163,63 @@ def test_a_plan_made_in_a_hurry_is_read_back():
     assert load_plan(found.to_json()).to_json() == found.to_json()
 
 
+def test_dense_searches_without_symmetries_have_an_end(monkeypatch):
+    """Tuned centers leave no symmetries: what would take too long is searched attribute by attribute."""
+    workload = coupled()
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.spaces.subworkload.PATIENCE", 1e-4)
+    found = made(workload, centers="tuned")
+    assert found.split.centers
+    assert "alternating" in found.certificate.statement
+    assert "alternating" not in made(workload).certificate.statement
+    assert load_plan(found.to_json()).to_json() == found.to_json()
+
+
+def test_tuning_that_takes_longer_than_the_whole_domain_is_not_begun(monkeypatch):
+    """Where one strategy for everything costs less than splits, it is taken: nothing is more accurate."""
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    workload = three_families()
+    assert "whatsoever" in made(workload, centers="tuned").certificate.statement
+    assert forecast(workload, centers="tuned").memory > forecast(workload).memory
+    monkeypatch.setattr("engine.mechanisms.querysmasher.TUNING", 0.0)
+    assert "whatsoever" not in made(workload, centers="tuned").certificate.statement
+
+
+SCRIPT = """
+import json, resource, sys
+from engine import Attribute, Budget, Schema, Workload, plan
+
+def planned(sizes, families, **options):
+    schema = Schema([Attribute.of_size(name, n) for name, n in zip("abc", sizes)])
+    workload = Workload(schema)
+    for family in families:
+        workload = workload.add(schema.names, family)
+    return plan(workload, Budget(pcost=1.0), centers="tuned", cache=False, workers=1, **options)
+
+planned((3, 3), ("prefix", "affine"))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+made = planned(*json.loads(sys.argv[1]), memory_limit=float(sys.argv[2]))
+taken = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(json.dumps([taken, made.weighted_rmse, made.certificate.statement]))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("sizes", "families", "best"),
+    [((60, 40, 30), ("prefix", "range"), 9.53), ((30, 25), ("prefix", "range", "affine"), 3.814)],
+    ids=str,
+)
+def test_large_products_are_tuned_within_a_gigabyte(sizes, families, best):
+    given = [sys.executable, "-c", SCRIPT, json.dumps([sizes, families]), "1e9"]
+    ended = subprocess.run(given, check=True, capture_output=True, text=True)
+    taken, rmse, statement = json.loads(ended.stdout)
+    assert taken < 1e9
+    assert rmse < best
+    assert "time limit" not in statement
+
+
 def test_unions_whose_queries_take_too_long_to_list_are_left_out(monkeypatch):
     """The plan of a union goes through every query, which no deadline ends."""
     workload = Workload(numeric(9, 8, 7)).add(("a", "b"), "affine").add(("a", "b", "c"), "range")
@@ -170,6 +234,7 @@ def test_a_union_with_the_total_counts_every_query(monkeypatch):
     """Every query has a piece in the total, also those that share no attribute with the union."""
     workload = Workload(numeric(9, 8, 30, 30)).add(("a", "b"), "affine").add(("c", "d"), "range")
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 2e6)
+    monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
     spaces = tuple(decompose(workload).spaces)
     few = choose_unions(workload, spaces, 4e9)
     assert any(() in together for together in few.values())

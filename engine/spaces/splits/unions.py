@@ -16,7 +16,7 @@ Notation: rows R with R^T R the Gram of a group in the coordinates of `pieces`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +30,8 @@ from engine.spaces.splits.rows import fewer, part_rows, rows_bytes
 from engine.workload import Group, Part, Workload, whole_group
 
 WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
+WHOLE = 6e9  # the same for a union of all spaces, where tuning them apart takes longer
+SEARCH = 40  # steps that the search for the strategy of a union takes, for forecasts
 MAX_CELLS = 100_000  # of the table of a union: it is counted, and carries one dual weight a cell
 ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
 LISTED = 3e-8  # seconds in which one entry of a query row is made and split into pieces
@@ -130,8 +132,13 @@ def group_rows(workload: Workload, group: Group, attributes: Space, split: Split
     return tuple(attributes.index(name) for name in inside), table.reshape(len(out), -1)
 
 
-def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: float) -> dict[Space, tuple[Space, ...]]:
+def choose_unions(
+    workload: Workload, spaces: Collection[Space], memory_limit: float, apart: Callable[[], float] = lambda: 0.0
+) -> dict[Space, tuple[Space, ...]]:
     """Return the unions that can be afforded, out of the residual spaces that are asked: one of all where possible.
+
+    ``apart`` forecasts, in seconds, what tuning would take without unions: one of all spaces, which is the best of all
+    mechanisms and needs no tuning, may take as long.
 
     Otherwise the largest spaces are collected into clusters of overlapping attributes as long as the work allows, and
     every space belongs to the first cluster that holds its attributes.  A union answers what its groups span, so
@@ -158,7 +165,8 @@ def choose_unions(workload: Workload, spaces: Collection[Space], memory_limit: f
         affordable = sum(wide) <= ENTRIES and rows_of_union(workload, attributes, own) <= memory_limit
         return work_of(workload, attributes, own, memory_limit) if affordable else math.inf
 
-    if work(everything) <= WORK:
+    needed = work(everything)
+    if needed <= WORK or (needed <= WHOLE and needed * SEARCH <= apart() * PRODUCTS):
         return {everything: tuple(spaces)}
     if len(spaces) > MAX_SPACES:
         return {}
@@ -245,7 +253,7 @@ def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]
     """Return an upper bound on the memory of the search for a union's strategy, in bytes."""
     dimension = dimension_of(workload, spaces)
     cells = workload.schema.cells(attributes)
-    rank = min(float(dimension), math.sqrt(WORK / cells))
+    rank = min(float(dimension), math.sqrt(WHOLE / cells))
     return dense_bytes(math.ceil(rank), dimension, cells)
 
 
@@ -255,6 +263,6 @@ def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Spac
     Its plan needs that to be made: what follows from a strategy that couples spaces is seen query by query.
     """
     dimension, cells = dimension_of(workload, spaces), workload.schema.cells(attributes)
-    rank = min(float(dimension), math.sqrt(WORK / cells))
+    rank = min(float(dimension), math.sqrt(WHOLE / cells))
     listed = workload.groups if () in spaces else _touching(workload, attributes)
     return math.fsum(LISTED * _entries(g) + 2.0 * g.count * dimension * rank / PRODUCTS for g in listed)

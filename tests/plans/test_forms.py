@@ -1,0 +1,75 @@
+"""Variances of products of queries: a form taken apart set by set says what listing all products says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine import Budget, Workload, load_plan, plan
+from engine.plans import group_variance, variance
+from engine.plans.group_variance import quadratic_forms, squares_of_products
+from tests.shapes import numeric
+
+PLACES = (group_variance, variance)
+
+
+def listed(monkeypatch: pytest.MonkeyPatch, *, yes: bool) -> None:
+    for place in PLACES:
+        monkeypatch.setattr(place, "worth_forms", lambda rows, rank: not yes)
+
+
+def test_forms_are_those_of_all_products() -> None:
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=shape) for shape in ((4, 2), (2, 3), (3, 2))]
+    half = rng.normal(size=(12, 12))
+    products = np.einsum("ai,bj,ck->abcijk", *rows).reshape(4, 2, 3, 12)
+    expected = np.einsum("abci,ij,abcj->abc", products, half @ half.T, products)
+    np.testing.assert_allclose(quadratic_forms(rows, half @ half.T), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sets", [[(0, 1, 2)], [(2, 0, 1)]])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_squares_are_the_same_either_way(sets, weighted, monkeypatch) -> None:
+    """Also where the matrix has the axes in another order, and what is measured has weights."""
+    rng = np.random.default_rng(1)
+    rows = [rng.normal(size=(7, 6)), rng.normal(size=(5, 4))]
+    matrix, weights = rng.normal(size=(24, 9)), rng.uniform(0.5, 2.0, 9) if weighted else None
+    found = []
+    for yes in (True, False):
+        listed(monkeypatch, yes=yes)
+        found.append(squares_of_products(rows, (2, 3, 4), sets, [matrix], weights))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-11)
+
+
+def asked() -> Workload:
+    """Groups with their attributes in and out of order, on all of a union and on a part of it."""
+    base = Workload(numeric(5, 4, 3)).add(("c", "a", "b"), "prefix").add(("a", "b", "c"), "range")
+    return base.add(("b", "c"), "affine").add(("b", "a"), {"a": "range", "b": "prefix"})
+
+
+@pytest.mark.parametrize(
+    ("work", "options"),
+    [(0, {}), (0, {"objective": "max"}), *((work, {"centers": "tuned"}) for work in (0, 30_000, 6e7))],
+    ids=str,
+)
+def test_plans_say_the_same_either_way(work, options, monkeypatch) -> None:
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)
+    monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
+    made, found = plan(asked(), Budget(pcost=1.0), **options), []
+    assert bool(made.split.unions) == bool(work)
+    for yes in (True, False):
+        listed(monkeypatch, yes=yes)
+        again = load_plan(made.to_json())
+        found.append([again.variances(i) for i in range(len(again.workload.groups))])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_many_queries_of_a_large_strategy_are_not_listed(monkeypatch) -> None:
+    """Every query beside every row of the strategy would be 10^8 numbers."""
+    lengths = []
+    forms = group_variance.quadratic_forms
+    monkeypatch.setattr(group_variance, "quadratic_forms", lambda r, C: lengths.append(len(r)) or forms(r, C))
+    workload = Workload(numeric(30, 25)).add(("a", "b"), "range").add(("a", "b"), "prefix")
+    assert plan(workload, Budget(pcost=1.0), gap=0.5).rmse > 0
+    assert 2 in lengths
