@@ -53,8 +53,13 @@ def fitting(texts: Sequence[str]) -> list[str]:
     return [html.escape(text) for text in (cut if len(set(cut)) == len(set(texts)) else texts)]
 
 
+TOOLBAR = 40  # pixels above the cells for the buttons that appear there
+
+
 def framed(figure: go.Figure) -> go.Figure:
-    return figure.update_layout(margin={"l": 10, "r": 10, "t": 30 if figure.layout.annotations else 10, "b": 10})
+    cells = any(isinstance(trace, go.Heatmap) for trace in figure.data)
+    top = TOOLBAR if cells else 30 if figure.layout.annotations else 10
+    return figure.update_layout(margin={"l": 10, "r": 10, "t": top, "b": 10})
 
 
 def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str) -> go.Figure:

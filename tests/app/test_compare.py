@@ -164,7 +164,10 @@ def test_cancelling_ends_every_process() -> None:
 
 def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:
     session = with_plan("adult", ways=(1, 2, 3)).go("compare").set(compare_chosen=["querysmasher (centers=tuned)"])
-    session.press("compare_start").press("Cancel")
+    session.press("compare_start")
+    assert "The comparison is running" in session.said()
+    assert "Press Compare above" not in session.said()
+    session.press("Cancel")
     session.until(lambda: "cancelled" in session.said())
     assert not next(b for b in session.app.button if b.key == "compare_start").disabled
     assert "the most exact" not in session.said()

@@ -6,6 +6,7 @@ import importlib
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
 from engine import Attribute, Budget, Plan, Schema, Workload, measure, plan
@@ -153,6 +154,16 @@ def test_the_truth_of_a_rehearsal(made: Plan) -> None:
     picture = checked(figures.answers_picture(table, rehearsal=True))
     assert [a.text for a in picture.figure.layout.annotations] == ["REHEARSAL"]
     assert not checked(figures.answers_picture(found.answers(number), rehearsal=False)).figure.layout.annotations
+
+
+def test_no_button_lies_on_the_cells_of_a_map(made: Plan) -> None:
+    number = next(i for i, g in enumerate(made.workload.groups) if len(g.attributes) == 2)
+    for drawn in (
+        error_figures.error_picture(made, number, (0, 1), [0, 0]),
+        questions.plane_picture(made.schema, made.workload.groups[number], 0),
+    ):
+        assert any(isinstance(trace, go.Heatmap) for trace in drawn.figure.data)
+        assert drawn.figure.layout.margin.t >= 40
 
 
 @pytest.mark.parametrize(("asked", "words"), [(0.25, "0.25 will be left"), (2.0, "more than what is left")])

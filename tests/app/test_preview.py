@@ -87,7 +87,8 @@ def test_why_a_group_is_bad(session: Session) -> None:
 @pytest.mark.parametrize("name", ["weight", "coarser", "drop", "budget"])
 def test_a_change_is_tried_kept_and_undone(session: Session, name: str) -> None:
     before = session.studio.to_json()
-    session.set(view="Why bad?", why_group=3, why_attribute_3="age").press(f"what_if_{name}")
+    number = next(i for i, g in enumerate(session.studio.asked.groups) if g.attributes == ("age",))
+    session.set(view="Why bad?", why_group=number).press(f"what_if_{name}")
     assert session.studio.to_json() == before
     assert "What if:" in session.said()
     frame = session.app.dataframe[-1].value.set_index("errors in counts")
@@ -99,13 +100,29 @@ def test_a_change_is_tried_kept_and_undone(session: Session, name: str) -> None:
     studio = session.studio
     weights = [g.weight for g in studio.workload.groups]
     assert {
-        "weight": weights[3] == 4.0,
+        "weight": weights[number] == 4.0,
         "coarser": studio.schema["age"].size == 25,
         "drop": len(weights) == 5,
         "budget": studio.budget == Budget(pcost=2.0),
     }[name]
     session.press("undo")
     assert session.studio.to_json() == before
+
+
+def test_only_bins_of_the_group_are_offered_and_the_worst_group_is_looked_at_first(session: Session) -> None:
+    made, worst = expected(), worst_group(expected())
+    assert worst != 0
+    for view, key in (("Every query", "error_group"), ("Why bad?", "why_group")):
+        assert next(s.value for s in session.set(view=view).app.selectbox if s.key == key) == worst
+    for number, group in enumerate(made.workload.groups):
+        numeric = [name for name in group.attributes if made.schema[name].kind == "numeric"]
+        session.set(why_group=number)
+        (button,) = (b for b in session.app.button if b.key == "what_if_coarser")
+        assert button.disabled == (not numeric)
+        offered = [s.options for s in session.app.selectbox if s.key == f"why_attribute_{number}"]
+        assert offered == ([numeric] if numeric else [])
+        if number and not numeric:
+            break
 
 
 def test_a_change_that_does_not_apply_says_why_and_one_can_be_forgotten(session: Session) -> None:

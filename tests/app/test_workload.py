@@ -344,6 +344,17 @@ def test_an_edit_of_thousands_of_groups_costs_no_long_text() -> None:
     assert len(studio.question) > link.MAX_QUESTION
 
 
+def test_a_second_press_adds_nothing_and_says_so() -> None:
+    session = on_workload().set(ways=[1]).press("add_ways")
+    before = session.studio.asked
+    session.set(ways=[1]).press("add_ways")
+    assert session.studio.asked == before
+    assert "asked already" in session.errors()
+    session.set(ways=[1, 2]).press("add_ways")
+    assert session.studio.asked == Workload.all_ways(SURVEY, (1, 2))
+    assert not session.errors()
+
+
 # ---- groups that would be too dear to plan -------------------------------------------------------------------------
 
 

@@ -80,6 +80,12 @@ def begin(key: str, studio: Studio, choices: list[tuple[str, Mapping[str, Any]]]
     )
 
 
+def running() -> bool:
+    """Whether the comparison that was asked for last is on its way."""
+    job = work.find(st.session_state.get(LAST, ""))
+    return job is not None and job.running
+
+
 def run(studio: Studio) -> Compared | None:
     """Draw the choice, the forecast and the progress; return the comparison when it is there."""
     if studio.workload is None or not studio.workload.groups:

@@ -7,7 +7,7 @@ import streamlit as st
 from engine import Plan, insight, load_plan
 from engine.texts import amount
 from pages.parts.compare import script
-from pages.parts.compare.run import Compared
+from pages.parts.compare.run import Compared, running
 from pages.parts.jobs import plans, tasks, watch, work
 from pages.parts.shell import show
 from pages.parts.shell.state import Studio
@@ -28,7 +28,8 @@ def difference(studio: Studio, found: Compared | None) -> str:
     compared = found.best if found is not None else []
     sources = [PRESENT, *([FILE] if content is not None else []), *compared]
     if len(sources) < 2:
-        st.info("Open a plan file, or press Compare above, to have a second plan beside the present one.", icon="⚖️")
+        first = "wait for the comparison" if running() else "press Compare above"
+        st.info(f"Open a plan file, or {first}, to have a second plan beside the present one.", icon="⚖️")
         return ""
     left, right = st.columns(2)
     one = left.selectbox("First plan", sources, key="diff_first")

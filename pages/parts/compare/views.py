@@ -9,7 +9,7 @@ import streamlit as st
 
 from engine import figures, insight, texts
 from engine.mechanisms import mechanism_class
-from pages.parts.compare import script
+from pages.parts.compare import run, script
 from pages.parts.compare.run import Compared
 from pages.parts.shell import show, state
 from pages.parts.shell.state import Studio
@@ -30,7 +30,9 @@ def ready(found: Compared | None, least: int = 1) -> TypeGuard[Compared]:
     if found is not None and len(found.best) >= least:
         return True
     words = "Press Compare above; the results appear here."
-    if found is not None:
+    if run.running():
+        words = "The comparison is running; its results appear here."
+    elif found is not None:
         words = f"This needs {'two plans' if least > 1 else 'a plan'}; choose other mechanisms or a longer time limit."
     st.info(words, icon="⚖️")
     return False

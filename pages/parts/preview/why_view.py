@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import Plan, figures, insight, texts
-from engine.insight import CHANGES, Change, Changed, breakdown_text, worst_group, worst_query
+from engine.insight import CHANGES, Change, Changed, breakdown_text, worst_query
 from pages.parts.jobs import plans
 from pages.parts.shell import show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
@@ -18,7 +18,7 @@ TRIED = "what_if"  # the change that is tried: its name, the group, the attribut
 def why(plan: Plan) -> None:
     """Breakdown of a group's variance by residual space, and the changes that could help."""
     with shown_here():
-        number = group_choice.choose_group(plan, key="why_group", start=worst_group(plan))
+        number = group_choice.choose_group(plan, key="why_group")
         query = _query(plan, number)
         st.markdown(f"**{plain(breakdown_text(plan, number, query))}**")
         show.picture(figures.breakdown_picture(plan, number, query), key="why", config={"displayModeBar": False})
@@ -49,14 +49,12 @@ def _query(plan: Plan, group: int) -> int | None:
 def _buttons(plan: Plan, group: int) -> None:
     """One button a change; merging bins asks for the attribute."""
     request = state.current().request
-    names = [a.name for a in plan.schema.attributes if insight.can_be_coarser(a)]
-    own = [name for name in names if name in plan.workload.groups[group].attributes]
+    names = [name for name in plan.workload.groups[group].attributes if insight.can_be_coarser(plan.schema[name])]
     attribute = ""
     if names:
         attribute = st.selectbox(
             "Attribute whose bins to merge",
             names,
-            index=names.index((own or names)[0]),
             key=f"why_attribute_{group}",
             help="Pairs of neighbouring cells become one cell. Only numeric attributes have neighbours.",
         )
@@ -71,7 +69,7 @@ def _buttons(plan: Plan, group: int) -> None:
             width="stretch",
         )
     if not names:
-        st.caption("No attribute is numeric with four cells or more, so there are no bins to merge.")
+        st.caption("No attribute of this group is numeric with four cells or more, so it has no bins to merge.")
 
 
 def _try(change: Change, group: int, attribute: str) -> None:

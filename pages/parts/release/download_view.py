@@ -36,6 +36,8 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
         f"{count(queries, 'answer')}, each with its standard error and 95% interval: attributes, family, query in "
         "words, answer, std, low, high."
     )
+    many = queries > IN_BROWSER
+    reason = f"More than {IN_BROWSER:,} answers are written to a file on this machine instead." if many else None
     columns = st.columns(4)
     for column, (word, kind) in zip(columns, KINDS.items(), strict=False):
         column.download_button(
@@ -44,8 +46,8 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
             file_name=f"{mark(found)}answers.{kind}",
             key=f"{key}_{kind}",
             on_click="ignore",
-            disabled=queries > IN_BROWSER,
-            help=f"More than {IN_BROWSER:,} answers are written to a file instead." if queries > IN_BROWSER else None,
+            disabled=many,
+            help=reason,
             width="stretch",
         )
     columns[2].download_button(
@@ -64,10 +66,13 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
         mime="application/zip",
         key=f"{key}_package",
         on_click="ignore",
-        disabled=queries > IN_BROWSER,
-        help="Answers, plan, certificate, a readable report, and a script that checks them without the records",
+        disabled=many,
+        help=reason
+        or "Answers, plan, certificate, a readable report, and a script that checks them without the records",
         width="stretch",
     )
+    if reason:
+        st.caption(plain(f"All answers and the package have to wait: {reason}"))
     if ledger:
         _to_file(found, key=key, ledger=ledger)
 

@@ -93,9 +93,11 @@ def ask(found: Measurement, *, key: str) -> None:
         if how:
             st.caption("The error is exact: it counts in that both answers are made of the same noisy numbers.")
         one, two, three = st.columns(3)
-        one.metric("Answer", f"{answer.answer:,.1f} counts", help="Unbiased; may be below zero")
-        two.metric("Standard error", f"{texts.amount(answer.std)} counts", help="Typical size of the noise in it")
-        three.metric("95% interval", f"{answer.low:,.1f} to {answer.high:,.1f}", help="Holds the truth 95% of the time")
+        one.metric("Answer (counts)", f"{answer.answer:,.1f}", help="Unbiased; may be below zero")
+        two.metric("Standard error", texts.amount(answer.std), help="Typical size of the noise in it, in counts")
+        half = answer.high - answer.answer
+        three.metric("95% interval", f"± {texts.amount(half)}", help="Holds the truth 95% of the time")
+        st.caption(f"The true count lies between **{answer.low:,.1f}** and **{answer.high:,.1f}**, 95% of the time.")
 
 
 def coverage(plan: Plan, *, rows: int, seed: int) -> None:

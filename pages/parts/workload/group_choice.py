@@ -6,14 +6,16 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from engine import Plan
+from engine.insight import worst_group
 from engine.workload import Circular, Group, Range
 from pages.parts.shell.words import count, plain
 
 MANY = 2_000  # choices that a list may hold
 
 
-def choose_group(plan: Plan, *, key: str, start: int = 0) -> int:
-    """A group of the plan's workload, by name or, when there are too many for a list, by number."""
+def choose_group(plan: Plan, *, key: str) -> int:
+    """A group of the plan's workload, by name or, when there are too many for a list, by number; first the worst."""
+    start = worst_group(plan)
     asked = plan.workload.groups
     if len(asked) > MANY:
         number = int(st.number_input("Group", 0, len(asked) - 1, start, key=key))

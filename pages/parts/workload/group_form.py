@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 
 from engine import Schema, Workload, figures, texts
+from engine.errors import WorkloadError
 from engine.workload import Group, usual_family
 from pages.parts.jobs import dear
 from pages.parts.shell import show, state
@@ -31,10 +32,16 @@ class GroupRequest:
 
 
 def add_groups(groups: tuple[Group, ...]) -> None:
-    """Add groups that were made for the present schema."""
+    """Add groups that were made for the present schema, each once: asked twice, one would weigh double unseen."""
     workload = state.current().asked
+    known = {(group.attributes, group.key) for group in workload.groups}
+    new = tuple(group for group in groups if (group.attributes, group.key) not in known)
     with kept_for("group"):
-        state.change(workload=Workload(workload.schema, (*workload.groups, *groups)), redraw=True)
+        if not new:
+            raise WorkloadError("All of this is asked already. To make it more exact, give it a larger weight below.")
+        state.change(workload=Workload(workload.schema, (*workload.groups, *new)), redraw=True)
+        left_out = f"; {count(len(groups) - len(new), 'group')} asked already" if len(new) < len(groups) else ""
+        st.toast(f"{count(len(new), 'group')} added{left_out}.", icon="✅")
 
 
 def all_ways(schema: Schema) -> None:
@@ -57,6 +64,7 @@ def all_ways(schema: Schema) -> None:
         st.button(label, type="primary", disabled=not groups, on_click=add_groups, args=(groups,), key="add_ways")
         if not made.groups:
             st.caption("Choose at least one number of attributes.")
+    show_kept("group")
 
 
 def one_set(schema: Schema) -> None:
