@@ -46,6 +46,7 @@ What is changed where:
     columns and hashes of the ledger     release.ledger.chain         its sums: release.ledger.balance
     what `verify` checks                 release.ledger.ledger        of a package that was handed out: publish.verify
     tables without negative cells        publish.tables.shrunk    that they agree: publish.tables.joint
+    whole records near published tables  publish.tables.people
     from an error to its budget          insight.fitness
     the rule that chooses                choice.rules        on plans: choice.plan_rule
     a chart on the page Compare          figures.compare     other pages: figures.plans, figures.choice, figures.release

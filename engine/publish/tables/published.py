@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
-from engine.arrays import Array
-from engine.checks import one_of
+from engine.arrays import Array, Index
+from engine.checks import one_of, whole
 from engine.errors import Cancelled, LimitExceeded, NotAnswerable, PlanError
 from engine.plans import SpaceAnswers
-from engine.publish.tables.contrasts import assembled, contrast
+from engine.publish.tables.contrasts import assembled, contrast, maximal
 from engine.publish.tables.evidence import Evidence, all_sets, evidence, published_sets
 from engine.publish.tables.joint import nonnegative
+from engine.publish.tables.people import nearest_people, table_of
 from engine.publish.tables.shrunk import shrunk_contrasts, shrunk_total
 from engine.release import MEMORY_LIMIT, Measurement, apply_group
 from engine.spaces import Axes
@@ -25,6 +27,8 @@ FITS = ("shrunk", "nonnegative", "none")
 COPIES = 3  # of all cells: as seen, as contrasts, and multipliers where tables would be negative
 COARSEST, FINE = 5e-4, 5e-3
 MOST_SETS = 1_000_000
+MOST_RECORDS = 1_000_000_000
+RECORD_COPIES = 2
 WORKING = 10  # copies of the largest table while it is fitted
 Progress = Callable[[float, str], object]
 
@@ -39,8 +43,10 @@ class Published:
     fit : "shrunk", "nonnegative" or "none".
     contrasts : what the tables are made of, see `engine.publish.tables.contrasts`, by positions in ``names``.
     names : the attributes of more than one cell.
+    people : records of which all tables are counts, shape (people, attributes), or None where tables are not whole.
 
-    Guarantee: unless ``fit`` is "none", every table is >= 0, and tables agree wherever they overlap to 1e-9 counts.
+    Guarantee: unless ``fit`` is "none", every table is >= 0, and tables agree wherever they overlap to 1e-9 counts;
+    exactly where they are counts of people.
     Published numbers are biased: the standard errors and intervals of the measurement are not theirs.
     """
 
@@ -48,11 +54,12 @@ class Published:
     fit: str
     names: tuple[str, ...]
     contrasts: dict[Axes, Array] = field(repr=False)
+    people: Index | None = field(default=None, repr=False)
 
     @property
     def total(self) -> float:
         """Number of records that every table sums to."""
-        return float(self.contrasts[()])
+        return float(self.contrasts[()]) if self.people is None else float(len(self.people))
 
     def table(self, attributes: Sequence[str]) -> Array:
         """Return the published table on some attributes, in counts, axes in the order given. Shape (n_1, ..., n_k).
@@ -72,10 +79,14 @@ class Published:
                 f"No published table holds {set_name(names)}. Tables are published on the attributes of a group of the "
                 "workload, and on fewer of them."
             )
-        table = assembled(self.contrasts, axes)
-        if self.fit != "none":
-            np.maximum(table, 0.0, out=table)  # what lies under 0 is the rounding of sums
+        table = self._of(axes)
         return table.transpose([axes.index(self._at[name]) for name in wide]).reshape(shape)
+
+    def _of(self, axes: Axes) -> Array:
+        if self.people is not None:
+            return table_of(self.people, axes, self._sizes).astype(float)
+        table = assembled(self.contrasts, axes)
+        return table if self.fit == "none" else np.maximum(table, 0.0)  # what lies under 0 is the rounding of sums
 
     def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return the published answers to queries ``start:stop`` of a group, in counts. Shape (queries,)."""
@@ -92,6 +103,47 @@ class Published:
         found.insert(1, "published", self.values(group, start, stop))
         return found
 
+    def records(self, n: int | None = None, *, progress: Progress | None = None) -> pd.DataFrame:
+        """Return whole records whose counts come near the tables: one column of cell codes per published attribute.
+
+        Parameters
+        ----------
+        n : how many; by default as many as the tables sum to, rounded.
+        progress : called with the share done and words; False stops.
+
+        Guarantee: a function of what is published and of ``n`` alone, so that it costs no privacy; the same every time.
+        Where tables are whole, their own records are returned.  Records are simulated: no row stands for a person, and
+        what tables on more attributes than those published would say of them is a guess.
+
+        Raises: PlanError where cells may be negative.
+        """
+        if self.fit == "none":
+            raise PlanError('Tables with negative cells have no records. Publish with fit="shrunk" or "nonnegative".')
+        people = round(self.total) if n is None else whole("number of records", n, 0, MOST_RECORDS, error=PlanError)
+        codes = self.people if self.people is not None and len(self.people) == people else self._drawn(people, progress)
+        schema = self.measurement.plan.schema
+        held = {name for group in self.measurement.plan.workload.groups for name in group.attributes}
+        columns = {name: codes[:, self._at[name]] if name in self._at else 0 for name in schema.names if name in held}
+        return pd.DataFrame(columns, index=pd.RangeIndex(people))
+
+    def _drawn(self, people: int, progress: Progress | None) -> Index:
+        """Return so many records near the tables."""
+        sets = [axes for axes in maximal(self.contrasts) if axes]
+        cells = sum(self.contrasts[axes].size for axes in sets)
+        if (needed := 8 * (RECORD_COPIES * people * len(self.names) + WORKING * cells)) > MEMORY_LIMIT:
+            raise LimitExceeded(
+                f"{people:,} records would need about {needed / 1e9:,.1f} GB, over the limit of "
+                f"{MEMORY_LIMIT / 1e9:,.1f} GB. Ask for fewer with n."
+            )
+        share = people / self.total if self.total else 0.0
+        tables = {axes: share * self._of(axes) for axes in sets}
+        tell = _teller(progress)
+        return nearest_people(tables, self._sizes, people, np.random.default_rng(_seed(self.measurement)), tell)
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        return self.measurement.plan.schema.sizes(self.names)
+
     @cached_property
     def _at(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.names)}
@@ -101,6 +153,7 @@ def publish(
     measurement: Measurement,
     fit: str = "shrunk",
     *,
+    integer: bool = False,
     progress: Progress | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Published:
@@ -111,12 +164,14 @@ def publish(
     fit : "shrunk" draws every table towards what smaller tables say, as far as noise may have moved it, and reads
         smaller tables from larger ones; "nonnegative" changes the unbiased tables only as far as cells are negative;
         "none" leaves them unbiased, so that cells may be negative.
+    integer : whether all cells are whole: tables are then counts of the same records, see `Published.records`.
     progress : called with the share done and words; False stops.
 
-    Guarantee: a function of the measurement and ``fit`` alone, so that it costs no privacy.
+    Guarantee: a function of the measurement and the options alone, so that it costs no privacy.
 
     Raises
     ------
+    PlanError : an option that is not allowed; whole tables of unbiased ones, which may be negative.
     NotApplicable : the plan has no residual spaces.
     NotAnswerable : the number of records does not follow from what was measured.
     LimitExceeded : more memory would be needed than ``memory_limit`` bytes.
@@ -130,11 +185,10 @@ def publish(
     (True, (2,))
     """
     one_of("fit", fit, FITS, error=PlanError)
-
-    def tell(share: float, words: str) -> None:
-        if progress is not None and progress(share, words) is False:
-            raise Cancelled("Publishing was cancelled; nothing was changed.")
-
+    if integer and fit == "none":
+        raise PlanError('Whole tables have no negative cells. Publish with fit="shrunk" or "nonnegative".')
+    own = 0.5 if integer else 1.0
+    tell = _teller(progress, 0.0, own)
     _check_memory(measurement, memory_limit)
     tell(0.0, "Reading what was measured")
     found = evidence(measurement)
@@ -151,8 +205,32 @@ def publish(
             )
         else:
             contrasts = {axes: np.zeros(found.shape(axes)) for axes in found.sets}
-    tell(1.0, "Published")
-    return Published(measurement=measurement, fit=fit, names=found.names, contrasts=contrasts)
+    made = Published(measurement=measurement, fit=fit, names=found.names, contrasts=contrasts)
+    if integer:
+        made = replace(made, people=made._drawn(round(total), _teller(progress, own, 1.0)))
+    _teller(progress)(1.0, "Published")
+    return made
+
+
+def _teller(progress: Progress | None, low: float = 0.0, high: float = 1.0) -> Callable[[float, str], None]:
+    """Return what tells the share done of a part of the work, and stops it when it is told to."""
+
+    def tell(share: float, words: str) -> None:
+        if progress is not None and progress(low + share * (high - low), words) is False:
+            raise Cancelled("Publishing was cancelled; nothing was changed.")
+
+    return tell
+
+
+def _seed(measurement: Measurement) -> list[int]:
+    """Return numbers that follow from the released ones, so that what is drawn with them does, too."""
+    made, integers = hashlib.sha256(measurement.plan.hash.encode()), measurement.answers_on_grid
+    # the released integers are the same on every machine; what is estimated from them only to its last digits
+    whole_plan = all(space in integers for space in measurement.plan.blocks)
+    for space, values in sorted((integers if whole_plan else measurement.estimates).items()):
+        made.update(repr(space).encode())
+        made.update(np.ascontiguousarray(values).tobytes())
+    return list(np.frombuffer(made.digest(), "<u4").astype(int))
 
 
 def _tolerance(found: Evidence, total: float) -> float:
