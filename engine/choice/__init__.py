@@ -10,7 +10,7 @@ from engine.choice.common_plan import CommonPlan, coarse_or_fine, nested_choices
 from engine.choice.linear import LinearMechanism
 from engine.choice.look_plan import price
 from engine.choice.plan_rule import NestedPlanRule
-from engine.choice.rivals import Compared, compare_rivals
+from engine.choice.rivals import Compared, compare_rivals, even_totals
 from engine.choice.rules import ROUNDING, Decision
 from engine.choice.step_state import Steps
 
@@ -28,6 +28,7 @@ __all__ = [
     "census_ages",
     "coarse_or_fine",
     "compare_rivals",
+    "even_totals",
     "nested_choices",
     "price",
     "stepwise",

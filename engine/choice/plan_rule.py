@@ -109,9 +109,7 @@ class NestedPlanRule:
         named = {p: f"option '{name}'" for name, p in self.common.analyses}
         found = {}
         for plan in (self.common.look, *map(self._judged, (self._primary, *self.finer))):
-            unweighted = tuple(replace(g, weight=0.0) for g in self.groups)  # what is not answered is refused below
-            asked = replace(plan, workload=replace(plan.workload, groups=unweighted))
-            parts = []
+            asked, parts = plan.asking(self.groups), []
             for i, group in enumerate(self.groups):
                 variances = asked.variances(i)
                 if not np.isfinite(variances).all():
@@ -191,8 +189,7 @@ class NestedPlanRule:
 
     @cached_property
     def _look_plan(self) -> Plan:
-        look = self.common.look
-        return replace(look, workload=replace(look.workload, groups=self.groups))
+        return self.common.look.asking(self.groups)
 
 
 def spread_of_plans(

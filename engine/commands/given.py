@@ -4,27 +4,61 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from engine.errors import BudgetError, EngineError, SchemaError, WorkloadError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
 from engine.release import Intake
-from engine.workload import Schema, Workload
+from engine.workload import Schema, Workload, workload_from_sql
 
 
 def add_workload_options(command: argparse.ArgumentParser) -> None:
     """Add the files and numbers that say what is asked."""
-    command.add_argument("--workload", type=Path, help="workload JSON")
-    command.add_argument("--schema", type=Path, help="schema JSON or CSV, with --ways")
+    add_asked_file(command)
+    command.add_argument("--schema", type=Path, help="schema JSON or CSV, with --ways or with SQL")
     command.add_argument("--ways", type=int, nargs="+", help="all k-way sets, family by kind; by default 1 2 3")
+
+
+def add_asked_file(command: argparse.ArgumentParser, group: Any = None) -> None:
+    """Add a file of queries, to a group of options of which one is needed where there is one."""
+    words = "workload JSON, or SQL: SELECT age, COUNT(*) FROM t GROUP BY age"
+    (group or command).add_argument("--workload", type=Path, help=words)
+    command.add_argument(
+        "--whole-numbers", nargs="+", default=[], metavar="NAME", help="in SQL age <= 39 is age < 40 for these"
+    )
 
 
 def workload_of(given: argparse.Namespace) -> Workload:
     """Return what `add_workload_options` was given."""
-    if given.workload is not None:
-        return Workload.from_json(file_bytes(given.workload, WorkloadError))
-    return Workload.all_ways(schema_of(given.schema), tuple(given.ways or (1, 2, 3)))
+    if given.workload is None:
+        if given.schema is None:
+            raise WorkloadError("Nothing says what is asked. Give --workload, or --schema with --ways.")
+        return Workload.all_ways(schema_of(given.schema), tuple(given.ways or (1, 2, 3)))
+    if given.ways is not None:
+        raise WorkloadError("--workload and --ways both say what is asked. Give one of them.")
+    schema = None if given.schema is None else schema_of(given.schema)
+    return asked_in(given.workload, schema, whole_numbers=given.whole_numbers)
+
+
+def asked_in(path: Path, schema: Schema | None, *, whole_numbers: Sequence[str] = ()) -> Workload:
+    """Return the workload in a file, JSON or SQL; only SQL needs a schema, and JSON must be on that one if it is given.
+
+    Raises: WorkloadError for a file that is none, or is on another schema.
+    """
+    text = file_bytes(path, WorkloadError)
+    if path.suffix.lower() != ".sql":
+        found = Workload.from_json(text)
+        if schema is not None and found.schema != schema:
+            raise WorkloadError(f"The workload {path} is on another schema. Leave --schema out, or write SQL on it.")
+        return found
+    if schema is None:
+        raise WorkloadError(f"The SQL in {path} needs the attributes that it asks about. Give them by --schema.")
+    try:
+        return workload_from_sql(schema, text.decode(), whole_numbers=whole_numbers)
+    except UnicodeDecodeError:
+        raise WorkloadError(f"The file {path} is no text in UTF-8. Save it as one.") from None
 
 
 def schema_of(path: Path) -> Schema:
@@ -41,9 +75,9 @@ def file_bytes(path: Path, error: type[EngineError]) -> bytes:
         raise error(f"The file {path} cannot be read: {reason.strerror}. Give the path of an existing file.") from None
 
 
-def add_budget_options(command: argparse.ArgumentParser) -> None:
-    """Add the ways to say a budget, of which one is needed."""
-    which = command.add_mutually_exclusive_group(required=True)
+def add_budget_options(command: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Add the ways to say a budget."""
+    which = command.add_mutually_exclusive_group(required=required)
     which.add_argument("--pcost", type=float)
     which.add_argument("--rho", type=float, help="zCDP")
     which.add_argument("--mu", type=float, help="Gaussian DP")
@@ -70,7 +104,11 @@ def budget_of(given: argparse.Namespace, schema: Schema | None = None) -> Budget
         return Budget.pure(given.pure_epsilon, **unit)
     if given.rho is not None:
         return Budget.zcdp(given.rho, **unit)
-    return Budget.gdp(given.mu, **unit) if given.mu is not None else Budget.approx(given.epsilon, given.delta, **unit)
+    if given.epsilon is not None:
+        return Budget.approx(given.epsilon, given.delta, **unit)
+    if given.mu is None:
+        raise BudgetError("There is no budget. Give one of --pcost, --rho, --mu, --epsilon with --delta.")
+    return Budget.gdp(given.mu, **unit)
 
 
 def budget_data(budget: Budget) -> dict[str, Any]:

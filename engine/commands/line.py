@@ -14,8 +14,10 @@ import argparse
 import os
 import sys
 
+from engine.commands.asking import add_asking_commands
 from engine.commands.keeping import add_keeping_commands
 from engine.commands.planning import add_planning_commands
+from engine.commands.predicting import add_prediction_commands
 from engine.commands.releasing import add_releasing_commands
 from engine.commands.reply import Reply
 from engine.commands.stepping import add_step_commands
@@ -66,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     add_planning_commands(commands)
     add_releasing_commands(commands)
+    add_asking_commands(commands)
+    add_prediction_commands(commands)
     add_step_commands(commands)
     add_keeping_commands(commands)
     add_studio_command(commands)

@@ -23,7 +23,15 @@ def add_step_commands(commands: Commands) -> None:
         "measure what plans share, before choosing one of them",
         keys="out queries key pcost options",
     )
-    look.add_argument("--options", type=Path, nargs="+", required=True, help="plan files, from coarse to fine")
+    look.add_argument(
+        "--plans",
+        "--options",
+        dest="plans",
+        type=Path,
+        nargs="+",
+        required=True,
+        help="plan files, from coarse to fine",
+    )
     look.add_argument("--names", nargs="+", help="what to call them; by default the names of the files")
     look.add_argument("--chain", action="store_true", help="choose step by step, from coarse to fine")
     look.add_argument("--dataset", required=True, help="name in the ledger")
@@ -64,9 +72,9 @@ def add_step_commands(commands: Commands) -> None:
 
 
 def _look(given: argparse.Namespace) -> Reply:
-    check_target(given.out, keep=[*given.options, given.data, given.ledger])
+    check_target(given.out, keep=[*given.plans, given.data, given.ledger])
     split = nested_choices if given.chain else coarse_or_fine
-    common = split(*map(read_plan, given.options), names=given.names or [path.stem for path in given.options])
+    common = split(*map(read_plan, given.plans), names=given.names or [path.stem for path in given.plans])
     found = stepwise.look(common, given.data, dataset=given.dataset, ledger=given.ledger, **_arguments(given))
     written, pcost = _written(found, given), common.look.budget.pcost
     lines = [

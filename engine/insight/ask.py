@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.arrays import Array
+from engine.errors import NotAnswerable, WorkloadError
 from engine.plans import Plan
-from engine.release import apply_group, count_marginals, quantile
-from engine.workload import Attribute, Custom, Schema, Workload
+from engine.release import Measurement, apply_group, count_marginals, quantile
+from engine.texts import number, set_name, shown
+from engine.workload import Attribute, Custom, Schema, Workload, named_in
 
 if TYPE_CHECKING:
     import pandas as pd
+
+MAX_CELLS = 4_000_000  # cells of the table that a query is written on
 
 
 def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> pd.DataFrame:
@@ -120,6 +124,53 @@ def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> 
     """
     rows = Custom(predicates=[condition]).bind([schema[name] for name in attributes]).rows(schema.sizes(attributes))
     return Query(attributes=tuple(attributes), tensor=rows.reshape(schema.sizes(attributes)), text=condition.strip())
+
+
+def condition_query(schema: Schema, condition: str) -> Query:
+    """Return the count of the records that meet a condition in words, on the attributes that it names.
+
+    No words at all ask for all records.  Raises: WorkloadError when it names none, or its table would be too large.
+
+    >>> from engine import Attribute
+    >>> condition_query(Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]), "age >= 2").attributes
+    ('age',)
+    """
+    if not condition.strip():
+        return box_query(schema, {})
+    names = [schema.names[i] for i in named_in(condition, [schema[name] for name in schema.names])]
+    if schema.cells(names) > MAX_CELLS:
+        raise WorkloadError(
+            f"The condition {shown(condition)} is on a table of {number(schema.cells(names))} cells; at most "
+            f"{MAX_CELLS:,} are written down. Ask about fewer attributes, or by SQL."
+        )
+    return written_query(schema, names, condition)
+
+
+def further_answers(found: Measurement, asked: Workload, confidence: float = 0.95) -> pd.DataFrame:
+    """Return answers to queries that may not have been asked before: query, answer, std, low, high (counts).
+
+    They follow from what was measured, and cost nothing; weights of the queries do not matter.
+
+    Raises
+    ------
+    WorkloadError : the queries are on another schema.
+    NotAnswerable : what was measured says nothing about a piece of one of them.
+    """
+    import pandas as pd
+
+    if asked.schema != found.plan.schema:
+        raise WorkloadError("The queries are on another schema than what was measured. Ask them on that of the plan.")
+    other, tables = replace(found, plan=found.plan.asking(asked.groups)), []
+    for i, group in enumerate(asked.groups):
+        if not np.isfinite(other.plan.variances(i)).all():
+            raise NotAnswerable(
+                f"What was measured does not answer all {group.family_text} queries on {set_name(group.attributes)}. "
+                "Ask coarser ones, or about fewer attributes."
+            )
+        tables.append(other.answers(i, confidence=confidence))
+    if not tables:
+        raise WorkloadError("There is no query to answer. Add at least one group.")
+    return pd.concat(tables, ignore_index=True)
 
 
 def half_width(plan: Plan, variance: float, confidence: float = 0.95) -> float:

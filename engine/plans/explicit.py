@@ -10,10 +10,10 @@ Source: HDMM, sections 6 and 7.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -124,6 +124,17 @@ class ExplicitPlan(Plan):
             measured = explicit_group_variance(asked, self.components[number]) if number >= 0 else _unmeasured(asked)
             self._group_variances[key] = measured
         return self._group_variances[key]
+
+    def asking(self, groups: Iterable[Group]) -> Self:
+        asked, numbers = tuple(groups), []
+        for group in asked:
+            best = (math.inf, -1)
+            for number, block in enumerate(self.components):
+                if set(group.attributes) <= set(block.attributes):
+                    total = explicit_group_variance(group, block).total()
+                    best = (total, number) if total < best[0] * (1.0 - SAME) else best
+            numbers.append(best[1] if math.isfinite(best[0]) else -1)
+        return replace(super().asking(asked), answered_by=tuple(numbers))
 
     def sources(self, group: int) -> list[Block]:
         return [self.components[self.answered_by[group]]]

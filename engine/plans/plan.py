@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from engine.privacy import Budget
 from engine.spaces import UNIFORM, Space, Split, best_bound, digest, part_of, pieces
 from engine.texts import amount, cost, number
 from engine.values import Value
-from engine.workload import Schema, Workload, subsets
+from engine.workload import Group, Schema, Workload, subsets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -256,10 +256,13 @@ class Plan(Value):
         """Return one row a block: attributes, measurements, noise (std in counts) and share of the budget."""
         return table_of_blocks(self.blocks, self.max_records, self.pcost / GUARD)
 
+    def asking(self, groups: Iterable[Group]) -> Self:
+        """Return the plan, which measures the same, with other queries: of weight 0, since some may not be answered."""
+        return replace(self, workload=Workload(self.schema, tuple(replace(group, weight=0.0) for group in groups)))
+
     def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return variances of queries ``start:stop``, shape (stop - start,), in counts^2, as `describe` orders them."""
-        found = self.group_variance(group)
-        return found.values(*span(start, stop, self.workload.groups[group].count, error=PlanError))
+        return self.group_variance(group).values(*span(start, stop, self.workload.groups[group].count, error=PlanError))
 
     def variance_of(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
         """Return the variance of any query on ``attributes``, in counts^2.

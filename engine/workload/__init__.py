@@ -12,6 +12,7 @@ from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, fami
 from engine.workload.family import Family
 from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group, subsets
 from engine.workload.matrix_file import read_matrix
+from engine.workload.predicates import named_in
 from engine.workload.runs import Circular, Intervals, Marginal, Prefix, Range, Suffix, Total, Width
 from engine.workload.schema import Schema
 from engine.workload.schema_text import KEYS, MAX_FILE
@@ -47,6 +48,7 @@ __all__ = [
     "example",
     "family",
     "make_group",
+    "named_in",
     "read_matrix",
     "subsets",
     "usual_family",

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import WorkloadError
+from engine.texts import near_matches
 from engine.workload.attribute import Attribute
 
 MAX_TEXT = 10_000
@@ -40,14 +41,7 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
     >>> evaluate("x + y <= 1", [Attribute.of_size("x", 2), Attribute.of_size("y", 3)]).astype(int)
     array([1, 1, 0, 1, 0, 0])
     """
-    if len(text) > MAX_TEXT:
-        raise WorkloadError(f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed.")
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise WorkloadError(
-            f"The predicate {text[:80]!r} cannot be read. Write it like \"age >= 30 and sex == 'F'\"."
-        ) from None
+    tree = _parsed(text)
     reader = _Reader(text, attributes)
     try:
         with np.errstate(all="raise"):
@@ -57,6 +51,17 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
     except RecursionError:
         raise reader.refuse("is nested too deeply") from None
     return np.broadcast_to(held, reader.sizes).astype(float).ravel()
+
+
+def _parsed(text: str) -> ast.expr:
+    if len(text) > MAX_TEXT:
+        raise WorkloadError(f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed.")
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise WorkloadError(
+            f"The predicate {text[:80]!r} cannot be read. Write it like \"age >= 30 and sex == 'F'\"."
+        ) from None
 
 
 def word(name: str) -> str:
@@ -71,6 +76,25 @@ def word(name: str) -> str:
     if keyword.iskeyword(found):
         return f"{found}_"
     return found if found.isidentifier() else f"_{found}"
+
+
+def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
+    """Return the positions of the attributes that a predicate names; raise WorkloadError when it names none, or others.
+
+    >>> named_in("x + y <= 1 and not x", [Attribute.of_size(name, 2) for name in "wxy"])
+    (1, 2)
+    """
+    nodes = list(ast.walk(_parsed(text)))
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    found = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called}
+    written = [word(a.name) for a in attributes]
+    if not found or (unknown := sorted(found - set(written))):
+        which = f"{unknown[0]!r}{near_matches(unknown[0], written)}, no attribute" if found else "no attribute"
+        raise WorkloadError(
+            f"The predicate {text[:80]!r} names {which}. Write it like \"age >= 30 and sex == 'F'\", of "
+            f"{', '.join(written[:10])}."
+        )
+    return tuple(i for i, name in enumerate(written) if name in found)
 
 
 class _Reader:
