@@ -35,6 +35,7 @@ SAFE = {
     "client.toolbarMode": "viewer",
     "runner.fastReruns": False,
     "runner.magicEnabled": False,
+    "runner.postScriptGC": False,
 }
 
 

@@ -5,7 +5,7 @@ Everything is a function of the workload alone, whatever the budget.
 """
 
 from engine.spaces.bounds import best_bound, domain_gram, exact_bound, global_bound, small_domain, whole_problem
-from engine.spaces.cache import SolveCache, default_cache
+from engine.spaces.cache import Bounded, SolveCache, default_cache
 from engine.spaces.coordinates import (
     Lift,
     SplitLift,
@@ -47,6 +47,7 @@ __all__ = [
     "UNIFORM",
     "Allowance",
     "Axes",
+    "Bounded",
     "Complement",
     "Cost",
     "Decomposition",

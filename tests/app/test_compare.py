@@ -21,6 +21,7 @@ from pages.parts.compare import run
 from pages.parts.jobs import work
 from pages.parts.shell import code
 from tests.app.test_pages import Session, demo, with_plan
+from tests.app.test_release import wait
 from tests.waiting import until
 
 FEW = ["querysmasher", "wff", "identity", "laplace"]
@@ -244,7 +245,7 @@ def test_pure_epsilon_is_a_budget_of_its_own_kind() -> None:
     assert "pure epsilon 1" in session.said()
     version = session.app.session_state["history"].version
     session.set(**{"budget_pure epsilon_" + str(version): 0.5})
-    session.set(**{f"mechanism_{version}": "laplace"})
+    wait(session.set(**{f"mechanism_{version}": "laplace"}))
     assert not session.errors()
     made = plan(Workload.all_ways(demo("census"), (1, 2)), Budget.pure(0.5), "laplace")
     assert session.metrics()["Typical error (counts)"] == amount(made.rmse)

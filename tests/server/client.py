@@ -5,6 +5,7 @@ Widgets are found by their keys, which Streamlit puts at the end of their ids.
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -80,10 +81,17 @@ class Client:
             if found.WhichOneof("type") == kind:
                 return getattr(found, kind)
 
+    @property
+    def drawn(self) -> list[str]:
+        """The ids of what the last action drew."""
+        return re.findall(r'id: "([^"]+)"', self.text)
+
     def _note(self, found: ForwardMsg) -> None:
         kind = found.delta.WhichOneof("type")
         if kind == "new_element":
-            element = getattr(found.delta.new_element, found.delta.new_element.WhichOneof("type"))
+            name = found.delta.new_element.WhichOneof("type")
+            assert name != "exception", found.delta.new_element.exception
+            element = getattr(found.delta.new_element, name)
         elif kind == "add_block":
             element = found.delta.add_block
         else:

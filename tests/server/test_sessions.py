@@ -9,7 +9,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from streamlit.proto.BackMsg_pb2 import BackMsg
 
 from engine import Budget
 from engine.release import Ledger
@@ -19,6 +18,7 @@ from tests.app.test_pages import expected
 from tests.app.test_release import SURVEY
 from tests.server.client import Client, opened
 from tests.server.serving import Served, serving
+from tests.server.uploading import upload
 from tests.waiting import until
 
 MADE = expected("survey", (1,))
@@ -34,37 +34,6 @@ def metric(server: Served, name: str) -> float:
     line.request("GET", "/_stcore/metrics", headers={"Cookie": server.cookie})
     text = line.getresponse().read().decode()
     return sum(float(row.split()[-1]) for row in text.splitlines() if name in row)
-
-
-def upload(server: Served, page: Client, content: bytes) -> None:
-    """Send a file as the uploader of a page does."""
-    ask = BackMsg()
-    ask.file_urls_request.request_id = "r"
-    ask.file_urls_request.file_names.append("records.csv")
-    page.line.send(ask.SerializeToString())
-    found = page.hear("file_urls_response").file_urls[0]
-    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
-    line.request("GET", "/_stcore/host-config", headers={"Cookie": server.cookie})
-    answer = line.getresponse()
-    answer.read()
-    line.request("GET", "/_stcore/health", headers={"Cookie": server.cookie})
-    answer = line.getresponse()
-    answer.read()
-    xsrf = next(c.partition(";")[0] for c in answer.headers.get_all("Set-Cookie") if "xsrf" in c)
-    bound = "frontier"
-    body = (
-        f'--{bound}\r\nContent-Disposition: form-data; name="f"; filename="records.csv"\r\n'
-        "Content-Type: text/csv\r\n\r\n"
-    ).encode()
-    body += content + f"\r\n--{bound}--\r\n".encode()
-    headers = {
-        "Cookie": f"{server.cookie}; {xsrf}",
-        "Origin": server.url,
-        "X-Xsrftoken": xsrf.partition("=")[2],
-        "Content-Type": f"multipart/form-data; boundary={bound}",
-    }
-    line.request("PUT", found.upload_url, body, headers)
-    assert line.getresponse().status == 204
 
 
 def test_a_rehearsal_goes_with_its_session(tmp_path: Path) -> None:

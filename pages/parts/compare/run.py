@@ -11,7 +11,7 @@ import streamlit as st
 
 from engine import Plan, load_plan
 from engine.insight import Comparison, expected, label_of, variants
-from pages.parts.jobs import tasks, watch, work
+from pages.parts.jobs import kept, tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import show
 from pages.parts.shell.state import Studio
@@ -39,17 +39,12 @@ class Compared:
 
     def plan(self, label: str) -> Plan:
         """The plan of one mechanism."""
-        return _loaded(f"{self.key}|{label}", self.found.plans[label])
+        return kept.plan_of_key(f"{self.key}|{label}", lambda: load_plan(self.found.plans[label]))
 
     @property
     def best(self) -> list[str]:
         """Labels of the mechanisms with a plan, best first."""
         return [str(label) for label in self.found.frame["mechanism"] if label in self.found.plans]
-
-
-@st.cache_resource(max_entries=40, show_spinner="Reading the plan")
-def _loaded(key: str, _text: str) -> Plan:
-    return load_plan(_text)
 
 
 @st.cache_resource(max_entries=8, show_spinner="Looking at what each mechanism would take")

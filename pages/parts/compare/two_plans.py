@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import streamlit as st
 
 from engine import Plan, insight, load_plan
 from engine.texts import amount
 from pages.parts.compare import script
 from pages.parts.compare.run import Compared, running
-from pages.parts.jobs import plans, tasks, watch, work
+from pages.parts.jobs import kept, plans, tasks, watch, work
 from pages.parts.shell import show
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 
 PRESENT, FILE = "the present plan", "the uploaded file"
-
-
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _loaded(content: bytes) -> Plan:
-    return load_plan(content)
 
 
 def difference(studio: Studio, found: Compared | None) -> str:
@@ -46,7 +43,7 @@ def difference(studio: Studio, found: Compared | None) -> str:
 
 def _plan(studio: Studio, found: Compared | None, content: bytes | None, source: str) -> Plan | None:
     if source == FILE and content is not None:
-        return _loaded(content)
+        return kept.plan_of_key(sha256(content).hexdigest(), lambda: load_plan(content))
     return found.plan(source) if found is not None and source != PRESENT else plans.plan_of(studio)
 
 

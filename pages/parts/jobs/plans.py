@@ -1,6 +1,6 @@
 """From the present state to its plan: at once when that is quick, in a worker with a forecast when it is not.
 
-Plans hold no data, so they may be kept for all sessions.
+Another budget changes the noise of a plan and nothing else, so that what was searched once is not searched again.
 """
 
 from __future__ import annotations
@@ -11,46 +11,38 @@ import streamlit as st
 
 from engine import Plan, forecast, load_plan, plan
 from engine.errors import Cancelled
-from engine.mechanisms import Forecast
+from engine.mechanisms import Forecast, at_budget
 from engine.texts import amount
-from pages.parts.jobs import dear, tasks, watch, work
+from pages.parts.jobs import dear, kept, tasks, watch, work
 from pages.parts.jobs.dear import MEMORY_LIMIT
 from pages.parts.shell import state
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 
 AT_ONCE = 1.0  # seconds of forecast up to which a plan is made while the page waits
-KEPT = 32  # plans for all sessions, by their content; that of Adult's tables of three attributes takes 3.4 MB
 PATIENCE = 2.0  # seconds after which a plan that was forecast to be quick goes on in a worker
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
+@st.cache_resource(max_entries=64, show_spinner=False)
 def _forecast(question: str, _studio: Studio) -> Forecast:
     return forecast(_studio.asked, _studio.mechanism, memory_limit=MEMORY_LIMIT, **_studio.options)
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _planned(question: str) -> set[str]:
-    """Something, once this question was planned at any budget in whatever session; nothing before."""
-    return set()
-
-
-@st.cache_resource(max_entries=KEPT, show_spinner=False)
-def _made(request: str, _studio: Studio) -> Plan:
+def _plan(studio: Studio) -> Plan:
     begun = time.monotonic()
     return plan(
-        _studio.asked,
-        _studio.budget,
-        _studio.mechanism,
-        **_studio.options,
+        studio.asked,
+        studio.budget,
+        studio.mechanism,
+        **studio.options,
         memory_limit=MEMORY_LIMIT,
         progress=lambda fraction, text: time.monotonic() - begun < PATIENCE,
     )
 
 
-@st.cache_resource(max_entries=KEPT, show_spinner=False)
-def _loaded(request: str, _text: str) -> Plan:
-    return load_plan(_text)
+def _searched(studio: Studio) -> str:
+    """Key of a plan that a worker searched for this question at any budget of this kind."""
+    return f"searched|{studio.budget.law}|{studio.question_key}"
 
 
 def plan_of(studio: Studio) -> Plan | None:
@@ -59,13 +51,14 @@ def plan_of(studio: Studio) -> Plan | None:
         st.info("There is nothing to plan yet: choose a schema and add queries on the Workload page.", icon="🧮")
         return None
     with shown_here():
-        expected = _forecast(studio.question, studio)
-        key = f"plan|{studio.to_json()}"
-        # what the searches found is kept, so that the same question at another budget asks for none of them again
-        again = bool(_planned(studio.question))
-        if work.find(key) is None and (again or expected.seconds <= AT_ONCE):
+        if (known := kept.known(studio.key)) is not None:
+            return known
+        if (searched := kept.known(_searched(studio))) is not None:
+            return kept.plan_of_key(studio.key, lambda: at_budget(searched, studio.budget))
+        expected, key = _expected(studio), f"plan|{studio.key}"
+        if work.find(key) is None and expected.seconds <= AT_ONCE:
             try:
-                return _made(studio.to_json(), studio)
+                return kept.plan_of_key(studio.key, lambda: _plan(studio))
             except Cancelled:
                 _start(key, studio)
         if not work.is_there(key):
@@ -74,15 +67,20 @@ def plan_of(studio: Studio) -> Plan | None:
             return None
         found = watch.job(key, label="Planning")
         if found is not None:
-            _planned(studio.question).add("yes")
-            return _loaded(studio.to_json(), found.result)
+            made = kept.plan_of_key(studio.key, lambda: load_plan(found.result))
+            kept.plan_of_key(_searched(studio), lambda: made)
+            return made
     return None
+
+
+def _expected(studio: Studio) -> Forecast:
+    return _forecast(studio.question_key, studio)
 
 
 def begin(studio: Studio) -> None:
     """Start a plan that `plan_of` would offer to start, because the person asked for it elsewhere."""
-    expected, key = _forecast(studio.question, studio), f"plan|{studio.to_json()}"
-    if expected.seconds > AT_ONCE and expected.memory <= MEMORY_LIMIT:
+    expected, key = _expected(studio), f"plan|{studio.key}"
+    if kept.known(_searched(studio)) is None and expected.seconds > AT_ONCE and expected.memory <= MEMORY_LIMIT:
         _start(key, studio)
 
 

@@ -47,13 +47,18 @@ def spread(plan: Plan) -> None:
     budget = needed(
         plan,
         f"To bring {_share_words(share)} within it",
-        lambda: insight.budget_for_error(plan, error, share),
+        lambda: _budget_for_error(f"{plan.hash}|{error}|{share}", plan, error, share),
         key="share",
     )
     if budget is not None:
         reached = texts.amount(insight.tolerance_for(plan, share))
         st.caption(f"With the present budget the standard error is at most {reached} counts for {_share_words(share)}.")
     show.picture(replace(figures.spread_picture(plan, error), alt=text), key="spread")
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _budget_for_error(key: str, _plan: Plan, _error: float, _share: float) -> Budget:
+    return insight.budget_for_error(_plan, _error, _share)
 
 
 def needed(plan: Plan, goal: str, find: Callable[[], Budget], *, key: str) -> Budget | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from engine.errors import DataError
@@ -24,9 +25,7 @@ def inside(text: str, kinds: tuple[str, ...] = ()) -> Path:
     Links above the file are followed before it is asked where it stands; the file itself may still be one.
     Raises: DataError for a hidden file, one elsewhere, or one of another kind than those given.
     """
-    given = Path(text.strip()).expanduser()
-    whole = STARTED / given
-    place = whole.parent.resolve() / whole.name
+    place = _whole(text)
     if kinds and not place.name.lower().endswith(kinds):
         raise DataError(f"The file {place.name} is of another kind. Give a name that ends with {', '.join(kinds)}.")
     below = next((place.relative_to(folder) for folder in allowed() if place.is_relative_to(folder)), None)
@@ -42,5 +41,17 @@ def readable(text: str, kinds: tuple[str, ...] = ()) -> Path:
     """The full path of a file that the app may read, whatever links lead to it; raises as `inside`."""
     place = inside(text, kinds)
     if place.is_symlink():
-        inside(str(place.resolve()), kinds)
+        inside(str(_whole(os.path.realpath(place))), kinds)
+    return place
+
+
+def _whole(text: str) -> Path:
+    """The full path, with the links above the file followed, of a name that a file can have."""
+    try:
+        given = STARTED / Path(text.strip()).expanduser()
+        place = given.parent.resolve() / given.name
+        with suppress(FileNotFoundError, NotADirectoryError):
+            place.stat()
+    except (OSError, RuntimeError, ValueError):  # too long, a loop of links, no such home, a character of no name
+        raise DataError("No file that could be read or written has this name. Give another one.") from None
     return place

@@ -21,7 +21,7 @@ PAGE = 100  # answers a page
 TOGETHER = {"minus": -1.0, "plus": 1.0}  # how a second query joins the first
 
 
-@st.cache_resource(max_entries=2, show_spinner=False)
+@st.cache_resource(max_entries=1, scope="session", show_spinner=False)
 def simulated(schema: str, rows: int, seed: int) -> Any:
     """Simulated records, made again from their seed; nothing in them comes from a person."""
     return synthetic(Schema.from_json(schema), rows, seed)

@@ -7,6 +7,7 @@ loading a file draw it afresh.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -60,6 +61,16 @@ class Studio:
         asked = None if self.workload is None else self.workload.to_dict()
         document = {"workload": asked, "mechanism": self.mechanism, "options": dict(self.options)}
         return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+    @cached_property
+    def question_key(self) -> str:
+        """A short name of everything but the budget, by content."""
+        return hashlib.sha256(self.question.encode()).hexdigest()
+
+    @cached_property
+    def key(self) -> str:
+        """A short name of the whole state, by content."""
+        return hashlib.sha256(f"{self.question_key}{json.dumps(self.budget.to_dict())}".encode()).hexdigest()
 
     def to_json(self) -> str:
         """The whole state as text; equal texts mean equal states."""

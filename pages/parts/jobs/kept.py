@@ -1,0 +1,45 @@
+"""Plans for all sessions, by their content, up to a number of bytes; they hold no data, so that sharing tells nothing.
+
+Whoever asks for a plan that somebody else has asked for gets the same one, and the one that was not used for longest
+goes first, however many people there are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import streamlit as st
+
+from engine import Plan
+from engine.spaces import Bounded
+from engine.values import held_bytes
+
+BYTES = 128 * 2**20
+GROUP = 8 * 2**10  # bytes of a group's variances, which a plan computes when they are first looked at
+_TURNS = tuple(threading.Lock() for _ in range(64))
+
+
+@st.cache_resource(show_spinner=False)
+def _plans() -> Bounded[Plan]:
+    return Bounded(BYTES)
+
+
+def size(made: Plan) -> int:
+    """Bytes that a new plan takes, with what it will compute when it is looked at."""
+    return held_bytes(made) + GROUP * len(made.workload.groups)
+
+
+def known(key: str) -> Plan | None:
+    """The plan of this key, if it is there."""
+    return _plans().get(key)
+
+
+def plan_of_key(key: str, make: Callable[[], Plan]) -> Plan:
+    """The plan of this key, made when it is not there; sessions that ask at once wait for the first."""
+    with _TURNS[hash(key) % len(_TURNS)]:
+        found = known(key)
+        if found is None:
+            found = make()
+            _plans().put(key, found, size(found))
+        return found

@@ -1,0 +1,58 @@
+"""Plans of the app: kept for all sessions up to a number of bytes, and never searched again for another budget."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import Budget, Plan, figures, insight, plan
+from engine.spaces import Bounded
+from engine.texts import amount
+from engine.values import held_bytes
+from pages.parts.jobs import kept, plans, work
+from tests.app.test_pages import expected, with_plan
+from tests.app.test_release import wait
+
+
+def looked_at(made: Plan) -> Plan:
+    for look in (Plan.by_group, insight.worst_error, lambda p: figures.spread_picture(p, 3.0), figures.budget_picture):
+        look(made)
+    assert made.certificate.gap < 1
+    return made
+
+
+@pytest.mark.parametrize(("name", "ways"), [("adult", (1, 2)), ("cps", (1, 2, 3)), ("survey", (1, 2))])
+def test_the_size_of_a_plan_is_no_less_than_what_it_holds(name: str, ways: tuple[int, ...]) -> None:
+    made = expected(name, ways)
+    counted = kept.size(made)
+    assert held_bytes(looked_at(made)) <= counted <= 4 * held_bytes(made)
+
+
+def test_plans_go_by_their_bytes_and_not_by_the_number_of_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = expected("survey", (1,))
+    store = Bounded[Plan](60 * kept.size(made))
+    monkeypatch.setattr(kept, "_plans", lambda: store)
+    users = [str(number) for number in range(60)]
+    for user in users:
+        kept.plan_of_key(user, lambda: made)
+    assert all(kept.known(user) for user in users)
+    kept.plan_of_key("large", lambda: expected("survey", (1, 2)))
+    assert kept.known("large")
+    assert not kept.known("0")
+    assert kept.known("59")
+    assert store.used <= store.limit
+    assert 20 * kept.size(expected("adult", (1, 2))) < kept.BYTES
+
+
+def test_another_budget_of_a_long_plan_is_neither_searched_nor_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "AT_ONCE", -1.0)
+    session = with_plan("survey", (1,))
+    wait(session.press("plan_now"))
+    jobs = set(work._JOBS)
+    monkeypatch.setattr(plans, "plan", None)
+    session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
+    made = plan(session.studio.asked, Budget(pcost=4.0))
+    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
+    assert {job for job in set(work._JOBS) - jobs if job.startswith("plan|")} == set()
+    assert not any(b.key == "plan_now" for b in session.app.button)
+    session.set(budget_unit="pure epsilon")  # another kind of noise is another question
+    assert any(b.key == "plan_now" for b in session.app.button)

@@ -1,0 +1,147 @@
+"""Files and paid results on the server as it runs: nothing is written over, nothing that was paid for is lost."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import Attribute, Budget, Schema, Workload, measure
+from engine.release import Ledger
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
+from tests.app.test_files import plant
+from tests.app.test_pages import expected
+from tests.app.test_release import SURVEY
+from tests.server.client import Client, opened
+from tests.server.serving import Served, serving
+from tests.server.test_sessions import QUERY
+
+SMALL = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
+COARSE = "plan=" + link.packed(Studio(workload=Workload(SMALL), budget=Budget(pcost=0.4)))
+NOWHERE = "/proc/canary-export.parquet"  # in a folder where nobody can make a file
+HOSTILE = ("a\0b.csv", f"{'x' * 260}.csv", "~nobody/a.csv", "loop/a.csv", "loop")
+PLANTED = ("ledger", "records", "result", "in a dot folder", "link", "outside", "part", "not answers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the server is started in; one level up nothing may be touched."""
+    made = tmp_path_factory.mktemp("outside") / "office"
+    made.mkdir()
+    shutil.copy(SURVEY, made / "records.csv")
+    (made / "loop").symlink_to(made / "pool")
+    (made / "pool").symlink_to(made / "loop")
+    for name in ("budget.csv", "race.ledger"):
+        Ledger.create(made / name).add_dataset("first", total=Budget(pcost=9.0))
+        Ledger(made / name).add_dataset("canary-second", total=Budget(pcost=9.0))
+    return made
+
+
+@pytest.fixture(scope="module")
+def office(folder: Path) -> Iterator[Served]:
+    with serving(folder, DP_WORKBENCH_FOLDERS="/proc") as server:
+        yield server
+        told = "".join(server.lines)
+    for word in ("Traceback", "canary", "Uncaught", str(folder.name) + "/"):
+        assert word not in told
+    assert server.strangers() == []
+
+
+def mine(server: Served, page: str, query: str = "") -> Client:
+    return opened(server, page, query, cookie=f"{server.cookie}; workbench-browser=mine")
+
+
+def paying(server: Served, ledger: Path, records: str, dataset: str = "canary-second") -> Client:
+    """A session that only has to press Release."""
+    page = mine(server, "release", QUERY)
+    page.set("step", string_value="2. Release").set("ledger_path", string_value=str(ledger))
+    page.set("dataset", string_value=dataset).set("records_path", string_value=records)
+    return page.set("confirmation", string_value=dataset)
+
+
+@pytest.fixture(scope="module")
+def released(office: Served, folder: Path) -> Client:
+    """A session that has released for the second dataset of its ledger."""
+    return paying(office, folder / "budget.csv", "records.csv").press("release").until("Released for canary")
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {f: f.read_bytes() for f in folder.parent.rglob("*") if f.is_file() and f.parent.name != "settings"}
+
+
+def test_no_path_overwrites_anything_or_breaks_the_page(released: Client, folder: Path) -> None:
+    released.set("release_result_view", string_value="Download")
+    planted = plant(folder)
+    before = files(folder)
+    for place in (*(str(planted[word]) for word in PLANTED), *HOSTILE):
+        released.set("release_result_path", string_value=place)
+        assert "to replace it" not in released.text
+        released.press("release_result_write")  # a button that is switched off, pressed all the same
+        assert "Written" not in released.text
+    assert files(folder) == before
+
+
+def test_answers_are_replaced_by_a_typed_name_alone(released: Client, folder: Path) -> None:
+    released.set("release_result_path", string_value="mine.csv").press("release_result_write").until("Written")
+    target = folder / "mine.csv"
+    whole = target.read_bytes()
+    target.write_bytes(whole[: whole.index(b"\n") + 1])
+    released.run().set("release_result_replace", string_value="mine").press("release_result_write")
+    assert target.read_bytes() != whole
+    released.set("release_result_replace", string_value="mine.csv").press("release_result_write").until("Written")
+    assert target.read_bytes() == whole
+
+
+def test_an_export_that_fails_is_told_without_its_path(released: Client) -> None:
+    released.set("release_result_view", string_value="Download")
+    released.set("release_result_path", string_value=NOWHERE)
+    released.press("release_result_write").until("could not be")  # and nothing in the log, see `office`
+
+
+@pytest.mark.parametrize("key", ["ledger_path", "records_path"])
+def test_no_path_to_read_breaks_the_page(office: Served, folder: Path, key: str) -> None:
+    page = paying(office, folder / "budget.csv", "records.csv", "first")
+    for place in (*HOSTILE, "/etc/passwd", "../outside.csv", "/dev/zero"):
+        page.set(key, string_value=place)
+        if '-release"' in page.text:
+            page.press("release")
+        assert "Released for" not in page.text
+    assert not [row for row in Ledger(folder / "budget.csv").rows() if row.dataset == "first" and row.kind == "spend"]
+
+
+def test_a_race_for_one_release_shows_it_to_all_and_spends_once(office: Served, folder: Path) -> None:
+    book = folder / "race.ledger"
+    pages = [paying(office, book, "missing.csv") for _ in range(4)]
+    pages[0].press("release").until("there is no file")  # its job failed; the release is paid for elsewhere
+    for page in pages[1:]:
+        page.set("records_path", string_value="records.csv").set("confirmation", string_value="canary-second")
+    racers = [threading.Thread(target=lambda page=page: page.press("release")) for page in pages[1:]]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    for page in pages:
+        assert "Released for canary" in page.until("Released for").text
+    assert sum(row.kind == "spend" for row in Ledger(book).rows()) == 1
+    measure(expected("survey", (1,)), SURVEY, dataset="first", ledger=book)  # by another program
+    pages[0].set("dataset", string_value="first")
+    assert "Released for first" in pages[0].text
+    assert "Rows read" not in pages[0].text
+
+
+def test_a_reload_shows_dataset_tab_and_result(office: Served, released: Client) -> None:
+    again = mine(office, "release", released.query)
+    assert "Released for canary" in again.text
+    assert 'value: "2. Release"' in again.text or "2. Release" in again.text
+
+
+def test_a_new_start_lists_what_was_paid_for(office: Served, folder: Path) -> None:
+    book = Ledger(folder / "budget.csv")
+    (dataset,) = [row.dataset for row in book.rows() if row.kind == "spend"]
+    with serving(folder, DP_WORKBENCH_FOLDERS="/proc") as later:
+        page = mine(later, "release")
+        assert "1 release of canary" in page.set("dataset", string_value=dataset).text

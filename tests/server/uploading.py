@@ -1,0 +1,41 @@
+"""Sending a file as the uploader of a page does."""
+
+from __future__ import annotations
+
+import http.client
+
+from streamlit.proto.BackMsg_pb2 import BackMsg
+
+from tests.server.client import Client
+from tests.server.serving import Served
+
+
+def upload(server: Served, page: Client, content: bytes) -> None:
+    """Send a file as the uploader of a page does."""
+    ask = BackMsg()
+    ask.file_urls_request.request_id = "r"
+    ask.file_urls_request.file_names.append("records.csv")
+    page.line.send(ask.SerializeToString())
+    found = page.hear("file_urls_response").file_urls[0]
+    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+    line.request("GET", "/_stcore/host-config", headers={"Cookie": server.cookie})
+    answer = line.getresponse()
+    answer.read()
+    line.request("GET", "/_stcore/health", headers={"Cookie": server.cookie})
+    answer = line.getresponse()
+    answer.read()
+    xsrf = next(c.partition(";")[0] for c in answer.headers.get_all("Set-Cookie") if "xsrf" in c)
+    bound = "frontier"
+    body = (
+        f'--{bound}\r\nContent-Disposition: form-data; name="f"; filename="records.csv"\r\n'
+        "Content-Type: text/csv\r\n\r\n"
+    ).encode()
+    body += content + f"\r\n--{bound}--\r\n".encode()
+    headers = {
+        "Cookie": f"{server.cookie}; {xsrf}",
+        "Origin": server.url,
+        "X-Xsrftoken": xsrf.partition("=")[2],
+        "Content-Type": f"multipart/form-data; boundary={bound}",
+    }
+    line.request("PUT", found.upload_url, body, headers)
+    assert line.getresponse().status == 204
