@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -315,3 +315,21 @@ def family_from_dict(data: object) -> Family:
         return cls.from_dict(data)
     except TypeError:
         raise WorkloadError(f"The parameters of the query family '{cls.name}' in the file do not fit.") from None
+
+
+def spec_to_data(spec: str | Family | Mapping[str, str | Family]) -> Any:
+    """Return the families of a group as JSON-ready data."""
+    if isinstance(spec, Mapping):
+        return {"each": {name: spec_to_data(f) for name, f in spec.items()}}
+    return spec if isinstance(spec, str) else spec.to_dict()
+
+
+def spec_from_data(data: Any) -> str | Family | Mapping[str, str | Family]:
+    """Inverse of `spec_to_data`; raises WorkloadError."""
+    if isinstance(data, str):
+        return data
+    if isinstance(data, dict) and isinstance(data.get("each"), dict):
+        return {
+            name: data_ if isinstance(data_, str) else family_from_dict(data_) for name, data_ in data["each"].items()
+        }
+    return family_from_dict(data)

@@ -11,7 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from engine.errors import EngineError, WorkloadError
 from engine.texts import number
 from engine.values import Value
 from engine.workload.attribute import Attribute
-from engine.workload.families import family, family_from_dict, usual_family
+from engine.workload.families import family, spec_from_data, spec_to_data, usual_family
 from engine.workload.family import Family
 from engine.workload.schema import Schema
 
@@ -118,7 +118,7 @@ class Group:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the group as JSON-ready data."""
-        out: dict[str, Any] = {"attributes": list(self.attributes), "family": _spec_to_json(self.family)}
+        out: dict[str, Any] = {"attributes": list(self.attributes), "family": spec_to_data(self.family)}
         if self.weight != 1.0:
             out["weight"] = self.weight
         if self.query_weights is not None:
@@ -199,17 +199,24 @@ class Workload(Value):
                 f"more than the {MAX_GROUPS:,} allowed. Ask for fewer ways, or pick the attribute sets that matter."
             )
         default: dict[str, str | Family] = {a.name: usual_family(a.kind) for a in schema.attributes}
-        chosen: FamilySpec
         if isinstance(family, Mapping):
             for name in family:
                 schema[name]
             default |= family
         sets = [names for k in ways for names in itertools.combinations(schema.names, k)]
-        mixed = isinstance(family, Mapping) or family == "auto"
-        made = []
-        for names in sets:
-            chosen = {name: default[name] for name in names} if mixed else family
-            made.append(make_group(schema, names, chosen, 1.0, None))
+        if isinstance(family, Mapping) or family == "auto":  # every attribute is fitted once, not once a group
+            fitted = {name: make_group(schema, name, {name: one}).parts[0] for name, one in default.items()}
+            at = [{n: replace(part, axes=(a,)) for n, part in fitted.items()} for a in range(max(ways, default=0))]
+            made = [
+                Group(
+                    attributes=names,
+                    family=MappingProxyType({name: default[name] for name in names}),
+                    parts=tuple(map(dict.__getitem__, at, names)),
+                )
+                for names in sets
+            ]
+        else:
+            made = [make_group(schema, names, family) for names in sets]
         return cls(schema, tuple(made))
 
     @cached_property
@@ -364,29 +371,13 @@ def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.fl
     return weights
 
 
-def _spec_to_json(spec: FamilySpec) -> Any:
-    if isinstance(spec, Mapping):
-        return {"each": {name: _spec_to_json(f) for name, f in spec.items()}}
-    return spec if isinstance(spec, str) else spec.to_dict()
-
-
-def _spec_from_json(data: Any) -> FamilySpec:
-    if isinstance(data, str):
-        return data
-    if isinstance(data, dict) and isinstance(data.get("each"), dict):
-        return {
-            name: data_ if isinstance(data_, str) else family_from_dict(data_) for name, data_ in data["each"].items()
-        }
-    return family_from_dict(data)
-
-
 def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
     if not isinstance(data, dict) or not isinstance(data.get("attributes"), list):
         raise WorkloadError(f'Group {number} of the file names no attributes. Write "attributes": [...].')
     names = tuple(data["attributes"])
     if not all(isinstance(name, str) for name in names):
         raise WorkloadError(f"Group {number} of the file has an attribute that is no text.")
-    spec, packed = _spec_from_json(data.get("family")), data.get("query_weights")
+    spec, packed = spec_from_data(data.get("family")), data.get("query_weights")
     group = make_group(schema, names, spec, data.get("weight", 1.0))
     if packed is None:
         return group

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from engine.errors import WorkloadError
 from engine.figures import questions as domain_figures
 from engine.insight import ask
 from engine.workload import Custom, box_workload, example, read_matrix, workload_from_sql
-from pages.parts.shell import code, link
-from pages.parts.shell.state import Studio
+from pages.parts.shell import code, designs, link, places
+from pages.parts.shell.state import History, Studio
 from tests.app.test_pages import Session, demo
 
 SURVEY = demo("survey")
@@ -337,11 +338,60 @@ def test_the_address_and_a_plan_file_hold_every_kind() -> None:
 
 
 def test_an_edit_of_thousands_of_groups_costs_no_long_text() -> None:
-    # the address is left out without packing, and the code is not written line by line: both would grow with the groups
+    # the address is but a name, and the code is not written line by line: both would grow with the groups
     studio = Studio(workload=Workload(large_workload().schema, large_workload().groups * 10))
     text = code.workload_script(studio).text()
     assert len(text) < 2_000
     assert len(studio.question) > link.MAX_QUESTION
+
+
+def test_a_request_too_long_for_an_address_is_kept_under_a_name() -> None:
+    here = Studio(workload=large_workload(), budget=Budget(pcost=0.7))
+    session = Session()
+    session.app.session_state["history"] = History(present=here)
+    name = session.run(session.app).app.query_params[link.NAME]
+    name = name[0] if isinstance(name, list) else name
+    assert name.startswith(link.NAMED)
+    assert len(name) < 30
+    assert Session(plan=name).studio.to_json() == here.to_json()
+    (kept,) = (f for f in (places.folder() / "designs").iterdir() if f.stem == name.removeprefix(link.NAMED))
+    assert kept.stat().st_mode & 0o077 == 0  # for its owner alone
+    assert set(json.loads(designs.find(kept.stem))) == {"question", "budget"}
+    for wrong in ("~AAAAAAAAAAAAAAAA", "~", f"~../designs/{kept.stem}", f"~{kept.stem[:-1]}"):
+        again = Session(plan=wrong)
+        assert again.studio.workload is None
+        assert "is not on this server" in again.errors()
+
+
+def test_only_so_many_requests_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(places.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(designs, "KEPT", 3)
+    names = [designs.keep(f"text {i}") for i in range(5)]
+    left = {file.stem for file in (tmp_path / "designs").iterdir()}
+    assert len(left) == 3
+    assert names[-1] in left
+    assert designs.find(names[-1]) == b"text 4"
+    monkeypatch.setattr(designs, "MAX_TEXT", 3)
+    assert designs.keep("text") == ""
+
+
+def test_pages_of_hundreds_of_attributes_list_no_pairs_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Schema([Attribute.of_size(f"x{i}", 4) for i in range(300)])
+    asked, listed = Workload.all_ways(schema, (1,)), []
+    build = Workload.all_ways
+
+    def listing(schema: Schema, ways: tuple[int, ...], *more: object) -> Workload:
+        listed.append(tuple(ways))
+        return build(schema, ways, *more)
+
+    monkeypatch.setattr(Workload, "all_ways", listing)
+    session = Session(plan=link.packed(Studio(workload=asked))).go("workload")
+    session.set(ways_weight=2.0).set(ways_weight=3.0)
+    assert listed == [(1,)]  # once, however often the page is drawn
+    session.press("add_ways")
+    assert "asked already" in session.errors()
+    assert "Choose two numbers of attributes" in session.go("coarse").said()
+    assert listed == [(1,)]
 
 
 def test_a_second_press_adds_nothing_and_says_so() -> None:

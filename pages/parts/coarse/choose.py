@@ -24,6 +24,7 @@ WAYS, COARSER, CENSUS, FILES = (
     "Census example: bins of age",
     "Plan files",
 )
+WIDE = 100  # attributes up to which singles and pairs are planned without being asked for
 KINDS = (WAYS, COARSER, CENSUS, FILES)
 NO_SCHEMA = "There is no schema yet. Choose one on the Schema page, or take the census example or plan files."
 AT_ONCE, ONE_BY_ONE = "All in one choice", "One after the other, look closer while it pays"
@@ -63,6 +64,9 @@ def choose(studio: Studio) -> Chosen | None:
         return None
     with shown_here():
         found, script = _templates(kind, studio)
+        if not found:
+            st.info("Choose two numbers of attributes or more, such as 1 and 2.", icon="🪜")
+            return None
         st.caption(
             plain(
                 f"All of them at the present budget of {studio.budget.pcost:.4g} pcost, by the mechanism "
@@ -78,10 +82,10 @@ def _templates(kind: str, studio: Studio) -> tuple[Mapping[str, Workload], Scrip
         schema = studio.asked.schema
         most = min(3, len(schema))
         options = list(range(1, most + 1))
-        ways = st.multiselect(
-            "Attributes a table", options, default=options[:2], key=f"coarse_ways_{most}", persist_state="session"
-        )
-        return choice.by_ways(schema, ways), coarse_code.by_ways(studio, sorted(ways))
+        first = options[:2] if len(schema) <= WIDE else []  # all pairs of hundreds of attributes take long to plan
+        key = f"coarse_ways_{most}_{bool(first)}"
+        ways = st.multiselect("Attributes a table", options, default=first, key=key, persist_state="session")
+        return (choice.by_ways(schema, ways), coarse_code.by_ways(studio, sorted(ways))) if ways else ({}, Script())
     if kind == COARSER:
         return choice.against_coarser(studio.asked), coarse_code.against_coarser(studio)
     st.caption(
@@ -105,14 +109,8 @@ def _planned(found: Mapping[str, Workload], studio: Studio, script: Script) -> C
             st.caption(plain(f"This plan is for '{name}'."))
             return None
         made.append(one)
-    return Chosen(
-        names=tuple(found), plans=tuple(made), script=script + coarse_code.planned(studio.budget, _how(studio))
-    )
-
-
-def _how(studio: Studio) -> str:
-    options = "".join(f", {name}={value!r}" for name, value in studio.options.items())
-    return f', mechanism="{studio.mechanism}"{options}' if options or studio.mechanism != "querysmasher" else ""
+    script += coarse_code.planned(studio.budget, coarse_code.how(studio))
+    return Chosen(names=tuple(found), plans=tuple(made), script=script)
 
 
 def keep_files() -> None:

@@ -94,3 +94,9 @@ def steps(*, dataset: str, ledger: str, data: str, attempt: int, columns: Mappin
         "    print(done.answers(0))",
         imports=[("engine", "stepwise")],
     )
+
+
+def how(studio: Studio) -> str:
+    """Mechanism and options as further arguments of `plan`."""
+    options = "".join(f", {name}={value!r}" for name, value in studio.options.items())
+    return f', mechanism="{studio.mechanism}"{options}' if options or studio.mechanism != "querysmasher" else ""

@@ -25,8 +25,8 @@ def difference(studio: Studio, found: Compared | None) -> str:
     compared = found.best if found is not None else []
     sources = [PRESENT, *([FILE] if content is not None else []), *compared]
     if len(sources) < 2:
-        first = "wait for the comparison" if running() else "press Compare above"
-        st.info(f"Open a plan file, or {first}, to have a second plan beside the present one.", icon="⚖️")
+        todo = "wait for the comparison" if running() else "press Compare above"
+        st.info(f"Open a plan file, or {todo}, to have a second plan beside the present one.", icon="⚖️")
         return ""
     left, right = st.columns(2)
     one = left.selectbox("First plan", sources, key="diff_first")

@@ -1,6 +1,7 @@
 """The present request inside the page's address, so that a refresh, a bookmark or a second tab brings it back.
 
-The address holds the public schema, the workload, the budget and the mechanism; never data, datasets or ledgers.
+The address holds the public schema, the workload, the budget and the mechanism, or where that is too long a name under
+which the server keeps them; never data, datasets or ledgers.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import zlib
 import streamlit as st
 
 from engine.errors import EngineError, PlanError
-from pages.parts.shell import state
+from pages.parts.shell import designs, state
 from pages.parts.shell.state import Studio
 
 NAME = "plan"
 MAX_LENGTH = 12_000  # longer addresses are cut by some browsers and proxies
 MAX_TEXT = 5_000_000
 MAX_QUESTION = 1_000_000  # characters; a longer one would not fit into an address however well it is packed
+NAMED = "~"  # what a name begins with that stands for a design on the server
 
 
 def packed(studio: Studio) -> str:
@@ -46,16 +48,20 @@ def restore() -> None:
     if state.KEY in st.session_state or not text:
         return
     try:
-        state.start_with(unpacked(text))
+        if text.startswith(NAMED):
+            state.start_with(Studio.from_json(designs.find(text.removeprefix(NAMED))))
+            st.session_state["packed"] = (state.current(), text)
+        else:
+            state.start_with(unpacked(text))
     except EngineError as error:
         st.session_state["address_trouble"] = str(error)
 
 
 def keep() -> None:
-    """Write the present request into the address, unless it is empty or too long."""
+    """Write the present request, or its name, into the address, unless it is empty."""
     studio = state.current()
-    text = "" if studio.workload is None or len(studio.question) > MAX_QUESTION else _packed_once(studio)
-    if not text or len(text) > MAX_LENGTH:
+    text = "" if studio.workload is None else _packed_once(studio)
+    if not text:
         if NAME in st.query_params:
             del st.query_params[NAME]
     elif st.query_params.get(NAME) != text:
@@ -65,5 +71,9 @@ def keep() -> None:
 def _packed_once(studio: Studio) -> str:
     known = st.session_state.get("packed")
     if known is None or known[0] is not studio:
-        known = st.session_state["packed"] = (studio, packed(studio))
+        text = packed(studio) if len(studio.question) <= MAX_QUESTION else ""
+        if not 0 < len(text) <= MAX_LENGTH:
+            name = designs.keep(studio.to_json())
+            text = f"{NAMED}{name}" if name else ""
+        known = st.session_state["packed"] = (studio, text)
     return known[1]

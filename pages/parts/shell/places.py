@@ -90,9 +90,13 @@ def ledgers() -> list[str]:
     return [path for path in _read().get(browser(), {}).get("ledgers", []) if Path(path).exists()]
 
 
+def folder() -> Path:
+    """The user's settings folder."""
+    return Path(os.environ.get(VARIABLE) or platformdirs.user_config_dir("dp-query-workbench"))
+
+
 def _file() -> Path:
-    folder = os.environ.get(VARIABLE) or platformdirs.user_config_dir("dp-query-workbench")
-    return Path(folder) / "places.json"
+    return folder() / "places.json"
 
 
 def _read() -> dict[str, Any]:

@@ -74,7 +74,7 @@ class Studio:
 
     def to_json(self) -> str:
         """The whole state as text; equal texts mean equal states."""
-        return json.dumps({"question": json.loads(self.question), "budget": self.budget.to_dict()}, sort_keys=True)
+        return f'{{"budget": {json.dumps(self.budget.to_dict(), sort_keys=True)}, "question": {self.question}}}'
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Studio:

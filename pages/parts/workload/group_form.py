@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -16,6 +17,7 @@ from pages.parts.shell import show, state
 from pages.parts.shell.words import count, kept_for, plain, show_kept, shown_here
 from pages.parts.workload import family_form
 
+WIDE = 100  # attributes up to which all pairs are offered at first
 MAX_DRAWN = 100_000  # cells of a family that is drawn
 MAX_SLIDER = 10_000
 PLANE = -1  # the choice to draw one query on both attributes of a group
@@ -47,7 +49,8 @@ def add_groups(groups: tuple[Group, ...]) -> None:
 def all_ways(schema: Schema) -> None:
     """All sets of k attributes, with one family per kind or per attribute."""
     choices = [k for k in (1, 2, 3) if k <= len(schema)]
-    ways = st.multiselect("Sets of how many attributes", choices, default=choices[:2], key="ways", format_func=_way)
+    first = choices[: 2 if len(schema) <= WIDE else 1]
+    ways = st.multiselect("Sets of how many attributes", choices, default=first, key="ways", format_func=_way)
     special = st.multiselect(
         "Attributes with a family of their own",
         schema.names,
@@ -56,7 +59,7 @@ def all_ways(schema: Schema) -> None:
     )
     with shown_here():
         families = {name: _own_family(schema, name) for name in special}
-        made = Workload.all_ways(schema, sorted(ways), families or "auto")
+        made = _all_sets(f"{schema.to_json()}|{sorted(ways)}|{_asked(families)}", schema, sorted(ways), families)
         weight = weight_form("ways_weight")
         groups = made.groups if weight == 1.0 else tuple(replace(group, weight=weight) for group in made.groups)
         text = f"{count(len(made.groups), 'group')} with {count(made.queries, 'query', 'queries')}"
@@ -65,6 +68,15 @@ def all_ways(schema: Schema) -> None:
         if not made.groups:
             st.caption("Choose at least one number of attributes.")
     show_kept("group")
+
+
+@st.cache_resource(max_entries=4, show_spinner="Listing the sets")
+def _all_sets(key: str, _schema: Schema, _ways: Sequence[int], _families: Mapping[str, Any]) -> Workload:
+    return Workload.all_ways(_schema, _ways, _families or "auto")
+
+
+def _asked(families: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, family if isinstance(family, str) else family.key) for name, family in families.items()]
 
 
 def one_set(schema: Schema) -> None:
