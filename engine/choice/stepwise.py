@@ -50,12 +50,12 @@ from engine.choice.step_records import (
 )
 from engine.choice.step_state import Choice, Steps
 from engine.errors import BudgetExceeded, DataError, LedgerError, PlanError, ResultLost
+from engine.progress import Progress
 from engine.release import (
     MEMORY_LIMIT,
     Intake,
     Ledger,
     Measurement,
-    Progress,
     draw,
     left_out,
     recognised,

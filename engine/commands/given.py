@@ -136,11 +136,3 @@ def say_rows(rows: Intake) -> None:
     print(rows.describe(), file=sys.stderr)
     for text in rows.warnings:
         print(f"Warning: {text}", file=sys.stderr)
-
-
-def bar(fraction: float, text: str) -> None:
-    """Show how far it is."""
-    if sys.stderr.isatty():
-        print(
-            f"\r{100 * fraction:5.1f}%  {text:60.60s}", end="\n" if fraction >= 1 else "", file=sys.stderr, flush=True
-        )

@@ -23,6 +23,7 @@ from engine.commands.reply import Reply
 from engine.commands.stepping import add_step_commands
 from engine.commands.studio import add_studio_command
 from engine.errors import EngineError
+from engine.progress import Bar
 
 STOPPED, UNREAD = 128 + 2, 128 + 13  # as a shell tells the signals INT and PIPE
 
@@ -31,7 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; return 0, or 1 after printing what was wrong."""
     try:
         given = _parser().parse_args(arguments)
-        reply: Reply = given.run(given)
+        with Bar() as given.progress:  # what is printed below stands on a line of its own
+            reply: Reply = given.run(given)
         if text := reply.json() if given.json else reply.text:
             print(text)
         sys.stdout.flush()

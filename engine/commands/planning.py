@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from engine.commands.given import add_budget_options, add_workload_options, bar, budget_data, budget_of, workload_of
+from engine.commands.given import add_budget_options, add_workload_options, budget_data, budget_of, workload_of
 from engine.commands.options import add_mechanism_options, asked_mechanisms, mechanism_options
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import EngineError
@@ -44,7 +44,7 @@ def _plan(given: argparse.Namespace) -> Reply:
     sources = [path for path in (given.workload, given.schema) if path is not None]
     if not given.out.is_file():  # what is there may be the same plan, which is then left as it is
         check_target(given.out, keep=sources)
-    made = plan(workload, budget_of(given, workload.schema), given.mechanism, progress=bar, **options)
+    made = plan(workload, budget_of(given, workload.schema), given.mechanism, progress=given.progress, **options)
     if not _is_there(made, given.out):
         with new_file(given.out, keep=sources) as partial:
             partial.write_text(made.to_json(), encoding="utf-8")
@@ -72,7 +72,7 @@ def _forecast(given: argparse.Namespace) -> Reply:
 def _compare(given: argparse.Namespace) -> Reply:
     asked, limits = asked_mechanisms(given)
     workload = workload_of(given)
-    found = comparison(workload, budget_of(given, workload.schema), asked, **limits, progress=bar)
+    found = comparison(workload, budget_of(given, workload.schema), asked, **limits, progress=given.progress)
     served = found.frame["rmse"].notna()
     ranked = found.frame[served].drop(columns="status").to_string(index=False, float_format=lambda v: f"{v:.4g}")
     refused = [f"{row.mechanism}: {row.status}" for row in found.frame[~served].itertuples()]

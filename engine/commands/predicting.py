@@ -14,7 +14,6 @@ from engine.commands.given import (
     add_budget_options,
     add_column_options,
     asked_in,
-    bar,
     budget_of,
     named_columns,
     say_rows,
@@ -84,7 +83,13 @@ def _predict(given: argparse.Namespace) -> Reply:
     if given.simulated is not None:
         columns = named_columns(given)
         looked = stepwise.look(
-            common, given.simulated, rehearsal=True, on_refused="drop", progress=bar, intake=say_rows, **columns
+            common,
+            given.simulated,
+            rehearsal=True,
+            on_refused="drop",
+            progress=given.progress,
+            intake=say_rows,
+            **columns,
         )
         decided = rule.decide(looked)
         name = stepwise.STOP if decided.choice is None else common.names[decided.choice]
@@ -117,5 +122,7 @@ def _common(given: argparse.Namespace) -> CommonPlan:
             raise SchemaError("--ways needs the attributes. Give them by --schema.")
         found = by_ways(schema, given.ways)
         asked, names = list(found.values()), list(found)
-    made = [plan(one, budget_of(given, one.schema), given.mechanism, progress=bar, **options) for one in asked]
+    made = [
+        plan(one, budget_of(given, one.schema), given.mechanism, progress=given.progress, **options) for one in asked
+    ]
     return split(*made, names=given.names or names)

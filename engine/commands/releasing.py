@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engine.commands.given import add_column_options, bar, named_columns, say_rows
+from engine.commands.given import add_column_options, named_columns, say_rows
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import LedgerError, PlanError
 from engine.publish import FORMATS, check_target, write_answers, write_package
@@ -62,7 +62,7 @@ def _check(given: argparse.Namespace) -> Reply:
     print("For your eyes only: these exact numbers depend on single records.", file=sys.stderr)
     book = None if given.ledger is None else Ledger(given.ledger)
     asked = {"dataset": given.dataset, "ledger": book} | named_columns(given)
-    found = check_records(read_plan(given.plan), given.data, **asked, progress=bar)
+    found = check_records(read_plan(given.plan), given.data, **asked, progress=given.progress)
     if not given.json:
         say_rows(found)
         for column, reasons in found.reasons.items():
@@ -90,12 +90,12 @@ def _release(given: argparse.Namespace) -> Reply:
         given.data,
         rehearsal=given.rehearsal,
         on_refused="drop",
-        progress=bar,
+        progress=given.progress,
         intake=say_rows,
         **named_columns(given),
         **where,
     )
-    options = {"confidence": given.confidence, "overwrite": given.overwrite, "progress": bar}
+    options = {"confidence": given.confidence, "overwrite": given.overwrite, "progress": given.progress}
     receipt = None if book is None or not key else book.find(key)
     if kind == "zip":
         write_package(measured, given.out, receipt=receipt, ledger=book, **options)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.choice import Decision, NestedPlanRule, coarse_or_fine, nested_choices, stepwise
-from engine.commands.given import add_column_options, bar, named_columns, say_rows
+from engine.commands.given import add_column_options, named_columns, say_rows
 from engine.commands.reply import Commands, Reply, add_command
 from engine.publish import check_target, write_answers
 from engine.release import Ledger, Measurement, read_plan
@@ -126,11 +126,11 @@ def _finish(given: argparse.Namespace) -> Reply:
 
 
 def _arguments(given: argparse.Namespace) -> dict[str, Any]:
-    return named_columns(given) | {"attempt": given.attempt, "progress": bar, "intake": say_rows}
+    return named_columns(given) | {"attempt": given.attempt, "progress": given.progress, "intake": say_rows}
 
 
 def _written(found: Measurement, given: argparse.Namespace) -> Reply:
     """Write the answers, and say so."""
     kind, queries = "csv" if given.out.suffix.lower() == ".csv" else "parquet", found.plan.workload.queries
-    write_answers(found, given.out, format=kind, progress=bar)
+    write_answers(found, given.out, format=kind, progress=given.progress)
     return Reply(text=f"{queries:,} answers in {given.out}", data={"out": given.out, "queries": queries})

@@ -12,16 +12,17 @@ import os
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.checks import instance, positive, whole
-from engine.errors import Cancelled, EngineError, PlanError
+from engine.errors import EngineError, PlanError
 from engine.insight.fitness import BIASED
 from engine.insight.keeper import Failed, call_apart
 from engine.mechanisms import Forecast, check_request, forecast, known, mechanism_class, plan
 from engine.privacy import REPLACE_ONE, Budget
+from engine.progress import Progress, told
 from engine.spaces import best_bound
 from engine.texts import amount, shown
 from engine.values import Value
@@ -34,7 +35,6 @@ COLUMNS = ("mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"
 KEPT = 256  # results that are kept
 BOUND = "bound"
 Choice = str | tuple[str, Mapping[str, Any]]
-Progress = Callable[[float, str], object]
 _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
 
@@ -173,9 +173,10 @@ def comparison(
 
 
 def _found(left: list[_Job], asked: _Request, jobs: int, progress: Progress | None) -> dict[str, dict[str, Any]]:
+    tell = told(progress, "The comparison was cancelled.")
+
     def hear(fraction: float, labels: list[str]) -> None:
-        if progress is not None and progress(fraction, f"Comparing: {', '.join(labels)}") is False:
-            raise Cancelled("The comparison was cancelled.")
+        tell(fraction, f"Comparing: {', '.join(labels)}")
 
     calls = {job.label: (_result, (asked, job.name, dict(job.options))) for job in left}
     # planning stops itself at the limit; a process that does not is ended

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.errors import Cancelled, PlanError
+from engine.errors import PlanError
 from engine.plans import Plan
+from engine.progress import Progress, told
 from engine.release import apply_group, count_marginals, maximal_sets, measure, quantile
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
-Progress = Callable[[float, str], object]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,13 +93,13 @@ def coverage_check(
             std.append(np.sqrt(_each(partial(plan.variances, i), chosen[i])))
     exact, scale = np.concatenate(truth), np.concatenate(std)
     errors: list[np.ndarray[Any, Any]] = []
+    tell = told(progress, "The coverage check was cancelled; nothing was spent.")
     started = time.monotonic()
     while len(errors) < rehearsals and (len(errors) < 2 or time.monotonic() - started < seconds):
         drawn = measure(plan, counts, rehearsal=True)
         found = [_each(partial(drawn.values, i), chosen[i]) for i in groups if len(chosen[i])]
         errors.append((np.concatenate(found) - exact) / scale)
-        if progress is not None and progress(len(errors) / rehearsals, f"Rehearsal {len(errors):,}") is False:
-            raise Cancelled("The coverage check was cancelled; nothing was spent.")
+        tell(len(errors) / rehearsals, f"Rehearsal {len(errors):,}")
     scores = np.array(errors)
     law = plan.budget.law
     rows = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypedDict
 
@@ -13,10 +13,10 @@ from engine.checks import one_of
 from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
 from engine.plans import LARGEST_POWER, MAX_RECORDS, OBJECTIVES, Objective, Plan, Solved, check_targets, objective
 from engine.privacy import Budget
+from engine.progress import Listener, Progress
 from engine.spaces import SolveCache, default_cache
 from engine.workload import Workload
 
-Progress = Callable[[float, str], object]
 MAX_ATTRIBUTES = 14  # of one group: 2^14 residual spaces take a few seconds
 
 
@@ -31,7 +31,7 @@ class Limits:
 
     time_limit: float | None = None
     memory_limit: float = 4e9
-    progress: Progress | None = None
+    progress: Listener | None = None
     workers: int | None = None
     cache: bool = True
 
@@ -43,9 +43,6 @@ class Limits:
                 value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0)
             ):
                 raise PlanError(f"{name} was {value!r}. Give a number above 0, or leave it out.")
-        if self.progress is not None and not callable(self.progress):
-            raise PlanError(f"progress was {self.progress!r}. Give a function of (fraction, text), or leave it out.")
-
         if self.workers is not None and (
             isinstance(self.workers, bool) or not isinstance(self.workers, int) or not 1 <= self.workers <= 1024
         ):

@@ -19,6 +19,7 @@ from engine.mechanisms.trees import GreedyHierarchical, Hierarchical, LevelSelec
 from engine.mechanisms.wff import WeightedFourier
 from engine.plans import Plan, check_rebuilt, parse_plan
 from engine.privacy import Budget
+from engine.progress import listener
 from engine.texts import near_matches
 from engine.workload import Workload
 
@@ -57,7 +58,8 @@ def _recorded(name: str, options: Mapping[str, Any], max_records: int) -> Mechan
 
 def checked_options(mechanism: str, options: Mapping[str, Any]) -> tuple[Mechanism, Limits]:
     """Return a mechanism with its options, and what planning may take; raise PlanError for what is mistyped."""
-    limits = Limits(**{k: v for k, v in options.items() if k in LIMITS})
+    asked = {k: v for k, v in options.items() if k in LIMITS}
+    limits = Limits(**asked | {"progress": listener(asked.get("progress"))})
     return _configured(mechanism, {k: v for k, v in options.items() if k not in LIMITS}), limits
 
 
@@ -80,8 +82,9 @@ def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **
     ----------
     mechanism : name of a mechanism in ``MECHANISMS``.
     options : the mechanism's own, and ``objective``, ``max_records``, ``time_limit`` (seconds), ``memory_limit``
-        (bytes), ``progress``, a callback of (fraction, text) that may return False to cancel, ``workers``, the number
-        of processes (1 for none), and ``cache``, whether to use and keep what searches find; see `PlanOptions`.
+        (bytes), ``progress``, a function of (fraction, text) that may return False to cancel, or True for a bar,
+        ``workers``, the number of processes (1 for none), and ``cache``, whether to use and keep what searches find;
+        see `PlanOptions`.
 
     Guarantee: the privacy cost of the plan, recomputed from the matrices and noise scales that it will release, is at
     most ``budget.pcost``.

@@ -20,10 +20,11 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.errors import PlanError
-from engine.mechanisms.base import Forecast, Limits, Mechanism, Progress, check_request, check_size
+from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request, check_size
 from engine.mechanisms.reweighted import EVALUATIONS, Step, TradeoffSearch, proven
 from engine.plans import Plan, Solved, calibrate, row_pcosts
 from engine.privacy import Budget
+from engine.progress import Listener
 from engine.spaces import (
     UNIFORM,
     Cost,
@@ -334,7 +335,7 @@ class ResidualMechanism(Mechanism):
         return replace(plan, split=replace(plan.split, stopped=limits), statement=plan.statement + words)
 
 
-def _rising(progress: Progress | None) -> Progress | None:
+def _rising(progress: Listener | None) -> Listener | None:
     """Return a listener that never hears a smaller fraction than before, whatever has to be done again."""
     if progress is None:
         return None

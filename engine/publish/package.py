@@ -18,22 +18,20 @@ import math
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from engine.errors import Cancelled
 from engine.figures import Picture, answers_picture, budget_picture, spread_picture
 from engine.insight import claim_text, group_table
+from engine.progress import Progress, told
 from engine.publish.measurements import write_measurements
 from engine.publish.report import MARK, write_answers
 from engine.publish.target import new_file
 from engine.release import Ledger, Measurement, Receipt
 from engine.texts import amount, set_name
 
-Progress = Callable[[float, str], object]
 FORMAT, BEFORE = "release/3", "release/2"  # the certificate of a release/2 has no promise
 MOST_IN_CSV = 1_000_000
 SHOWN = 40  # answers of a group in the report
@@ -97,11 +95,7 @@ def write_package(
     Cancelled : ``progress`` returned False.
     """
 
-    def tell(fraction: float, text: str) -> None:
-        if progress is not None and progress(fraction, text) is False:
-            raise Cancelled("Writing the package was cancelled; no file was left behind.")
-
-    plan = measurement.plan
+    tell, plan = told(progress, "Writing the package was cancelled; no file was left behind."), measurement.plan
     with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as place:
         folder = Path(place)
         made = [folder / "plan.json", folder / "check.py", folder / "answers.parquet"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from engine.checks import one_of
-from engine.errors import Cancelled, PlanError
+from engine.errors import PlanError
+from engine.progress import Progress, told
 from engine.publish.target import new_file
 from engine.release import Measurement, quantile, query_texts
 
 FORMATS = ("parquet", "csv")
 MARK = "REHEARSAL on simulated or public records. Not for publication; nothing was spent."
 BATCH = 1 << 19  # answers written at once
-Progress = Callable[[float, str], object]
 SCHEMA = pa.schema(
     [
         ("attributes", pa.dictionary(pa.int32(), pa.string())),
@@ -66,13 +66,13 @@ def write_answers(
         "release": measurement.key,
     }
     schema = SCHEMA.insert(0, pa.field("status", pa.string())) if measurement.rehearsal else SCHEMA
+    tell = told(progress, "Writing the answers was cancelled; no file was left behind.")
     with new_file(path, overwrite=overwrite) as partial, _writer(partial, format, schema, metadata) as writer:
         for done, table in answer_batches(measurement, confidence):
             if measurement.rehearsal:
                 table = table.add_column(0, schema.field(0), [pa.array(["REHEARSAL"] * len(table), pa.string())])
             writer.write(_escaped(table) if format == "csv" else table)
-            if progress is not None and progress(done, "Writing answers") is False:
-                raise Cancelled("Writing the answers was cancelled; no file was left behind.")
+            tell(done, "Writing answers")
     return Path(path)
 
 

@@ -9,7 +9,6 @@ from engine.release.archive import Archive, write_archive
 from engine.release.intake import (
     MOST_CELLS,
     Intake,
-    Progress,
     check_records,
     count,
     declare_public,
@@ -55,7 +54,6 @@ __all__ = [
     "Intake",
     "Ledger",
     "Measurement",
-    "Progress",
     "Receipt",
     "TotalDefinition",
     "apply_group",

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.errors import Cancelled, DataError, LimitExceeded, PlanError
+from engine.errors import DataError, LimitExceeded, PlanError
 from engine.plans import Block, Plan
+from engine.progress import Progress, told
 from engine.release.ledger import REHEARSED, Fingerprint, Ledger, Row
 from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, counted_text, fingerprint
 from engine.spaces import Space
@@ -16,7 +17,6 @@ from engine.texts import shown
 from engine.workload import Schema, Workload, subsets
 
 MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
-Progress = Callable[[float, str], object]
 
 
 class Measurable(Protocol):
@@ -281,8 +281,4 @@ def maximal_sets(part: Measurable) -> list[Space]:
 
 
 def teller(progress: Progress | None) -> Callable[[float, str], None]:
-    def tell(fraction: float, text: str) -> None:
-        if progress is not None and progress(fraction, text) is False:
-            raise Cancelled("The measurement was cancelled before anything was spent.")
-
-    return tell
+    return told(progress, "The measurement was cancelled before anything was spent.")

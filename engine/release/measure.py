@@ -19,12 +19,12 @@ from engine.checks import instance
 from engine.errors import PlanError
 from engine.mechanisms import load_plan
 from engine.plans import Plan
+from engine.progress import Progress, unbroken
 from engine.release.answers_on_grid import draw
 from engine.release.archive import Archive, write_archive
 from engine.release.intake import (
     Intake,
     Measurable,
-    Progress,
     count,
     left_out,
     maximal_sets,
@@ -147,12 +147,12 @@ def spend_draw_save(
     that the result needs on the disk is taken before the spend.
     """
     blank = {space: np.zeros(block.measurements, np.int64) for space, block in part.blocks.items()}
-    with ledger.room_for(lambda file: write(file, _BLANK, blank)) as room:
+    with ledger.room_for(lambda file: write(file, _BLANK, blank)) as room, unbroken():
         # spend before drawing: a crash in between loses budget, never privacy
         receipt = spend()
         if not receipt.fresh:
             return None
-        # from here on nothing may stop the run: no progress callback, no cancelling, until the result is saved
+        # from here on nothing may stop the run until the result is saved: no listener, no cancelling, no Ctrl-C
         answers = draw(part, counts, _silent)
         ledger.save_result(receipt=receipt, content=lambda file: write(file, receipt, answers), draft=room)
     return receipt, answers

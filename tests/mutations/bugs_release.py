@@ -204,9 +204,16 @@ BUGS = (
     bug(
         "no room is taken before the spend",
         MEASURE,
-        "with ledger.room_for(lambda file: write(file, _BLANK, blank)) as room:",
-        "with ledger.room_for(b'') as room:",
+        "with ledger.room_for(lambda file: write(file, _BLANK, blank)) as room, unbroken():",
+        "with ledger.room_for(b'') as room, unbroken():",
         f"{PROCEDURE}::test_the_space_of_a_result_is_taken_before_the_spend",
+    ),
+    bug(
+        "Ctrl-C after the spend loses the answers",
+        MEASURE,
+        " as room, unbroken():",
+        " as room:",
+        "tests/commands/test_progress.py::test_ctrl_c_between_the_spend_and_its_answers_waits_until_they_are_saved",
     ),
     bug(
         "half the cost is spent",

@@ -67,7 +67,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a workload without queries": (lambda: plan(Workload(S), B), "no query|Add"),
     "a negative time limit": (lambda: plan(W, B, time_limit=-1), "-1|above 0"),
     "a limit as text": (lambda: plan(W, B, memory_limit="4GB"), "'4GB'|above 0"),
-    "a number for progress": (lambda: plan(W, B, progress=3), "3|function"),
+    "a number for progress": (lambda: plan(W, B, progress=3), "3|function|True"),
     "targets without their objective": (lambda: plan(W, B, targets=3), "3|'max'"),
     "a forecast of nothing": (lambda: forecast(3), "int|Workload"),
     "no budget at all": (lambda: Budget(pcost=0), "0|above 0"),

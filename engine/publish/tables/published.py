@@ -12,8 +12,9 @@ import pandas as pd
 
 from engine.arrays import Array, Index
 from engine.checks import one_of, whole
-from engine.errors import Cancelled, LimitExceeded, NotAnswerable, PlanError
+from engine.errors import LimitExceeded, NotAnswerable, PlanError
 from engine.plans import SpaceAnswers
+from engine.progress import Progress, listener, told
 from engine.publish.tables.contrasts import assembled, contrast, maximal
 from engine.publish.tables.evidence import Evidence, all_sets, evidence, published_sets
 from engine.publish.tables.joint import nonnegative
@@ -30,7 +31,6 @@ MOST_SETS = 1_000_000
 MOST_RECORDS = 1_000_000_000
 RECORD_COPIES = 2
 WORKING = 10  # copies of the largest table while it is fitted
-Progress = Callable[[float, str], object]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -187,7 +187,7 @@ def publish(
     one_of("fit", fit, FITS, error=PlanError)
     if integer and fit == "none":
         raise PlanError('Whole tables have no negative cells. Publish with fit="shrunk" or "nonnegative".')
-    own = 0.5 if integer else 1.0
+    progress, own = listener(progress), 0.5 if integer else 1.0  # one bar for all parts
     tell = _teller(progress, 0.0, own)
     _check_memory(measurement, memory_limit)
     tell(0.0, "Reading what was measured")
@@ -215,11 +215,8 @@ def publish(
 def _teller(progress: Progress | None, low: float = 0.0, high: float = 1.0) -> Callable[[float, str], None]:
     """Return what tells the share done of a part of the work, and stops it when it is told to."""
 
-    def tell(share: float, words: str) -> None:
-        if progress is not None and progress(low + share * (high - low), words) is False:
-            raise Cancelled("Publishing was cancelled; nothing was changed.")
-
-    return tell
+    tell = told(progress, "Publishing was cancelled; nothing was changed.")
+    return lambda share, words: tell(low + share * (high - low), words)
 
 
 def _seed(measurement: Measurement) -> list[int]:

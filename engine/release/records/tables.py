@@ -11,7 +11,7 @@ Tables are additive integers: parts of the records may be counted anywhere and t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 
 from engine.checks import instance, one_of
 from engine.errors import DataError, LimitExceeded, SchemaError
+from engine.progress import Progress, listener
 from engine.release.records.counted import check_named, check_values, count_encoder
 from engine.release.records.encoding import REASONS, Encoder, code_type
 from engine.release.records.nested import completed, larger_tables
@@ -34,7 +35,6 @@ CHUNK_ROWS = 2**20
 CHUNK_BYTES = 128_000_000
 
 Names = tuple[str, ...]
-Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -244,7 +244,7 @@ class _Tally:
         self.chunk = [np.empty(self.room, encoder.dtype) for encoder in self.encoders]
 
     def read(self, data: Any, progress: Progress | None) -> None:
-        rows_in = 0
+        rows_in, heard = 0, listener(progress)
         # a person's rows are told apart by all their columns, whichever are counted
         encoders = self.encoders if self.cap is None else [Encoder(attribute=a) for a in self.schema.attributes]
         names = [e.attribute.name for e in encoders]
@@ -257,10 +257,10 @@ class _Tally:
                     self._take(self._accepted(columns, batch.rows), pool)
                 else:
                     self.cap.take(batch.columns[[*names, *more].index(self.cap.column)], columns)
-                if progress is not None:
+                if heard is not None:
                     # Streams do not tell their length: the fraction then approaches 1 without reaching it.
                     fraction = rows_in / (rows_in + 1e6) if batch.fraction is None else batch.fraction
-                    progress(min(1.0, fraction), "counting records")
+                    heard(min(1.0, fraction), "counting records")
             if self.cap is not None:
                 self._capped(self.cap, names, pool)
             self._flush(pool)
