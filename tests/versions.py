@@ -14,7 +14,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS = ("pytest", "hypothesis", "psutil", "duckdb")
+TOOLS = ("pytest", "hatch", "hypothesis", "psutil", "pyyaml", "duckdb")
 TESTS = (
     "tests/test_kept.py",
     "tests/test_config.py",

@@ -38,10 +38,12 @@ OF_THE_SOURCE = ("tests/test_config.py", "tests/test_kept.py", "tests/workload",
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """The two files that are handed out, and the names in them as they are in the checkout."""
+    """The two files that are handed out, the one of an editable install, and the names in them."""
 
+    checkout: Path
     wheel: Path
     sdist: Path
+    editable: Path
 
     @property
     def in_wheel(self) -> set[str]:
@@ -77,8 +79,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         (source / name).write_text("mine")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(source)
-        names = hatchling.build.build_wheel(str(made)), hatchling.build.build_sdist(str(made))
-    return Built(wheel=made / names[0], sdist=made / names[1])
+        wheel, sdist = (made / build(str(made)) for build in (hatchling.build.build_wheel, hatchling.build.build_sdist))
+        editable = made.with_name("editable")
+        editable.mkdir()
+        editable /= hatchling.build.build_editable(str(editable))
+    return Built(checkout=source, wheel=wheel, sdist=sdist, editable=editable)
 
 
 def in_checkout(*places: str) -> set[str]:
@@ -97,6 +102,13 @@ def test_the_wheel_has_everything_and_keeps_the_app_in_one_folder(built: Built) 
 def test_the_source_has_everything_and_nothing_that_lies_beside_it(built: Built) -> None:
     assert built.in_sdist == in_checkout(*FOLDERS) | set(FILES)
     assert "tests/outside/test_installed.py" in built.in_sdist
+
+
+def test_an_editable_install_leads_into_the_checkout(built: Built) -> None:
+    with zipfile.ZipFile(built.editable) as archive:
+        (path,) = [name for name in archive.namelist() if name.endswith(".pth")]
+        assert archive.read(path).decode().split("\n") == [str(built.checkout)]
+        assert not [name for name in archive.namelist() if name.startswith(("engine", "demo_data"))]
 
 
 def test_an_index_is_told_what_is_true(built: Built) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from demo_data import make_synthetic
 from engine import Budget
@@ -19,6 +20,7 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 ROOT = README.parent
 FOLDERS = "engine|pages|tests|benchmarks|demo_data"
 BLOCKS = re.findall(r"```(python|sh)\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+(PRINTED,) = re.findall(r"```text\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 def run_shell(block: str) -> None:
@@ -57,6 +59,8 @@ def test_all_blocks_run_in_order_and_twice(tmp_path: Path, monkeypatch: pytest.M
     assert [one.out.count("; spent pcost") for one in said] == [2, 0]
     assert [one.out.count("nothing new was spent") for one in said] == [0, 2]
     assert "of 800 persons some of their rows" in said[0].err
+    for row in PRINTED.splitlines():
+        assert f"\n{row}" in f"\n{said[0].out}", "what the README shows of a comparison is what it prints"
 
 
 @pytest.mark.full
@@ -81,6 +85,37 @@ def test_its_figures_are_those_of_the_benchmarks() -> None:
         figures = [f for f in row.split("|")[3:] if f.strip()]
         for figure in figures:
             assert figure.strip() in printed, f"{figure} of {row} is in no benchmark's output"
+
+
+def printed_row(name: str, start: str) -> list[str]:
+    """The figures after the first words of the one row of a benchmark's output that begins with them."""
+    lines = (ROOT / "benchmarks" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    (row,) = [line for line in lines if " ".join(line.split()).startswith(f"{start} ")]
+    return row.replace("|", " ").split()[len(start.split()) :]
+
+
+def test_its_times_are_those_of_the_benchmarks() -> None:
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    *_, seconds, theirs, _, space, their_space, _, _ = printed_row("scale", "mixed [40]^40")
+    ours = f"takes {seconds} s and {space} MB here"
+    assert f"{ours}, where the paper prints {float(theirs):,} s and {round(int(their_space) / 1000)} GB" in text
+    whole = printed_row("release", "Adult <=3-way, 48,842")[5]
+    assert f"to a file of 21 million rows, takes {float(whole):.0f} s" in text
+    (median, _, _) = printed_row("latency", "Adult, all up to 3-way 21,043,261 budget")
+    assert f"a change of the budget shows in {float(median):.1f} s" in text
+    assert "planned in less than a second" in text
+    assert float(printed_row("published", "Adult <=3-way")[6]) < 1
+
+
+def test_its_pictures_are_there_small_and_taken_by_the_command_that_it_names() -> None:
+    named = set(re.findall(r"\]\((\.readme/.*?)\)", README.read_text(encoding="utf-8")))
+    assert named == {f".readme/{file.name}" for file in (ROOT / ".readme").iterdir()}
+    source = (ROOT / "tests" / "browser" / "pictures.py").read_text(encoding="utf-8")
+    assert named == {f".readme/{name}.png" for name in re.findall(r'taken\(visit, "(\w+)"', source)}
+    for name in named:
+        with Image.open(ROOT / name) as picture:
+            assert picture.size == (1440, 900)
+        assert (ROOT / name).stat().st_size < 150_000
 
 
 def unknown_places(text: str) -> list[str]:

@@ -1,8 +1,10 @@
 """Tuned centers: choose the vectors pi_i that split a query between a residual space and the smaller ones.
 
-For any pi_i with sum 1 the identity I = (I - pi_i 1^T) + pi_i 1^T splits every query exactly, and the spaces stay
-linearly independent, so a release is unbiased, its privacy cost is the sum of the blocks' costs, and the best shares of
-the budget have the same closed form.  Only the value changes:
+For any pi_i with sum 1 the identity I = P_i + pi_i 1^T, P_i = I - pi_i 1^T, splits every query exactly.  The rows of
+P_i span what sums to nothing against pi_i, whatever pi_i is, so the spaces stay linearly independent: each piece is
+estimated without bias from its own noisy answers, and so is their sum.  A record moves a block by at most its largest
+column norm, and blocks have independent noise: the privacy cost is the sum of the blocks' costs, and by Cauchy and
+Schwarz the best shares of the budget have the same closed form.  Only the value changes:
 
     S(pi) = sum over B of sqrt(L_B(pi)),   RMSE proportional to S.
 
@@ -11,6 +13,10 @@ to V_i^-1 1 with V_i optimal for G_i + c 1 1^T (for one attribute alone some c g
 by L-BFGS on all centers with the gradient of the envelope theorem.  Where every attribute is asked in one way alone,
 products of such families beside, that family holds the best centers, and c follows from the derivatives of S: a few
 rounds replace the search.  The start is kept when nothing is better, so a tuned plan is never worse than a uniform one.
+
+That c exists: let V be the optimal privacy cost matrix on the cells of one attribute, c = 1 / (1^T V^-1 1) and
+pi = c V^-1 1.  Then V pi = c 1 and pi^T V pi = c, so P^T V P = V - c 1 1^T: the total at precision c and the block
+P^T V P have exactly the privacy cost matrix V, and mechanisms with equal ones answer alike.
 
 Attributes that play the same role in the workload share a center; where the Gram of an attribute does not change when
 its cells are shifted around (marginals, circular ranges, totals), uniform is optimal by symmetry and stays.
