@@ -20,6 +20,7 @@ TUTORIAL = (
 )
 VIEWS = {
     "Groups": plan_views.groups,
+    "What can be published": target_views.usable,
     "Every query": plan_views.every_query,
     "How many are good enough": target_views.spread,
     "Where the budget goes": plan_views.budget,
@@ -44,15 +45,18 @@ def use_plan_file() -> None:
 studio = frame.header(
     frame.page("Preview"), "See how exact every answer will be, and what it costs, before data is touched.", TUTORIAL
 )
+made = plans.plan_of(studio)  # first what comes out, so that it is seen while the budget is chosen
+if made is not None:
+    frame.previewed(studio)
+    with shown_here():
+        plan_views.headline(made)
 st.header("Budget")
 budget_form.budget(studio.budget)
 with st.expander(f"Mechanism: {mechanism_class(studio.mechanism).title}"):
     budget_form.mechanism(studio)
-st.header("What comes out")
-made = plans.plan_of(studio)
 if made is not None:
+    st.header("Groups and queries")
     with shown_here():
-        plan_views.headline(made)
         show.tabs(VIEWS, key="view", arguments=(made,))
 st.header("Keep it")
 left, right = st.columns(2)

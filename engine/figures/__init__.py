@@ -19,7 +19,13 @@ from engine.figures.choice import (
 )
 from engine.figures.compare import costs, ranking_picture, ratio_picture, refused, spreads_picture
 from engine.figures.errors import error_picture, spread_picture
-from engine.figures.plans import breakdown_picture, budget_picture, distance_picture, interval_picture
+from engine.figures.plans import (
+    breakdown_picture,
+    budget_picture,
+    distance_picture,
+    interval_picture,
+    quality_picture,
+)
 from engine.figures.plot import plot
 from engine.figures.questions import cells_in_box, domain_picture, family_picture, plane_picture, range_picture
 from engine.figures.release import answers_picture, coverage_picture, spending_picture
@@ -51,6 +57,7 @@ __all__ = [
     "least_total",
     "plane_picture",
     "plot",
+    "quality_picture",
     "range_picture",
     "ranking_picture",
     "ratio_picture",

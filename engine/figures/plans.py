@@ -8,12 +8,22 @@ import plotly.graph_objects as go
 
 from engine.figures.charts import (
     BLUE,
+    GREY,
     ORANGE,
     Picture,
     bars,
+    fitting,
     framed,
 )
-from engine.insight import MechanismBound, breakdown, breakdown_text, half_width
+from engine.insight import (
+    MechanismBound,
+    NoiseScale,
+    breakdown,
+    breakdown_text,
+    half_width,
+    quality_by_group,
+    quality_text,
+)
 from engine.plans import Plan
 from engine.release import quantile
 from engine.texts import amount, cost, set_name
@@ -38,6 +48,42 @@ def budget_picture(plan: Plan) -> Picture:
         table=table,
         alt=f"The largest of {len(names):,} shares, {shares[0]:.1%}, goes to {names[0]}.",
         note="A bar is one set of attributes: what its table says beyond all smaller tables.",
+    )
+
+
+def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
+    """Shares of every group that are publishable, doubtful and noise, worst first."""
+    table = quality_by_group(plan, scale)
+    shown = table.head(MAX_BARS)
+    labels = fitting([f"{g}: {a}" for g, a in zip(shown["group"], shown["attributes"], strict=True)])
+    looks = {"publishable": (BLUE, ""), "doubtful": (ORANGE, "/"), "noise": (GREY, "x")}
+    figure = go.Figure(
+        [
+            go.Bar(
+                x=shown[name],
+                y=labels,
+                name=name,
+                orientation="h",
+                marker={"color": color, "pattern": {"shape": shape}},
+                hovertemplate=f"%{{y}}<br>%{{x:.1%}} {name}<extra></extra>",
+            )
+            for name, (color, shape) in looks.items()
+        ]
+    )
+    figure.update_layout(
+        barmode="stack",
+        height=110 + 22 * len(labels),
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+    )
+    figure.update_xaxes(tickformat=".0%", range=[0, 1.02])
+    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    more = f" The {MAX_BARS} worst of {len(table):,} groups are drawn." if len(table) > MAX_BARS else ""
+    return Picture(
+        title="What can be published, worst groups first",
+        figure=framed(figure).update_layout(margin_t=40),
+        table=table,
+        alt=quality_text(plan, scale),
+        note="The last column of the table tells from which count on an answer is publishable." + more,
     )
 
 

@@ -40,6 +40,7 @@ from engine.insight.pair import SAMPLED, check_same_queries, losses, ratios
 from engine.insight.plan_diff import plan_diff, summary
 from engine.insight.published import ROWS, beside
 from engine.insight.remedies import REMEDIES, dear_groups, forecast_added
+from engine.insight.scale import NoiseScale, budget_for_quality, quality_by_group, quality_text, with_quality
 from engine.insight.spread import spread
 from engine.insight.totals import at_least, releases_within
 from engine.insight.what_if import CHANGES, Change, Changed, Request, asked_text, can_be_coarser, effect
@@ -54,6 +55,7 @@ __all__ = [
     "Comparison",
     "Coverage",
     "MechanismBound",
+    "NoiseScale",
     "Query",
     "Request",
     "asked_text",
@@ -65,6 +67,7 @@ __all__ = [
     "breakdown_text",
     "budget_for",
     "budget_for_error",
+    "budget_for_quality",
     "budget_for_query",
     "can_be_coarser",
     "certificate_text",
@@ -90,6 +93,8 @@ __all__ = [
     "mechanism_bound",
     "page_of",
     "plan_diff",
+    "quality_by_group",
+    "quality_text",
     "ratios",
     "releases_within",
     "run_query",
@@ -99,6 +104,7 @@ __all__ = [
     "tolerance_for",
     "two_digits",
     "variants",
+    "with_quality",
     "with_truth",
     "within_text",
     "workload_table",

@@ -154,7 +154,7 @@ def budget_for_error(made: Plan, targets: float | Sequence[float], share: float 
             "a smaller share."
         )
 
-    return _smallest(made, ratio)
+    return smallest_budget(made, ratio)
 
 
 def budget_for_query(made: Plan, attributes: Sequence[str], query_tensor: npt.ArrayLike, error: float) -> Budget:
@@ -171,10 +171,10 @@ def budget_for_query(made: Plan, attributes: Sequence[str], query_tensor: npt.Ar
     target = _checked(made.workload, error, "error")
     if not isinstance(target, float):
         raise PlanError("error was several numbers for one query. Give one, in counts and above 0.")
-    return _smallest(made, lambda found: math.sqrt(found.variance_of(attributes, query_tensor)) / target)
+    return smallest_budget(made, lambda found: math.sqrt(found.variance_of(attributes, query_tensor)) / target)
 
 
-def _smallest(made: Plan, ratio: Callable[[Plan], float]) -> Budget:
+def smallest_budget(made: Plan, ratio: Callable[[Plan], float]) -> Budget:
     """Return the smallest budget, up to `PRECISION`, at which a ratio of standard error to target is at most 1.
 
     The plan is made at every budget that is tried.  Each try aims beside where the ratio, a power of pcost between the

@@ -27,7 +27,7 @@ class Session:
         self.app = AppTest.from_file(ROOT / "app.py", default_timeout=CEILING)
         for name, value in address.items():
             self.app.query_params[name] = value
-        self.run(self.app)
+        self.go("schema")
 
     def run(self, element: Any) -> Session:
         element.run()
@@ -40,7 +40,9 @@ class Session:
         return self
 
     def go(self, page: str) -> Session:
-        return self.run(self.app.switch_page(f"pages/{page}.py"))
+        self.run(self.app.switch_page(f"pages/{page}.py"))
+        self.app._page_hash = ""  # or the page would come back after a button that leads to another one
+        return self
 
     def press(self, name: str) -> Session:
         found = [b for b in self.app.button if b.key == name or b.label.startswith(name)]
@@ -99,10 +101,26 @@ def test_the_first_page_is_empty_and_says_what_to_do() -> None:
         assert not session.errors()
 
 
+def test_a_newcomer_starts_with_a_demo_and_comes_back_to_it() -> None:
+    session = Session().go("start")
+    assert not any(b.key == "go_on" for b in session.app.button)
+    assert "Schema → Workload → Preview → Compare, Coarse or fine → Release" in session.said()
+    session.set(start_demo="census").press("start_Try a demo")
+    assert session.app.title[0].value.endswith("Preview")
+    assert session.studio.workload == Workload.all_ways(demo("census"), (1, 2))
+    assert "✓ Schema → ✓ Workload" in session.said()
+    session.go("start")
+    assert "✓ Schema → ✓ Workload → ✓ Preview →" in session.said()
+    assert session.press("go_on").app.title[0].value.endswith("Preview")
+    assert session.go("start").press("start_Use my own schema").app.title[0].value.endswith("Schema")
+    assert session.go("start").press("start_Take a lesson").app.title[0].value.endswith("Learn")
+
+
 def test_every_page_has_frame_summary_and_code() -> None:
     session = with_plan()
     for page in frame.PAGES:
         session.go(Path(page.file).stem)
+        assert f"**{page.title}**" in session.said() or page.title in ("Start", "Learn")
         assert session.app.title[0].value == f"{page.icon} {page.title}"
         assert "5 attributes" in session.said()
         assert "schema = " in session.app.code[-1].value

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from engine import Budget, Schema, Workload, budget_for, plan, share_within
-from engine.insight import budget_for_query, fitness, worst_group
+from engine.insight import NoiseScale, budget_for_quality, budget_for_query, fitness, quality_text, worst_group
 from engine.texts import amount, cost
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
@@ -182,3 +182,14 @@ def test_the_distance_to_the_best_is_found_once_and_told_beside_the_certificate(
     assert not session.errors()
     session.set(view="Groups")
     assert words in session.said()  # it stands beside the certificate, whatever view is open
+
+
+def test_noise_is_read_on_the_scale_of_the_records(session: Session) -> None:
+    session.set(view="What can be published")
+    assert "Give it to see" in session.said()
+    session.set(scale_records=50_000)
+    scale = NoiseScale(records=50_000)
+    assert quality_text(expected(), scale) in session.said()
+    assert session.set(scale_publishable=40.0).errors()
+    session.set(scale_publishable=15.0, usable_share=0.95).press("use_budget_usable")
+    assert session.studio.budget == budget_for_quality(expected(), scale, 0.95)

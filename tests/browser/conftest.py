@@ -40,7 +40,7 @@ FLAGS = [
 ]
 WIDTH, HEIGHT = 1360, 2600  # tall, so that a picture of a page needs no scrolling
 # what a browser without a graphics card says, and Streamlit's own search for its server below the address of a page
-PAGES = ("workload", "preview", "compare", "coarse", "release", "learn")
+PAGES = ("schema", "workload", "preview", "compare", "coarse", "release", "learn")
 HARMLESS = ("WebGL", "GPU stall", *(f"/{page}/_stcore/" for page in PAGES))
 AXE = Axe()
 CEILING = 1000 * waiting.CEILING  # milliseconds
@@ -123,7 +123,7 @@ class Visit:
         self.page.add_init_script(script)
         self.page.set_default_timeout(CEILING)
 
-    def open(self, path: str = "") -> None:
+    def open(self, path: str = "schema") -> None:
         """Go to an address of the app and wait for the page."""
         self.page.goto(f"{self.url}/{path}")
         self.settle()

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from engine import Attribute, Schema
 from engine.release import Ledger
-from tests.browser.conftest import ROOT, Visit
+from tests.browser.conftest import HEIGHT, ROOT, WIDTH, Visit
 
 
 def test_a_page_opened_by_its_address_has_the_frame(visit: Visit) -> None:
@@ -22,7 +22,10 @@ def test_a_page_opened_by_its_address_has_the_frame(visit: Visit) -> None:
 
 def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
     page = visit.page
-    visit.open()
+    visit.open("")
+    visit.sees("Try a demo")
+    visit.look("0_start")
+    visit.press("Use my own schema")
     visit.sees("No schema yet")
     visit.shot("1_schema_empty")
     visit.pick("Start from a demo schema", "Election survey")
@@ -48,6 +51,14 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
     visit.shot("5_preview_triangle")
     visit.pick("Group", "20: ")
     visit.shot("5_preview_heat_map")
+    cells = page.get_by_test_id("stPlotlyChart").locator(".nsewdrag").first
+    cells.hover()
+    bar = page.get_by_test_id("stPlotlyChart").locator(".modebar").first.bounding_box()
+    assert bar["y"] + bar["height"] <= cells.bounding_box()["y"] + 1  # buttons stand above the cells, not on them
+    visit.choose("What can be published")
+    visit.number("Expected number of records (public)", "944")
+    visit.sees("if 944 records are spread evenly")
+    visit.look("5_preview_publishable")
     visit.choose("How many are good enough")
     visit.shot("6_preview_spread")
     visit.choose("Where the budget goes")
@@ -76,7 +87,12 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
     visit.sees("Released for survey 1996")
     visit.shot("11_released")
     visit.choose("Ask something else")
+    visit.pick("Attributes", "age", "vote")
+    page.set_viewport_size({"width": 1100, "height": HEIGHT})
     visit.shot("12_ask")
+    cut = "found => found.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+    assert page.get_by_test_id("stMetricValue").locator("div").evaluate_all(cut) == []
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     visit.choose("Download")
     visit.shot("13_download")
     with page.expect_download() as waiting:

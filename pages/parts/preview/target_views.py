@@ -12,7 +12,7 @@ from engine import Budget, Plan, figures, insight, texts
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.shell import show, state
 from pages.parts.shell.words import plain, shown_here
-from pages.parts.workload import query_form
+from pages.parts.workload import query_form, scale_form
 
 SHARES = {0.5: "50%", 0.8: "80%", 0.9: "90%", 0.95: "95%", 0.99: "99%", 1.0: "all"}
 ERROR, INTERVAL = "standard error", "95% interval"
@@ -59,6 +59,31 @@ def spread(plan: Plan) -> None:
 @st.cache_resource(max_entries=256, show_spinner=False)
 def _budget_for_error(key: str, _plan: Plan, _error: float, _share: float) -> Budget:
     return insight.budget_for_error(_plan, _error, _share)
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _budget_for_quality(key: str, _plan: Plan, _scale: insight.NoiseScale, _share: float) -> Budget:
+    return insight.budget_for_quality(_plan, _scale, _share)
+
+
+def usable(plan: Plan) -> None:
+    """Which answers are publishable, doubtful or noise, by group, and the budget for a share that is."""
+    scale = scale_form.scale()
+    if scale is None:
+        return
+    with shown_here():
+        found = figures.quality_picture(plan, scale)
+        st.markdown(f"**{plain(found.alt)}**")
+        left, _ = st.columns([1, 3])
+        label = "Share that has to be publishable"
+        share = left.selectbox(label, list(SHARES), 2, SHARES.__getitem__, key="usable_share")
+        needed(
+            plan,
+            f"To make {_share_words(share).replace('queries', 'answers')} publishable",
+            lambda: _budget_for_quality(f"{plan.hash}|{scale}|{share}", plan, scale, share),
+            key="usable",
+        )
+        show.picture(found, key="usable", config={"displayModeBar": False})
 
 
 def needed(plan: Plan, goal: str, find: Callable[[], Budget], *, key: str) -> Budget | None:

@@ -9,13 +9,13 @@ import streamlit as st
 
 from demo_data.make_synthetic import synthetic
 from engine import Measurement, Plan, Schema, figures, texts
-from engine.insight import with_truth
+from engine.insight import with_quality, with_truth
 from pages.parts.jobs import tasks, watch
 from pages.parts.release import download_view
 from pages.parts.release.download_view import mark
 from pages.parts.shell import show
 from pages.parts.shell.words import plain, shown_here
-from pages.parts.workload import group_choice, query_form
+from pages.parts.workload import group_choice, query_form, scale_form
 
 PAGE = 100  # answers a page
 TOGETHER = {"minus": -1.0, "plus": 1.0}  # how a second query joins the first
@@ -70,9 +70,18 @@ def browse(found: Measurement, *, key: str, records: Any = None, name: str = "an
         answers = with_truth(answers, found.plan, number, start, records)
     st.caption(f"Answers {start + 1:,} to {min(start + PAGE, total):,} of {total:,}, in records (counts).")
     drawn = figures.answers_picture(answers, rehearsal=found.rehearsal)
+    scale = scale_form.known()
     st.plotly_chart(drawn.figure, key=f"chart_{key}", alt=drawn.alt, config={"displaylogo": False})
     st.caption(plain(drawn.alt) + " Answers below zero are left as they are: cutting them off would bias every sum.")
-    show.table(drawn.table, name=f"{mark(found)}{name}", alt="Answers with standard errors and intervals")
+    table = drawn.table
+    if scale is not None:
+        hide = st.checkbox("Hide answers that are noise", key=f"{key}_hide", persist_state="session")
+        table = with_quality(table, scale, hide=hide)
+        st.caption(
+            f"Publishable: a standard error of at most {scale.publishable:.0%} of the answer; doubtful: at most "
+            f"{scale.doubtful:.0%}; noise: more. The thresholds are set on the Preview page."
+        )
+    show.table(table, name=f"{mark(found)}{name}", alt="Answers with standard errors, intervals and their quality")
 
 
 def ask(found: Measurement, *, key: str) -> None:

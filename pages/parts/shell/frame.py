@@ -23,6 +23,7 @@ class PageInfo:
 
 
 PAGES = (
+    PageInfo(file="pages/start.py", title="Start", icon="🧭"),
     PageInfo(file="pages/schema.py", title="Schema", icon="📋"),
     PageInfo(file="pages/workload.py", title="Workload", icon="🧮"),
     PageInfo(file="pages/preview.py", title="Preview", icon="🔍"),
@@ -38,6 +39,8 @@ def page(title: str) -> PageInfo:
     return next(p for p in PAGES if p.title == title)
 
 
+STEPS = (("Schema",), ("Workload",), ("Preview",), ("Compare", "Coarse or fine"), ("Release",))
+PREVIEWED = "previewed"  # what was chosen when a plan of it was looked at
 _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)  # whether the frame is there while a page draws itself
 
 
@@ -116,7 +119,7 @@ def header(info: PageInfo, lead: str, tutorial: str) -> state.Studio:
     studio = state.current()
     st.title(f"{info.icon} {info.title}")
     st.markdown(lead)
-    st.caption(plain(summary(studio)))
+    st.caption(path(studio, info.title))
     if st.session_state.get("tutorial", True):
         st.info(tutorial, icon="💡")
     if damaged := st.session_state.get("address_trouble"):
@@ -128,6 +131,25 @@ def header(info: PageInfo, lead: str, tutorial: str) -> state.Studio:
                 st.caption(plain(reason))
             st.button("Understood", key="forget_lost", on_click=state.note_lost, args=((),))
     return studio
+
+
+def path(studio: state.Studio, here: str) -> str:
+    """The way from a schema to a release: what is done, and where this page is on it."""
+    ready = {
+        "Schema": studio.workload is not None,
+        "Workload": studio.workload is not None and bool(studio.workload.groups),
+        "Preview": st.session_state.get(PREVIEWED) is studio,
+    }
+    steps = []
+    for step in STEPS:
+        words = ", ".join(f"**{title}**" if title == here else title for title in step)
+        steps.append(f"✓ {words}" if ready.get(step[0]) else words)
+    return " → ".join(steps)
+
+
+def previewed(studio: state.Studio) -> None:
+    """Note that there is a plan of what is chosen, so that the way to the release shows it."""
+    st.session_state[PREVIEWED] = studio
 
 
 def footer(*, code: str, target: PageInfo | None, reason: str = "") -> None:

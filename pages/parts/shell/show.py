@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from engine.texts import Frame
 
 SHORT = 8  # rows that need no height of their own
-SHARES = ("share", "over the bound", "worse", "better")  # columns that are shares
+QUALITY = ("publishable", "doubtful", "noise", "relative error")
+SHARES = ("share", "over the bound", "worse", "better", *QUALITY)  # columns that are shares
 FINE = ("ratio", "worst ratio", "paper", "ours", "ours / paper")  # columns whose third and fourth digits matter
 
 

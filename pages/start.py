@@ -1,0 +1,76 @@
+"""Start page: what this is, and three ways in."""
+
+import streamlit as st
+
+import demo_data
+from engine import Measurement, Schema, Workload, figures, measure, plan
+from pages.parts.shell import code, frame, state
+from pages.parts.shell.words import plain, summary
+
+frame.require()
+
+TUTORIAL = (
+    "The path is always the same: a **schema** says what is publicly known of the columns, a **workload** which counts "
+    "will be published, a **preview** how exact each will be at which price; then one **release** spends the budget. "
+    "Everything before the release is free and reads no record."
+)
+DEMO = "Try a demo"
+PICTURED = ("survey", "party")  # a demo with public records, and the attribute whose counts are drawn
+
+
+@st.cache_resource(max_entries=1, show_spinner=False)
+def example() -> Measurement:
+    """Noisy counts of a public survey; a rehearsal, so that nothing is spent."""
+    name, attribute = PICTURED
+    schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
+    made = plan(Workload(schema).add(attribute), state.Studio().budget)
+    return measure(made, demo_data.tables()[name], rehearsal=True)
+
+
+def try_demo() -> None:
+    """Take the chosen demo with all its tables of one and two attributes."""
+    schema = Schema.from_json(demo_data.schemas()[st.session_state.start_demo].read_bytes())
+    state.change(workload=Workload.all_ways(schema, (1, 2)), redraw=True)
+
+
+def card(title: str, words: str) -> bool:
+    """One way in; whether it was taken."""
+    st.subheader(title)
+    st.markdown(words)
+    if title == DEMO:
+        demos = list(demo_data.TITLES)
+        st.selectbox("Demo", demos, demos.index("survey"), demo_data.TITLES.__getitem__, key="start_demo")
+    return st.button(title, key=f"start_{title}", type="primary", width="stretch")
+
+
+studio = frame.header(
+    frame.page("Start"),
+    "Publish counts from confidential records: see first how exact every number will be, and what it costs in privacy. "
+    "Then spend the budget once, safely, and hand out answers with honest error bars.",
+    TUTORIAL,
+)
+if studio.workload is not None:
+    target = frame.page("Preview" if studio.workload.groups else "Workload")
+    with st.container(border=True):
+        st.markdown(f"**Go on where you were.** {plain(summary(studio))}")
+        if st.button(f"Go on: {target.title} →", key="go_on", type="primary"):
+            st.switch_page(target.file)
+for column, (title, words, page) in zip(
+    st.columns(3),
+    (
+        (DEMO, "Ready schemas of known tables, with all tables of one and two attributes.", "Preview"),
+        ("Use my own schema", "A schema file, a list of columns, or a form. Records are never read for it.", "Schema"),
+        ("Take a lesson", "What the noise does, why it protects, and how to choose; with questions.", "Learn"),
+    ),
+    strict=True,
+):
+    with column.container(border=True, height="stretch"):
+        if card(title, words):
+            if title == DEMO:
+                try_demo()
+            st.switch_page(frame.page(page).file)
+drawn = figures.answers_picture(example().answers(0), rehearsal=True)
+st.markdown("**What comes out: counts with noise, each with the interval that holds the truth 95% of the time**")
+st.plotly_chart(drawn.figure, key="chart_start", alt=drawn.alt, config={"displayModeBar": False})
+st.caption(plain(f"A public survey of 944 voters by {PICTURED[1]}, rehearsed: {drawn.alt}"))
+frame.footer(code=code.workload_script(studio).text(), target=None)
