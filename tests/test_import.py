@@ -13,7 +13,10 @@ import pytest
 import engine
 
 ROOT = Path(__file__).resolve().parent.parent
-WHERE_USED = {"pandas", "scipy.optimize", "scipy.sparse", "sqlglot", "pyarrow.dataset", "joblib", "plotly", "streamlit"}
+WHERE_USED = {
+    *("pandas", "scipy.optimize", "scipy.sparse", "sqlglot", "joblib", "loky", "plotly", "streamlit", "tqdm"),
+    *("pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),
+}
 
 
 def test_what_takes_long_to_import_is_imported_where_it_is_used() -> None:

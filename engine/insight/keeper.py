@@ -18,8 +18,6 @@ from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from loky.backend import get_context
-
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 USED = ("pandas", "scipy.optimize", "scipy.sparse.linalg")  # by most planning, and slow to import
 EVERY = 0.2  # seconds between two words of a keeper, which is also how fast a cancel is heard
@@ -34,6 +32,8 @@ class Failed:
 
 class _Keeper:
     def __init__(self) -> None:
+        from loky.backend import get_context
+
         context: Any = get_context("loky")
         self.line, other = context.Pipe()
         self.process = context.Process(target=_keep, args=(other,), name="keeper")
@@ -118,6 +118,8 @@ def _keep(line: Connection) -> None:
 
 
 def _answered(calls: Mapping[str, Call], at_once: int, seconds: float, line: Connection) -> dict[str, Any]:
+    from loky.backend import get_context
+
     forks = "fork" in multiprocessing.get_all_start_methods()
     if forks:  # once here, and not again in every process
         for name in USED:

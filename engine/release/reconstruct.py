@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from scipy.special import ndtri
 
 from engine.arrays import Array
@@ -243,6 +242,8 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
 
 def query_texts(plan: Plan, group: int, start: int, stop: int) -> pa.Array:
     """Return the texts of queries ``start:stop`` of a group, as `Workload.describe` words them."""
+    import pyarrow.compute as pc
+
     asked = plan.workload.groups[group]
     if not asked.parts or stop <= start:
         return pa.array(["all records"] * (stop - start), pa.string())

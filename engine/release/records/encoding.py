@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from engine.workload import Attribute
 
@@ -100,6 +99,8 @@ class Encoder:
 
     def array(self, values: pa.Array) -> np.ndarray:
         """Codes of an Arrow column, shape (n,)."""
+        import pyarrow.compute as pc
+
         kind = values.type
         if pa.types.is_run_end_encoded(kind):
             try:
@@ -155,6 +156,8 @@ class Encoder:
         return min(max(bisect_right(edges, number) - 1, 0), size - 1)
 
     def _by_distinct(self, values: pa.Array) -> np.ndarray:
+        import pyarrow.compute as pc
+
         try:
             found = values.dictionary_encode()
         except pa.ArrowException:
@@ -163,6 +166,8 @@ class Encoder:
         return np.asarray(table[pc.fill_null(found.indices.cast(pa.int64()), len(table) - 1).to_numpy()])
 
     def _labels_of(self, values: pa.Array) -> np.ndarray:
+        import pyarrow.compute as pc
+
         found = pc.index_in(values, value_set=self._label_array.cast(values.type))
         if found.null_count == 0:
             return np.array(found.to_numpy(), self.dtype)
@@ -173,6 +178,8 @@ class Encoder:
 
     def _spelled_of(self, values: pa.Array) -> np.ndarray:
         # Arrow reads fewer spellings than `_spelled`; when it meets another one, each distinct text is read here.
+        import pyarrow.compute as pc
+
         try:
             numbers = pc.if_else(pc.equal(pc.binary_length(values), 0), None, values).cast(pa.float64())
         except pa.ArrowInvalid:
@@ -180,6 +187,8 @@ class Encoder:
         return self._with_nulls(numbers, self._floats)
 
     def _with_nulls(self, values: pa.Array, encode: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        import pyarrow.compute as pc
+
         if values.null_count == 0:
             return encode(values.to_numpy(zero_copy_only=False))
         codes = encode(pc.fill_null(values, 0).to_numpy(zero_copy_only=False))
@@ -187,6 +196,8 @@ class Encoder:
         return codes
 
     def _integers(self, values: pa.Array) -> np.ndarray:
+        import pyarrow.compute as pc
+
         if self.attribute.edges is None:
             return self._with_nulls(values, self._whole)
         extent = pc.min_max(values)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from engine.errors import DataError, LimitExceeded
 from engine.texts import shown
@@ -111,6 +110,7 @@ class PersonCap:
     def _identified(self, persons: pa.Array | list[Any]) -> tuple[Words, Words, np.ndarray]:
         """Return two words for every person and whether there is one at all, shape (rows,) each."""
         import pandas as pd
+        import pyarrow.compute as pc
 
         what = f"the person column {shown(self.column)}"
         if isinstance(persons, list) and all(person is None for person in persons):

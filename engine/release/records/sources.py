@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet
 
 from engine.errors import DataError, LimitExceeded
 from engine.release.records.batches import Batch, batches, check_columns, guarded, tried
@@ -69,7 +68,7 @@ def column_names(data: Any) -> dict[str, bool]:
             return {}
         if not path.name.lower().endswith(".parquet"):
             return dict.fromkeys(csv_names(path), True) if path.name.lower().endswith((".csv", ".csv.gz")) else {}
-        data = tried(lambda: pa.parquet.ParquetFile(path).schema_arrow, f"the file {shown(path.name)}")
+        data = tried(lambda: _parquet_file(path).schema_arrow, f"the file {shown(path.name)}")
     found = data if isinstance(data, pa.Schema) else getattr(data, "schema", None)
     if not isinstance(found, pa.Schema):
         return {}
@@ -141,9 +140,15 @@ def _file(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
     return _parquet(path, names, rows) if name.endswith(".parquet") else csv_batches(path, names, rows)
 
 
+def _parquet_file(place: Path, **options: Any) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(place, **options)
+
+
 def _parquet(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
     what = f"the file {shown(path.name)}"
-    with tried(lambda: pa.parquet.ParquetFile(path), what) as file:
+    with tried(lambda: _parquet_file(path), what) as file:
         fields = tried(lambda: file.schema_arrow, what)
         check_columns(fields.names, names)
         for name in names:
@@ -158,7 +163,7 @@ def _parquet(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
     # Texts stay dictionaries, so that a long text repeated a million times takes its place in memory once; a buffer
     # makes the reader go page by page, where it would otherwise load a whole column of a row group.
     buffer = max(2**12, min(2**20, BATCH_BYTES // max(1, len(names))))
-    with tried(lambda: pa.parquet.ParquetFile(path, read_dictionary=texts, buffer_size=buffer), what) as file:
+    with tried(lambda: _parquet_file(path, read_dictionary=texts, buffer_size=buffer), what) as file:
         source = tried(lambda: file.iter_batches(batch_size=rows, columns=list(names)), what)
         yield from batches(source, names, rows, metadata.num_rows, what)
 
