@@ -25,6 +25,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from engine.arrays import Array
+from engine.checks import instance
 from engine.choice.common_blocks import GRID_BITS, Rest, common_block, on_grid, rest
 from engine.choice.look_plan import agreed_split, look_plan, price
 from engine.choice.spends import exact_split
@@ -365,6 +366,7 @@ def _left(option: Plan, rests: Mapping[Space, Rest], max_records: int, stretch: 
 def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple[str, ...]:
     if len(options) < 2 or not all(isinstance(p, Plan) for p in options):
         raise PlanError(f"{len(options)} arguments were given; give at least two plans.")
+    instance("names", names, (Sequence, type(None)), give="a list of texts, one a plan", error=PlanError)
     if any(p.schema != options[0].schema for p in options):
         raise PlanError("The plans are for different schemas. Make all of them with the same schema.")
     chosen = tuple(f"option {i + 1}" for i in range(len(options))) if names is None else tuple(names)

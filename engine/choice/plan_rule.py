@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.arrays import Array
+from engine.checks import instance
 from engine.choice.common_plan import CommonPlan
 from engine.choice.linear import LinearMechanism
 from engine.choice.rules import Decision, check_nested_options, nested_decision, spread_of_mechanisms, stands_out
@@ -65,6 +66,8 @@ class NestedPlanRule:
     sigmas: float = 3.0
 
     def __post_init__(self) -> None:
+        give = "what coarse_or_fine() or nested_choices() returns"
+        instance("analyses", self.common, CommonPlan, give=give, error=PlanError)
         check_nested_options(share=self.share, snr=self.snr, sigmas=self.sigmas)
         if not self.finer:
             raise NotApplicable(
@@ -135,6 +138,7 @@ class NestedPlanRule:
 
     def estimates(self, looked: Measurement) -> Array:
         """The primary queries as the look answers them, in counts, shape (queries,)."""
+        instance("look", looked, Measurement, give="the measurement that stepwise.look() returned", error=PlanError)
         if looked.plan.hash != self.common.look.hash:
             raise PlanError("This measurement is of another look. Give the measurement that look() returned.")
         asked = replace(looked, plan=self._look_plan)

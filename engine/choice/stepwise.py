@@ -25,7 +25,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from engine.checks import one_of
+from engine.checks import instance, one_of
 from engine.choice.common_plan import CommonPlan
 from engine.choice.look_plan import price
 from engine.choice.rules import Decision
@@ -93,6 +93,8 @@ def look(
 
     Guarantee: spends `common.look.budget.pcost` exactly once; the same attempt returns the stored result.
     """
+    give = "what coarse_or_fine() or nested_choices() returns"
+    instance("analyses", common, CommonPlan, give=give, error=PlanError)
     tell = teller(progress)
     columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
     if rehearsal:

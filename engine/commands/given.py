@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.errors import BudgetError, EngineError, SchemaError, WorkloadError
+from engine.errors import BudgetError, EngineError, PlanError, SchemaError, WorkloadError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
 from engine.release import Intake
 from engine.workload import Schema, Workload, workload_from_sql
@@ -115,6 +115,15 @@ def budget_data(budget: Budget) -> dict[str, Any]:
     """Return a budget for programs, in all terms that are exact."""
     unit = {"rows_per_person": budget.rows_per_person, "neighbours": budget.neighbours}
     return {"pcost": budget.pcost, "rho": budget.rho, "mu": budget.mu, "pure_epsilon": budget.pure_epsilon} | unit
+
+
+def form_of(out: Path, given: str | None, forms: Sequence[str]) -> str:
+    """Return the form of a file of answers: what was given, or what its ending says; raise PlanError if it is none."""
+    ending = out.suffix.lower().lstrip(".")
+    if given is None and ending not in forms:
+        endings, named = ", ".join(f".{known}" for known in forms), ", or name the --format" if "zip" in forms else ""
+        raise PlanError(f"The file --out {out} ends in none of {endings}. Give one of them{named}.")
+    return given or ending
 
 
 def add_column_options(command: argparse.ArgumentParser) -> None:

@@ -25,6 +25,8 @@ from engine.errors import PlanError, SchemaError
 from engine.mechanisms import plan
 from engine.release import read_plan
 
+OF_PLANNING = ("options", "schema", "pcost", "rho", "mu", "epsilon", "pure_epsilon")
+
 
 def add_prediction_commands(commands: Commands) -> None:
     """Add the command ``coarse-or-fine``."""
@@ -112,6 +114,9 @@ def _common(given: argparse.Namespace) -> CommonPlan:
     """The analyses, planned, and what they share."""
     split: Callable[..., CommonPlan] = nested_choices if given.chain else coarse_or_fine
     if given.plans is not None:
+        if said := [name for name in OF_PLANNING if vars(given)[name]]:
+            word = said[0].replace("_", "-")
+            raise PlanError(f"--{word} is for planning, and --plans are made already. Leave one of the two out.")
         return split(*map(read_plan, given.plans), names=given.names or [path.stem for path in given.plans])
     options, schema = mechanism_options(given), None if given.schema is None else schema_of(given.schema)
     if given.workloads is not None:

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engine.commands.given import add_column_options, named_columns, say_rows
+from engine.checks import positive
+from engine.commands.given import add_column_options, form_of, named_columns, say_rows
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import LedgerError, PlanError
 from engine.publish import FORMATS, check_target, write_answers, write_package
@@ -72,7 +73,8 @@ def _check(given: argparse.Namespace) -> Reply:
 
 def _release(given: argparse.Namespace) -> Reply:
     keep = [path for path in (given.plan, given.data, given.ledger) if path is not None]
-    kind = _kind(given)
+    kind = form_of(given.out, given.format, FORMS)
+    positive("confidence", given.confidence, below=1, error=PlanError)  # before anything is spent
     check_target(given.out, keep=keep, overwrite=given.overwrite)
     made, book = read_plan(given.plan), None if given.ledger is None else Ledger(given.ledger)
     if given.rehearsal and given.public and book is not None:
@@ -120,14 +122,3 @@ def _release(given: argparse.Namespace) -> Reply:
         "receipt": sealed,
     }
     return Reply(text=f"{made.workload.queries:,} answers in {given.out}; {spent}", data=data)
-
-
-def _kind(given: argparse.Namespace) -> str:
-    """The form of the answers, from --format or the ending of --out."""
-    ending = given.out.suffix.lower().lstrip(".")
-    if given.format is None and ending not in FORMS:
-        endings = ", ".join(f".{known}" for known in FORMS)
-        raise PlanError(
-            f"The file --out {given.out} ends in none of {endings}. Give one of them, or name the --format."
-        )
-    return str(given.format or ending)

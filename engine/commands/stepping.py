@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.choice import Decision, NestedPlanRule, coarse_or_fine, nested_choices, stepwise
-from engine.commands.given import add_column_options, named_columns, say_rows
+from engine.commands.given import add_column_options, form_of, named_columns, say_rows
 from engine.commands.reply import Commands, Reply, add_command
-from engine.publish import check_target, write_answers
+from engine.publish import FORMATS, check_target, write_answers
 from engine.release import Ledger, Measurement, read_plan
 
 
@@ -72,6 +72,7 @@ def add_step_commands(commands: Commands) -> None:
 
 
 def _look(given: argparse.Namespace) -> Reply:
+    form_of(given.out, None, FORMATS)
     check_target(given.out, keep=[*given.plans, given.data, given.ledger])
     split = nested_choices if given.chain else coarse_or_fine
     common = split(*map(read_plan, given.plans), names=given.names or [path.stem for path in given.plans])
@@ -109,6 +110,7 @@ def _decide(given: argparse.Namespace) -> Reply:
 
 
 def _finish(given: argparse.Namespace) -> Reply:
+    form_of(given.out, None, FORMATS)
     check_target(given.out, keep=[given.data, given.ledger])
     book = Ledger(given.ledger)
     found = stepwise.finish(book, given.look, given.data, on_changed=given.on_changed, **_arguments(given))
@@ -131,6 +133,6 @@ def _arguments(given: argparse.Namespace) -> dict[str, Any]:
 
 def _written(found: Measurement, given: argparse.Namespace) -> Reply:
     """Write the answers, and say so."""
-    kind, queries = "csv" if given.out.suffix.lower() == ".csv" else "parquet", found.plan.workload.queries
+    kind, queries = form_of(given.out, None, FORMATS), found.plan.workload.queries
     write_answers(found, given.out, format=kind, progress=given.progress)
     return Reply(text=f"{queries:,} answers in {given.out}", data={"out": given.out, "queries": queries})

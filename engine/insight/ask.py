@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.arrays import Array
+from engine.checks import instance
 from engine.errors import NotAnswerable, WorkloadError
 from engine.plans import Plan
 from engine.release import Measurement, apply_group, count_marginals, quantile
@@ -122,8 +123,14 @@ def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> 
     >>> written_query(Schema([Attribute.of_size("age", 4)]), ["age"], "age >= 2").tensor
     array([0., 0., 1., 1.])
     """
-    rows = Custom(predicates=[condition]).bind([schema[name] for name in attributes]).rows(schema.sizes(attributes))
-    return Query(attributes=tuple(attributes), tensor=rows.reshape(schema.sizes(attributes)), text=condition.strip())
+    _on(schema)
+    names = schema.named(attributes, error=WorkloadError)
+    rows = Custom(predicates=[condition]).bind([schema[name] for name in names]).rows(schema.sizes(names))
+    return Query(attributes=names, tensor=rows.reshape(schema.sizes(names)), text=condition.strip())
+
+
+def _on(schema: Schema) -> None:
+    instance("schema", schema, Schema, give="the Schema of the plan, plan.schema", error=WorkloadError)
 
 
 def condition_query(schema: Schema, condition: str) -> Query:
@@ -135,6 +142,8 @@ def condition_query(schema: Schema, condition: str) -> Query:
     >>> condition_query(Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]), "age >= 2").attributes
     ('age',)
     """
+    _on(schema)
+    instance("condition", condition, str, give="words, such as \"age >= 30 and sex == 'F'\"", error=WorkloadError)
     if not condition.strip():
         return box_query(schema, {})
     names = [schema.names[i] for i in named_in(condition, [schema[name] for name in schema.names])]
@@ -158,6 +167,8 @@ def further_answers(found: Measurement, asked: Workload, confidence: float = 0.9
     """
     import pandas as pd
 
+    instance("measurement", found, Measurement, give="what measure() returned", error=WorkloadError)
+    instance("workload", asked, Workload, give="the queries as a Workload on plan.schema", error=WorkloadError)
     if asked.schema != found.plan.schema:
         raise WorkloadError("The queries are on another schema than what was measured. Ask them on that of the plan.")
     other, tables = replace(found, plan=found.plan.asking(asked.groups)), []

@@ -60,6 +60,7 @@ def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
     >>> share_within(made, 1.5), share_within(made, [1.5, 3.0])
     (0.8, 1.0)
     """
+    instance("plan", made, Plan, give="a Plan, as plan() makes it", error=PlanError)
     given = _checked(made.workload, tolerance, "tolerance")
     return spread(made).within(given) if isinstance(given, float) else spread_of_ratios(made, given).within(1.0)
 

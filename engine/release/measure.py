@@ -88,6 +88,10 @@ def measure(
     ResultLost : the key was spent, but its result was never saved.
     """
     instance("plan", plan, Plan, give="a Plan, as plan() and load_plan() make them", error=PlanError)
+    if intake is not None and not callable(intake):
+        raise PlanError(
+            f"intake was given as {type(intake).__name__}. Give a function of the rows' numbers, or nothing."
+        )
     tell = teller(progress)
     counted = partial(
         count,

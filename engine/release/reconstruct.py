@@ -126,7 +126,11 @@ class Measurement(Value):
         instance(
             "queries", queries, Sequence, give="a list of pairs of attributes and a table on them", error=PlanError
         )
-        weights = np.asarray(coefficients, dtype=float)
+        try:
+            weights = np.asarray(coefficients, dtype=float)
+        except (TypeError, ValueError):
+            given = type(coefficients).__name__
+            raise PlanError(f"The coefficients were given as {given}. Give {len(queries)} numbers.") from None
         if weights.shape != (len(queries),) or not np.isfinite(weights).all():
             raise PlanError(f"{len(queries)} queries need as many finite coefficients; {weights.shape} were given.")
         std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))

@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.checks import instance
 from engine.errors import PlanError
 from engine.mechanisms import load_plan, mechanism_class
 from engine.release.archive import Archive, write_archive
@@ -21,7 +22,9 @@ NAMES = ("dataset", "key", "utc", "rehearsal")
 def save_measurement(found: Measurement, path: str | os.PathLike[str]) -> None:
     """Write a measurement with its plan; see `Measurement.save`."""
     mechanism_class(found.plan.mechanism)  # what cannot be planned could not be loaded
-    place = Path(path)
+    place = _place(path)
+    if not place.name:
+        raise PlanError(f"{place} is a folder. Give the name of a file in it.")
     draft = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
     head = {"format": FORMAT} | {name: getattr(found, name) for name in NAMES}
     try:
@@ -40,9 +43,14 @@ def save_measurement(found: Measurement, path: str | os.PathLike[str]) -> None:
         draft.unlink(missing_ok=True)
 
 
+def _place(path: str | os.PathLike[str]) -> Path:
+    instance("file", path, (str, os.PathLike), give="its path", error=PlanError)
+    return Path(path)
+
+
 def saved_measurement(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the fields of the measurement in a file; see `Measurement.load`."""
-    with Archive(path=Path(path)) as archive:
+    with Archive(path=_place(path)) as archive:
         head = archive.head(format=FORMAT)
         plan = load_plan(archive.text("plan.json"))
         answers, estimates = archive.everything("answers"), archive.everything("estimates")

@@ -231,7 +231,8 @@ class Attribute:
 
 def sequence(values: Any, what: str, wanted: str) -> list[Any]:
     """The values as a list.  Raises: SchemaError for a text, a mapping, no iterable, or an endless one."""
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+    # a set has another order, and so the cells other numbers, in every run
+    if isinstance(values, (str, bytes, Mapping, set, frozenset)) or not isinstance(values, Iterable):
         raise SchemaError(f"{what}: given {type(values).__name__}, give {wanted}")
     found = list(islice(values, MAX_CELLS + 2))
     if len(found) > MAX_CELLS + 1:

@@ -89,6 +89,13 @@ def test_a_release_is_refused_before_anything_is_spent(tmp_path: Path, capsys: p
         said = capsys.readouterr().err
         assert words in said
         assert said.count("\n") == 1
+    for confidence in ("95", "0"):
+        assert released(files, "plan", str(tmp_path / "a.csv"), "--confidence", confidence) == 1
+        assert "above 0 and below 1" in capsys.readouterr().err
+    where = ["--dataset", "people", "--ledger", files["ledger"], "--data", files["records.csv"]]
+    for step in (["look", "--plans", files["plan"], files["laplace"], *where], ["finish", "--look", "key", *where[2:]]):
+        assert main([*step, "--out", str(tmp_path / "a.xlsx")]) == 1
+        assert "ends in none of .parquet, .csv. Give one of them." in capsys.readouterr().err
     assert Ledger(files["ledger"]).status("people").spent == 0
     assert released(files, "plan", str(tmp_path / "a.xlsx"), "--format", "csv") == 0
 

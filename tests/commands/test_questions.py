@@ -182,6 +182,8 @@ def test_a_choice_is_foretold(folder: Path, capsys: Said) -> None:
         (["--ways", "1", "2", "--pcost", "1"], "--schema"),
         (["--workloads", "coarse.json", "fine.json"], "no budget"),
         (["--plans", "coarse-plan.json"], "at least two plans"),
+        (["--plans", "coarse-plan.json", "fine-plan.json", "--options", "centers=tuned"], "--options is for planning"),
+        (["--plans", "coarse-plan.json", "fine-plan.json", "--pure-epsilon", "1"], "--pure-epsilon is for planning"),
         (["--plans", "fine-plan.json", "coarse-plan.json", "--share", "2"], "2.0"),
         (["--plans", "coarse-plan.json", "fine-plan.json", "--primary", "finest"], "finest"),
         (["--plans", "coarse-plan.json", "fine-plan.json", "--records", "-1"], "-1"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,10 +15,12 @@ from engine import (
     Custom,
     Ledger,
     LinearMechanism,
+    NestedPlanRule,
     Random,
     Schema,
     Width,
     Workload,
+    coarse_or_fine,
     compare,
     count_marginals,
     forecast,
@@ -25,9 +29,13 @@ from engine import (
     measure,
     plan,
     share_within,
+    stepwise,
     tolerance_for,
+    written_query,
 )
 from engine.errors import EngineError
+from engine.insight import condition_query, further_answers
+from engine.workload import workload_from_sql
 
 S = Schema([Attribute.of_size("age", 4), Attribute.categorical("sex", ["F", "M"])])
 W = Workload.all_ways(S, ways=(1, 2))
@@ -35,7 +43,15 @@ B = Budget(pcost=1.0)
 P = plan(W, B)
 D = pd.DataFrame({"age": [0, 1, 1, 3], "sex": ["F", "M", "M", "F"]})
 M = measure(P, D, rehearsal=True)
+C = coarse_or_fine(plan(Workload.all_ways(S, 1), B), plan(Workload.all_ways(S, 2), B))
 TOTALS = measure(plan(Workload(S).add("age"), B), D, rehearsal=True)
+
+
+def new_ledger() -> Ledger:
+    """A ledger in a folder of its own, which is gone with the file that it held."""
+    with tempfile.TemporaryDirectory() as folder:
+        return Ledger.create(Path(folder) / "ledger")
+
 
 # what is done -> words of the answer: what was given | what is allowed or near | what to do
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
@@ -128,6 +144,39 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "fewer than no jobs": (lambda: compare(W, B, ["wff"], jobs=-1), "-1|from 1"),
     "a workload for its plan": (lambda: tolerance_for(W), "Workload|plan()"),
     "a negative tolerance": (lambda: share_within(P, -1), "-1|above 0"),
+    "a set of labels": (lambda: Attribute.categorical("sex", {"F", "M"}), "set|list"),
+    "one column to ignore": (lambda: measure(P, D, rehearsal=True, ignore="n"), "str|['n']"),
+    "no columns to ignore": (lambda: measure(P, D, rehearsal=True, ignore=3), "int|['n']"),
+    "a limit of memory in words": (lambda: measure(P, D, rehearsal=True, memory_limit="1GB"), "'1GB'|above 0"),
+    "a number to be told of rows": (lambda: measure(P, D, rehearsal=True, intake=3), "int|function"),
+    "texts for coefficients": (lambda: M.combination([("age", [1, 0, 0, 0])], ["a"]), "list|1 numbers"),
+    "a folder for a measurement": (lambda: M.save("."), ".|name of a file"),
+    "no file for a measurement": (lambda: M.save(None), "NoneType|path"),
+    "nothing for a saved measurement": (lambda: M.load(None), "NoneType|path"),
+    "a share within no plan": (lambda: share_within(None, 3), "NoneType|plan()"),
+    "a number for a total": (lambda: new_ledger().add_dataset("e", total=1.0), "float|Budget(pcost=1.0)"),
+    "a number for names of analyses": (lambda: coarse_or_fine(P, P, names=3), "int|list of texts"),
+    "one analysis": (lambda: coarse_or_fine(P), "1 arguments|two plans"),
+    "a rule on a plan": (lambda: NestedPlanRule(common=P, share=0.5, snr=5), "Plan|coarse_or_fine()"),
+    "a rule on no look": (lambda: NestedPlanRule(common=C, share=0.5, snr=5).decide(None), "NoneType|stepwise.look()"),
+    "a share in percent": (lambda: NestedPlanRule(common=C, share=50, snr=5), "50|at most 1"),
+    "an analysis that is not there": (lambda: NestedPlanRule(common=C, primary="x", share=0.5, snr=5), "'x'|option 1"),
+    "a look at a plan": (lambda: stepwise.look(P, D, rehearsal=True), "Plan|coarse_or_fine()"),
+    "a finish without a look": (lambda: stepwise.finish(None, "key", D), "NoneType|path"),
+    "SQL without a schema": (lambda: workload_from_sql(None, "SELECT COUNT(*) FROM t"), "NoneType|Schema"),
+    "a condition without a schema": (lambda: written_query(None, ["age"], "age > 1"), "NoneType|Schema"),
+    "a condition on no attributes": (lambda: written_query(S, None, "age > 1"), "NoneType|name"),
+    "a misspelt condition": (lambda: condition_query(S, "agee > 1"), "'agee'|'age'|Write it like"),
+    "no condition": (lambda: condition_query(S, None), "NoneType|words"),
+    "further answers to nothing": (lambda: further_answers(M, None), "NoneType|Workload"),
+    "further answers from nothing": (lambda: further_answers(None, W), "NoneType|measure()"),
+    "a power as text": (lambda: plan(W, B, objective="lp", power="2"), "'2'|1 to 100"),
+    "targets for other groups": (lambda: plan(W, B, objective="max", targets=[1, 2]), "2|3"),
+    "a misspelt base": (
+        lambda: plan(W, B, "residualplanner+", base={"age": "rnge"}),
+        "'rnge'|'range'",
+    ),
+    "a misspelt branching": (lambda: plan(W, B, "hierarchical", branching="bst"), "'bst'|'best'"),
     "numbers for a mechanism": (lambda: LinearMechanism(1, 2), "()|matrix"),
 }
 

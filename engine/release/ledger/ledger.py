@@ -117,6 +117,7 @@ class Ledger:
         Raises: LedgerError if the name, or one that only looks different, is there already.
         """
         name, note = dataset_name(dataset), one_line("note", note, most=NOTE, empty=True)
+        instance("total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError)
         defined = TotalDefinition(
             kind=kind or ("zcdp" if total.pure_epsilon is None else "pure"),
             rows_per_person=total.rows_per_person,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.checks import instance, one_of
+from engine.checks import instance, one_of, positive
 from engine.errors import DataError, LimitExceeded, SchemaError
 from engine.progress import Progress, listener
 from engine.release.records.counted import check_named, check_values, count_encoder
@@ -180,6 +180,9 @@ def count_marginals(
     one_of("on_refused", on_refused, ("error", "drop"), error=DataError)
     instance("schema", schema, Schema, give="the public Schema of the records", error=SchemaError)
     instance("attribute sets", attribute_sets, Iterable, give="tuples of names, like [('age',)]", error=SchemaError)
+    if isinstance(ignore, str) or not isinstance(ignore, Collection):
+        raise DataError(f"ignore was given as {type(ignore).__name__}. Give the names of the columns, like ['n'].")
+    positive("memory limit", memory_limit, error=DataError)
     asked = _asked(schema, attribute_sets)
     size = 8 * sum(schema.cells(names) for names in asked)
     if size > memory_limit:

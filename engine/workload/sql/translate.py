@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlglot import exp
 
+from engine.checks import instance
 from engine.errors import WorkloadError
 from engine.workload import conditions
 from engine.workload.conditions import Condition, Inside
@@ -54,6 +55,7 @@ def workload_from_sql(
     >>> [asked.describe(i) for i in range(len(asked))]
     ['sex = F and age < 40', 'sex = M and age < 40']
     """
+    instance("schema", schema, Schema, give="the Schema that the SQL asks about", error=WorkloadError)
     whole, groups = known(schema, whole_numbers), []
     seen = table
     for number, (tokens, source) in enumerate(statements(text), 1):
