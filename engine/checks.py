@@ -48,8 +48,10 @@ def positive(
     raise error(f"The {word} was {_given(value)}. Give a number above 0 and {upper}.")
 
 
-def one_of(word: str, value: str, allowed: Collection[str], *, error: Refusal = WorkloadError) -> str:
-    """Return a text that is one of those allowed.
+def one_of(
+    word: str, value: str, allowed: Collection[str], *, error: Refusal = WorkloadError, public: bool = False
+) -> str:
+    """Return a text that is one of those allowed; what is ``public``, as options are, is shown whatever its type.
 
     >>> one_of("format", "parqet", ("csv", "parquet"))
     Traceback (most recent call last):
@@ -58,7 +60,8 @@ def one_of(word: str, value: str, allowed: Collection[str], *, error: Refusal = 
     if isinstance(value, str) and value in allowed:
         return value
     near = near_matches(value, allowed) if isinstance(value, str) else ""
-    raise error(f"The {word} was {_given(value)}{near}. Give one of {', '.join(map(repr, allowed))}.")
+    given = f"{value!r:.60}" if public else _given(value)
+    raise error(f"The {word} was {given}{near}. Give one of {', '.join(map(repr, allowed))}.")
 
 
 def instance(

@@ -137,7 +137,7 @@ class Mechanism(ABC):
     max_records: int = MAX_RECORDS
 
     def __post_init__(self) -> None:
-        one_of("option objective", self.objective, OBJECTIVES, error=PlanError)
+        one_of("option objective", self.objective, OBJECTIVES, error=PlanError, public=True)
         if (
             isinstance(self.power, bool)
             or not isinstance(self.power, (int, float))

@@ -54,7 +54,7 @@ class GaussianQueries(ExplicitMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("option charge", self.charge, ("cell", "groups"), error=PlanError)
+        one_of("option charge", self.charge, ("cell", "groups"), error=PlanError, public=True)
 
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         components, sensitivities = [], []

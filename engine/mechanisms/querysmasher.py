@@ -67,8 +67,8 @@ class QuerySmasher(ResidualMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("option centers", self.centers, CENTERS, error=PlanError)
-        one_of("option solver", self.solver, PROBLEMS, error=PlanError)
+        one_of("option centers", self.centers, CENTERS, error=PlanError, public=True)
+        one_of("option solver", self.solver, PROBLEMS, error=PlanError, public=True)
         if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 

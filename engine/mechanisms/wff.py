@@ -45,7 +45,7 @@ class WeightedFourier(ResidualMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("option embedding", self.embedding, EMBEDDINGS, error=PlanError)
+        one_of("option embedding", self.embedding, EMBEDDINGS, error=PlanError, public=True)
 
     def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
         return self.made(workload, budget, limits, deadline, self.split(workload))

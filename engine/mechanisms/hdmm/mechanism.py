@@ -43,7 +43,7 @@ class HDMM(ExplicitMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("option operator", self.operator, ("best", *OPERATORS), error=PlanError)
+        one_of("option operator", self.operator, ("best", *OPERATORS), error=PlanError, public=True)
         for name in ("restarts", "seed"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
