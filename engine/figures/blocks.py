@@ -7,11 +7,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.arrays import Array
-from engine.figures.charts import MAX_SIDE, Picture, heat_map, thinned
+from engine.figures.charts import Picture, heat_map, thinned
 from engine.plans import Plan
 from engine.spaces import Space
 from engine.texts import set_name
 
+SIDE = 128  # lines of half a page; two pictures of so many cells, in single precision, take 180 kB to the browser
 SQUARE = 520  # pixels, height of a picture whose cells should be seen
 TICKS = 6  # texts on the axis of a picture that is half as wide as the page
 
@@ -43,15 +44,19 @@ def factor_names(plan: Plan, key: Space) -> list[str]:
 
 
 def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
-    """Rows of one factor of a strategy on its cells, at most 512 x 512."""
+    """Rows of one factor of a strategy on its cells, at most 128 x 128."""
     rows, labels, name = _factor(plan, key, factor)
     m, n = rows.shape
-    down, across = thinned(m, MAX_SIDE), thinned(n, MAX_SIDE)
+    down, across = thinned(m, SIDE), thinned(n, SIDE)
     shown = rows[np.ix_(down, across)]
     numbers = [f"row {int(i) + 1}" for i in down]
     cells = [labels[int(i)] for i in across]
     figure = heat_map(
-        shown, [numbers, cells], ["what is measured", f"cell of {name}"], "%{y}, %{x}<br>weight %{z:.4f}", "weight"
+        shown.astype(np.float32),
+        [numbers, cells],
+        ["what is measured", f"cell of {name}"],
+        "%{y}, %{x}<br>weight %{z:.4f}",
+        "weight",
     )
     _signed(figure, shown)
     used = int(np.max(np.count_nonzero(np.abs(rows) > 1e-9, axis=0)))
@@ -70,11 +75,11 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     """Gram matrix, rows^T rows, of one factor of a strategy: how alike two cells are to the noise."""
     rows, labels, name = _factor(plan, key, factor)
     n = rows.shape[1]
-    across = thinned(n, MAX_SIDE)
+    across = thinned(n, SIDE)
     shown = rows[:, across].T @ rows[:, across]
     cells = [labels[int(i)] for i in across]
     axes = [f"cell of {name}", f"cell of {name}"]
-    figure = heat_map(shown, [cells, cells], axes, "%{y}<br>%{x}<br>%{z:.4f}", "inner<br>product")
+    figure = heat_map(shown.astype(np.float32), [cells, cells], axes, "%{y}<br>%{x}<br>%{z:.4f}", "inner<br>product")
     _signed(figure, shown)
     diagonal = np.einsum("rc,rc->c", rows, rows)
     table = pd.DataFrame(shown, columns=_different(cells))
@@ -119,10 +124,10 @@ def _different(texts: list[str]) -> list[str]:
 
 
 def _left_out(m: int, n: int) -> str:
-    if max(m, n) <= MAX_SIDE:
+    if max(m, n) <= SIDE:
         return ""
     return (
-        f"At most {MAX_SIDE} evenly spaced rows and cells are drawn of {m:,} and {n:,}."
+        f"At most {SIDE} evenly spaced rows and cells are drawn of {m:,} and {n:,}."
         if m > 1
-        else (f"{MAX_SIDE} evenly spaced cells of {n:,} are drawn.")
+        else (f"{SIDE} evenly spaced cells of {n:,} are drawn.")
     )

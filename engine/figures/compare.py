@@ -19,7 +19,7 @@ from engine.plans import Plan
 from engine.texts import amount
 
 WIDE = 20.0  # largest over smallest, from which an axis is logarithmic
-POINTS = 2_000  # of one distribution
+POINTS = 900  # of one distribution: as many as a wide screen shows; eight take 150 kB
 MARKS = 12  # marks on one distribution
 # blue, pale, vermilion: better, the same, worse; told apart with every common colour vision
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))

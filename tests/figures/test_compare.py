@@ -23,7 +23,7 @@ from engine.figures import (
     rows_picture,
     spreads_picture,
 )
-from engine.figures.charts import MAX_SIDE
+from engine.figures.blocks import SIDE
 from engine.figures.compare import COLORS, gap_words, mechanism_look, mechanism_name, ranked
 from engine.figures.errors import error_grid
 from engine.insight import (
@@ -264,7 +264,8 @@ def test_large_strategies_are_thinned_and_say_so() -> None:
     made = plan(Workload(schema).add(("y",), "marginal"), Budget(pcost=1.0), "wff")
     key = ("y",)
     for picture in (rows_picture(made, key), gram_picture(made, key)):
-        assert np.shape(picture.figure.data[0].z) == (MAX_SIDE, MAX_SIDE)
+        assert np.shape(picture.figure.data[0].z) == (SIDE, SIDE)
+        assert picture.figure.data[0].z.nbytes * 4 / 3 < 90_000
         assert "are drawn of" in picture.note or "are drawn." in picture.note
 
 

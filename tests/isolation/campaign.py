@@ -1,0 +1,223 @@
+"""Two sessions act in turn; afterwards, and between, everything that came back and every place is searched for marks.
+
+The marks of a person are the names of ledger and dataset, values that stand in the records alone, the exact number of
+rows, and the released answers, bit by bit.  Names are letters alone, which no text on a page escapes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import psutil
+
+from demo_data.make_synthetic import synthetic
+from engine import Attribute, Budget, Schema, Workload
+from engine.release import Ledger, load_measurement
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
+from tests.server.client import Client, opened
+from tests.server.serving import Served
+from tests.server.uploading import upload
+
+SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
+QUERY = "plan=" + link.packed(Studio(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=0.01)))
+STEP = "2. Release"
+FIRST = 3  # the group that is shown first
+
+
+@dataclass(kw_only=True)
+class Person:
+    """One of the two: records, ledger, browser, the open page and everything that ever came back."""
+
+    name: str
+    server: Served
+    folder: Path
+    rows: int
+    table: bytes
+    page: Client
+    heard: list[bytes] = field(default_factory=list)
+    addresses: set[str] = field(default_factory=set)
+    answers: dict[str, list[bytes]] = field(default_factory=dict)
+
+    @classmethod
+    def arrive(cls, name: str, server: Served, folder: Path, rows: int) -> Person:
+        """Write records and ledger, and open the Release page; the tables of two people differ by their last rows."""
+        frame = synthetic(SCHEMA, rows, seed=5).assign(remark=[f"canary{name}q{i}" for i in range(rows)])
+        frame["c"] = frame["c"].astype(str)
+        frame.loc[:4, "c"] = [f"canary{name}qvalue{i}" for i in range(5)]
+        table = frame.to_csv(index=False).encode()
+        (folder / f"canary{name}q.csv").write_bytes(table)
+        book = Ledger.create(folder / f"canary{name}q.ledger")
+        book.add_dataset(f"canary{name}qdataset", total=Budget(pcost=1e4))
+        page = cls.opened(name, server, QUERY)
+        return cls(name=name, server=server, folder=folder, rows=rows, table=table, page=page)
+
+    @staticmethod
+    def opened(name: str, server: Served, query: str) -> Client:
+        """A session in the browser of this person."""
+        return opened(server, "release", query, cookie=f"{server.cookie}; workbench-browser=browser-{name}")
+
+    @property
+    def book(self) -> Ledger:
+        """The own ledger."""
+        return Ledger(self.folder / f"canary{self.name}q.ledger")
+
+    @property
+    def marks(self) -> list[bytes]:
+        """What nobody else may see: names, values, the number of rows, and answers of the ledger as they are sent."""
+        for row in self.book.rows():
+            if row.kind == "saved" and row.key not in self.answers:
+                found = load_measurement(self.book, row.key).answers(FIRST)["answer"].to_numpy()
+                # without the last bits, in which two ways to add up may differ
+                self.answers[row.key] = [np.float64(value).tobytes()[2:] for value in found if value % 1]
+        names = [f"canary{self.name}q".encode(), f"Rows read {self.rows:,} ".encode()]
+        return names + [value for values in self.answers.values() for value in values]
+
+    def listen(self) -> None:
+        """Take what came back since the last time."""
+        self.heard += self.page.everything
+        self.page.everything.clear()
+        self.addresses.add(self.page.query)
+
+    def ready(self) -> Client:
+        """Bring the page to where a release is confirmed."""
+        if self.page.page != "release":
+            self.page.go("release")
+        self.page.set("step", string_value=STEP)
+        for key, value in (("ledger_path", f"canary{self.name}q.ledger"), ("records_path", f"canary{self.name}q.csv")):
+            if self.page.has(key):
+                self.page.set(key, string_value=str(self.folder / value))
+        return self.page
+
+    def release(self) -> None:
+        """Release once, or once more."""
+        page, spent = self.ready(), len(self.book.rows())
+        again = [name for name in self.page.drawn if "-again_" in name]
+        if again:
+            page.states[again[0]] = {"bool_value": True}
+            page.run()
+        page.set("confirmation", string_value=f"canary{self.name}qdataset").press("release")
+        page.until("Released for")
+        assert len(self.book.rows()) == spent + 2
+        # who released has to find the marks, or the search would be blind
+        own, came = self.marks, b"".join([*self.heard, *page.everything])
+        assert all(mark in came for mark in own[2:][-2:]), "the answers were sent in another form"
+        assert own[0] in came
+
+    def check(self) -> None:
+        """Check the records, which tells exact numbers to this session alone."""
+        page = self.ready()
+        again = [name for name in page.drawn if "-again_" in name]
+        if again:
+            page.states[again[0]] = {"bool_value": True}
+            page.run()
+        page.press("check_records").until("Rows read")
+
+    def send(self) -> None:
+        """Send the records as an upload, and leave the page."""
+        self.ready()
+        upload(self.server, self.page, self.table)
+        self.page.run().go("preview")
+
+    def browse(self) -> None:
+        """Look at the answers."""
+        page = self.ready()
+        if any("release_result_view" in name for name in page.drawn):
+            page.set("release_result_view", string_value="Download").set("release_result_view", string_value="Answers")
+
+    def rehearse(self) -> None:
+        """Rehearse on simulated records."""
+        self.ready().set("step", string_value="1. Rehearse").press("rehearse").until("REHEARSAL on")
+
+    def wander(self) -> None:
+        """Look at the other pages."""
+        for page in ("coarse", "preview", "release"):
+            self.page.go(page)
+
+    def reload(self) -> None:
+        """Load the page again."""
+        self.listen()
+        query = self.page.query
+        self.page.close()
+        self.page = self.opened(self.name, self.server, query)
+
+    def follow(self, other: Person) -> None:
+        """Open an address of the other one."""
+        page = self.opened(self.name, self.server, other.page.query)
+        self.heard += page.everything
+        page.close()
+
+
+def crossings(
+    people: tuple[Person, Person], server: Served, places: list[Path], *, at_end: bool = False
+) -> Iterator[str]:
+    """What of one person reached the other one or a place for all, since the last time."""
+    for person, other in (people, people[::-1]):
+        person.listen()
+        found, person.heard = b"".join(person.heard), []
+        yield from (f"{person.name} received {mark!r}" for mark in other.marks if mark in found)
+        yield from (f"an address of {person.name} has a name" for query in person.addresses if "canary" in query)
+    lines = "".join(server.lines)
+    if "canary" in lines or "Traceback" in lines:
+        yield "the log has a name or a value"
+    for process in psutil.Process(server.process.pid).children(recursive=True):
+        try:
+            if any("canary" in word for word in process.cmdline()):
+                yield "a command line has a name"
+        except psutil.Error:
+            continue
+    for place in places:
+        yield from left_behind(place, at_end=at_end)
+
+
+def left_behind(place: Path, *, at_end: bool) -> Iterator[str]:
+    """Files below a place with values of records in them; copies for the work may be there while it goes on."""
+    for file in place.rglob("*"):
+        try:
+            private = file.parent.name.startswith("dp-workbench-") and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+            content = file.read_bytes() if file.is_file() else b""
+        except OSError:
+            continue
+        # the settings of a person name the ledgers that were opened, for this user of the machine alone
+        kept = file.name == "places.json" and b"qvalue" not in content and not file.stat().st_mode & 0o077
+        if b"canary" in content and (at_end or not private) and not kept:
+            yield f"{file.name} holds values of records"
+        if "canary" in file.name:
+            yield f"the name {file.name} tells one"
+
+
+def campaign(server: Served, folder: Path, places: list[Path], *, actions: int, rows: int, seed: int) -> list[str]:
+    """Let two people act in turn, in an order of chance; return every crossing.
+
+    Parameters
+    ----------
+    folder : where the server was started; tables and ledgers stand there.
+    places : caches, settings and temporary files of the server.
+    """
+    draw, found = Random(seed), []
+    people = Person.arrive("a", server, folder, rows), Person.arrive("b", server, folder, rows + 1)
+    for number in range(actions):
+        person, other = people if number % 2 == 0 else people[::-1]
+        acts: list[Callable[[], None]] = [person.release, person.check, person.send, person.browse, person.rehearse]
+        acts += [person.wander, person.reload, lambda me=person, them=other: me.follow(them)]
+        acts[draw.randrange(len(acts)) if number > 1 else 0]()
+        found += crossings(people, server, places)
+    for person in people:
+        person.listen()
+        person.page.close()
+    return sorted(set(found))
+
+
+def environment(folder: Path) -> tuple[dict[str, str], list[Path]]:
+    """Variables that keep caches, settings and temporary files of a server below a folder, and these places."""
+    names = {"TMPDIR": "temporary", "DP_WORKBENCH_CACHE": "cache", "DP_WORKBENCH_SETTINGS": "settings"}
+    places = [folder / name for name in names.values()]
+    for place in places:
+        os.makedirs(place, mode=0o700)
+    return dict(zip(names, map(str, places), strict=True)), places
