@@ -5,6 +5,7 @@ Source: QuerySmasher, algorithm 1; the tuned centers are this project's own.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -98,15 +99,25 @@ class QuerySmasher(ResidualMechanism):
 
         def make(split: Split) -> list[Made]:
             try:
-                return [self.made(workload, budget, replace(limits, progress=in_time), deadline, split, first=0.8)]
+                made = self.made(workload, budget, replace(limits, progress=in_time), deadline, split, first=0.8)
+                # what a union of all spaces replaces is not searched for, so that it must be known to answer
+                return [made] if not split.unions or made.plan else []
             except (TimeoutError, Unanswered):  # out of time, or what light queries ask drowned beside heavy ones
                 return []
             except LimitExceeded:
                 allowance.stopped.add("memory")
                 return []
 
-        best = min(self._found(workload, uniform, make, limits, allowance), key=lambda made: made.error)
-        return replace(best, plan=self.stopped(best.plan, frozenset(allowance.stopped)))
+        found = sorted(self._found(workload, uniform, make, limits, allowance), key=lambda made: made.error)
+        # light queries may be lost in the best of them; what uniform centers lose is said
+        best = next((made for made in found if made is uniform or self._answers(made)), uniform)
+        return replace(best, assemble=lambda: self.stopped(best.plan, frozenset(allowance.stopped)))
+
+    @staticmethod
+    def _answers(made: Made) -> bool:
+        with contextlib.suppress(Unanswered):
+            return bool(made.plan)
+        return False
 
     def _found(
         self,
@@ -118,7 +129,7 @@ class QuerySmasher(ResidualMechanism):
     ) -> list[Made]:
         """Return the plan with uniform centers and every other one that was made."""
         limits.tell(0.1, "Looking for spaces to measure together")
-        unions = _in_time(workload, self._chosen(workload, uniform.plan.blocks, limits), allowance)
+        unions = _in_time(workload, self._chosen(workload, uniform.values, limits), allowance)
         if unions and len(next(iter(unions.values()))) == len(uniform.values):
             united = _united(uniform, unions, make)
             if united:
@@ -178,7 +189,7 @@ def _united(apart: Made, unions: Mapping[Space, tuple[Space, ...]], make: Callab
 
     A search that stopped early may not be; where light queries drown beside heavy ones no plan is made.
     """
-    for made in make(replace(apart.plan.split, unions=unions)) if unions else []:
+    for made in make(replace(apart.split, unions=unions)) if unions else []:
         kept = {
             attributes: together
             for attributes, together in unions.items()

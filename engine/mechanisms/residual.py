@@ -14,6 +14,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -78,15 +79,22 @@ class SpaceSolver(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Made:
-    """A plan with its error at privacy cost 1, as the search has it, and what its blocks have of it.
+    """What a search made for one split: its error at privacy cost 1, and what its blocks have of it.
 
     ``error`` is the sum over blocks of the roots of ``values``, their weighted squared errors in counts^2; for
-    objectives that are no weighted sum it is the objective, and ``values`` is empty.
+    objectives that are no weighted sum it is the objective, and ``values`` is empty.  The plan is put together when it
+    is asked for, as of several that were made one is taken; that raises Unanswered where light queries are lost.
     """
 
-    plan: Plan
+    split: Split
     error: float
     values: Mapping[Space, float]
+    assemble: Callable[[], Plan]
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.assemble()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +160,12 @@ class ResidualMechanism(Mechanism):
             endings=tuple(solver.endings),
         )
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
-        plan = self._assemble(workload, budget, parts, solutions, found)
-        return Made(plan=plan, error=math.fsum(map(math.sqrt, values.values())), values=values)
+        return Made(
+            split=split,
+            error=math.fsum(map(math.sqrt, values.values())),
+            values=values,
+            assemble=lambda: self._assemble(workload, budget, parts, solutions, found),
+        )
 
     def _emphasised(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, first: float
@@ -186,8 +198,12 @@ class ResidualMechanism(Mechanism):
             tradeoff=search.tradeoff(),
         )
         bound = best.bound if witness is None else witness.bound
-        plan = self._assemble(workload, budget, best.parts, best.solutions, found, bound)
-        return Made(plan=plan, error=best.value, values={})
+        return Made(
+            split=split,
+            error=best.value,
+            values={},
+            assemble=lambda: self._assemble(workload, budget, best.parts, best.solutions, found, bound),
+        )
 
     def _solve(
         self,
@@ -279,12 +295,14 @@ class ResidualMechanism(Mechanism):
             total = math.fsum(math.sqrt(v) for v in values.values())
             # the least sum of L_B / pcost_B for a fixed sum of pcost_B has shares in proportion to sqrt(L_B), by Cauchy
             # and Schwarz
-            noises = {s: math.sqrt(total / (budget.row_pcost * math.sqrt(v))) for s, v in values.items()}
+            row = budget.row_pcost
+            noises = {s: math.sqrt(total / (row * math.sqrt(v))) for s, v in values.items()}
             # the same inequality with the proven bounds in place of the values
             bound = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
         else:
             noises = {s: math.sqrt(v / budget.row_pcost) for s, v in zip(parts.spaces, tradeoff.shares, strict=True)}
-        strategies = {s: tuple((a, f.strategy) for a, f in solutions[k].factors) for s, (k, _) in parts.spaces.items()}
+        own = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
+        strategies = {s: own[k] for s, (k, _) in parts.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
         return Plan(
             workload=workload,

@@ -183,8 +183,15 @@ def measures_piece(block: Block, piece: Array) -> bool:
 
 def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     """Return the privacy cost of releasing all blocks, rounded up."""
+    known: dict[Any, float] = {}
+    costs = []
+    for block in blocks.values():
+        # of ten thousands of blocks few differ; those with weights are left out because arrays are no keys
+        key = (block.factors, block.noise, block.grid, block.law, block if block.weights is not None else None)
+        if key not in known:
+            known[key] = block.pcost(max_records)
+        costs.append(known[key])
     # blocks are measured with independent noise, so that zCDP composes by adding (Bun and Steinke 2016)
-    costs = [b.pcost(max_records) for b in blocks.values()]
     if any(b.law == "laplace" for b in blocks.values()):
         return (math.fsum(math.sqrt(c) for c in costs) * GUARD) ** 2  # epsilons add up
     return math.fsum(costs) * GUARD
@@ -280,18 +287,18 @@ def calibrate(
             raise PlanError(
                 f"The noise for {' x '.join(space) or 'the total'} came out as {noise}; the plan is refused."
             )
-    reach = {s: max_records * math.prod(f.column_norm for _, f in strategies[s]) for s in noises}
-    grids = {space: noise_grid(noise, reach[space]) for space, noise in noises.items()}
-    stretch, step = (
-        1.0,
-        max([2.0**-GRID_BITS, *(grids[space] / noises[space] for space in grids)]),
-    )  # one more grid step
+    # spaces of one strategy and one noise have one grid, and plans have few of those however many spaces
+    alike = {(strategies[space], noise): 0.0 for space, noise in noises.items()}
+    for own, noise in alike:
+        alike[own, noise] = noise_grid(noise, max_records * math.prod(f.column_norm for _, f in own))
+    stretch, step = 1.0, max([2.0**-GRID_BITS, *(grid / noise for (_, noise), grid in alike.items())])  # one grid step
     # the rounding of answers depends on the grid, and the grid on the noise: the noise is raised until the cost holds
     for _ in range(20):
         blocks = {}
-        for space, grid in grids.items():
+        for space, noise in noises.items():
+            grid = alike[strategies[space], noise]
             # up, never to the nearest: noise below what was asked for would cost more than the budget
-            steps = math.ceil(noises[space] * stretch / DEVIATION[law] / grid)
+            steps = math.ceil(noise * stretch / DEVIATION[law] / grid)
             blocks[space] = Block(
                 attributes=attributes[space] if attributes else space,
                 factors=strategies[space],

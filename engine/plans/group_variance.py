@@ -178,6 +178,11 @@ def _spread(parts: Parts, array: Array, together: Parts, shape: tuple[int, ...])
     return np.broadcast_to(array.reshape(own), shape).ravel()
 
 
+def parts_outside(group: Group, axes: Axes) -> list[int]:
+    """Return the parts of a group without an attribute of a space."""
+    return [p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes)]
+
+
 def over_all(group: Group, axes: Axes, coefficient: float, values: Array) -> Summand:
     """Return a summand with one value a query of the group, shape (queries,) or the counts of its parts."""
     if not group.parts:

@@ -29,6 +29,7 @@ from engine.plans.group_variance import (
     along,
     coupled_sets,
     over_all,
+    parts_outside,
     quadratic_forms,
     squares_of_products,
     worth_forms,
@@ -71,6 +72,10 @@ class VarianceBuilder:
     def _home(self) -> Mapping[Space, Block]:
         return {space: block for block in self.blocks.values() for space in block.spaces}
 
+    @cached_property
+    def _complete(self) -> frozenset[Space]:
+        return frozenset(s for s, block in self._home.items() if all(f.complete for _, f in block.factors))
+
     def group(self, group: Group) -> GroupVariance:
         """Return the variances of one group."""
         key, ranks, tuned, alone, whole = self._kind(group)
@@ -90,8 +95,7 @@ class VarianceBuilder:
 
         Where it is False their variances tell.
         """
-        blocks = [self._home.get(group.named(axes)) for axes in group.spaces(self.schema)]
-        if all(b is not None and all(s.complete for _, s in b.factors) for b in blocks):
+        if all(group.named(axes) in self._complete for axes in group.spaces(self.schema)):
             return True
         key, _, _, alone, whole = self._kind(group)
         if key not in self._measured:
@@ -126,7 +130,9 @@ class VarianceBuilder:
         summands = []
         for axes, block in subsets:
             if block is not None:
-                arrays: list[tuple[Parts, Array]] = [((p,), self._outside(group, p)) for p in _outside(group, axes)]
+                arrays: list[tuple[Parts, Array]] = [
+                    ((p,), self._outside(group, p)) for p in parts_outside(group, axes)
+                ]
                 arrays += [
                     self._inside(group, axes, factors, weights=block.weights)
                     for factors in self._components(group, axes, block)
@@ -139,7 +145,7 @@ class VarianceBuilder:
         unmeasured = []
         for axes, block in subsets:
             missing = self._missing(group, axes, block)
-            asked = [((p,), self._present(group, p, ())) for p in _outside(group, axes)] if missing else []
+            asked = [((p,), self._present(group, p, ())) for p in parts_outside(group, axes)] if missing else []
             unmeasured += [Summand(coefficient=1.0, arrays=(*asked, *marks)) for marks in missing]
         return [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
 
@@ -197,8 +203,7 @@ class VarianceBuilder:
         for block, spaces in targets:
             if block is None or not block.union or not all(s.complete for _, s in block.factors):
                 return []
-            rank = block.factors[0][1].pinv.shape[1]
-            if not worth_forms(shapes, rank):
+            if not worth_forms(shapes, block.factors[0][1].pinv.shape[1]):
                 return []
             # what the union says of every piece of a query on the group, nothing of the pieces that it does not hold
             rows, strategy = self._gathered(group, block, spaces, np.eye(cells))
@@ -211,8 +216,8 @@ class VarianceBuilder:
                 chunks = part.family.chunks(part.sizes)
                 own.append(np.concatenate([pieces(chunk, part.sizes, given, {}) for _, chunk in chunks]))
             values = np.maximum(quadratic_forms(own, back.T @ back), 0.0)
-            touched = {a for axes, _ in spaces for a in axes}
-            out.append(over_all(group, tuple(a for a in ranks if a in touched), block.noise**2, values))
+            inside = tuple(a for a in ranks if any(a in axes for axes, _ in spaces))
+            out.append(over_all(group, inside, block.noise**2, values))
         return out
 
     def _gathered(
@@ -393,8 +398,3 @@ class VarianceBuilder:
                         marks = marks * along(mark, parts.index(p), len(parts))
                 out.append([(parts, marks), *(asked for asked in present if asked[0][0] not in parts)])
         return out
-
-
-def _outside(group: Group, axes: Axes) -> list[int]:
-    """Return the parts of a group without an attribute of a space."""
-    return [p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes)]

@@ -21,6 +21,7 @@ from engine.spaces.parallel import WORTH, Task, configured, search_all, workers_
 from engine.spaces.search import Cost, Search, dense_bytes, full_rank_cost, low_rank_cost
 from engine.spaces.solvers import Options, Solution, Watch
 from engine.spaces.split import Axes, Complement, digest
+from engine.spaces.terms import Merged, add_factors, assemble, merge, units
 from engine.threads import SMALL
 
 SWEEPS = 25
@@ -40,91 +41,6 @@ class SpaceSolution:
     value: float
     bound: float
     status: str
-
-
-Merged = list[tuple[float, tuple[tuple[Axes, Factor], ...]]]
-
-
-def merge(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
-    """Return the terms of a subworkload with terms that differ on one set of axes only added up."""
-    terms: Merged = [(t.coefficient, tuple((axes, factors[number]) for axes, number in t.factors)) for t in sub.terms]
-    changed = True
-    while changed:
-        changed = False
-        for i in range(len(terms)):
-            for j in range(i + 1, len(terms)):
-                if (together := _add_terms(terms[i], terms[j])) is not None:
-                    terms[i] = together
-                    del terms[j]
-                    changed = True
-                    break
-            if changed:
-                break
-    return terms
-
-
-def _add_terms(
-    a: tuple[float, tuple[tuple[Axes, Factor], ...]], b: tuple[float, tuple[tuple[Axes, Factor], ...]]
-) -> tuple[float, tuple[tuple[Axes, Factor], ...]] | None:
-    if [axes for axes, _ in a[1]] != [axes for axes, _ in b[1]]:
-        return None
-    differing = [k for k, ((_, f), (_, g)) in enumerate(zip(a[1], b[1], strict=True)) if f is not g]
-    if len(differing) != 1:
-        return None
-    (k,) = differing
-    axes, f, g = a[1][k][0], a[1][k][1], b[1][k][1]
-    both = add_factors([(a[0], f), (b[0], g)], f.sizes)
-    return 1.0, (*a[1][:k], (axes, both), *a[1][k + 1 :])
-
-
-def units(terms: Sequence[tuple[float, Sequence[tuple[Axes, object]]]], count: int) -> list[Axes]:
-    """Return the finest partition of the axes 0..count-1 that no factor of any term crosses."""
-    label = list(range(count))
-    for _, factors in terms:
-        for axes, _ in factors:
-            lowest = min(label[a] for a in axes)
-            joined = {label[a] for a in axes}
-            label = [lowest if x in joined else x for x in label]
-    return [tuple(a for a in range(count) if label[a] == k) for k in sorted(set(label))]
-
-
-def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
-    """Return one Gram on ``axes`` from the factors of the terms that lie inside them."""
-    own = tuple(sizes[a] for a in axes)
-    inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]
-    whole = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]
-    if len(whole) == len(inside):
-        return add_factors(whole, own)
-    dimension = math.prod(n - 1 for n in own)
-    gram = np.zeros((dimension, dimension))
-    for c, factors in inside:
-        gram += c * _kronecker(factors, axes)
-    return Factor(sizes=own, matrix=gram)
-
-
-def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -> Factor:
-    """Return the weighted sum of factors on the same axes, of low rank when all are and it pays."""
-    if all(f.low_rank for _, f in parts) and sum(len(f.matrix) for _, f in parts) < parts[0][1].dimension:
-        rows = np.concatenate([math.sqrt(c) * f.matrix for c, f in parts])
-        return Factor(sizes=sizes, matrix=rows, low_rank=True)
-    gram = np.zeros((parts[0][1].dimension,) * 2)
-    for c, f in parts:
-        gram += c * f.dense()
-    return Factor(sizes=sizes, matrix=gram)
-
-
-def _kronecker(factors: Sequence[tuple[Axes, Factor]], axes: Axes) -> Array:
-    """Return the Kronecker product of factors with its class coordinates in the order of ``axes``."""
-    out: Array = np.ones((1, 1))
-    order: list[int] = []
-    shape: list[int] = []
-    for own, factor in factors:
-        out = np.asarray(np.kron(out, factor.dense()), dtype=float)
-        order += [axes.index(a) for a in own]
-        shape += [n - 1 for n in factor.sizes]
-    position = [order.index(k) for k in range(len(order))]
-    moved = out.reshape(*shape, *shape).transpose(*position, *(len(shape) + p for p in position))
-    return moved.reshape(out.shape)
 
 
 class SubworkloadSolver:

@@ -29,7 +29,7 @@ from engine.plans import Plan, calibrate
 from engine.plans.blocks import MAX_RECORDS
 from engine.plans.explicit import SAME
 from engine.spaces import Strategy, decompose
-from engine.spaces.subworkload import assemble, merge
+from engine.spaces.terms import assemble, merge
 from engine.workload import Custom, Family, Intervals, Random, Width
 from tests import oracles, shapes
 from tests.pairs import pairwise

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine import Budget, Workload, load_plan, plan
+from engine import Budget, Custom, Workload, load_plan, plan
 from engine.plans import group_variance, variance
 from engine.plans.group_variance import quadratic_forms, squares_of_products
+from engine.plans.variance import VarianceBuilder
 from tests.shapes import numeric
 
 PLACES = (group_variance, variance)
@@ -73,3 +74,23 @@ def test_many_queries_of_a_large_strategy_are_not_listed(monkeypatch) -> None:
     workload = Workload(numeric(30, 25)).add(("a", "b"), "range").add(("a", "b"), "prefix")
     assert plan(workload, Budget(pcost=1.0), gap=0.5).rmse > 0
     assert 2 in lengths
+
+
+def test_what_a_union_does_not_measure_is_seen(monkeypatch) -> None:
+    """A union measures the span of what has a weight; products of queries outside it have no variance."""
+    workload = Workload(numeric(4, 3)).add(("a", "b"), "affine").add(("a", "b"), "marginal", weight=0.0)
+    made = plan(workload, Budget(pcost=1.0), centers="tuned")
+    assert made.split.unions
+    builder = VarianceBuilder(blocks=made.blocks, split=made.split, schema=made.schema)
+    listed(monkeypatch, yes=True)
+    assert [builder.all_measured(group) for group in workload.groups] == [False, False]
+    assert np.isfinite(builder.group(workload.groups[0]).values(0, 1)).all()
+    assert np.isinf(builder.group(workload.groups[1]).values(0, 12)).any()
+
+
+def test_strategies_that_leave_something_out_are_not_taken_for_complete() -> None:
+    workload = Workload(numeric(4, 3)).add("a", Custom([[1, 0, 0, 0]])).add("a", "marginal", weight=0.0)
+    made = plan(workload, Budget(pcost=1.0))
+    builder = VarianceBuilder(blocks=made.blocks, split=made.split, schema=made.schema)
+    assert not builder.all_measured(workload.groups[1])
+    assert np.isinf(made.variances(1)).any()

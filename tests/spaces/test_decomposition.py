@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine import Attribute, Budget, Schema, Workload, plan
 from engine.spaces import Split, basis, class_rows, decompose
-from engine.spaces.subworkload import assemble, merge, units
+from engine.spaces.terms import assemble, merge, units
 from engine.workload import Custom, Width
 from tests import oracles, shapes
 from tests.shapes import SHAPES

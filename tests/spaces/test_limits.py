@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 
 from benchmarks.random_limits import draw
+from benchmarks.tuned import cube
 from engine import Budget, Custom, Random, Workload, forecast, load_plan, plan
-from engine.spaces import DualProblem, choose_unions, decompose, union_seconds
+from engine.mechanisms.querysmasher import _in_time, _united
+from engine.mechanisms.residual import Made
+from engine.spaces import Allowance, DualProblem, Split, choose_unions, decompose, union_seconds
+from engine.spaces.splits.unions import rows_of_union, work_of
 from tests.shapes import numeric
 
 SMALL_CHANGE = 20e6  # bytes that planning takes beside matrices
@@ -243,3 +247,80 @@ def test_a_union_with_the_total_counts_every_query(monkeypatch):
     assert union_seconds(workload, attributes, few[attributes]) > 10.0 * union_seconds(workload, attributes, own)
     monkeypatch.setattr("engine.spaces.splits.unions.ENTRIES", 1e7)
     assert not any(() in together for together in choose_unions(workload, spaces, 4e9).values())
+
+
+def test_every_query_of_a_union_is_counted_as_work_on_its_strategy(monkeypatch):
+    workload = Workload(numeric(9, 8)).add(("a", "b"), "range")
+    spaces = tuple(decompose(workload).spaces)
+    monkeypatch.setattr("engine.spaces.splits.unions.LISTED", 0.0)
+    assert union_seconds(workload, ("a", "b"), spaces) > 0.0
+
+
+def test_the_rows_of_a_union_are_counted_as_memory(monkeypatch):
+    """Few cells may be asked by many queries, whose rows are held before they are one Gram."""
+    workload = Workload(numeric(4, 3)).add(("a", "b"), Random(seed=1, count=4_000)).add(("a", "b"), "affine")
+    spaces = tuple(decompose(workload).spaces)
+    needed = rows_of_union(workload, ("a", "b"), spaces)
+    assert needed > 8 * 4_000 * 12
+    assert work_of(workload, ("a", "b"), spaces, needed - 1) < np.inf
+    assert choose_unions(workload, spaces, needed)
+    assert not choose_unions(workload, spaces, needed - 1)
+
+
+def test_the_queries_of_a_union_are_few_alone_and_together(monkeypatch):
+    workload = Workload(numeric(4, 3)).add(("a", "b"), "affine").add(("a", "b"), "abs")
+    spaces = tuple(decompose(workload).spaces)
+    entries = [group.count * 12 for group in workload.groups]
+    monkeypatch.setattr("engine.spaces.splits.unions.ENTRIES", max(entries) - 1)
+    assert work_of(workload, ("a", "b"), spaces, 4e9) == np.inf
+    monkeypatch.setattr("engine.spaces.splits.unions.ENTRIES", max(entries))
+    assert work_of(workload, ("a", "b"), spaces, 4e9) < np.inf
+    monkeypatch.setattr("engine.spaces.splits.unions._entries", lambda group: 0.0)
+    assert not choose_unions(workload, spaces, 4e9)
+    monkeypatch.setattr("engine.spaces.splits.unions.ENTRIES", sum(entries))
+    assert choose_unions(workload, spaces, 4e9)
+
+
+def test_among_many_spaces_no_clusters_are_looked_for(monkeypatch):
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", 1e5)
+    workload = Workload.all_ways(cube(2, 11), (1, 2))
+    spaces = tuple(decompose(workload).spaces)
+    assert choose_unions(workload, spaces, 4e9) == {}
+    monkeypatch.setattr("engine.spaces.splits.unions.MAX_SPACES", len(spaces))
+    assert choose_unions(workload, spaces, 4e9)
+
+
+def test_a_union_holds_more_than_one_space(monkeypatch):
+    """The pairs of a chain overlap; what is left to the second cluster may be one space alone."""
+    workload = Workload(numeric(4, 4, 4)).add(("a", "b"), "affine").add(("b", "c"), "affine")
+    spaces = (("a", "b"), ("b", "c"), ("b",))
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", 2 * work_of(workload, ("a", "b"), spaces[::2], 4e9))
+    found = choose_unions(workload, spaces, 4e9)
+    assert [len(together) for together in found.values()] == [2]
+
+
+def test_unions_fit_into_the_time_left_all_together():
+    workload = Workload(numeric(5, 5, 5, 5)).add(("a", "b"), "affine").add(("c", "d"), "affine")
+    unions = {(a, b): ((a,), (b,), (a, b)) for a, b in ("ab", "cd")}
+    each = union_seconds(workload, ("a", "b"), unions["a", "b"])
+
+    class Told(Allowance):
+        def lasts(self, seconds: float) -> bool:
+            return seconds <= 1.5 * each
+
+    assert list(_in_time(workload, unions, Told())) == [("a", "b")]
+
+
+def test_unions_that_are_worth_less_than_their_spaces_are_taken_apart():
+    """A search that stopped early may leave a union worse than what it unites."""
+    one, other = ("a", "b"), ("c", "d")
+    values = dict.fromkeys((("a",), ("b",), ("c",), ("d",)), 1.0)
+    unions = {one: (("a",), ("b",)), other: (("c",), ("d",))}
+
+    def with_unions(split: Split) -> list[Made]:
+        own = {a: 9.0 if a == one else 1.0 for a in split.unions}
+        return [Made(split=split, error=0.0, values=own, assemble=lambda: None)]
+
+    apart = Made(split=Split(), error=4.0, values=values, assemble=lambda: None)
+    (found,) = _united(apart, unions, with_unions)
+    assert list(found.split.unions) == [other]

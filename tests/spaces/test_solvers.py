@@ -10,7 +10,7 @@ import pytest
 import engine.spaces.solvers as solvers
 from engine.spaces import DualProblem, Factor, Lift, Options, SubworkloadSolver, basis, decompose
 from engine.spaces.solvers import FixedBasisProblem, FourierProblem
-from engine.spaces.subworkload import assemble, merge
+from engine.spaces.terms import assemble, merge
 from engine.workload import Circular, Custom, Family, Marginal, Prefix, Random, Range, Workload
 from tests import oracles, shapes
 

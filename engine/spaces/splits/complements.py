@@ -43,7 +43,7 @@ from engine.workload import Group, Workload
 
 COARSE_STEPS, STEPS = 25, 200
 GAIN = 3e-5  # a new start that lowers S by less than this share shows that the search has arrived
-COARSE, FINE = Options(gap=1e-3, evaluations=60), Options(gap=1e-5, evaluations=200)
+COARSE, FINE = Options(gap=1e-3, evaluations=60), Options(gap=1e-4, evaluations=200)
 Watch = Callable[[float, str], None]
 
 

@@ -13,7 +13,7 @@ from engine.arrays import Array
 from engine.spaces.coordinates import basis, class_rows, contract, grouped
 from engine.spaces.decomposition import NEGLIGIBLE, Factor
 from engine.spaces.split import Axes
-from engine.spaces.subworkload import add_factors, assemble
+from engine.spaces.terms import add_factors, assemble
 from engine.workload import Part
 
 if TYPE_CHECKING:

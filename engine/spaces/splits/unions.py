@@ -144,12 +144,13 @@ def choose_unions(
     every space belongs to the first cluster that holds its attributes.  A union answers what its groups span, so
     workloads where single queries weigh nothing keep their spaces apart.
     """
+    everything = workload.schema.ranked(set().union(*spaces))
+    # so many spaces are no union of all, and what single unions gain among them is small
+    if not everything or (len(spaces) > MAX_SPACES and workload.schema.cells(everything) > MAX_CELLS):
+        return {}
     weights = [np.ravel(g.weight if g.query_weights is None else g.weight * g.query_weights) for g in workload.groups]
     asked = np.concatenate([w for w, g in zip(weights, workload.groups, strict=True) if g.weight > 0.0])
     if asked.max() > SPREAD * asked.min():
-        return {}
-    everything = workload.schema.ranked(set().union(*spaces))
-    if not everything:
         return {}
     if math.fsum(map(_entries, workload.groups)) > ENTRIES:
         # every query has a piece in the total: a union that holds it makes all of them be gone through
