@@ -80,6 +80,7 @@ if studio.workload is None:
 sizes(studio.workload)
 st.header("Add queries")
 show.tabs(FORMS, key="add_how", arguments=(studio.workload.schema,))
+group_form.added()
 st.header("Groups of the workload")
 if studio.workload.groups:
     group_table.groups(studio.workload)

@@ -403,6 +403,9 @@ def test_a_second_press_adds_nothing_and_says_so() -> None:
     session.set(ways=[1, 2]).press("add_ways")
     assert session.studio.asked == Workload.all_ways(SURVEY, (1, 2))
     assert not session.errors()
+    assert "45 groups added; 10 groups asked already." in session.said()
+    assert not session.app.toast  # its dialog has no name for those who listen to the page
+    assert "groups added" not in session.set(ways_weight=2.0).said()
 
 
 # ---- groups that would be too dear to plan -------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from pages.parts.shell import show, state
 from pages.parts.shell.words import count, kept_for, plain, show_kept, shown_here
 from pages.parts.workload import family_form
 
+ADDED = "added"
 WIDE = 100  # attributes up to which all pairs are offered at first
 MAX_DRAWN = 100_000  # cells of a family that is drawn
 MAX_SLIDER = 10_000
@@ -43,7 +44,13 @@ def add_groups(groups: tuple[Group, ...]) -> None:
             raise WorkloadError("All of this is asked already. To make it more exact, give it a larger weight below.")
         state.change(workload=Workload(workload.schema, (*workload.groups, *new)), redraw=True)
         left_out = f"; {count(len(groups) - len(new), 'group')} asked already" if len(new) < len(groups) else ""
-        st.toast(f"{count(len(new), 'group')} added{left_out}.", icon="✅")
+        state.only_here()[ADDED] = f"{count(len(new), 'group')} added{left_out}."
+
+
+def added() -> None:
+    """Say once what the last press added."""
+    if words := state.only_here().pop(ADDED, ""):
+        st.success(plain(words), icon="✅")
 
 
 def all_ways(schema: Schema) -> None:
