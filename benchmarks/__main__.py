@@ -26,6 +26,7 @@ TABLES = {
     "release": "from the click to the file",
     "ledger": "durable spends a second",
     "published_tables": "published tables beside unbiased and clipped ones",
+    "coverage": "how often intervals of published tables hold",
     "warm": "plans after an edit",
     "latency": "the app: from an edit to its preview",
     "load": "the app: many users at once, memory, bytes, requests to other hosts",

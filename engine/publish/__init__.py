@@ -1,24 +1,41 @@
 """What is handed out: published tables, answers as files, the release package with its certificate and report.
 
-To touch: tables without negative cells are in `tables`, columns of the answers in `report`, files of the package in
-`package`, what its check compares in `verify`, where a file may be written in `target`.
+To touch: tables without negative cells are in `tables`, as files in `tables_package`, columns of the answers in
+`report`, files of the package in `package`, what its check compares in `verify`, where files may be in `target`.
 """
 
 from engine.publish.package import write_package
 from engine.publish.report import FORMATS, write_answers
-from engine.publish.tables import FITS, Published, publish, simulated
+from engine.publish.tables import (
+    DRAWS,
+    FITS,
+    REASONS,
+    Published,
+    QualityRule,
+    Uncertainty,
+    publish,
+    simulated,
+    uncertainty,
+)
+from engine.publish.tables_package import write_tables
 from engine.publish.target import check_target, new_file
 from engine.publish.verify import verify_package
 
 __all__ = [
+    "DRAWS",
     "FITS",
     "FORMATS",
+    "REASONS",
     "Published",
+    "QualityRule",
+    "Uncertainty",
     "check_target",
     "new_file",
     "publish",
     "simulated",
+    "uncertainty",
     "verify_package",
     "write_answers",
     "write_package",
+    "write_tables",
 ]

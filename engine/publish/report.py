@@ -71,7 +71,7 @@ def write_answers(
         for done, table in answer_batches(measurement, confidence):
             if measurement.rehearsal:
                 table = table.add_column(0, schema.field(0), [pa.array(["REHEARSAL"] * len(table), pa.string())])
-            writer.write(_escaped(table) if format == "csv" else table)
+            writer.write(escaped(table) if format == "csv" else table)
             tell(done, "Writing answers")
     return Path(path)
 
@@ -120,7 +120,8 @@ def _repeated(text: str, length: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(length, np.int32)), pa.array([text]))
 
 
-def _escaped(table: pa.Table) -> pa.Table:
+def escaped(table: pa.Table) -> pa.Table:
+    """Return a table whose texts no spreadsheet takes for formulas: those that begin like one get a leading quote."""
     columns = []
     for name in table.column_names:
         column = table[name]

@@ -1,10 +1,13 @@
 """Published tables: numbers >= 0, whole where asked, that agree with each other, from a measurement alone.
 
 To touch: what tables teach each other is in `borrow`, how far one moves from its reference in `entropic`, the order of
-both in `shrunk`; `joint` makes all of them agree without negative cells.  No record is read here.
+both in `shrunk`; `joint` makes all of them agree without negative cells, `people` draws whole records near them,
+`bootstrap` finds their errors, `quality` flags them.  No private record is read here.
 """
 
 from engine.publish.tables.published import FITS, Published, publish
+from engine.publish.tables.quality import REASONS, QualityRule
 from engine.publish.tables.simulate import simulated
+from engine.publish.tables.uncertainty import DRAWS, Uncertainty, uncertainty
 
-__all__ = ["FITS", "Published", "publish", "simulated"]
+__all__ = ["DRAWS", "FITS", "REASONS", "Published", "QualityRule", "Uncertainty", "publish", "simulated", "uncertainty"]

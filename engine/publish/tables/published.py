@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -68,19 +70,31 @@ class Published:
         ------
         NotAnswerable : no group of the workload holds these attributes.
         """
-        names = tuple(attributes)
-        shape = self.measurement.plan.schema.sizes(names)
-        if len(set(names)) != len(names):
-            raise PlanError(f"A table needs every attribute once; {set_name(names)} were given.")
-        wide = [name for name in names if name in self._at]
-        axes = tuple(sorted(self._at[name] for name in wide))
+        return self.laid_out(self._of(self.positions(attributes)), attributes)
+
+    def positions(self, attributes: Sequence[str]) -> Axes:
+        """Return the positions in ``names`` of some attributes, those of one cell left out.
+
+        Raises: NotAnswerable when no group of the workload holds them.
+        """
+        names = self.measurement.plan.schema.named(attributes)
+        axes = tuple(sorted(self._at[name] for name in names if name in self._at))
         if axes not in self.contrasts:
             raise NotAnswerable(
                 f"No published table holds {set_name(names)}. Tables are published on the attributes of a group of the "
                 "workload, and on fewer of them."
             )
-        table = self._of(axes)
-        return table.transpose([axes.index(self._at[name]) for name in wide]).reshape(shape)
+        return axes
+
+    def laid_out(self, table: Array, attributes: Sequence[str]) -> Array:
+        """Return a table on `positions` with its axes in the order of the attributes, those of one cell among them.
+
+        Shape (n_1, ..., n_k).
+        """
+        names = self.measurement.plan.schema.named(attributes)
+        axes = self.positions(names)
+        wide = [axes.index(self._at[name]) for name in names if name in self._at]
+        return table.transpose(wide).reshape(self.measurement.plan.schema.sizes(names))
 
     def _of(self, axes: Axes) -> Array:
         if self.people is not None:
@@ -137,8 +151,12 @@ class Published:
             )
         share = people / self.total if self.total else 0.0
         tables = {axes: share * self._of(axes) for axes in sets}
-        tell = _teller(progress)
-        return nearest_people(tables, self._sizes, people, np.random.default_rng(_seed(self.measurement)), tell)
+        tell = told_share(progress)
+        return nearest_people(tables, self._sizes, people, np.random.default_rng(seed_of(self.measurement)), tell)
+
+    def uncertainty(self, **options: Any) -> Any:
+        """Return errors, intervals and flags of the published numbers, at no cost; see `engine.publish.uncertainty`."""
+        return import_module("engine.publish").uncertainty(self, **options)
 
     @cached_property
     def _sizes(self) -> tuple[int, ...]:
@@ -188,7 +206,7 @@ def publish(
     if integer and fit == "none":
         raise PlanError('Whole tables have no negative cells. Publish with fit="shrunk" or "nonnegative".')
     progress, own = listener(progress), 0.5 if integer else 1.0  # one bar for all parts
-    tell = _teller(progress, 0.0, own)
+    tell = told_share(progress, 0.0, own)
     _check_memory(measurement, memory_limit)
     tell(0.0, "Reading what was measured")
     found = evidence(measurement)
@@ -207,19 +225,19 @@ def publish(
             contrasts = {axes: np.zeros(found.shape(axes)) for axes in found.sets}
     made = Published(measurement=measurement, fit=fit, names=found.names, contrasts=contrasts)
     if integer:
-        made = replace(made, people=made._drawn(round(total), _teller(progress, own, 1.0)))
-    _teller(progress)(1.0, "Published")
+        made = replace(made, people=made._drawn(round(total), told_share(progress, own, 1.0)))
+    told_share(progress)(1.0, "Published")
     return made
 
 
-def _teller(progress: Progress | None, low: float = 0.0, high: float = 1.0) -> Callable[[float, str], None]:
+def told_share(progress: Progress | None, low: float = 0.0, high: float = 1.0) -> Callable[[float, str], None]:
     """Return what tells the share done of a part of the work, and stops it when it is told to."""
 
     tell = told(progress, "Publishing was cancelled; nothing was changed.")
     return lambda share, words: tell(low + share * (high - low), words)
 
 
-def _seed(measurement: Measurement) -> list[int]:
+def seed_of(measurement: Measurement) -> list[int]:
     """Return numbers that follow from the released ones, so that what is drawn with them does, too."""
     made, integers = hashlib.sha256(measurement.plan.hash.encode()), measurement.answers_on_grid
     # the released integers are the same on every machine; what is estimated from them only to its last digits

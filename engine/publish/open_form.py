@@ -1,0 +1,162 @@
+"""The released integers as plain CSV files that any language reads, with a script in R that computes from them.
+
+The table on attributes A, and the covariance of any two sums of its cells q and q', are
+
+    sum over spaces B inside A of  (L_1 (x) L_2 (x) ...) z_B grid_B  (x)  centers of the other attributes
+    sum over spaces B inside A of  noise_B^2  ((L L^T) (x) ...) between q and q' , summed over the others with centers
+
+where z_B are the integers of a space, in the order in which its last attribute changes fastest.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.plans import Block
+from engine.release import Measurement
+from engine.spaces import Space, basis, center
+
+SCRIPT = r"""# Recomputes estimates, standard errors and the error of a sum from the released integers, in base R.
+#
+#   Rscript recompute.R            compares every table with what the package says, and one sum
+#   source("recompute.R")          then sum_of_cells(c("a", "b"), q): q an array with one entry a cell of the table
+
+attributes <- read.csv("attributes.csv", colClasses = c("character", "character", "integer"), check.names = FALSE)
+spaces <- read.csv("spaces.csv", colClasses = c("integer", "character", "character", "numeric", "numeric"))
+centers <- read.csv("centers.csv", colClasses = c("character", "integer", "numeric"))
+integers <- read.csv("integers.csv", colClasses = c("integer", "integer", "numeric"))
+files <- read.csv("tables.csv", colClasses = "character")
+words <- function(text) if (nchar(text)) strsplit(text, " ", fixed = TRUE)[[1]] else character(0)
+matrices <- new.env()
+lift <- function(name) {
+  if (is.null(matrices[[name]])) matrices[[name]] <- as.matrix(read.csv(paste0(name, ".csv"), header = FALSE))
+  matrices[[name]]
+}
+center <- function(id) centers$center[centers$attribute == id]
+
+# Multiply one axis of an array by a matrix.
+along <- function(x, axis, m) {
+  d <- dim(x); order <- c(axis, setdiff(seq_along(d), axis))
+  moved <- m %*% matrix(aperm(x, order), nrow = d[axis])
+  d[axis] <- nrow(m)
+  aperm(array(moved, d[order]), order(order))
+}
+
+# What a space says of a sum of cells: the query with the centers of the attributes that the space does not have, and
+# its matrices. In R the first index changes fastest: integers are laid out backwards.
+asked_of <- function(ids, q, own, names) {
+  for (k in seq_along(ids)) if (!(ids[k] %in% own)) q <- along(q, k, matrix(center(ids[k]), nrow = 1))
+  for (k in seq_along(own)) q <- along(q, match(own[k], ids), t(lift(names[k])))
+  q
+}
+
+sum_of_cells <- function(names, q) {
+  ids <- attributes$id[match(names, attributes$name)]
+  q <- array(q, if (length(ids)) attributes$size[match(ids, attributes$id)] else 1)
+  value <- 0; variance <- 0
+  for (b in seq_len(nrow(spaces))) {
+    own <- words(spaces$attributes[b])
+    if (!all(own %in% ids)) next
+    part <- asked_of(ids, q, own, words(spaces$matrices[b]))
+    z <- integers$integer[integers$space == spaces$space[b]]
+    kept <- match(own, ids)
+    weights <- as.vector(part)
+    if (length(own)) weights <- as.vector(aperm(array(part, dim(part)[sort(kept)]), rev(rank(kept))))
+    value <- value + sum(weights * z) * spaces$grid[b]
+    variance <- variance + sum(weights^2) * spaces$noise[b]^2
+  }
+  c(estimate = value, std = sqrt(variance))
+}
+
+if (sys.nframe() == 0) {
+  worst <- 0
+  for (f in seq_len(nrow(files))) {
+    told <- read.csv(paste0(files$table[f], ".csv"), check.names = FALSE)
+    ids <- words(files$attributes[f])
+    names <- attributes$name[match(ids, attributes$id)]
+    sizes <- attributes$size[match(ids, attributes$id)]
+    cell <- function(i) {
+      q <- array(0, if (length(ids)) sizes else 1)
+      at <- if (length(ids)) as.integer(told[i, paste0(names, "_code")]) + 1 else 1
+      q[matrix(at, nrow = 1)] <- 1
+      q
+    }
+    rows <- unique(round(seq(1, nrow(told), length.out = min(nrow(told), 40))))
+    for (i in rows) {
+      made <- sum_of_cells(names, cell(i))
+      scale <- 1 + abs(told$estimate[i])
+      worst <- max(worst, abs(made["estimate"] - told$estimate[i]) / scale, abs(made["std"] / told$std[i] - 1))
+    }
+    if (nrow(told) > 1) {
+      both <- sum_of_cells(names, cell(1) + cell(nrow(told)))
+      cat(sprintf("%s: the sum of its first and last cell is %.9g with standard error %.9g\n",
+                  files$table[f], both["estimate"], both["std"]))
+    }
+  }
+  cat(sprintf("largest relative difference %.3g\n", worst))
+  quit(status = if (worst < 1e-6) 0 else 1)
+}
+"""
+
+
+def is_open(measurement: Measurement) -> bool:
+    """Return whether the integers are those of products of single attributes, which the files can say."""
+    plan = measurement.plan
+    return all(
+        block.weights is None
+        and not block.union
+        and plan.split.complement(space) is None
+        and all(len(axes) == 1 for axes, _ in block.factors)
+        and space in measurement.answers_on_grid
+        and measurement.answers_on_grid[space].size == block.measurements
+        for space, block in plan.blocks.items()
+    )
+
+
+def write_open_form(measurement: Measurement, folder: Path, tables: Iterable[tuple[str, Space]]) -> list[Path]:
+    """Write integers, matrices, centers and the script for tables (name, attributes); return the files."""
+    plan = measurement.plan
+    ids = {name: f"a{i + 1}" for i, name in enumerate(plan.schema.names)}
+    made = [folder / "recompute.R"]
+    made[0].write_text(SCRIPT, encoding="utf-8")
+
+    def written(name: str, head: list[str], rows: Iterable[Iterable[object]]) -> None:
+        made.append(folder / name)
+        with open(made[-1], "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([head, *rows] if head else rows)
+
+    lifts: dict[bytes, str] = {}
+    told = []
+    for number, block in enumerate(plan.blocks.values(), start=1):
+        names = []
+        for matrix in _lifts(block):
+            key = repr(matrix.shape).encode() + matrix.tobytes()
+            if key not in lifts:
+                lifts[key] = f"matrix{len(lifts) + 1}"
+                written(f"{lifts[key]}.csv", [], ([repr(float(x)) for x in row] for row in matrix))
+            names.append(lifts[key])
+        own = [ids[block.attributes[axes[0]]] for axes, _ in block.factors]
+        told.append([number, " ".join(own), " ".join(names), repr(block.grid), repr(block.noise)])
+    written("spaces.csv", ["space", "attributes", "matrices", "grid", "noise"], told)
+    written("attributes.csv", ["id", "name", "size"], ([ids[n], n, plan.schema[n].size] for n in plan.schema.names))
+    shares = {n: center(plan.schema[n].size, plan.split.centers.get(n)) for n in plan.schema.names}
+    rows = ([ids[n], i, repr(float(x))] for n, pi in shares.items() for i, x in enumerate(pi))
+    written("centers.csv", ["attribute", "code", "center"], rows)
+    answers = (measurement.answers_on_grid[space] for space in plan.blocks)
+    written(
+        "integers.csv",
+        ["space", "position", "integer"],
+        ([b, i, int(z)] for b, found in enumerate(answers, start=1) for i, z in enumerate(found)),
+    )
+    written("tables.csv", ["table", "attributes"], ([t, " ".join(ids[n] for n in names)] for t, names in tables))
+    return made
+
+
+def _lifts(block: Block) -> list[Array]:
+    """Return, for every attribute, the matrix from answers to cells, of shape (n, rows)."""
+    return [np.asarray(basis(s.sizes[0]) @ s.pinv) for _, s in block.factors]

@@ -1,0 +1,185 @@
+"""The package of published tables: one zip of plain text that is used without this project.
+
+README.md, codebook.md           in words: what was counted, what the columns mean, what the numbers are good for
+table1.csv, table2.csv, ...      one row a query, one column a code and one a label of every attribute
+tables.csv-metadata.json         the same for machines, CSV on the Web (W3C)
+recompute.R and its files        the released integers, and a script that makes estimates and standard errors of them
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+
+from engine.errors import LimitExceeded
+from engine.publish.open_form import is_open, write_open_form
+from engine.publish.report import MARK, escaped
+from engine.publish.tables import REASONS, QualityRule, Uncertainty
+from engine.publish.target import new_file
+from engine.release import Measurement
+from engine.texts import set_name
+from engine.workload import Group, Schema
+
+MOST_ROWS = 2_000_000
+COLUMNS = {
+    "query_id": ("integer", "number of the query in the whole release, from 0"),
+    "query": ("string", "the query in words"),
+    "estimate": ("number", "unbiased noisy count; it may be negative, and is the one to add up, test and model with"),
+    "std": ("number", "standard error of the estimate, exact"),
+    "low": ("number", "lower end of the interval of the estimate"),
+    "high": ("number", "upper end of the interval of the estimate"),
+    "published": ("number", "published count: not negative, consistent with other tables, biased; empty if suppressed"),
+    "error": ("number", "root mean squared error to be expected of the published count, from a bootstrap"),
+    "published_low": ("number", "lower end of the approximate interval of the published count"),
+    "published_high": ("number", "upper end of the approximate interval of the published count"),
+    "flag": ("string", "publishable, doubtful or suppressed, for readers of single numbers; not a measure of privacy"),
+    "reason": ("string", "why: " + "; ".join(f"{code or 'empty'}: {words}" for code, words in REASONS.items())),
+}
+
+
+def write_tables(
+    found: Uncertainty,
+    path: str | os.PathLike[str],
+    *,
+    rule: QualityRule | None = None,
+    confidence: float = 0.95,
+) -> Path:
+    """Write published tables with their unbiased answers, errors and flags as one zip file of plain text.
+
+    Guarantee: nothing in it depends on the records but through released answers.  The file appears under its name only
+    when it is complete; nothing is overwritten.
+
+    Raises
+    ------
+    LimitExceeded : more than two million queries; publish from a workload of fewer.
+    """
+    measurement = found.published.measurement
+    workload = measurement.plan.workload
+    if workload.queries > MOST_ROWS:
+        raise LimitExceeded(
+            f"The package would have {workload.queries:,} rows of text, over {MOST_ROWS:,}. Publish from a workload of "
+            "fewer queries; write_answers writes any number of answers."
+        )
+    with new_file(path) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as place:
+        folder = Path(place)
+        made, described, cells, first = [], [], [], 0
+        for number, group in enumerate(workload.groups):
+            name = f"table{number + 1}"
+            frame = _rows(found, number, first, rule, confidence)
+            first += group.count
+            made.append(folder / f"{name}.csv")
+            text = escaped(pa.table({c: _column(frame[c]) for c in frame}))
+            pyarrow.csv.write_csv(text, made[-1], pyarrow.csv.WriteOptions(quoting_style="needed"))
+            described.append((name, group, [str(c) for c in frame]))
+            if _is_cells(group):
+                cells.append((name, group.attributes))
+        for file, words in (
+            ("README.md", _readme(measurement, described, confidence)),
+            ("codebook.md", _codebook(workload.schema)),
+            ("tables.csv-metadata.json", json.dumps(_metadata(described), indent=1)),
+        ):
+            made.append(folder / file)
+            made[-1].write_text(words, encoding="utf-8")
+        if is_open(measurement):
+            made += write_open_form(measurement, folder, cells)
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+            for member in made:
+                archive.write(member, member.name)
+    return Path(path)
+
+
+def _is_cells(group: Group) -> bool:
+    """Whether the queries of a group are the cells of its table."""
+    return all(part.family.name == "marginal" for part in group.parts)
+
+
+def _rows(found: Uncertainty, number: int, first: int, rule: QualityRule | None, confidence: float) -> pd.DataFrame:
+    """Return the rows of one group, with codes and labels where its queries are cells."""
+    measurement = found.published.measurement
+    group, schema = measurement.plan.workload.groups[number], measurement.plan.schema
+    frame = found.answers(number, confidence=confidence, rule=rule).rename(columns={"answer": "estimate"})
+    frame.insert(0, "query_id", np.arange(first, first + group.count))
+    frame = frame[list(COLUMNS)]
+    if measurement.rehearsal:
+        frame.insert(0, "status", "REHEARSAL")
+    if _is_cells(group) and group.attributes:
+        codes = np.unravel_index(np.arange(group.count), schema.sizes(group.attributes))
+        at = list(frame).index("query_id") + 1
+        for name, code in zip(group.attributes, codes, strict=True):
+            labels = np.array([schema[name].label(i) for i in range(schema[name].size)], dtype=object)
+            frame.insert(at, f"{name}_code", code)
+            frame.insert(at + 1, f"{name}_label", labels[code])
+            at += 2
+    return frame
+
+
+def _column(values: pd.Series) -> pa.Array:
+    # pandas has texts of types of its own, which what looks for formulas passes over
+    return pa.array(values, pa.string() if values.dtype.kind not in "if" else None, from_pandas=True)
+
+
+Described = list[tuple[str, Group, list[str]]]
+
+
+def _readme(measurement: Measurement, described: Described, confidence: float) -> str:
+    plan = measurement.plan
+    title = MARK if measurement.rehearsal else f"Tables of {measurement.dataset}"
+    lines = [f"# {title}", "", plan.budget.promise, "", plan.budget.describe(), "", "## Tables", ""]
+    lines += [f"- {name}.csv: {g.family_text}, {set_name(g.attributes) or 'all records'}" for name, g, _ in described]
+    lines += ["", "## Columns", "", f"Intervals are at {confidence:.0%}. Codes and labels are in codebook.md.", ""]
+    lines += [f"- `{name}`: {words}" for name, (_, words) in COLUMNS.items()]
+    lines += [
+        "",
+        "## Which number to use",
+        "",
+        "To read one number, or to hand out tables: `published`. To add up, compare, test or model: `estimate`, whose",
+        "errors are exact and do not pile up as bias. The intervals of published counts come from an empirical Bayes",
+        "bootstrap: they hold on average over the cells of a table. Suppressed cells are in all sums: the rule keeps",
+        "readers from numbers that are mostly noise, while people are protected by the noise itself.",
+        "",
+        "## Recomputing",
+        "",
+    ]
+    if is_open(measurement):
+        lines += [
+            "`integers.csv` has the released whole numbers of every space of attributes in `spaces.csv`. Times `grid`,",
+            "through one matrix per attribute (`matrix*.csv`), they are what the space adds to the cells of a table;",
+            "what attributes it does not have share it out by `centers.csv`. Their noise is independent, of standard",
+            "deviation `noise`. `Rscript recompute.R` makes estimates and standard errors from them and compares.",
+        ]
+    else:
+        lines.append("The plan measures attributes jointly; the package of the release has its integers and equations.")
+    return "\n".join(lines) + "\n"
+
+
+def _codebook(schema: Schema) -> str:
+    lines = ["# Codebook", ""]
+    for attribute in schema.attributes:
+        lines += [f"## {attribute.name}", "", f"{attribute.kind}, {attribute.size:,} cells", ""]
+        lines += ["| code | label |", "|---|---|"]
+        lines += [f"| {i} | {attribute.label(i).replace('|', chr(92) + '|')} |" for i in range(attribute.size)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _metadata(described: Described) -> dict[str, object]:
+    """Return what the tables hold in the words of CSV on the Web."""
+    tables = []
+    for name, group, columns in described:
+        told: list[dict[str, str]] = []
+        for column in columns:
+            kind, words = COLUMNS.get(column, ("string", "label"))
+            if column.endswith("_code") and column not in COLUMNS:
+                kind, words = "integer", "code of the cell; see codebook.md"
+            told.append({"name": f"c{len(told) + 1}", "titles": column, "datatype": kind, "dc:description": words})
+        told_of = set_name(group.attributes) or "all records"
+        tables.append({"url": f"{name}.csv", "dc:title": told_of, "tableSchema": {"columns": told}})
+    return {"@context": "http://www.w3.org/ns/csvw", "tables": tables}

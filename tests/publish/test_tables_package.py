@@ -1,0 +1,169 @@
+"""The package of published tables: plain text that says what the engine says, to those who do not have it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import Attribute, Budget, Schema, Workload
+from engine.errors import LimitExceeded, PlanError
+from engine.publish import QualityRule, tables_package, write_tables
+from tests.publish.test_tables import measured_on
+
+SCHEMA = Schema(
+    [
+        Attribute.categorical("region", ["North, upper", "=South", "East|West"]),
+        Attribute.of_size("age", 5),
+        Attribute.of_size("one", 1),
+        Attribute.categorical("sex", ["F", "M"]),
+    ]
+)
+WORKLOAD = (
+    Workload.all_ways(SCHEMA, (0, 1, 2), family="marginal")
+    .add(("age", "region"), {"age": "prefix", "region": "marginal"})
+    .add(("sex", "age", "region"), "marginal")
+)
+PLANS = [("residualplanner", {}), ("querysmasher", {"centers": "uniform"}), ("residualplanner+", {})]
+
+
+def packed(tmp_path, mechanism="residualplanner", workload=WORKLOAD, **options):
+    found, _ = measured_on(workload, Budget(pcost=1.0), records=200, mechanism=mechanism, **options)
+    made = found.publish().uncertainty(draws=2)
+    with zipfile.ZipFile(write_tables(made, tmp_path / "tables.zip", rule=QualityRule(least_count=3.0))) as archive:
+        archive.extractall(tmp_path / "out")
+    return made, tmp_path / "out"
+
+
+def read(file):
+    return pd.read_csv(file, keep_default_na=False, na_values=[""], dtype={"reason": str})
+
+
+def from_files(folder, names, query):
+    """Estimate and variance of a sum of cells from the CSV files alone, as the README says; no engine in it."""
+    attributes = pd.read_csv(folder / "attributes.csv")
+    spaces = pd.read_csv(folder / "spaces.csv", keep_default_na=False)
+    centers, integers = pd.read_csv(folder / "centers.csv"), pd.read_csv(folder / "integers.csv")
+    ids = [attributes.set_index("name")["id"][n] for n in names]
+    value = variance = 0.0
+    for row in spaces.itertuples():
+        own, files = row.attributes.split(), row.matrices.split()
+        if not set(own) <= set(ids):
+            continue
+        part, left = np.asarray(query, float), list(ids)
+        for each in [i for i in ids if i not in own]:
+            part = np.tensordot(part, centers[centers["attribute"] == each]["center"].to_numpy(), (left.index(each), 0))
+            left.remove(each)
+        part = part.transpose([left.index(i) for i in own])
+        for axis, file in enumerate(files):
+            matrix = np.loadtxt(folder / f"{file}.csv", delimiter=",", ndmin=2)
+            part = np.moveaxis(np.tensordot(part, matrix, (axis, 0)), -1, axis)
+        value += float(part.ravel() @ integers[integers["space"] == row.space]["integer"].to_numpy()) * row.grid
+        variance += float(np.sum(part**2)) * row.noise**2
+    return value, variance
+
+
+@pytest.mark.parametrize(("mechanism", "options"), PLANS)
+def test_estimates_errors_and_covariances_follow_from_the_open_form_alone(mechanism, options, tmp_path):
+    made, folder = packed(tmp_path, mechanism, **options)
+    found = made.published.measurement
+    rng = np.random.default_rng(0)
+    for names in ([], ["age"], ["age", "region"], ["sex", "region", "age"], ["one", "sex"]):
+        for query in (rng.normal(size=SCHEMA.sizes(names)), np.ones(SCHEMA.sizes(names))):
+            value, variance = from_files(folder, names, query)
+            said = found.answer(names, query)
+            assert value == pytest.approx(said.answer, rel=1e-9, abs=1e-9)
+            assert np.sqrt(variance) == pytest.approx(said.std, rel=1e-9)
+
+
+def test_the_script_in_r_says_the_same(tmp_path):
+    """Where R is; elsewhere the test above reads the same files by the same arithmetic."""
+    _, folder = packed(tmp_path)
+    if shutil.which("Rscript") is None:
+        assert "sum_of_cells" in (folder / "recompute.R").read_text()
+        return
+    run = subprocess.run(["Rscript", "recompute.R"], cwd=folder, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "largest relative difference" in run.stdout
+    integers = folder / "integers.csv"
+    text = integers.read_text().splitlines()
+    text[1] = text[1] + "0000"
+    integers.write_text("\n".join(text) + "\n")
+    assert subprocess.run(["Rscript", "recompute.R"], cwd=folder, capture_output=True, check=False).returncode == 1
+
+
+def test_every_query_has_its_row_with_codes_labels_and_both_numbers(tmp_path):
+    made, folder = packed(tmp_path)
+    first = 0
+    for number, group in enumerate(WORKLOAD.groups):
+        rows = read(folder / f"table{number + 1}.csv")
+        assert rows["query_id"].tolist() == list(range(first, first + group.count))
+        first += group.count
+        told = made.answers(number, rule=QualityRule(least_count=3.0))
+        for ours, theirs in (("answer", "estimate"), ("std", "std"), ("published", "published"), ("error", "error")):
+            np.testing.assert_allclose(rows[theirs], told[ours], rtol=1e-9, atol=1e-9)
+        assert rows["flag"].tolist() == told["flag"].tolist()
+        assert set(rows["status"]) == {"REHEARSAL"}
+    pair = next(i for i, g in enumerate(WORKLOAD.groups) if g.attributes == ("region", "age"))
+    rows = read(folder / f"table{pair + 1}.csv")
+    table = made.published.measurement.marginal(["region", "age"])
+    np.testing.assert_allclose(rows["estimate"], table[rows["region_code"], rows["age_code"]], rtol=1e-9, atol=1e-9)
+    assert set(rows["region_label"]) == {
+        "North, upper",
+        "'=South",
+        "East|West",
+    }  # no spreadsheet takes it for a formula
+
+
+def test_the_metadata_names_every_column_of_every_file(tmp_path):
+    _, folder = packed(tmp_path)
+    told = json.loads((folder / "tables.csv-metadata.json").read_text())
+    assert told["@context"] == "http://www.w3.org/ns/csvw"
+    assert [t["url"] for t in told["tables"]] == [f"table{i + 1}.csv" for i in range(len(WORKLOAD.groups))]
+    for table in told["tables"]:
+        columns = table["tableSchema"]["columns"]
+        rows = read(folder / table["url"])
+        assert [c["titles"] for c in columns] == list(rows)
+        assert len({c["name"] for c in columns}) == len(columns)
+        for column in columns:
+            values = rows[column["titles"]].dropna()
+            if column["datatype"] == "integer":
+                assert values.dtype.kind == "i"
+            if column["datatype"] == "number":
+                assert values.dtype.kind in "fi"
+
+
+def test_words_say_what_the_numbers_are_and_what_the_rule_does_not_do(tmp_path):
+    made, folder = packed(tmp_path)
+    words, book = (folder / "README.md").read_text(), (folder / "codebook.md").read_text()
+    assert words.startswith("# REHEARSAL")
+    assert made.published.measurement.plan.budget.promise in words
+    for column in tables_package.COLUMNS:
+        assert f"`{column}`" in words
+    assert "Suppressed cells are in all sums" in words
+    assert all(f"## {name}" in book for name in SCHEMA.names)
+    assert "| 2 | East\\|West |" in book
+
+
+def test_a_plan_that_measures_jointly_says_so_and_has_no_script(tmp_path):
+    schema = Schema([Attribute.of_size("age", 5), Attribute.of_size("years", 4)])
+    workload = Workload(schema).add(("age", "years"), "affine").add(("age",), "prefix")
+    made, folder = packed(tmp_path, "querysmasher", workload)
+    assert any(len(axes) > 1 for b in made.published.measurement.plan.blocks.values() for axes, _ in b.factors)
+    assert not (folder / "recompute.R").exists()
+    assert "measures attributes jointly" in (folder / "README.md").read_text()
+
+
+def test_nothing_is_overwritten_and_what_is_too_long_is_refused(tmp_path, monkeypatch):
+    made, _ = packed(tmp_path)
+    with pytest.raises(PlanError, match="nothing is overwritten"):
+        write_tables(made, tmp_path / "tables.zip")
+    monkeypatch.setattr(tables_package, "MOST_ROWS", 10)
+    with pytest.raises(LimitExceeded, match="rows of text"):
+        write_tables(made, tmp_path / "more.zip")
+    assert [p.name for p in tmp_path.glob("*.zip")] == ["tables.zip"]
