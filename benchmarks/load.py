@@ -141,7 +141,7 @@ def cpu(server: Served) -> float:
 
 def at(server: Served, name: str, asked: str) -> Client:
     """A session on a page that is drawn."""
-    page = opened(server, "" if name == "schema" else name, asked)
+    page = opened(server, name, asked)
     if name == "preview":
         page.until("Typical error")
     if name == "release":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, Schema, Workload, measure
 from engine.release import Ledger
 from pages.parts.shell import link
@@ -137,6 +138,23 @@ def test_a_reload_shows_dataset_tab_and_result(office: Served, released: Client)
     again = mine(office, "release", released.query)
     assert "Released for canary" in again.text
     assert 'value: "2. Release"' in again.text or "2. Release" in again.text
+
+
+def test_no_rehearsal_stands_where_a_real_look_was(office: Served, folder: Path) -> None:
+    book = Ledger.create(folder / "looks.ledger")
+    book.add_dataset("canary-third", total=Budget(pcost=9.0))
+    synthetic(SMALL, 20_000, seed=3).to_csv(folder / "small.csv", index=False)
+    page = mine(office, "coarse", COARSE)
+    page.set("coarse_ways_3_True", string_array_value={"data": ["1", "3"]})  # other analyses than the page begins with
+    assert "3-way" in page.text
+    page.set("coarse_rows", int_value=1).press("coarse_rehearse").until("The rule says to stop")
+    page.set("coarse_step", string_value="Look for real").set("ledger_path", string_value=str(book.path))
+    page.set("records_path", string_value="small.csv").set("coarse_confirmation", string_value="canary-third")
+    page.press("coarse_look").until("Looked at canary")
+    for again in (page.run(), mine(office, "coarse", page.query)):
+        assert "Looked at canary" in again.text
+        assert "REHEARSAL" not in again.text
+        assert "The rule says to stop" not in again.text
 
 
 def test_a_new_start_lists_what_was_paid_for(office: Served, folder: Path) -> None:

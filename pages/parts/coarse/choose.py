@@ -56,6 +56,8 @@ class Settings:
 
 def choose(studio: Studio) -> Chosen | None:
     """Draw the choice of the analyses and plan them; None while something is missing."""
+    if st.session_state.get("coarse_kind", WAYS) not in KINDS:
+        del st.session_state["coarse_kind"]
     kind = st.radio("Which analyses", KINDS, key="coarse_kind", persist_state="session")
     if kind == FILES:
         return _from_files()
@@ -84,7 +86,8 @@ def _templates(kind: str, studio: Studio) -> tuple[Mapping[str, Workload], Scrip
         options = list(range(1, most + 1))
         first = options[:2] if len(schema) <= WIDE else []  # all pairs of hundreds of attributes take long to plan
         key = f"coarse_ways_{most}_{bool(first)}"
-        ways = st.multiselect("Attributes a table", options, default=first, key=key, persist_state="session")
+        st.session_state.setdefault(key, first)  # a page that was loaded again has its own
+        ways = st.multiselect("Attributes a table", options, key=key, persist_state="session")
         return (choice.by_ways(schema, ways), coarse_code.by_ways(studio, sorted(ways))) if ways else ({}, Script())
     if kind == COARSER:
         return choice.against_coarser(studio.asked), coarse_code.against_coarser(studio)

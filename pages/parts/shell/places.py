@@ -24,7 +24,8 @@ import streamlit as st
 from pages.parts.shell.guard import BROWSER
 
 VARIABLE, NAME = "DP_WORKBENCH_SETTINGS", "at"
-KEPT = ("ledger_path", "dataset", "step", "paid", "coarse_step", "coarse_look")  # of the session, all of them texts
+KEPT = ("ledger_path", "dataset", "step", "paid", "coarse_step", "coarse_kind", "coarse_chain")  # texts of the session
+CHOSEN = tuple(f"coarse_ways_{most}_{few}" for most in (2, 3) for few in (True, False))  # and lists of whole numbers
 BROWSERS, PAGES, LEDGERS = 50, 100, 10  # how many are remembered, and how many of each browser
 _LOCK = threading.Lock()
 
@@ -47,8 +48,8 @@ def restore() -> None:
         found = {"ledger_path": next(iter(ledgers()), "")}
     else:
         st.session_state["place_name"] = name
-    for name in KEPT:
-        if found.get(name):
+    for name in (*KEPT, *CHOSEN):
+        if found.get(name) and _fits(name, found[name]):
             st.session_state.setdefault(name, found[name])
 
 
@@ -56,7 +57,8 @@ def keep() -> None:
     """Remember where this page is, when that has changed."""
     if (name := st.session_state.get("place_name")) and st.query_params.get(NAME) != name:
         st.query_params[NAME] = name
-    now = {name: st.session_state[name] for name in KEPT if isinstance(st.session_state.get(name), str)}
+    now = {name: st.session_state.get(name) for name in (*KEPT, *CHOSEN)}
+    now = {name: value for name, value in now.items() if _fits(name, value)}
     # a widget that is not on this page forgets its value, not where the person was
     now = st.session_state.get("place", {}) | now
     if not browser() or not now.get("ledger_path") or now == st.session_state.get("place"):
@@ -71,6 +73,12 @@ def keep() -> None:
         mine["pages"] = dict([*mine["pages"].items(), (name, now)][-PAGES:])
         mine["used"] = time.time()
         _write(dict([*known.items(), (browser(), mine)][-BROWSERS:]))
+
+
+def _fits(name: str, value: object) -> bool:
+    if name in CHOSEN:
+        return isinstance(value, list) and all(ways in (1, 2, 3) for ways in value)
+    return isinstance(value, str)
 
 
 def opened(ledger: str) -> None:
