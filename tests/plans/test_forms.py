@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from engine import Budget, Custom, Workload, load_plan, plan
 from engine.plans import group_variance, variance
+from engine.plans.blocks import total_pcost
 from engine.plans.group_variance import quadratic_forms, squares_of_products
 from engine.plans.variance import VarianceBuilder
 from tests.shapes import numeric
@@ -82,7 +85,7 @@ def test_what_a_union_does_not_measure_is_seen(monkeypatch) -> None:
     made = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert made.split.unions
     builder = VarianceBuilder(blocks=made.blocks, split=made.split, schema=made.schema)
-    listed(monkeypatch, yes=True)
+    listed(monkeypatch, yes=False)
     assert [builder.all_measured(group) for group in workload.groups] == [False, False]
     assert np.isfinite(builder.group(workload.groups[0]).values(0, 1)).all()
     assert np.isinf(builder.group(workload.groups[1]).values(0, 12)).any()
@@ -94,3 +97,15 @@ def test_strategies_that_leave_something_out_are_not_taken_for_complete() -> Non
     builder = VarianceBuilder(blocks=made.blocks, split=made.split, schema=made.schema)
     assert not builder.all_measured(workload.groups[1])
     assert np.isinf(made.variances(1)).any()
+
+
+def test_blocks_alike_in_all_but_noise_are_priced_each() -> None:
+    """Prices are looked up for blocks of one strategy, noise and grid: what differs in one of them costs its own."""
+    made = plan(Workload.all_ways(numeric(4, 4), (1,), "prefix"), Budget(pcost=1.0))
+    block = made.blocks["a",]
+    several = [block, replace(block, noise=2.0 * block.noise), replace(block, grid=2.0**10 * block.grid)]
+    several.append(replace(block, weights=np.full(block.factors[0][1].rows.shape[:1], 0.5)))
+    each = [b.pcost(made.max_records) for b in several]
+    assert len(set(each)) == 4
+    priced = total_pcost({(str(i),): b for i, b in enumerate(several)}, made.max_records)
+    assert sum(each) <= priced <= sum(each) * (1.0 + 1e-9)
