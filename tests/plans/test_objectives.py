@@ -174,7 +174,7 @@ def test_marginals_have_an_exact_optimum(mechanism):
 
 def test_powers_lie_between_the_sum_and_the_maximum():
     workload = Workload.all_ways(shapes.numeric(8, 6), (1, 2), "prefix")
-    plans = [plan(workload, ONE, objective="lp", power=p) for p in (1.0, 2.0, 4.5, 12.0, 40.0)]
+    plans = [plan(workload, ONE, objective="lp", power=p) for p in (1.0, 2.0, 12.0)]
     plans = [plan(workload, ONE), *plans, plan(workload, ONE, objective="max")]
     assert plans[1].rmse == plans[0].rmse
     for a, b in itertools.pairwise(plans[1:]):
@@ -248,7 +248,9 @@ def test_power_sums_are_exact(power):
 
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])
 @pytest.mark.parametrize("goal", GOALS, ids=lambda g: g["objective"])
-@pytest.mark.parametrize("shape", ["custom_matrix", "query_weighted", "nested"])
+@pytest.mark.parametrize(
+    "shape", ["query_weighted", *(pytest.param(s, marks=pytest.mark.full) for s in ("custom_matrix", "nested"))]
+)
 def test_plan_files_hold_the_search(shape, goal, centers):
     found = made("querysmasher", shape, **goal, centers=centers)
     text = found.to_json()

@@ -49,8 +49,11 @@ def many_pairs() -> Workload:
 
 @pytest.mark.parametrize(
     ("workload", "limit"),
-    [(products(), 5e7), (beside_joint(), 6e7), (many_pairs(), 3e7)],
-    ids=["3-way", "range", "all"],
+    [
+        pytest.param(products(), 5e7, id="3-way"),
+        pytest.param(beside_joint(), 6e7, id="range", marks=pytest.mark.full),
+        pytest.param(many_pairs(), 3e7, id="all", marks=pytest.mark.full),
+    ],
 )
 def test_memory_is_counted_before_it_is_taken(workload, limit, monkeypatch):
     monkeypatch.setattr("engine.spaces.splits.centers.STEPS", 2)
@@ -97,7 +100,7 @@ def coupled() -> Workload:
     return Workload(numeric(5, 4, 4)).add(("a", "b", "c"), "prefix").add(("a", "b", "c"), "range")
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.1, 0.5])
+@pytest.mark.parametrize("seconds", [pytest.param(0.01, marks=pytest.mark.full), 0.1, 0.5])
 @pytest.mark.parametrize("work", [0, 6e7])
 @pytest.mark.parametrize("objective", ["sum", "max"])
 @pytest.mark.parametrize("asked", [three_families, coupled], ids=["joint", "products"])

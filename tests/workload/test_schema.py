@@ -45,7 +45,7 @@ def schemas(draw: st.DrawFn) -> Schema:
 
 
 @given(schemas())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_files_give_back_an_equal_schema(schema: Schema) -> None:
     for again in (
         Schema.from_json(schema.to_json()),

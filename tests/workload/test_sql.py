@@ -232,7 +232,7 @@ def conditions_in_sql() -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(conditions_in_sql(), st.lists(st.sampled_from(["age", "sex", "code"]), unique=True, max_size=2))
 def test_random_conditions(condition: str, grouped: list[str]) -> None:
     columns = "".join(f"{name}, " for name in grouped)
