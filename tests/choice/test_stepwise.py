@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import threading
 from decimal import Decimal
 from pathlib import Path
 
@@ -163,25 +162,20 @@ def test_stopping_costs_no_more_and_may_be_followed_by_spending_more(ledger):
     assert sum(spent(ledger)) == Decimal(repr(COMMON.options[0].pcost))
 
 
-def test_of_decisions_at_the_same_time_one_holds(ledger):
-    looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
-    gate, results = threading.Barrier(4), []
+def test_of_decisions_at_the_same_time_one_holds(ledger, monkeypatch):
+    looked, note = look(COMMON, RECORDS, dataset="survey", ledger=ledger), Ledger.note
 
-    def work(option):
-        mine = Ledger(ledger.path)
-        gate.wait()
-        try:
-            results.append(decide(mine, looked.key, option=option, by="A. Reader").option)
-        except LedgerError as error:
-            results.append(error)
+    def overtaken(book, **given):
+        # everything of the first decision is worked out, and another one is written before it
+        monkeypatch.setattr(Ledger, "note", note)
+        assert decide(Ledger(ledger.path), looked.key, option=1, by="A. Reader").option == COMMON.names[1]
+        note(book, **given)
 
-    crew = [threading.Thread(target=work, args=(i % 2,)) for i in range(4)]
-    for thread in crew:
-        thread.start()
-    for thread in crew:
-        thread.join()
-    assert sum(isinstance(result, str) for result in results) == 1
-    assert len(ledger.notes(kind="decision", key=looked.key)) == 1
+    monkeypatch.setattr(Ledger, "note", overtaken)
+    with pytest.raises(LedgerError):
+        decide(ledger, looked.key, option=0, by="A. Reader")
+    (held,) = ledger.notes(kind="decision", key=looked.key)
+    assert f'"{COMMON.names[1]}"' in held.note
 
 
 # --- chains of choices ---
