@@ -1,8 +1,8 @@
-"""The lowest versions that pyproject.toml names: `python -m tests.versions [pytest options]`.
+"""The lowest versions that pyproject.toml names: `python -m tests.versions [--more] [pytest options]`.
 
 Every run of the tests has the newest versions.  This makes an environment of its own with exactly the lowest ones and
-runs what depends on other packages most: files that are kept, SQL, records of every kind, the pages and the command
-line.  Installing takes longer than all of the checks, so it is run by hand, whenever a lowest version is changed.
+runs what depends on other packages most: files that are kept, settings, SQL, records of every kind, pictures, a page.
+`--more` adds what else may, the command line and the published files among them; it takes some minutes.
 """
 
 import re
@@ -14,16 +14,21 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS = ("pytest", "hatch", "hypothesis", "psutil", "pyyaml", "duckdb")
+TOOLS = ("pytest", "hypothesis", "psutil", "duckdb")
 TESTS = (
     "tests/test_kept.py",
     "tests/test_config.py",
-    "tests/workload",
+    "tests/workload/test_sql.py",
     "tests/release/test_counts.py",
+    "tests/figures",
+    "tests/app/test_workload.py",
+)
+MORE_TOOLS = ("hatch", "pyyaml")
+MORE = (
+    "tests/workload",
     "tests/release/test_counted.py",
     "tests/plans/test_explicit.py",
     "tests/publish",
-    "tests/figures",
     "tests/outside",
     "tests/commands",
     "tests/insight/test_compare.py",
@@ -44,14 +49,17 @@ def lowest(dependencies: list[str]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Install and test; return the exit code of pytest."""
+    more = "--more" in arguments
+    options = [text for text in arguments if text != "--more"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    tools = [text for text in project["optional-dependencies"]["test"] if text.startswith(TOOLS)]
+    starts = TOOLS + MORE_TOOLS * more
+    tools = [text for text in project["optional-dependencies"]["test"] if text.startswith(starts)]
     with tempfile.TemporaryDirectory(prefix="lowest-") as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / ("Scripts" if sys.platform == "win32" else "bin") / "python"
         wanted = [*lowest(project["dependencies"]), *tools]
         subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
-        tests = [python, "-m", "pytest", "-p", "no:cacheprovider", *TESTS, *arguments]
+        tests = [python, "-m", "pytest", "-p", "no:cacheprovider", *TESTS, *MORE * more, *options]
         return subprocess.run(tests, cwd=ROOT, check=False).returncode
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.arrays import Array
+from engine.arrays import Array, thin_svd
 from engine.choice.common_mechanism import CommonMechanism
 from engine.choice.linear import SHARE, LinearMechanism
 from engine.errors import LimitExceeded
@@ -300,7 +300,7 @@ def _relative_rows(part: Array, whole: Array) -> tuple[Array, Array, Array, Arra
     """Return P, T = P^T M, a right inverse of T, and g: in coordinates T c the part has precision diag(g), M 1."""
     # in the singular coordinates of the whole its precision is the identity, and one symmetric eigenproblem makes the
     # part diagonal, too
-    U, sizes, Vt = np.linalg.svd(whole, full_matrices=False)
+    U, sizes, Vt = thin_svd(whole)
     kept = sizes > RANK * sizes[0]
     U, sizes, Vt = U[:, kept], sizes[kept], Vt[kept]
     G = (part @ Vt.T) / sizes

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from engine.arrays import Array
+from engine.arrays import Array, thin_svd
 from engine.choice.linear import LinearMechanism
 from engine.choice.plan_rule import NestedPlanRule, rows_of_group
 from engine.choice.rules import stands_out
@@ -154,7 +154,7 @@ def reserved_look(queries: npt.ArrayLike, variances: npt.ArrayLike, *, evaluatio
     def value(point: Array) -> tuple[float, Array]:
         nonlocal upper, lower, best
         a, b = np.split(point, [len(M)])
-        U, sizes, V = np.linalg.svd(a[:, None] * M * b, full_matrices=False)
+        U, sizes, V = thin_svd(a[:, None] * M * b)
         kept = sizes > 1e-12 * sizes[0]
         U, sizes, V = U[:, kept], sizes[kept], V[kept]
         errors = ((M * b @ V.T) ** 2 / sizes).sum(axis=1)

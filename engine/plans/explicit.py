@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from engine.arrays import Array
+from engine.arrays import Array, thin_svd
 from engine.errors import NotAnswerable, PlanError
 from engine.plans.answers import TableAnswers
 from engine.plans.blocks import Block, calibrate, component_key
@@ -75,7 +75,7 @@ def explicit_strategy(rows: npt.ArrayLike, sizes: Sequence[int], law: str = "gau
     B = np.ascontiguousarray(rows, dtype=float)
     norms = np.abs(B).sum(axis=0) if law == "laplace" else np.sqrt(np.einsum("rc,rc->c", B, B))
     B = B / (norms.max() or 1.0)
-    U, singular, Vt = np.linalg.svd(B, full_matrices=False)
+    U, singular, Vt = thin_svd(B)
     kept = singular > 1e-10 * max(singular[0], 1e-300)
     pinv = (Vt[kept].T / singular[kept]) @ U[:, kept].T
     return Strategy(sizes=tuple(sizes), rows=B, pinv=pinv, complete=int(kept.sum()) == B.shape[1])

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from engine.arrays import Array
+from engine.arrays import Array, thin_svd
 from engine.spaces.coordinates import basis
 
 LEAVING = 1e-6  # a class row that leaves the measured span by more than this share cannot be answered
@@ -75,7 +75,7 @@ class Strategy:
     def span(self) -> Array:
         """Orthonormal basis of the measured class rows, shape (class coordinates, rank)."""
         # of pinv, not of the rows on cells: those depend on the centers, the class rows that can be answered do not
-        U, singular, _ = np.linalg.svd(self.pinv, full_matrices=False)
+        U, singular, _ = thin_svd(self.pinv)
         Q: Array = U[:, singular > 1e-10 * singular.max(initial=0.0)]
         return Q
 

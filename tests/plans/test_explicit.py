@@ -11,6 +11,7 @@ import pytest
 
 from demo_data.make_synthetic import synthetic
 from engine import MECHANISMS, Attribute, Budget, Schema, Workload, load_plan, plan
+from engine.arrays import thin_svd
 from engine.errors import BudgetError, LimitExceeded, NotApplicable
 from engine.release import Ledger, apply_group, count_marginals, load_measurement, quantile
 from engine.spaces import exact_bound, global_bound
@@ -191,3 +192,16 @@ def test_small_domains_have_no_query_left_out_of_the_gram() -> None:
         singular = oracles.svd_bound(workload, 1.0) ** 2 * workload.queries
         assert exact_bound(workload) >= singular * (1 - 1e-3)
         assert found > 0
+
+
+def test_a_matrix_that_divide_and_conquer_gives_up_on_is_taken_apart(monkeypatch):
+    def given_up(*arguments, **options):
+        raise np.linalg.LinAlgError("SVD did not converge")
+
+    matrix = np.random.default_rng(1).normal(size=(7, 4))
+    expected = thin_svd(matrix)[1]
+    monkeypatch.setattr(np.linalg, "svd", given_up)
+    U, sizes, Vt = thin_svd(matrix)
+    np.testing.assert_allclose(sizes, expected, rtol=1e-12)
+    np.testing.assert_allclose((U * sizes) @ Vt, matrix, atol=1e-12)
+    assert (U.shape, Vt.shape) == ((7, 4), (4, 4))
