@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.special import erfcx
+import scipy
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
@@ -44,4 +44,4 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
 
 
 def _mills(x: Any) -> Any:
-    return math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2))
+    return math.sqrt(math.pi / 2) * scipy.special.erfcx(x / math.sqrt(2))

@@ -28,7 +28,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, ndtr, ndtri
+import scipy
 
 from engine.errors import BudgetError
 from engine.gaussian import gaussian_log_delta
@@ -155,7 +155,7 @@ class Budget:
         For pure epsilon the smallest mu that it implies: Phi(-mu/2) = 1 / (1 + e^epsilon).
         """
         if self.pure_epsilon is not None and self.pure_epsilon < 700.0:
-            return float(-2.0 * ndtri(expit(-self.pure_epsilon))) * (1.0 + 1e-12)
+            return float(-2.0 * scipy.special.ndtri(scipy.special.expit(-self.pure_epsilon))) * (1.0 + 1e-12)
         return _root(self.pcost)
 
     @property
@@ -273,7 +273,7 @@ class Budget:
     @property
     def _guess(self) -> float:
         """How often whoever knows everybody else guesses one person right, in percent, rounded up."""
-        return min(math.ceil(1000 * float(ndtr(self.mu / 2)) + 1e-9) / 10, 100.0)
+        return min(math.ceil(1000 * float(scipy.special.ndtr(self.mu / 2)) + 1e-9) / 10, 100.0)
 
     def describe(self, delta: float = 1e-6) -> str:
         """One line in plain words; every number in it is rounded up.

@@ -53,6 +53,8 @@ def alone() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _blas() -> ThreadpoolController:
+    import scipy.linalg  # noqa: F401  what is loaded later, its own linear algebra included, would not be held back
+
     return ThreadpoolController()
 
 

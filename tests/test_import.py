@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 import tomllib
@@ -15,7 +16,7 @@ import engine
 ROOT = Path(__file__).resolve().parent.parent
 WHERE_USED = {
     *("pandas", "scipy.optimize", "scipy.sparse", "sqlglot", "joblib", "loky", "plotly", "streamlit", "tqdm"),
-    *("pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),
+    *("scipy.linalg", "scipy.special", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),
 }
 
 
@@ -25,6 +26,22 @@ def test_what_takes_long_to_import_is_imported_where_it_is_used() -> None:
     loaded = set(run.stdout.split())
     assert "engine.release.records.counted" in loaded
     assert loaded & WHERE_USED == set()
+
+
+def test_linear_algebra_that_is_loaded_late_is_held_to_one_thread_too() -> None:
+    code = (
+        "import engine, scipy\n"
+        "from engine.threads import threads_for\n"
+        "from threadpoolctl import threadpool_info\n"
+        "with threads_for(9):\n"
+        "    scipy.linalg.eigh([[2.0]])\n"
+        "    print(*{pool['num_threads'] for pool in threadpool_info() if pool['user_api'] == 'blas'})\n"
+    )
+    several = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "2")
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | several, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["1"]
 
 
 def test_the_version_is_that_of_the_package_also_where_it_was_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:

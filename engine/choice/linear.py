@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
+import scipy
 
 from engine.arrays import Array
 from engine.errors import NotAnswerable, PlanError

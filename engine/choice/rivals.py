@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
+import scipy
 
 from engine.arrays import Array, thin_svd
 from engine.choice.linear import LinearMechanism
@@ -207,7 +207,7 @@ def _separate(rule: NestedPlanRule) -> tuple[float, str]:
 
 def _threshold_law(rule: NestedPlanRule, records: int, pcost: float) -> Array:
     """Return how likely each option is taken by thresholds on a Gaussian total, shape (options,)."""
-    passed = ndtr((records - np.array(even_totals(rule))) * math.sqrt(pcost))
+    passed = scipy.special.ndtr((records - np.array(even_totals(rule))) * math.sqrt(pcost))
     return np.asarray(np.r_[1.0, passed] - np.r_[passed, 0.0])
 
 

@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.special import ndtr
+import scipy
 
 from engine.arrays import Array
 from engine.choice import CommonMechanism, LinearMechanism
@@ -213,7 +213,7 @@ def neighbours(budget: Budget, points: int = 201) -> Neighbours:
     without, with_one = (
         np.exp(-((values - middle) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi)) for middle in (0, 1)
     )
-    return Neighbours(values=values, without=without, with_one=with_one, guess=float(ndtr(budget.mu / 2)))
+    return Neighbours(values=values, without=without, with_one=with_one, guess=float(scipy.special.ndtr(budget.mu / 2)))
 
 
 def meanings(budget: Budget, delta: float = 1e-6) -> pd.DataFrame:

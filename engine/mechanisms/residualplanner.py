@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from engine.arrays import Array
 from engine.errors import PlanError

@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammaln
+import scipy
 
 from engine.arrays import Array, Index
 from engine.errors import LimitExceeded
@@ -114,7 +114,9 @@ class Footprint:
             spaces = len(self.noises)
             exponents = _exponents(spaces, power)
             # multinomial coefficients by log-gamma, as factorials of high powers overflow
-            coefficients = np.exp(gammaln(power + 1.0) - gammaln(exponents + 1.0).sum(axis=1))
+            coefficients = np.exp(
+                scipy.special.gammaln(power + 1.0) - scipy.special.gammaln(exponents + 1.0).sum(axis=1)
+            )
             for table, weight in self.distinct:
                 powers = table[None] ** np.arange(power + 1.0)[:, None, None]
                 products = np.ones((len(exponents), table.shape[1]))

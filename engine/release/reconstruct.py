@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from scipy.special import ndtri
+import scipy
 
 from engine.arrays import Array
 from engine.checks import instance, positive, span, whole
@@ -278,5 +278,5 @@ def quantile(confidence: float, law: str = "gaussian") -> float:
     (1.96, 2.1183)
     """
     confidence = positive("confidence", confidence, below=1, error=PlanError)
-    normal = float(ndtri(0.5 + confidence / 2))
+    normal = float(scipy.special.ndtri(0.5 + confidence / 2))
     return normal if law == "gaussian" else max(normal, -math.log1p(-confidence) / math.sqrt(2.0))

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from engine.arrays import Array
 from engine.checks import whole

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
-import scipy.special
+import scipy
 
 from engine.arrays import Array, Index
 from engine.errors import LimitExceeded, WorkloadError

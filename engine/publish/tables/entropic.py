@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.special import wrightomega
+import scipy
 
 from engine.arrays import Array
 from engine.publish.tables.borrow import dispersion
@@ -101,7 +101,7 @@ def _moved(table: Array, noisy: Array, s: float, axes: Axes, margins: Mapping[Ax
         missed = 0.0
         for face in faces(axes):
             out, wanted = _left_out(axes, face), margins[face]
-            omega = wrightomega(argument)
+            omega = scipy.special.wrightomega(argument)
             sums, slopes = s * omega.sum(axis=out), (omega / (1.0 + omega)).sum(axis=out)
             missed = max(missed, float(np.abs(sums - wanted).sum()))
             # Newton's step for the logarithm of the sum, nearly concave in u: it comes back from wherever it jumps
@@ -115,7 +115,7 @@ def _moved(table: Array, noisy: Array, s: float, axes: Axes, margins: Mapping[Ax
             argument -= along_axes(steps, face, axes) / s
         if sweep and missed <= precise * total:
             break
-    return np.asarray(s * wrightomega(argument))
+    return np.asarray(s * scipy.special.wrightomega(argument))
 
 
 def _left_out(axes: Axes, face: Axes) -> tuple[int, ...]:

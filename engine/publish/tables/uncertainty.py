@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
+import scipy
 
 from engine.arrays import Array
 from engine.checks import positive, whole
@@ -54,7 +54,7 @@ class Uncertainty:
     def reach(self, confidence: float = 0.95) -> float:
         """Return how many errors an interval reaches to each side: Student's quantile, for few draws."""
         share = positive("confidence", confidence, below=1, error=PlanError)
-        return float(stdtrit(len(self.errors), 0.5 + share / 2))
+        return float(scipy.special.stdtrit(len(self.errors), 0.5 + share / 2))
 
     def bias(self, attributes: Sequence[str]) -> pd.DataFrame:
         """Return what publishing does to small and large cells of a table: columns true, cells, bias, error (counts).

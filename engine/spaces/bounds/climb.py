@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from engine.arrays import Array
 from engine.spaces.bounds.alike import Alike, alike

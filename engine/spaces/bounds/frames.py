@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from engine.arrays import Array
 from engine.spaces.bounds.links import Key, Linked, Role

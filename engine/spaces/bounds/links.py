@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from engine.arrays import Array
 from engine.spaces.bounds.norms import root_trace

@@ -8,7 +8,7 @@ eigenvalue.  Null directions, whose computed eigenvalues are rounding alone, the
 from __future__ import annotations
 
 import numpy as np
-import scipy.linalg
+import scipy
 
 from engine.arrays import Array
 from engine.threads import threads_for
