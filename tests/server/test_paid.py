@@ -166,4 +166,6 @@ def test_a_new_start_lists_what_was_paid_for(office: Served, folder: Path) -> No
     (dataset,) = [row.dataset for row in book.rows() if row.kind == "spend"]
     with serving(folder, DP_WORKBENCH_FOLDERS="/proc") as later:
         page = mine(later, "release")
+        assert str(book.path) in page.text  # the ledger opened last, or one of those opened before
+        page.set("ledger_path", string_value=str(book.path))
         assert "1 release of canary" in page.set("dataset", string_value=dataset).text
