@@ -202,12 +202,22 @@ def test_a_value_that_compares_its_arrays_is_noticed() -> None:
 
 def test_no_public_name_stands_in_two_modules() -> None:
     names = Counter(
-        node.name
+        name
         for file in ENGINE.rglob("*.py")
         for node in ast.parse(file.read_text(encoding="utf-8")).body
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
+        for name in public_names(node)
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def public_names(node: ast.stmt) -> list[str]:
+    """Functions, classes and names of types that a statement makes; constants belong to their module."""
+    found: list[str] = []
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        found = [node.name]
+    elif isinstance(node, ast.Assign):
+        found = [target.id for target in node.targets if isinstance(target, ast.Name) and not target.id.isupper()]
+    return [name for name in found if not name.startswith("_")]
 
 
 @pytest.mark.parametrize(

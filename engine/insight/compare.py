@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 COLUMNS = ("mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status")
 KEPT = 256  # results that are kept
 BOUND = "bound"
-Choice = str | tuple[str, Mapping[str, Any]]
+MechanismChoice = str | tuple[str, Mapping[str, Any]]
 _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
 
@@ -97,7 +97,7 @@ class _Request:
 def compare(
     workload: Workload,
     budget: Budget,
-    mechanisms: str | Iterable[Choice] | None = None,
+    mechanisms: str | Iterable[MechanismChoice] | None = None,
     *,
     time_limit: float = 120.0,
     memory_limit: float = 4e9,
@@ -139,7 +139,7 @@ def compare(
 def comparison(
     workload: Workload,
     budget: Budget,
-    mechanisms: str | Iterable[Choice] | None = None,
+    mechanisms: str | Iterable[MechanismChoice] | None = None,
     *,
     time_limit: float = 120.0,
     memory_limit: float = 4e9,
@@ -208,7 +208,7 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
     )
 
 
-def _jobs(mechanisms: str | Iterable[Choice] | None) -> list[_Job]:
+def _jobs(mechanisms: str | Iterable[MechanismChoice] | None) -> list[_Job]:
     out = []
     give = "names of mechanisms, or pairs of a name and its options"
     if isinstance(mechanisms, str):
@@ -255,7 +255,11 @@ def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
 
 
 def expected(
-    workload: Workload, budget: Budget, mechanisms: str | Iterable[Choice] | None = None, *, memory_limit: float = 4e9
+    workload: Workload,
+    budget: Budget,
+    mechanisms: str | Iterable[MechanismChoice] | None = None,
+    *,
+    memory_limit: float = 4e9,
 ) -> pd.DataFrame:
     """Say what `compare` would take for every mechanism, without planning.
 

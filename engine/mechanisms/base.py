@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 from engine.checks import one_of
 from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
@@ -18,6 +18,8 @@ from engine.spaces import SolveCache, default_cache
 from engine.workload import Workload
 
 MAX_ATTRIBUTES = 14  # of one group: 2^14 residual spaces take a few seconds
+
+NoiseLaw = Literal["gaussian", "laplace"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,9 +204,6 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
             if budget.law == "laplace"
             else "This mechanism draws Laplace noise and needs a budget of pure epsilon, Budget.pure(epsilon)."
         )
-
-
-Options = Mapping[str, Any]
 
 
 def check_size(workload: Workload, memory_limit: float) -> None:

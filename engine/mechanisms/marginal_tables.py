@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
 from engine.arrays import Array
 from engine.errors import NotApplicable, WorkloadError
-from engine.mechanisms.base import Limits
+from engine.mechanisms.base import Limits, NoiseLaw
 from engine.mechanisms.explicit import Design, ExplicitMechanism, asked_attributes, identity_strategy
 from engine.plans import Component
 from engine.spaces import Axes, Space
 from engine.workload import Workload, subsets
-
-Noise = Literal["gaussian", "laplace"]
 
 
 def marginal_component(workload: Workload, attributes: Space, share: float, groups: Sequence[int] = ()) -> Component:
@@ -54,7 +52,7 @@ class DataCube(ExplicitMechanism):
             )
             for group in workload.groups
         ]
-        noise: Noise = "laplace" if law == "laplace" else "gaussian"
+        noise: NoiseLaw = "laplace" if law == "laplace" else "gaussian"
         chosen = data_cube(workload.schema.sizes(attributes), asked, noise)
         tables = [tuple(attributes[a] for a in axes) for axes in chosen]
         return Design(
@@ -63,7 +61,7 @@ class DataCube(ExplicitMechanism):
 
 
 def data_cube(
-    sizes: Sequence[int], asked: Sequence[Axes], noise: Noise = "laplace", *, limit: int | None = None
+    sizes: Sequence[int], asked: Sequence[Axes], noise: NoiseLaw = "laplace", *, limit: int | None = None
 ) -> tuple[Axes, ...]:
     """Return the marginals to measure, all with the same noise, for a workload of marginals.
 
@@ -104,7 +102,7 @@ def data_cube(
     return best[1]
 
 
-def marginals_error(sizes: Sequence[int], asked: Sequence[Axes], measured: Sequence[Axes], noise: Noise) -> float:
+def marginals_error(sizes: Sequence[int], asked: Sequence[Axes], measured: Sequence[Axes], noise: NoiseLaw) -> float:
     """Return the error of asked marginals by least squares on measured ones, each at weight 1, in counts^2.
 
     Residual spaces are eigenspaces of both: sum over B of dim(B) g_B / l_B, where g_B and l_B sum, over the asked and

@@ -32,7 +32,7 @@ from engine.plans.explicit_variance import (
 )
 from engine.plans.group_variance import GroupVariance, Summand
 from engine.plans.neighbours import ReplaceOne, person_pcost, replaced, row_pcosts
-from engine.plans.plan import Plan, Query
+from engine.plans.plan import NamedQuery, Plan
 from engine.privacy import Budget
 from engine.spaces import Axes, Space, Strategy
 from engine.workload import Group
@@ -142,7 +142,7 @@ class ExplicitPlan(Plan):
     def answers_from(self, estimates: Mapping[Space, Array]) -> TableAnswers:
         return TableAnswers(plan=self, estimates=estimates)
 
-    def covariance(self, queries: Sequence[Query]) -> Array:
+    def covariance(self, queries: Sequence[NamedQuery]) -> Array:
         chosen = [(self.component_for(*query), self.essential(*query)) for query in queries]
         out = np.zeros((len(chosen), len(chosen)))
         for i, (a, left) in enumerate(chosen):

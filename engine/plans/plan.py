@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 FORMAT = "plan/1"
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
-Query = tuple[Sequence[str], npt.ArrayLike]
+NamedQuery = tuple[Sequence[str], npt.ArrayLike]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -275,7 +275,7 @@ class Plan(Value):
         """
         return float(self.covariance([(attributes, query_tensor)])[0, 0])
 
-    def covariance(self, queries: Sequence[Query]) -> Array:
+    def covariance(self, queries: Sequence[NamedQuery]) -> Array:
         """Return the covariance of the answers to k queries, shape (k, k), in counts^2; see `variance_of`."""
         pieces = [self._reconstruction(*self.checked(query)) for query in queries]
         out = np.zeros((len(pieces), len(pieces)))
@@ -285,7 +285,7 @@ class Plan(Value):
                 out[i, j] = out[j, i] = math.fsum(float(a[s] @ b[s]) for s in a.keys() & b.keys())
         return out
 
-    def checked(self, query: Query) -> tuple[Space, npt.ArrayLike]:
+    def checked(self, query: NamedQuery) -> tuple[Space, npt.ArrayLike]:
         """Return attributes and tensor, of their shape, of a query; raise PlanError unless it is one."""
         if not isinstance(query, (tuple, list)) or len(query) != 2:
             raise PlanError(f"A query was given as {type(query).__name__}. Give a pair of attributes and table.")

@@ -53,7 +53,7 @@ from engine.threads import threads_for
 from engine.workload import Group, Part, Schema, whole_group
 
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
-Asked = tuple[Axes, Block | None]  # a residual space inside a group, by positions, and what measures it
+AskedSpace = tuple[Axes, Block | None]  # a residual space inside a group, by positions, and what measures it
 
 
 @dataclass(kw_only=True, eq=False)
@@ -102,7 +102,7 @@ class VarianceBuilder:
             self._measured[key] = not whole and not self._marks(group, alone)
         return self._measured[key]
 
-    def _kind(self, group: Group) -> tuple[Any, Axes, Mapping[Axes, Complement], list[Asked], list[Asked]]:
+    def _kind(self, group: Group) -> tuple[Any, Axes, Mapping[Axes, Complement], list[AskedSpace], list[AskedSpace]]:
         """Return what groups of equal variances share, and the spaces inside: those of product pieces, and others."""
         ranks = group.ranks(self.schema)
         inside = [(axes, self._home.get(group.named(axes))) for axes in group.spaces(self.schema)]
@@ -125,7 +125,7 @@ class VarianceBuilder:
         whole = [(axes, b) for axes, b in inside if axes in fed or (b is not None and b.union)]
         return key, ranks, tuned, [(axes, b) for axes, b in inside if (axes, b) not in whole], whole
 
-    def _products(self, group: Group, subsets: Sequence[Asked]) -> list[Summand]:
+    def _products(self, group: Group, subsets: Sequence[AskedSpace]) -> list[Summand]:
         """Return the summands for spaces whose pieces are products."""
         summands = []
         for axes, block in subsets:
@@ -140,7 +140,7 @@ class VarianceBuilder:
                 summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes))
         return summands
 
-    def _marks(self, group: Group, subsets: Sequence[Asked]) -> list[Summand]:
+    def _marks(self, group: Group, subsets: Sequence[AskedSpace]) -> list[Summand]:
         """Return marks of what is not measured for spaces whose pieces are products."""
         unmeasured = []
         for axes, block in subsets:

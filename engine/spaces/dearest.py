@@ -28,11 +28,11 @@ from engine.spaces.strategy import Strategy
 MOST = 1 << 17  # cells of one joint table
 ENTRIES = 1 << 28  # comparisons of values that are worth their time
 TIE = 1e-13  # values that differ by their rounding alone are equal
-Part = tuple[Space, tuple[tuple[Axes, Strategy], ...], float]
+MeasuredPart = tuple[Space, tuple[tuple[Axes, Strategy], ...], float]
 Placed = tuple[Space, int]  # the attributes of a table, and its number
 
 
-def dearest_cell(parts: Iterable[Part], law: str) -> float:
+def dearest_cell(parts: Iterable[MeasuredPart], law: str) -> float:
     """Return an upper bound on the largest sum, over the cells of the domain, of what parts cost there.
 
     A part is (attributes, factors, scale).  It costs ``scale`` times the squared Euclidean norm of the column for

@@ -13,6 +13,7 @@ from engine.arrays import Array
 
 Space = tuple[str, ...]
 Axes = tuple[int, ...]
+Role = int  # attributes with the same one are asked alike
 
 
 def digest(vector: Array | None) -> bytes | None:

@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from engine.arrays import Array
 from engine.errors import NotApplicable
+from engine.spaces import Space
 from engine.workload import Group, Part, Workload, whole_group
 
 MAX_CELLS = 2048  # of one unit: beyond, a dense solve takes minutes and more
 TOTAL = ("total",)
-Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,8 +49,8 @@ class ProductGrams:
     groups : numbers of the groups in the workload.
     """
 
-    attributes: Names
-    units: tuple[Names, ...]
+    attributes: Space
+    units: tuple[Space, ...]
     grams: tuple[tuple[Gram, ...], ...]
     choice: npt.NDArray[np.int64]
     weights: Array
@@ -98,7 +98,7 @@ class GramBuilder:
         self.workload, self.max_cells = workload, max_cells
         self._known: dict[Any, Gram] = {}
 
-    def build(self, groups: Iterable[int], units: Sequence[Names] | None = None) -> ProductGrams:
+    def build(self, groups: Iterable[int], units: Sequence[Space] | None = None) -> ProductGrams:
         """Return groups as products over the given units, or over the finest ones that they allow.
 
         Raises: NotApplicable if a unit has more than ``max_cells`` cells.
@@ -127,7 +127,7 @@ class GramBuilder:
             attributes=names, units=sets, grams=tuple(grams), choice=choice, weights=weights, groups=numbers
         )
 
-    def _check(self, unit: Names) -> None:
+    def _check(self, unit: Space) -> None:
         sizes = [self.workload.schema[a].size for a in unit]
         if (cells := math.prod(sizes)) > self.max_cells:
             shape = f"{' x '.join(map(str, sizes))} = {cells:,}" if len(sizes) > 1 else f"{cells:,}"
@@ -136,7 +136,7 @@ class GramBuilder:
                 f"at most {self.max_cells:,}. Merge cells into coarser ones, or choose querysmasher."
             )
 
-    def _gram(self, group: Group, parts: Sequence[Part], unit: Names) -> Gram:
+    def _gram(self, group: Group, parts: Sequence[Part], unit: Space) -> Gram:
         inside = [p for p in parts if group.attributes[p.axes[0]] in unit]
         sizes = tuple(self.workload.schema[a].size for a in unit)
         places = tuple(tuple(unit.index(group.attributes[a]) for a in p.axes) for p in inside)
@@ -155,7 +155,7 @@ def _parts(group: Group) -> tuple[Part, ...]:
     return (whole_group(group),) if len(group.parts) > 1 and group.query_weights is not None else group.parts
 
 
-def _units(groups: Sequence[Group], names: Names) -> tuple[Names, ...]:
+def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
     """Return the finest partition of the attributes that no part of any group crosses, in schema order."""
     label = {name: i for i, name in enumerate(names)}
     for group in groups:

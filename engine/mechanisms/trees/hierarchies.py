@@ -17,7 +17,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 import scipy
@@ -25,14 +24,13 @@ import scipy
 from engine.arrays import Array
 from engine.checks import whole
 from engine.errors import PlanError, WorkloadError
+from engine.mechanisms.base import NoiseLaw
 
-Noise = Literal["gaussian", "laplace"]
-Axes = tuple[int, ...]
 GRAIN = 100  # shares of a node that are tried
 DISCOUNTS = (1.0, 0.5**0.5, 0.5)
 
 
-def sensitivity(rows: Array, noise: Noise) -> float:
+def sensitivity(rows: Array, noise: NoiseLaw) -> float:
     """Return the largest column norm: L1 for Laplace noise, Euclidean for Gaussian noise.
 
     ``rows`` has shape (rows, cells).
@@ -45,7 +43,7 @@ def sensitivity(rows: Array, noise: Noise) -> float:
     return float(norms.max())
 
 
-def error(rows: Array, gram: Array, noise: Noise) -> float:
+def error(rows: Array, gram: Array, noise: NoiseLaw) -> float:
     """Return sensitivity^2 tr(G (A^T A)^-1), in counts^2. ``rows`` has shape (rows, cells), ``gram`` (cells, cells).
 
     Source: Li and Miklau, proposition 2.4.
@@ -94,7 +92,7 @@ def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
     return rows if root or n == 1 else rows[1:]
 
 
-def branching_factor(n: int, noise: Noise = "laplace") -> int:
+def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
     """Return the branching factor whose tree without root has the smallest average variance of a range.
 
     The average over all ranges is proportional to (b - 1) h - 2 (b + 1) / 3 for a tree of height h at noise of variance
@@ -118,7 +116,7 @@ def branching_factor(n: int, noise: Noise = "laplace") -> int:
     return min(range(2, max(n, 2) + 1), key=variance)
 
 
-def hb(n: int, noise: Noise = "laplace") -> Array:
+def hb(n: int, noise: NoiseLaw = "laplace") -> Array:
     """Return the tree without root of the best branching factor.
 
     >>> hb(5).shape
@@ -172,7 +170,7 @@ def quadtree(sizes: Sequence[int]) -> Array:
 
 
 def greedy_hierarchy(
-    gram: Array, noise: Noise = "laplace", *, squared: bool | None = None, discount: float | None = None
+    gram: Array, noise: NoiseLaw = "laplace", *, squared: bool | None = None, discount: float | None = None
 ) -> Array:
     """Return a binary tree whose nodes are weighted for the workload, bottom up; every column has norm 1.
 
@@ -202,7 +200,7 @@ def greedy_hierarchy(
 
 
 def _weighted(
-    gram: Array, first: int, end: int, noise: Noise, discount: float, depth: int
+    gram: Array, first: int, end: int, noise: NoiseLaw, discount: float, depth: int
 ) -> tuple[Array, Array, float]:
     """Return (rows, their inverse Gram, discounted error) of the tree on cells first to end."""
     if end - first == 1:

@@ -11,19 +11,19 @@ few cells that have one.  What is still negative in the end is mended by a share
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from engine.arrays import Array, Index
+from engine.progress import Listener
 from engine.publish.tables.contrasts import add_lower, assembled, below, contrast, faces, mean_over
 from engine.spaces import Axes
 
 FIRM = 1e-3  # g of the total
 SLACK = 10.0  # times what a cell may be below 0 in the end: how far above 0 cells with multipliers may be on average
 ROUNDS = 250
-Tell = Callable[[float, str], object]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -87,7 +87,7 @@ class _Multipliers:
 
 
 def nonnegative(
-    contrasts: dict[Axes, Array], tables: Sequence[Axes], sizes: Sequence[int], enough: float, tell: Tell
+    contrasts: dict[Axes, Array], tables: Sequence[Axes], sizes: Sequence[int], enough: float, tell: Listener
 ) -> dict[Axes, Array]:
     """Change contrasts so that no table is negative; the largest ones are changed in place. Returns the contrasts.
 

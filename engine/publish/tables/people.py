@@ -13,22 +13,22 @@ together and taken few at a time, the largest first, so that not all fill the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from engine.arrays import Array, Index
+from engine.progress import Listener
 from engine.spaces import Axes
 
 LOOKED_AT, TAKEN = 1 / 12, 1 / 800  # of all records at once
 ROUNDS, ENOUGH = 6, 0.03  # and the share by which a round must lower the sum
 SMALL = 1e-9
-Tell = Callable[[float, str], object]
 
 
 def nearest_people(
-    tables: Mapping[Axes, Array], sizes: tuple[int, ...], people: int, generator: np.random.Generator, tell: Tell
+    tables: Mapping[Axes, Array], sizes: tuple[int, ...], people: int, generator: np.random.Generator, tell: Listener
 ) -> Index:
     """Return so many records, shape (people, attributes), whose counts come near tables of shape (n_1, ..., n_k).
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from engine.arrays import Array
+from engine.progress import Listener
 from engine.publish.tables.borrow import TRIPLE_ROUNDS, Known, better_pairs, single_tables
 from engine.publish.tables.contrasts import contrast, faces
 from engine.publish.tables.entropic import fitted
 from engine.publish.tables.evidence import Evidence
 from engine.spaces import Axes
-
-Tell = Callable[[float, str], object]
 
 
 def shrunk_total(total: float, variance: float) -> float:
@@ -29,7 +27,7 @@ def shrunk_total(total: float, variance: float) -> float:
     return max(0.0, total - variance / total) if total > 0.0 else 0.0
 
 
-def shrunk_contrasts(found: Evidence, total: float, tell: Tell) -> dict[Axes, Array]:
+def shrunk_contrasts(found: Evidence, total: float, tell: Listener) -> dict[Axes, Array]:
     """Return contrasts of tables that are shrunk towards references, one set of attributes after the other.
 
     ``total`` is the number of records, above 0.  Tables with the same margins agree but for what the fits left.

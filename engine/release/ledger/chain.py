@@ -27,7 +27,7 @@ from uuid import uuid4
 from engine.errors import LedgerError
 
 APPLICATION_ID, FORMAT = 0x44504C47, 1  # "DPLG", written into the header of the file
-Cells = tuple[Any, ...]  # of one row, in the order of its columns, whatever a damaged file holds
+RowCells = tuple[Any, ...]  # of one row, in the order of its columns, whatever a damaged file holds
 _NO_HASH = "0" * 64
 _COLUMNS = ("seq", "utc", "kind", "dataset", "key", "pcost", "plan_hash", "sha256", "size", "note", "hash")
 # REPLACE deletes rows without firing delete triggers, so a third trigger has to refuse what would be replaced
@@ -147,13 +147,13 @@ def read_rows(connection: sqlite3.Connection) -> list[Row]:
     return rows_of(read_cells(connection))
 
 
-def read_cells(connection: sqlite3.Connection, after: int | None = None) -> list[Cells]:
+def read_cells(connection: sqlite3.Connection, after: int | None = None) -> list[RowCells]:
     """The cells of every row in order, or of those past a number, unchecked."""
     where = "" if after is None else f"WHERE seq > {after:d}"
     return connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM rows {where} ORDER BY seq").fetchall()
 
 
-def rows_of(cells: Iterable[Cells]) -> list[Row]:
+def rows_of(cells: Iterable[RowCells]) -> list[Row]:
     """Rows from their cells."""
     return [Row(**dict(zip(_COLUMNS, row, strict=True))) for row in cells]
 

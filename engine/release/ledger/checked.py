@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.release.ledger.balance import Balance, balance
-from engine.release.ledger.chain import Cells, Row, chain_problems, file_problems, read_cells, rows_of
+from engine.release.ledger.chain import Row, RowCells, chain_problems, file_problems, read_cells, rows_of
 
 _OLDER = "it was replaced by another or an older copy while it was in use"
 _EDITED = "rows that were sound before were edited while it was in use"
@@ -24,7 +24,7 @@ _EDITED = "rows that were sound before were edited while it was in use"
 class Checked:
     """Rows that were checked: their cells, the last of them, what they add up to, and how the file looked then."""
 
-    cells: list[Cells]
+    cells: list[RowCells]
     head: Row
     book: Balance
     times: tuple[int, ...]

@@ -23,7 +23,7 @@ from engine.errors import DataError, LimitExceeded, SchemaError
 from engine.progress import Progress, listener
 from engine.release.records.counted import check_named, check_values, count_encoder
 from engine.release.records.encoding import REASONS, Encoder, code_type
-from engine.release.records.nested import completed, larger_tables
+from engine.release.records.nested import Names, completed, larger_tables
 from engine.release.records.people import NOBODY, PersonCap
 from engine.release.records.sources import read_batches
 from engine.texts import shown
@@ -33,8 +33,6 @@ MEMORY_LIMIT = 4_000_000_000
 MAX_AXES = 64
 CHUNK_ROWS = 2**20
 CHUNK_BYTES = 128_000_000
-
-Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

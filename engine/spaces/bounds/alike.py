@@ -20,15 +20,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from engine.arrays import Array
 from engine.spaces.bounds.excitations import Back
 from engine.spaces.bounds.frames import Frame, State
-from engine.spaces.bounds.links import PROBES, Key, Link, Linked, Role
+from engine.spaces.bounds.links import PROBES, Key, Link, Linked
 from engine.spaces.bounds.norms import nuclear
-
-Indices = npt.NDArray[np.int64]
+from engine.spaces.split import Role
 
 
 @dataclass(kw_only=True, eq=False)

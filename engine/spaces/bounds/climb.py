@@ -19,10 +19,11 @@ from engine.arrays import Array
 from engine.spaces.bounds.alike import Alike, alike
 from engine.spaces.bounds.excitations import Excitations
 from engine.spaces.bounds.frames import State
-from engine.spaces.bounds.links import Link, Linked, Role
+from engine.spaces.bounds.links import Link, Linked
 from engine.spaces.coordinates import WholeDomain, center, contract
 from engine.spaces.decomposition import Factor
 from engine.spaces.solvers import DualProblem, Options
+from engine.spaces.split import Role
 from engine.threads import threads_for
 
 SCALARS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)  # how much more the total counts in a start than the cells of an attribute

@@ -17,16 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from engine.arrays import Array
+from engine.arrays import Array, Index
 from engine.spaces.bounds.frames import State
-from engine.spaces.bounds.links import Key, Link, Linked, Names, Pieces
+from engine.spaces.bounds.links import Key, Link, Linked, Pieces
 from engine.spaces.bounds.norms import root_trace
 from engine.spaces.coordinates import contract, grouped
+from engine.spaces.split import Space
 
 Ways = dict[tuple[Key, ...], dict[Pieces, float]]  # how T is asked -> weights of what is asked of the others
-Indices = npt.NDArray[np.int64]
 Back = Callable[[float], None]  # takes the derivative by a value
 
 
@@ -36,7 +35,7 @@ class Dense:
 
     outside: tuple[tuple[str, Key], ...]
     order: int
-    terms: list[tuple[float, Pieces, Indices]]
+    terms: list[tuple[float, Pieces, Index]]
 
 
 class Excitations:
@@ -51,7 +50,7 @@ class Excitations:
     def __init__(self, asked: Linked, link: Link, functions: Mapping[str, int]) -> None:
         self.asked, self.k = asked, functions
         self.place = {name: (asked.roles[name], k) for name, k in functions.items()}
-        sums: dict[Names, Ways] = {}
+        sums: dict[Space, Ways] = {}
         for pieces, weight in link.terms.items():
             loose = [p for p in pieces if len(p[0]) == 1 and self.k[p[0][0]] < asked.sizes[asked.roles[p[0][0]]]]
             for count in range(len(loose) + 1):
@@ -69,11 +68,11 @@ class Excitations:
             for count, (T, ways) in kept
         ]
 
-    def _counted(self, sums: Mapping[Names, Ways]) -> list[tuple[int, tuple[Names, Ways]]]:
+    def _counted(self, sums: Mapping[Space, Ways]) -> list[tuple[int, tuple[Space, Ways]]]:
         """Return one of all sets T that agree but for the names of attributes, with their number."""
-        roles, kinds = self.asked.roles, dict[Any, tuple[int, tuple[Names, Ways]]]()
+        roles, kinds = self.asked.roles, dict[Any, tuple[int, tuple[Space, Ways]]]()
 
-        def kind(names: Names, keys: Iterable[Key]) -> Any:
+        def kind(names: Space, keys: Iterable[Key]) -> Any:
             return tuple(sorted(zip((roles[name] for name in names), keys, strict=True)))
 
         for T, ways in sums.items():
@@ -90,7 +89,7 @@ class Excitations:
         return list(kinds.values())
 
     def _dense(self, outside: tuple[tuple[str, Key], ...], terms: Mapping[Pieces, float]) -> Dense:
-        offsets: dict[Names, int] = {}
+        offsets: dict[Space, int] = {}
         order, out = 0, []
         for pieces, weight in terms.items():
             names = [name for part, _ in pieces for name in part]

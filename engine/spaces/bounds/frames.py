@@ -22,9 +22,10 @@ import numpy as np
 import scipy
 
 from engine.arrays import Array
-from engine.spaces.bounds.links import Key, Linked, Role
+from engine.spaces.bounds.links import Key, Linked
 from engine.spaces.bounds.norms import lowered
 from engine.spaces.coordinates import contract, grouped
+from engine.spaces.split import Role
 from engine.threads import threads_for
 
 RANK = 1e-6  # roots this small against the largest may be rounding alone, and give the derivative nothing

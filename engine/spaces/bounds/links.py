@@ -21,15 +21,14 @@ import scipy
 
 from engine.arrays import Array
 from engine.spaces.bounds.norms import root_trace
+from engine.spaces.split import Role, Space
 from engine.spaces.splits import part_rows
 from engine.workload import Part, Workload, whole_group
 
 PROBES = 3  # random tables that tell whether a part asks the same in both orders
 MOST_ENTRIES = 4_000_000  # of the rows of a joint part that is looked at; a larger one counts as nothing
-Names = tuple[str, ...]
-Role = int  # attributes with the same one are asked alike
 Key = int  # of a part: equal numbers ask the same
-Pieces = tuple[tuple[Names, Key], ...]  # attributes and key of every part
+Pieces = tuple[tuple[Space, Key], ...]  # attributes and key of every part
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,13 +38,13 @@ class Link:
     terms: dict[Pieces, float]
 
     @cached_property
-    def names(self) -> Names:
+    def names(self) -> Space:
         """Attributes that some part has."""
         return tuple(sorted({name for pieces in self.terms for names, _ in pieces for name in names}))
 
     def kinds(self, sizes: Mapping[str, int]) -> Counter[tuple[int, ...]]:
         """Return the sizes of the attributes of all sets inside some term, with the number of such sets."""
-        seen: set[Names] = set()
+        seen: set[Space] = set()
         for pieces in self.terms:
             names = sorted(name for part, _ in pieces for name in part)
             for count in range(len(names) + 1):
@@ -92,7 +91,7 @@ def in_links(workload: Workload) -> Linked:
         large = any(len(p.axes) > 1 and p.count * math.prod(p.sizes) > MOST_ENTRIES for p in parts)
         if weight == 0.0 or large:
             continue
-        asked: list[tuple[Names, Key]] = []
+        asked: list[tuple[Space, Key]] = []
         for part in parts:
             key = numbers.setdefault((part.key, None if own is None else own.tobytes()), len(numbers))
             if key not in rows:
@@ -183,7 +182,7 @@ def _sums(
     """Return distinct links, and the sums over them, those with the same single link put together."""
     numbers: dict[Any, int] = {}
     links: list[Link] = []
-    by_set: dict[Names, dict[int, float]] = {}
+    by_set: dict[Space, dict[int, float]] = {}
     for inside, terms in linked.items():
         key = frozenset(terms.items())
         if key not in numbers:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from engine.arrays import Array
+from engine.progress import Listener
 from engine.spaces.coordinates import Lift, WholeDomain, basis, center, contract
 from engine.spaces.decomposition import Factor
 from engine.spaces.search import dense_bytes, step_seconds
 from engine.spaces.solvers import DualProblem, Options
-from engine.spaces.split import Axes
+from engine.spaces.split import Axes, Role
 from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.evaluation import Evaluation
 from engine.spaces.splits.rows import part_rows, rows_bytes
@@ -32,8 +33,6 @@ MAX_ROWS = 40_000_000  # joint parts with more matrix entries keep uniform cente
 STEPS = 30  # evaluations that one search takes, for forecasts
 SLOWEST = 2.0  # seconds of one evaluation; a space that takes longer is searched term by term
 START = Options(gap=1e-4, evaluations=60)
-Watch = Callable[[float, str], None]
-Role = int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +85,7 @@ class CenterProblem:
     allowance : groups whose parts it does not hold are left out, and their attributes keep uniform centers.
     """
 
-    def __init__(self, workload: Workload, watch: Watch, allowance: Allowance | None = None) -> None:
+    def __init__(self, workload: Workload, watch: Listener, allowance: Allowance | None = None) -> None:
         self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()
         self.roles = roles_of(workload)
         self.sizes = {role: workload.schema[name].size for name, role in self.roles.items()}

@@ -31,10 +31,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from engine.arrays import Array
+from engine.progress import Listener
 from engine.spaces.coordinates import basis
 from engine.spaces.solvers import Options
+from engine.spaces.split import Role
 from engine.spaces.splits.allowance import Allowance
-from engine.spaces.splits.center_problem import CenterProblem, Role, Watch
+from engine.spaces.splits.center_problem import CenterProblem
 from engine.workload import Workload
 
 POLISH = Options(gap=2e-6, evaluations=200)
@@ -47,7 +49,7 @@ SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 def tuned_centers(
     workload: Workload,
-    watch: Watch,
+    watch: Listener,
     start: Mapping[str, Array] | None = None,
     allowance: Allowance | None = None,
 ) -> dict[str, Array]:

@@ -31,12 +31,13 @@ from typing import Any
 import numpy as np
 
 from engine.arrays import Array
+from engine.progress import Listener
 from engine.spaces.coordinates import Lift, SplitLift, basis, class_rows
 from engine.spaces.decomposition import NEGLIGIBLE, Factor
 from engine.spaces.solvers import DualProblem, Options
 from engine.spaces.split import Complement, Space, swapped
 from engine.spaces.splits.allowance import Allowance
-from engine.spaces.splits.pairs import Asked, pair_kinds
+from engine.spaces.splits.pairs import AskedPair, pair_kinds
 from engine.spaces.splits.rows import fewer, product_rows
 from engine.threads import threads_for
 from engine.workload import Group, Workload
@@ -44,7 +45,6 @@ from engine.workload import Group, Workload
 COARSE_STEPS, STEPS = 25, 200
 GAIN = 3e-5  # a new start that lowers S by less than this share shows that the search has arrived
 COARSE, FINE = Options(gap=1e-3, evaluations=60), Options(gap=1e-4, evaluations=200)
-Watch = Callable[[float, str], None]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -73,7 +73,7 @@ class SingleKind:
 class ComplementProblem:
     """S as a function of (Z, z_0) of every kind of pair and zeta of every kind of attribute, with its gradient."""
 
-    def __init__(self, workload: Workload, watch: Watch, allowance: Allowance | None = None) -> None:
+    def __init__(self, workload: Workload, watch: Listener, allowance: Allowance | None = None) -> None:
         self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()
         self.options = COARSE
         self.pairs: list[PairKind] = []
@@ -247,7 +247,7 @@ class ComplementProblem:
 
 def tuned_complements(
     workload: Workload,
-    watch: Watch,
+    watch: Listener,
     start: Callable[[int], Array | None] = lambda _: None,
     allowance: Allowance | None = None,
 ) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
@@ -336,7 +336,7 @@ def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], di
     return {name: 1.0 / sizes[name] + basis(sizes[name]) @ z for name, z in zeta.items()}, complements
 
 
-def _pair_kind(sizes: tuple[int, ...], asked: Asked) -> PairKind:
+def _pair_kind(sizes: tuple[int, ...], asked: AskedPair) -> PairKind:
     blocks = []
     for group, turned in asked:
         rows = math.sqrt(group.weight) * product_rows(group)

@@ -12,12 +12,12 @@ import numpy as np
 from engine.arrays import Array
 from engine.spaces.coordinates import basis, class_rows, contract, grouped
 from engine.spaces.decomposition import NEGLIGIBLE, Factor
-from engine.spaces.split import Axes
+from engine.spaces.split import Axes, Role
 from engine.spaces.terms import add_factors, assemble
 from engine.workload import Part
 
 if TYPE_CHECKING:
-    from engine.spaces.splits.center_problem import CenterProblem, Piece, Role, SpaceKind
+    from engine.spaces.splits.center_problem import CenterProblem, Piece, SpaceKind
 
 
 @dataclass(kw_only=True, eq=False)

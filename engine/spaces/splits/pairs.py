@@ -16,7 +16,7 @@ MAX_CELLS = 2_600  # pairs with more cells keep the product split
 MAX_QUERIES = 1e9  # entries of all queries of a pair, which are gone through one by one afterwards
 VECTORS = 60  # of the length of the parameters that the search holds
 SEARCH = 20  # evaluations that one inner search takes, for forecasts
-Asked = list[tuple[Group, bool]]  # groups on a pair, and whether they name its attributes in the other order
+AskedPair = list[tuple[Group, bool]]  # groups on a pair, and whether they name its attributes in the other order
 
 
 def can_tune(workload: Workload) -> bool:
@@ -50,14 +50,14 @@ def affordable(workload: Workload, allowance: Allowance) -> bool:
     return allowance.fits(8 * VECTORS * parameters + kept + peak) and allowance.worth(SEARCH * seconds)
 
 
-def pair_kinds(workload: Workload) -> dict[Any, dict[Space, Asked]]:
+def pair_kinds(workload: Workload) -> dict[Any, dict[Space, AskedPair]]:
     """Return pairs, in schema order, with the groups on them, by what is asked of them; keys start with the sizes."""
-    on_pair: dict[Space, Asked] = {}
+    on_pair: dict[Space, AskedPair] = {}
     for group in workload.groups:
         if group.weight > 0.0 and len(group.attributes) == 2:
             pair = workload.schema.ranked(group.attributes)
             on_pair.setdefault(pair, []).append((group, group.attributes != pair))
-    out: dict[Any, dict[Space, Asked]] = {}
+    out: dict[Any, dict[Space, AskedPair]] = {}
     for pair, asked in on_pair.items():
         key = (workload.schema.sizes(pair), frozenset(Counter((g.key, g.weight, t) for g, t in asked).items()))
         out.setdefault(key, {})[pair] = asked

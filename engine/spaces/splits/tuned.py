@@ -7,11 +7,11 @@ is remembered, is compared with the published split, and is never worse than tha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 
 import numpy as np
 
 from engine.arrays import Array
+from engine.progress import Listener
 from engine.spaces.cache import SolveCache
 from engine.spaces.split import UNIFORM, Split
 from engine.spaces.splits.allowance import Allowance
@@ -20,7 +20,6 @@ from engine.spaces.splits.complements import ComplementProblem, split_of, tuned_
 from engine.workload import Workload
 
 FORMAT = "split/1"  # part of every key
-Watch = Callable[[float, str], None]
 
 
 class SplitMemory:
@@ -40,7 +39,7 @@ class SplitMemory:
         asked = [(g.attributes, g.key, g.weight) for g in workload.groups]
         self.exact, self.similar = _key("exact", schema, asked), _key("similar", schema)
 
-    def centers(self, watch: Watch) -> Split:
+    def centers(self, watch: Listener) -> Split:
         """Return tuned centers; see `centers`."""
         cuts = np.cumsum(self.sizes)
         known, own = self._recall(int(cuts[-1]) if len(cuts) else 0, "centers")
@@ -57,7 +56,7 @@ class SplitMemory:
         self._keep(np.concatenate(vectors), "centers")
         return Split(centers=found)
 
-    def complements(self, watch: Watch) -> Split:
+    def complements(self, watch: Listener) -> Split:
         """Return tuned complements and centers; see `engine.spaces.splits.complements`."""
         known, own = self._recall(None, "complements")
         if own and known is not None:
