@@ -5,22 +5,23 @@ from __future__ import annotations
 import gc
 import html
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
 from types import FunctionType, ModuleType
 from typing import Any, Self
 
 
-class Value:
+class Value(ABC):
     """Base of frozen dataclasses that may hold much: they print their headline figures and none of their contents.
 
     A copy, also one that was pickled, is made by the constructor from the fields, so that whatever it checks holds for
     the copy as well and nothing that was computed on the way is carried along.
     """
 
+    @abstractmethod
     def headline(self) -> Mapping[str, str]:
         """Return what a reader wants to know first, in words and figures."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name} {text}' for name, text in self.headline().items())})"

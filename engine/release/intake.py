@@ -128,17 +128,8 @@ def check_records(
 
     Raises: DataError when the data cannot be read at all, or lacks a column.
     """
-    counts = count(
-        plan,
-        data,
-        "drop",
-        teller(progress),
-        memory_limit,
-        one_cell_attributes(plan.workload),
-        person=person,
-        rows_per_person=plan.budget.rows_per_person,
-        count_column=count_column,
-        ignore=ignore,
+    counts = counted_for(
+        plan, data, "drop", teller(progress), memory_limit, person=person, count_column=count_column, ignore=ignore
     )
     warnings = []
     if count_column is None and (
@@ -174,17 +165,8 @@ def declare_public(
     would be a release that nobody pays for.
     """
     # a release keeps the same rows of every person, so that it is known again
-    counts = count(
-        plan,
-        data,
-        "drop",
-        teller(None),
-        memory_limit,
-        one_cell_attributes(plan.workload),
-        person=person,
-        rows_per_person=plan.budget.rows_per_person,
-        count_column=count_column,
-        ignore=ignore,
+    counts = counted_for(
+        plan, data, "drop", teller(None), memory_limit, person=person, count_column=count_column, ignore=ignore
     )
     found = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
     for row in ledger.same_records(found):
@@ -194,6 +176,32 @@ def declare_public(
                 "Rehearse simulated records."
             )
     ledger.note(dataset=dataset, kind=REHEARSED.removeprefix("note:"), text=f"{found.to_text()}: {why}", key=dataset)
+
+
+def counted_for(
+    plan: Plan,
+    data: Any,
+    on_refused: str,
+    tell: Callable[[float, str], None],
+    memory_limit: int,
+    *,
+    person: str | None,
+    count_column: str | None,
+    ignore: Collection[str],
+) -> Counts:
+    """Return what a release of a whole plan counts: every look at records before one counts the same rows."""
+    return count(
+        plan,
+        data,
+        on_refused,
+        tell,
+        memory_limit,
+        one_cell_attributes(plan.workload),
+        person=person,
+        rows_per_person=plan.budget.rows_per_person,
+        count_column=count_column,
+        ignore=ignore,
+    )
 
 
 def count(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,10 +24,9 @@ from engine.release.archive import Archive, write_archive
 from engine.release.intake import (
     Intake,
     Measurable,
-    count,
+    counted_for,
     left_out,
     maximal_sets,
-    one_cell_attributes,
     recognised,
     teller,
 )
@@ -93,19 +91,11 @@ def measure(
             f"intake was given as {type(intake).__name__}. Give a function of the rows' numbers, or nothing."
         )
     tell = teller(progress)
-    counted = partial(
-        count,
-        plan,
-        data,
-        person=person,
-        rows_per_person=plan.budget.rows_per_person,
-        count_column=count_column,
-        ignore=ignore,
-    )
+    of_rows: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
     if rehearsal:
         if dataset or ledger is not None:
             raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or set rehearsal=False.")
-        counts = counted(on_refused or "error", tell, memory_limit, one_cell_attributes(plan.workload))
+        counts = counted_for(plan, data, on_refused or "error", tell, memory_limit, **of_rows)
         if intake is not None:
             intake(Intake.of(counts))
         return measured(plan, draw(plan, counts, tell), dataset="", key="", utc="", rehearsal=True)
@@ -120,8 +110,7 @@ def measure(
     cost: dict[str, Any] = {"dataset": dataset, "pcost": plan.pcost, "pure_epsilon": plan.budget.pure_epsilon}
     book.status(dataset).definition.check_unit(plan.budget)
     book.afford(**cost)
-    checked = one_cell_attributes(plan.workload)
-    counts = counted("drop", tell, memory_limit, checked)
+    counts = counted_for(plan, data, "drop", tell, memory_limit, **of_rows)
     records = recognised(book, dataset, counts, maximal_sets(plan), intake)
     done = spend_draw_save(
         plan,

@@ -245,7 +245,7 @@ BUGS = (
     ),
     bug(
         "the cap of rows is not that of the budget",
-        MEASURE,
+        INTAKE,
         "rows_per_person=plan.budget.rows_per_person,",
         "rows_per_person=10**6,",
         "tests/release/test_people.py::test_a_release_counts_at_most_the_rows_that_its_budget_protects",
@@ -253,8 +253,8 @@ BUGS = (
     bug(
         "a release refuses a table because of its rows",
         MEASURE,
-        '    counts = counted("drop", tell, memory_limit, checked)',
-        '    counts = counted("error", tell, memory_limit, checked)',
+        '    counts = counted_for(plan, data, "drop", tell, memory_limit, **of_rows)',
+        '    counts = counted_for(plan, data, "error", tell, memory_limit, **of_rows)',
         f"{RELEASE}::test_bad_records_spend_nothing",
     ),
     bug(

@@ -16,6 +16,7 @@ from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, Ledger, Measurement, Schema, Workload, comparison, measure, plan, plot
 from engine.errors import LedgerError, PlanError
 from engine.insight import Comparison
+from engine.values import Value
 
 SCHEMA = Schema([Attribute.of_size("<b>age</b>", 5), Attribute.categorical("sex", ["F", "M"])])
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2)).add("sex", query_weights=[1.0, 2.0])
@@ -135,3 +136,11 @@ def test_plot_gives_the_figures_of_the_pages() -> None:
         plot(compared.frame)
     with pytest.raises(PlanError, match="number of the group"):
         plot(MADE, 9)
+
+
+def test_a_value_without_headline_cannot_be_made() -> None:
+    class Silent(Value):
+        """Prints nothing: it would fail in the notebook of whoever looks at it."""
+
+    with pytest.raises(TypeError, match="headline"):
+        Silent()
