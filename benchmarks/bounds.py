@@ -14,8 +14,8 @@ import math
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+from benchmarks import options, table
 from benchmarks.tuned import cube
 from benchmarks.tuned import rows as tuned_rows
 from engine import Budget, Workload, plan
@@ -23,7 +23,6 @@ from engine.insight import ROWS
 from engine.insight.published import standard_workload
 from engine.spaces import exact_bound, global_bound, small_domain
 
-TARGET = Path(__file__).with_suffix(".txt")
 SLOW = ("[30]^40 a", "[40]^40", "[50]^40", "n=30")  # tuned plans of joint families there take minutes
 
 
@@ -60,8 +59,7 @@ def measure(name: str, seconds: float, centers: str) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print one row a workload."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bounds", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/bounds.txt")
+    parser = options(__file__, __doc__)
     parser.add_argument("--quick", action="store_true", help="uniform plans where a tuned one takes minutes")
     parser.add_argument("--seconds", type=float, default=60.0, help="what one search may take")
     parser.add_argument("--only", help="rows whose name has this text")
@@ -71,25 +69,22 @@ def main(arguments: list[str] | None = None) -> int:
         name, centers = given.row.rsplit("|", 1)
         print(json.dumps(measure(name, given.seconds, centers)))
         return 0
-    lines = [f"{'workload':<34}{'split':>9}{'plan':>11}{'bound':>11}{'gap':>9}{'bound s':>9}{'plan s':>9}"]
-    print(lines[0], flush=True)
-    for name, workload in workloads().items():
-        if given.only and given.only not in name:
-            continue
-        joint = any(len(p.axes) > 1 for g in workload.groups for p in g.parts)
-        slow = given.quick and name.startswith(SLOW) and joint
-        centers = "uniform" if slow else "tuned"
-        command = [sys.executable, "-m", "benchmarks.bounds", "--row", f"{name}|{centers}"]
-        command += ["--seconds", str(given.seconds)]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        gap = found["plan"] / found["bound"] - 1.0
-        lines.append(
-            f"{name:<34}{centers:>9}{found['plan']:>11.4f}{found['bound']:>11.4f}{gap:>9.3%}"
-            f"{found['bound_seconds']:>9.2f}{found['plan_seconds']:>9.2f}"
-        )
-        print(lines[-1], flush=True)
-    if given.write:
-        TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with table(__file__, write=given.write) as show:
+        show(f"{'workload':<34}{'split':>9}{'plan':>11}{'bound':>11}{'gap':>9}{'bound s':>9}{'plan s':>9}")
+        for name, workload in workloads().items():
+            if given.only and given.only not in name:
+                continue
+            joint = any(len(p.axes) > 1 for g in workload.groups for p in g.parts)
+            slow = given.quick and name.startswith(SLOW) and joint
+            centers = "uniform" if slow else "tuned"
+            command = [sys.executable, "-m", "benchmarks.bounds", "--row", f"{name}|{centers}"]
+            command += ["--seconds", str(given.seconds)]
+            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            gap = found["plan"] / found["bound"] - 1.0
+            show(
+                f"{name:<34}{centers:>9}{found['plan']:>11.4f}{found['bound']:>11.4f}{gap:>9.3%}"
+                f"{found['bound_seconds']:>9.2f}{found['plan_seconds']:>9.2f}"
+            )
     return 0
 
 

@@ -14,16 +14,15 @@ chosen for the noise that is used.  "patient" level selection tries one more lev
 the paper stops.  The permutation of "permuted" is random, so its rows agree only roughly.
 """
 
-import argparse
 import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks import options, table
 from engine.mechanisms.marginal_tables import data_cube, marginals_error
 from engine.mechanisms.trees.hierarchies import error, greedy_hierarchy, hb, hierarchy, identity, quadtree, wavelet
 from engine.mechanisms.trees.level_selection import level_selection, svd_bound
@@ -32,7 +31,6 @@ from engine.privacy import Budget
 from engine.workload import Width, family
 
 Line = tuple[str, str, float, float]  # workload, strategy, paper, ours
-TARGET = Path(__file__).with_suffix(".txt")
 HEAD = f"{'workload':<39}{'strategy':<26}{'paper':>17}{'ours':>17}{'ratio':>8}"
 SIZES = (64, 256, 1024)
 COLUMNS = ("identity", "H2", "wavelet", "HB", "GreedyH")
@@ -100,19 +98,19 @@ def one_attribute() -> Iterator[Line]:
             gram = gram[np.ix_(order, order)]
         published = {"squared": True, "discount": math.sqrt(0.5)}
         trees = (identity(n), hierarchy(n), wavelet(n), hb(n), greedy_hierarchy(gram, **published))
-        for noise, table, bounds in (("laplace", TABLE_4, BOUNDS_4), ("gaussian", TABLE_5, BOUNDS_5)):
+        for noise, printed, bounds in (("laplace", TABLE_4, BOUNDS_4), ("gaussian", TABLE_5, BOUNDS_5)):
             unit = scale(noise)
             where = f"{name} {n}, {noise}"
 
             def rmse(rows: np.ndarray, noise=noise, gram=gram, unit=unit, count=count) -> float:
                 return unit * math.sqrt(error(rows, gram, noise) / count)
 
-            for column, rows, paper in zip(COLUMNS, trees, table[name][k], strict=True):
+            for column, rows, paper in zip(COLUMNS, trees, printed[name][k], strict=True):
                 yield where, column, paper, rmse(rows)
             if noise == "gaussian":
-                yield where, "HB for Gaussian", table[name][k][3], rmse(hb(n, noise))
+                yield where, "HB for Gaussian", printed[name][k][3], rmse(hb(n, noise))
             if n < 1024:
-                yield where, "GreedyH, best rule", table[name][k][4], rmse(greedy_hierarchy(gram, noise))
+                yield where, "GreedyH, best rule", printed[name][k][4], rmse(greedy_hierarchy(gram, noise))
             yield where, "SVD bound", bounds[name][k], unit * math.sqrt(svd_bound(gram) / count)
 
 
@@ -253,26 +251,20 @@ def selected(gram: np.ndarray, sizes: tuple[int, ...], levels: int) -> tuple[flo
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; a ratio above 1 is a larger error than the published one."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.classic_strategies", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/classic_strategies.txt")
+    parser = options(__file__, __doc__)
     parser.add_argument("--quick", action="store_true", help="leave out level selection on 1,024 cells")
-    options = parser.parse_args(arguments)
-    lines = [HEAD]
-    print(HEAD, flush=True)
-    tables: tuple[Callable[[], Iterator[Line]], ...] = (
-        one_attribute,
-        marginals,
-        prefix_marginals,
-        lambda: ranges(options.quick),
-    )
-    for table in tables:
-        for workload, strategy, paper, ours in table():
-            lines.append(f"{workload:<39}{strategy:<26}{paper:>17,.2f}{ours:>17,.2f}{ours / paper:>8.4f}")
-            print(lines[-1], flush=True)
-    if options.write:
-        TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    given = parser.parse_args(arguments)
+    with table(__file__, write=given.write) as show:
+        show(HEAD)
+        tables: tuple[Callable[[], Iterator[Line]], ...] = (
+            one_attribute,
+            marginals,
+            prefix_marginals,
+            lambda: ranges(given.quick),
+        )
+        for make in tables:
+            for workload, strategy, paper, ours in make():
+                show(f"{workload:<39}{strategy:<26}{paper:>17,.2f}{ours:>17,.2f}{ours / paper:>8.4f}")
     return 0
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import options, table
 from benchmarks.published_tables import RHO, tables
 from engine import Budget, Workload, count_marginals, plan
 from engine.arrays import Array
@@ -28,7 +29,7 @@ ABOVE, CONFIDENCE = 10.0, 0.95
 def coverage(
     workload: Workload,
     budget: Budget,
-    table: Callable[[tuple[str, ...]], Array],
+    exact: Callable[[tuple[str, ...]], Array],
     *,
     rehearsals: int,
     draws: int = DRAWS,
@@ -60,37 +61,33 @@ def coverage(
 
 def main() -> None:
     """Print one row a table and budget."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__file__, __doc__)
     parser.add_argument("--adult", type=Path, help="the Adult table as CSV, coded 0 .. size - 1")
     parser.add_argument("--domain", type=Path, help="its domain sizes as JSON, where they are not those of the demos")
     parser.add_argument("--statsmodels", action="store_true", help="also tables that ship with statsmodels")
     parser.add_argument("--rehearsals", type=int, default=200, help="a row")
     parser.add_argument("--draws", type=int, default=DRAWS, help="of the bootstrap")
     parser.add_argument("--only", nargs="+", help="names of tables")
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/coverage.txt")
     given = parser.parse_args(namespace=argparse.Namespace(full=False))
-    lines = [f"{'tables':12} {'ways':>4} {'epsilon':>8} {'covered':>8} {'half':>8} {'unbiased':>9} {'cpu s':>8}"]
-    print(lines[0], flush=True)
-    for name, records, schema, ways in tables(given):
-        if max(ways) > 2 or (given.only and name not in given.only):
-            continue
-        workload = Workload.all_ways(schema, ways, family="marginal")
-        exact = count_marginals(records, schema, [(), *(g.attributes for g in workload.groups)])
-        for epsilon, rho in RHO.items():
-            begun = time.process_time()
-            found = coverage(
-                workload,
-                Budget.zcdp(rho),
-                lambda names, exact=exact: exact[tuple(names)].astype(float),
-                rehearsals=given.rehearsals,
-                draws=given.draws,
-            )
-            for order, r in found.items():
-                figures = f"{r['covered']:8.3f} {r['half']:8.2f} {r['unbiased half']:9.2f}"
-                lines.append(f"{name:12} {order:4} {epsilon:8g} {figures} {time.process_time() - begun:8.1f}")
-                print(lines[-1], flush=True)
-    if given.write:
-        Path(__file__).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with table(__file__, write=given.write) as show:
+        show(f"{'tables':12} {'ways':>4} {'epsilon':>8} {'covered':>8} {'half':>8} {'unbiased':>9} {'cpu s':>8}")
+        for name, records, schema, ways in tables(given):
+            if max(ways) > 2 or (given.only and name not in given.only):
+                continue
+            workload = Workload.all_ways(schema, ways, family="marginal")
+            exact = count_marginals(records, schema, [(), *(g.attributes for g in workload.groups)])
+            for epsilon, rho in RHO.items():
+                begun = time.process_time()
+                found = coverage(
+                    workload,
+                    Budget.zcdp(rho),
+                    lambda names, exact=exact: exact[tuple(names)].astype(float),
+                    rehearsals=given.rehearsals,
+                    draws=given.draws,
+                )
+                for order, r in found.items():
+                    figures = f"{r['covered']:8.3f} {r['half']:8.2f} {r['unbiased half']:9.2f}"
+                    show(f"{name:12} {order:4} {epsilon:8g} {figures} {time.process_time() - begun:8.1f}")
 
 
 if __name__ == "__main__":

@@ -11,17 +11,16 @@ noise at epsilon 1, tables 5 and 7 with Gaussian noise at epsilon 1 and delta 1e
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks import options, table
 from engine import Attribute, Budget, Schema, Workload
 from engine.insight.published import SCHEMAS, WAYS
 from engine.insight.published import PublishedRow as Published
@@ -34,7 +33,6 @@ from engine.mechanisms.trees.level_selection import svd_bound
 from engine.spaces import Options
 from engine.workload import Prefix, Range, Width
 
-TARGET = Path(__file__).with_suffix(".txt")
 HEAD = f"{'table':<6}{'workload':<30}{'column':<26}{'paper':>16}{'ours':>16}{'ratio':>9}{'s':>8}"
 UNIT = {"gaussian": 1.0 / Budget.approx(1.0, 1e-6).mu, "laplace": math.sqrt(2.0)}  # std at sensitivity 1
 PRINTED = 2e-3  # closed forms agree to the printed digits
@@ -264,19 +262,16 @@ TABLES = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the tables; return 1 when a number is worse than asked."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.hdmm_tables", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="also write the tables to benchmarks/hdmm_tables.txt")
+    parser = options(__file__, __doc__)
     parser.add_argument("--only", choices=tuple(TABLES), help="one table only")
-    options = parser.parse_args(arguments)
-    lines, wrong = [HEAD], 0
-    print(HEAD, flush=True)
-    for name, rows in TABLES.items():
-        for line in rows() if options.only in (None, name) else ():
-            wrong += not line.passes
-            lines.append(str(line))
-            print(lines[-1], flush=True)
-    if options.write:
-        TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    given = parser.parse_args(arguments)
+    wrong = 0
+    with table(__file__, write=given.write) as show:
+        show(HEAD)
+        for name, rows in TABLES.items():
+            for line in rows() if given.only in (None, name) else ():
+                wrong += not line.passes
+                show(str(line))
     return 1 if wrong else 0
 
 

@@ -8,12 +8,12 @@ many spends a second there are; the last column tells its speed on the day.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import options, table
 from engine.privacy import Budget
 from engine.release import Ledger
 from engine.release.ledger.chain import append, read_rows, transaction
@@ -44,29 +44,25 @@ def sync_time(folder: Path) -> float:
 
 def main() -> None:
     """Print one row a size."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__file__, __doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000, 100_000])
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/ledger.txt")
     given = parser.parse_args()
-    lines = [f"{'rows':>8} {'open s':>8} {'spends a second':>16} {'CPU ms a spend':>15} {'disk sync ms':>13}"]
-    print(lines[0])
-    for rows in given.rows:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "census.ledger"
-            filled(path, rows)
-            begun = time.perf_counter()
-            ledger = Ledger(path)
-            opened, computed, begun = time.perf_counter() - begun, time.process_time(), time.perf_counter()
-            for number in range(SPENDS):
-                ledger.spend(dataset="census", key=f"new {number}", pcost=0.1, plan_hash="plan")
-            waited, computed = time.perf_counter() - begun, time.process_time() - computed
-            lines.append(
-                f"{rows:>8,} {opened:>8.2f} {SPENDS / waited:>16.0f} {1000 * computed / SPENDS:>15.2f} "
-                f"{1000 * sync_time(Path(folder)):>13.2f}"
-            )
-            print(lines[-1], flush=True)
-    if given.write:
-        Path(__file__).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with table(__file__, write=given.write) as show:
+        show(f"{'rows':>8} {'open s':>8} {'spends a second':>16} {'CPU ms a spend':>15} {'disk sync ms':>13}")
+        for rows in given.rows:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "census.ledger"
+                filled(path, rows)
+                begun = time.perf_counter()
+                ledger = Ledger(path)
+                opened, computed, begun = time.perf_counter() - begun, time.process_time(), time.perf_counter()
+                for number in range(SPENDS):
+                    ledger.spend(dataset="census", key=f"new {number}", pcost=0.1, plan_hash="plan")
+                waited, computed = time.perf_counter() - begun, time.process_time() - computed
+                show(
+                    f"{rows:>8,} {opened:>8.2f} {SPENDS / waited:>16.0f} {1000 * computed / SPENDS:>15.2f} "
+                    f"{1000 * sync_time(Path(folder)):>13.2f}"
+                )
 
 
 if __name__ == "__main__":

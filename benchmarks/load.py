@@ -6,7 +6,6 @@ machine; CPU seconds, of the server without its workers, depend less on what els
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 import psutil
 
 import demo_data
+from benchmarks import options, table
 from engine import Budget, Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
@@ -312,26 +312,21 @@ def strangers(server: Served, size: Size) -> Iterator[Row]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__.splitlines()[0])
+    parser = options(__file__, __doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything, in about a minute")
-    parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/load.txt")
     given = parser.parse_args()
     size, begun = QUICK if given.quick else Size(), time.monotonic()
-    lines = [f"{os.cpu_count()} cores, load of the machine {os.getloadavg()[0]:.1f}; seconds that somebody waits", ""]
-    lines.append(line(COLUMNS))
-    print("\n".join(lines), flush=True)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        serving(Path(folder), *size.options, DP_WORKBENCH_CACHE=f"{folder}/cache") as server,
-    ):
-        for part in (contents, alone, together, beside, owners, idle, rehearsals, strangers):
-            for row in part(server, size):
-                lines.append(line(row))
-                print(lines[-1], flush=True)
-    lines.append(f"{time.monotonic() - begun:.0f} s in all, load of the machine {os.getloadavg()[0]:.1f}")
-    print(lines[-1])
-    if given.write:
-        Path(__file__).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with table(__file__, write=given.write) as show:
+        show(f"{os.cpu_count()} cores, load of the machine {os.getloadavg()[0]:.1f}; seconds that somebody waits", "")
+        show(line(COLUMNS))
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            serving(Path(folder), *size.options, DP_WORKBENCH_CACHE=f"{folder}/cache") as server,
+        ):
+            for part in (contents, alone, together, beside, owners, idle, rehearsals, strangers):
+                for row in part(server, size):
+                    show(line(row))
+        show(f"{time.monotonic() - begun:.0f} s in all, load of the machine {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

@@ -12,16 +12,15 @@ paper speaks of one weight a query, but its numbers are those without weights ti
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 import demo_data
+from benchmarks import options, table
 from engine import Attribute, Budget, Schema, Workload, plan
 from engine.workload import Random
 
@@ -46,7 +45,6 @@ PRINTED = {
     (20, "abs"): 66.89,
     (20, "random"): 386.32,
 }
-TARGET = Path(__file__).with_suffix(".txt")
 
 
 def cube(n: int, d: int) -> Schema:
@@ -79,42 +77,34 @@ def weighted(n: int, asked: str) -> Workload:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.objectives", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="also write the tables to benchmarks/objectives.txt")
+    parser = options(__file__, __doc__)
     parser.add_argument("--quick", action="store_true", help="leave out the largest rows")
     parser.add_argument("--table-8", action="store_true", help="the second table only")
-    options = parser.parse_args(arguments)
-    lines: list[str] = []
-
-    def show(line: str) -> None:
-        lines.append(line)
-        print(line, flush=True)
-
-    show(HEAD)
-    for name, workload in () if options.table_8 else workloads(options.quick):
-        for word, goal in zip(WORDS, GOALS, strict=True):
+    given = parser.parse_args(arguments)
+    with table(__file__, write=given.write) as show:
+        show(HEAD)
+        for name, workload in () if given.table_8 else workloads(given.quick):
+            for word, goal in zip(WORDS, GOALS, strict=True):
+                start = time.perf_counter()
+                made = plan(workload, Budget(pcost=1.0), **goal)
+                seconds, found = time.perf_counter() - start, made.certificate
+                show(
+                    f"{name:<20}{word:>10}{made.rmse:>10.4f}{math.sqrt(made.max_variance):>10.4f}{made.achieved:>10.4f}"
+                    f"{found.lower_bound:>10.4f}{found.gap:>10.1e}{seconds:>8.1f}"
+                )
+        show("")
+        show(WEIGHTED)
+        for (n, asked), paper in PRINTED.items():
+            if given.quick and n > 10:
+                continue
             start = time.perf_counter()
-            made = plan(workload, Budget(pcost=1.0), **goal)
+            workload = weighted(n, asked)
+            made = plan(workload, Budget(pcost=1.0))
             seconds, found = time.perf_counter() - start, made.certificate
             show(
-                f"{name:<20}{word:>10}{made.rmse:>10.4f}{math.sqrt(made.max_variance):>10.4f}{made.achieved:>10.4f}"
-                f"{found.lower_bound:>10.4f}{found.gap:>10.1e}{seconds:>8.1f}"
+                f"{f'[{n}]^40 {asked}':<20}{workload.queries:>12,}{paper:>10.2f}{found.lower_bound:>10.3f}"
+                f"{made.weighted_rmse:>10.3f}{made.weighted_rmse / paper:>8.4f}{found.gap:>10.1e}{seconds:>8.1f}"
             )
-    show("")
-    show(WEIGHTED)
-    for (n, asked), paper in PRINTED.items():
-        if options.quick and n > 10:
-            continue
-        start = time.perf_counter()
-        workload = weighted(n, asked)
-        made = plan(workload, Budget(pcost=1.0))
-        seconds, found = time.perf_counter() - start, made.certificate
-        show(
-            f"{f'[{n}]^40 {asked}':<20}{workload.queries:>12,}{paper:>10.2f}{found.lower_bound:>10.3f}"
-            f"{made.weighted_rmse:>10.3f}{made.weighted_rmse / paper:>8.4f}{found.gap:>10.1e}{seconds:>8.1f}"
-        )
-    if options.write:
-        TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return 0
 
 

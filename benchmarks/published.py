@@ -13,15 +13,14 @@ import platform
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+from benchmarks import options, table
 from engine import Budget, plan
 from engine.insight import ROWS
 from engine.insight.published import SCHEMAS, PublishedRow
 
 __all__ = ["ROWS", "SCHEMAS", "line", "measure"]
 
-TARGET = Path(__file__).with_suffix(".txt")
 HEAD = f"{'workload':<22}{'queries':>15}{'paper':>9}{'bound':>10}{'ours':>10}{'ratio':>8}{'gap':>10}{'s':>7}{'MB':>7}"
 
 
@@ -54,23 +53,20 @@ def line(row: PublishedRow, found: dict[str, float]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; return 1 when a number is not the certified optimum."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.published", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="also write the table to benchmarks/published.txt")
+    parser = options(__file__, __doc__)
     parser.add_argument("--row", type=int, help=argparse.SUPPRESS)  # one row as JSON, in the child process
-    options = parser.parse_args(arguments)
-    if options.row is not None:
-        print(json.dumps(measure(ROWS[options.row])))
+    given = parser.parse_args(arguments)
+    if given.row is not None:
+        print(json.dumps(measure(ROWS[given.row])))
         return 0
-    lines, wrong = [HEAD], 0
-    print(HEAD, flush=True)
-    for number, row in enumerate(ROWS):
-        command = [sys.executable, "-m", "benchmarks.published", "--row", str(number)]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        wrong += abs(found["ours"] / row.optimum - 1) > 5e-4
-        lines.append(line(row, found))
-        print(lines[-1], flush=True)
-    if options.write:
-        TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    wrong = 0
+    with table(__file__, write=given.write) as show:
+        show(HEAD)
+        for number, row in enumerate(ROWS):
+            command = [sys.executable, "-m", "benchmarks.published", "--row", str(number)]
+            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            wrong += abs(found["ours"] / row.optimum - 1) > 5e-4
+            show(line(row, found))
     return 1 if wrong else 0
 
 

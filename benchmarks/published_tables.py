@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 
 import demo_data
+from benchmarks import options, table
 from engine import Attribute, Budget, Schema, Workload, count_marginals, measure, plan
 
 RHO = {0.1: 0.000198, 1.0: 0.01656, 10.0: 1.1825}
@@ -110,27 +111,23 @@ def rows(table: Table, epsilon: float, seeds: int) -> dict[str, float]:
 
 def main() -> None:
     """Print one row a table and budget."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__file__, __doc__)
     parser.add_argument("--adult", type=Path, help="the Adult table as CSV, coded 0 .. size - 1")
     parser.add_argument("--domain", type=Path, help="its domain sizes as JSON, where they are not those of the demos")
     parser.add_argument("--full", action="store_true", help="also all tables of three attributes of Adult (long)")
     parser.add_argument("--statsmodels", action="store_true", help="also tables that ship with statsmodels")
     parser.add_argument("--seeds", type=int, default=3, help="releases a row")
     parser.add_argument("--only", nargs="+", help="names of tables")
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/published_tables.txt")
     given = parser.parse_args()
-    lines = [f"{'tables':12} {'epsilon':>8}" + "".join(f" {name:>9}" for name in FIGURES)]
-    print(lines[0], flush=True)
-    for table in tables(given):
-        if given.only and table[0] not in given.only:
-            continue
-        for epsilon in RHO:
-            r = rows(table, epsilon, given.seeds)
-            cells = "".join(f" {r[name]:9.{2 if name.endswith(' s') else 4}f}" for name in FIGURES)
-            lines.append(f"{table[0]:12} {epsilon:8g}{cells}")
-            print(lines[-1], flush=True)
-    if given.write:
-        Path(__file__).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with table(__file__, write=given.write) as show:
+        show(f"{'tables':12} {'epsilon':>8}" + "".join(f" {name:>9}" for name in FIGURES))
+        for asked in tables(given):
+            if given.only and asked[0] not in given.only:
+                continue
+            for epsilon in RHO:
+                r = rows(asked, epsilon, given.seeds)
+                cells = "".join(f" {r[name]:9.{2 if name.endswith(' s') else 4}f}" for name in FIGURES)
+                show(f"{asked[0]:12} {epsilon:8g}{cells}")
 
 
 if __name__ == "__main__":

@@ -9,15 +9,14 @@ together, as on domains that are too large for that.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
 
+from benchmarks import options, table
 from engine import Attribute, Budget, Schema, Workload, plan
 from engine.spaces import DualProblem, Factor, Options, WholeDomain
 from engine.spaces.splits.unions import part_rows
@@ -85,10 +84,10 @@ def described(workload: Workload) -> str:
     return f"[{sizes}] " + ", ".join(groups)
 
 
-def table(title: str, draw: Callable[[np.random.Generator], Workload], seed: int) -> list[str]:
-    """Return the lines of one distribution, every row and the quantiles of its excess over the bound."""
+def compare(title: str, draw: Callable[[np.random.Generator], Workload], seed: int, show: Callable[..., None]) -> None:
+    """Show the lines of one distribution, every row and the quantiles of its excess over the bound."""
     rng, excess, apart_excess, worse, seconds = np.random.default_rng(seed), [], [], 0, []
-    lines = [f"{title}, seed {seed}", f"{'uniform':>9} {'tuned':>9} {'apart':>9} {'bound':>9} {'excess':>8}  workload"]
+    show(f"{title}, seed {seed}", f"{'uniform':>9} {'tuned':>9} {'apart':>9} {'bound':>9} {'excess':>8}  workload")
     for _ in range(ROWS):
         workload = draw(rng)
         uniform = plan(workload, Budget(pcost=1.0)).weighted_rmse
@@ -101,27 +100,21 @@ def table(title: str, draw: Callable[[np.random.Generator], Workload], seed: int
         excess.append(tuned / bound - 1.0)
         apart_excess.append(apart / bound - 1.0)
         worse += max(tuned, apart) > uniform * (1.0 + 1e-5)
-        lines.append(
-            f"{uniform:>9.4f} {tuned:>9.4f} {apart:>9.4f} {bound:>9.4f} {excess[-1]:>8.3%}  {described(workload)}"
-        )
-        print(lines[-1], flush=True)
+        show(f"{uniform:>9.4f} {tuned:>9.4f} {apart:>9.4f} {bound:>9.4f} {excess[-1]:>8.3%}  {described(workload)}")
     for name, values in (("tuned", excess), ("apart", apart_excess)):
         found = ", ".join(f"{q:.0%}: {v:.3%}" for q, v in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True))
-        lines.append(f"excess of {name} over the bound, quantiles  {found}")
-    lines.append(f"{ROWS} workloads, above uniform: {worse}, slowest plan {max(seconds):.1f} s")
-    print("\n".join(lines[-3:]), flush=True)
-    return lines
+        show(f"excess of {name} over the bound, quantiles  {found}")
+    show(f"{ROWS} workloads, above uniform: {worse}, slowest plan {max(seconds):.1f} s")
 
 
 def main() -> None:
     """Print one row a workload."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/random_small.txt")
+    parser = options(__file__, __doc__)
     given = parser.parse_args()
-    lines = table("Product groups, 2-3 attributes of 3-8 cells", product_workload, 1)
-    lines += ["", *table("Joint groups, 2-4 attributes of 3-6 cells", joint_workload, 2)]
-    if given.write:
-        Path(__file__).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with table(__file__, write=given.write) as show:
+        compare("Product groups, 2-3 attributes of 3-8 cells", product_workload, 1, show)
+        show("")
+        compare("Joint groups, 2-4 attributes of 3-6 cells", joint_workload, 2, show)
 
 
 if __name__ == "__main__":

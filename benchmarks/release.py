@@ -8,22 +8,20 @@ Each row runs in a process of its own, as a person's release does: plan, ledger,
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import multiprocessing
-import resource
 import tempfile
 import time
 from pathlib import Path
 
 import demo_data
+from benchmarks import options, own_process, peak_megabytes, table
 from demo_data.make_synthetic import synthetic
 from engine import Budget, Schema, Workload, measure, plan
 from engine.publish import write_answers
 from engine.release import Ledger
 
 
-def _release(schema_path: Path, data: Path, results: multiprocessing.Queue) -> None:
+def _release(schema_path: Path, data: Path) -> tuple[int, float, list[float], float, float]:
     schema = Schema.from_json(schema_path.read_bytes())
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.create(Path(folder) / "bench.ledger")
@@ -36,43 +34,32 @@ def _release(schema_path: Path, data: Path, results: multiprocessing.Queue) -> N
         marks.append(time.perf_counter())
         file = write_answers(measured, Path(folder) / "answers.parquet")
         marks.append(time.perf_counter())
-        megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        results.put((made.workload.queries, rmse, marks, file.stat().st_size / 1e6, megabytes))
+        return made.workload.queries, rmse, marks, file.stat().st_size / 1e6, peak_megabytes()
 
 
 def main() -> None:
     """Print one row a release."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__file__, __doc__)
     parser.add_argument("--adult", type=Path, help="the Adult table as CSV, coded 0 .. size - 1")
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/release.txt")
     given = parser.parse_args()
-    lines = [
-        f"{'release':22} {'answers':>12} {'rmse':>8} {'plan s':>7} {'measure s':>9} {'write s':>8} {'total s':>8} "
-        f"{'file MB':>8} {'peak MB':>8}"
-    ]
-    print(lines[0])
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, table(__file__, write=given.write) as show:
+        show(
+            f"{'release':22} {'answers':>12} {'rmse':>8} {'plan s':>7} {'measure s':>9} {'write s':>8} {'total s':>8} "
+            f"{'file MB':>8} {'peak MB':>8}"
+        )
         cps = Path(folder) / "cps.csv"
         schema = Schema.from_json(demo_data.schemas()["cps"].read_bytes())
         synthetic(schema, 50_000, seed=1).to_csv(cps, index=False)
         jobs = [("CPS <=3-way, 50,000", demo_data.schemas()["cps"], cps)]
         if given.adult is not None:
             jobs.append(("Adult <=3-way, 48,842", demo_data.schemas()["adult"], given.adult))
-        context = multiprocessing.get_context("spawn")
         for name, schema_path, data in jobs:
-            results = context.Queue()
-            process = context.Process(target=_release, args=(schema_path, data, results))
-            process.start()
-            queries, rmse, marks, size, peak = results.get()
-            process.join()
+            queries, rmse, marks, size, peak = own_process(_release, schema_path, data)
             spans = [b - a for a, b in itertools.pairwise(marks)]
-            lines.append(
+            show(
                 f"{name:22} {queries:>12,} {rmse:>8.4f} {spans[0]:>7.2f} {spans[1]:>9.2f} {spans[2]:>8.2f} "
                 f"{sum(spans):>8.2f} {size:>8.1f} {peak:>8.0f}"
             )
-            print(lines[-1], flush=True)
-    if given.write:
-        Path(__file__).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

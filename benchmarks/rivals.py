@@ -7,11 +7,10 @@ paper prints none to more digits; a ratio of 1 is the same mechanism, one below 
 asked for sums or differences, single attributes are asked for prefixes, and ResidualPlanner+ has prefixes as its base.
 """
 
-import argparse
 import sys
 import time
-from pathlib import Path
 
+from benchmarks import options, table
 from engine import Budget, plan
 from engine.errors import EngineError
 from engine.insight.published import WAYS, standard_workload
@@ -38,34 +37,29 @@ ROWS = [
     ("Loans", "<=3-way", FOURIER, 49.721),
 ]
 HEAD = f"{'workload':<18}{'mechanism':<42}{'asked':>9}{'ours':>9}{'ratio':>8}{'s':>7}"
-TARGET = Path(__file__).with_suffix(".txt")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Print one row a number; return 1 when a plan is worse than asked by more than the rounding charge."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="also write the table to benchmarks/rivals.txt")
+    parser = options(__file__, __doc__)
     given = parser.parse_args(arguments)
-    lines, worse = [HEAD], False
-    print(HEAD)
-    for schema, asked, (mechanism, options), number in ROWS:
-        begun = time.perf_counter()
-        words = f"{mechanism} {' '.join(f'{k}={v}' for k, v in options.items())}".strip()
-        try:
-            found = plan(standard_workload(schema, asked), Budget(pcost=1.0), mechanism, **options).rmse
-        except EngineError as error:
-            lines.append(f"{schema + ' ' + asked:<18}{words:<42}{error}")
-            print(lines[-1], flush=True)
-            worse = True
-            continue
-        worse = worse or found > number * 1.0003
-        seconds = time.perf_counter() - begun
-        lines.append(
-            f"{schema + ' ' + asked:<18}{words:<42}{number:>9.3f}{found:>9.3f}{found / number:>8.4f}{seconds:>7.2f}"
-        )
-        print(lines[-1], flush=True)
-    if given.write:
-        TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    worse = False
+    with table(__file__, write=given.write) as show:
+        show(HEAD)
+        for schema, asked, (mechanism, chosen), number in ROWS:
+            begun = time.perf_counter()
+            words = f"{mechanism} {' '.join(f'{k}={v}' for k, v in chosen.items())}".strip()
+            try:
+                found = plan(standard_workload(schema, asked), Budget(pcost=1.0), mechanism, **chosen).rmse
+            except EngineError as error:
+                show(f"{schema + ' ' + asked:<18}{words:<42}{error}")
+                worse = True
+                continue
+            worse = worse or found > number * 1.0003
+            seconds = time.perf_counter() - begun
+            show(
+                f"{schema + ' ' + asked:<18}{words:<42}{number:>9.3f}{found:>9.3f}{found / number:>8.4f}{seconds:>7.2f}"
+            )
     return 1 if worse else 0
 
 

@@ -13,14 +13,12 @@ of tables 3 and 5, where printed; a dash where the paper has no such row.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import multiprocessing
 import os
-import resource
 import time
-from pathlib import Path
+from typing import Any
 
+from benchmarks import options, own_process, peak_megabytes, table
 from engine import Attribute, Budget, Schema, Workload, forecast, plan
 
 ROWS = [  # n, d, printed RMSE, printed total seconds, printed GB
@@ -59,7 +57,7 @@ def adult(cells: bool) -> Workload:
     return asked
 
 
-def _measure(kind: str, n: int, d: int, results: multiprocessing.Queue) -> None:
+def _measure(kind: str, n: int, d: int) -> tuple[Any, ...]:
     start = time.perf_counter()
     made_of = {"mixed": mixed, "2-way": pairs}
     workload = made_of[kind](n, d) if kind in made_of else adult(kind == "Adult cells")
@@ -68,45 +66,36 @@ def _measure(kind: str, n: int, d: int, results: multiprocessing.Queue) -> None:
     made = plan(workload, Budget(pcost=1.0), cache=False, **options)
     groups = made.by_group()
     seconds = time.perf_counter() - start
-    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    results.put((len(groups), workload.queries, made.rmse, made.certificate.gap, seconds, megabytes, foretold))
+    return len(groups), workload.queries, made.rmse, made.certificate.gap, seconds, peak_megabytes(), foretold
 
 
 def main() -> None:
     """Print one row a workload."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/scale.txt")
+    parser = options(__file__, __doc__)
     parser.add_argument("--only", help="print the rows of this kind only: mixed, 2-way, Adult or 'Adult cells'")
     given = parser.parse_args()
-    lines = [
-        f"cores {os.cpu_count()}; seconds include workload, plan, per-group RMSE and maximum",
-        f"{'workload':16} {'groups':>7} {'queries':>13} | {'rmse':>9} {'paper':>7} {'ratio':>6} {'gap':>8} | "
-        f"{'s':>6} {'paper s':>8} {'speed-up':>8} | {'MB':>6} {'paper MB':>8} | {'forecast s':>10} {'MB':>6}",
-    ]
-    print(*lines, sep="\n", flush=True)
-    context = multiprocessing.get_context("spawn")
-    rows = [("mixed", *row) for row in ROWS] + [
-        ("2-way", 10, 200, None, None, None),
-        ("Adult", None, None, 16.435, None, None),
-        ("Adult cells", None, None, 16.435, None, None),
-    ]
-    for kind, n, d, rmse, seconds, gigabytes in rows:
-        if given.only not in (None, kind):
-            continue
-        results = context.Queue()
-        process = context.Process(target=_measure, args=(kind, n, d, results))
-        process.start()
-        groups, queries, ours, gap, took, megabytes, foretold = results.get()
-        process.join()
-        lines.append(
-            f"{f'{kind} [{n}]^{d}' if n else kind:16} {groups:>7,} {queries:>13,} | {ours:>9.3f} {_or_dash(rmse):>7} "
-            f"{_or_dash(rmse and ours / rmse, 3):>6} {gap:>8.1e} | {took:>6.1f} {_or_dash(seconds, 1):>8} "
-            f"{_or_dash(seconds and seconds / took, 0):>8} | {megabytes:>6.0f} "
-            f"{_or_dash(gigabytes and gigabytes * 1e3, 0):>8} | {foretold.seconds:>10.1f} {foretold.memory / 1e6:>6.0f}"
+    with table(__file__, write=given.write) as show:
+        show(
+            f"cores {os.cpu_count()}; seconds include workload, plan, per-group RMSE and maximum",
+            f"{'workload':16} {'groups':>7} {'queries':>13} | {'rmse':>9} {'paper':>7} {'ratio':>6} {'gap':>8} | "
+            f"{'s':>6} {'paper s':>8} {'speed-up':>8} | {'MB':>6} {'paper MB':>8} | {'forecast s':>10} {'MB':>6}",
         )
-        print(lines[-1], flush=True)
-    if given.write:
-        Path(__file__).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        rows = [("mixed", *row) for row in ROWS] + [
+            ("2-way", 10, 200, None, None, None),
+            ("Adult", None, None, 16.435, None, None),
+            ("Adult cells", None, None, 16.435, None, None),
+        ]
+        for kind, n, d, rmse, seconds, gigabytes in rows:
+            if given.only not in (None, kind):
+                continue
+            groups, queries, ours, gap, took, megabytes, foretold = own_process(_measure, kind, n, d)
+            show(
+                f"{f'{kind} [{n}]^{d}' if n else kind:16} {groups:>7,} {queries:>13,} | {ours:>9.3f} "
+                f"{_or_dash(rmse):>7} {_or_dash(rmse and ours / rmse, 3):>6} {gap:>8.1e} | {took:>6.1f} "
+                f"{_or_dash(seconds, 1):>8} {_or_dash(seconds and seconds / took, 0):>8} | {megabytes:>6.0f} "
+                f"{_or_dash(gigabytes and gigabytes * 1e3, 0):>8} | {foretold.seconds:>10.1f} "
+                f"{foretold.memory / 1e6:>6.0f}"
+            )
 
 
 def _or_dash(value: float | None, digits: int = 2) -> str:

@@ -8,14 +8,12 @@ Every row is planned in a process of its own that has planned something small be
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
-import resource
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 
 import demo_data
+from benchmarks import own_process, peak_megabytes
 from benchmarks.tuned import cube, joint
 from engine import Attribute, Budget, Schema, Workload, plan
 
@@ -57,14 +55,13 @@ ROWS: dict[str, tuple[Callable[[], Workload], float]] = {
 }
 
 
-def _measure(name: str, sender: Connection) -> None:
+def _measure(name: str) -> tuple[float, float, float]:
     plan(Workload(cube(3, 1)).add("x0"), Budget(pcost=1.0), cache=False, workers=1)
     workload = ROWS[name][0]()
     started = time.process_time()
     made = plan(workload, Budget(pcost=1.0), centers="tuned", cache=False, workers=1)
     took = time.process_time() - started
-    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    sender.send((took, megabytes, made.weighted_rmse))
+    return took, peak_megabytes(), made.weighted_rmse
 
 
 def main() -> None:
@@ -77,12 +74,7 @@ def main() -> None:
     print(HEAD, flush=True)
     for name, (_, aim) in ROWS.items():
         if given.only is None or given.only in name:
-            receiver, sender = multiprocessing.Pipe(duplex=False)
-            child = multiprocessing.get_context("spawn").Process(target=_measure, args=(name, sender))
-            child.start()
-            sender.close()
-            took, megabytes, rmse = receiver.recv()
-            child.join()
+            took, megabytes, rmse = own_process(_measure, name)
             print(f"{name:34} {aim:>6.1f} {took:>7.2f} {megabytes:>6.0f} {rmse:>14.4f}", flush=True)
 
 

@@ -8,13 +8,10 @@ project's own.  Every row is planned in a process of its own.
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
-import resource
 import time
-from pathlib import Path
 
 import demo_data
+from benchmarks import options, own_process, peak_megabytes, table
 from engine import Attribute, Budget, Schema, Workload, plan
 from engine.insight.published import SIZES, WAYS, printed
 
@@ -50,53 +47,43 @@ def rows(quick: bool) -> list[tuple[str, Workload, float | None]]:
         if n < 30 or not quick:
             paper = printed(f"[{n}]^40", family)
             out.append((f"[{n}]^40 {family} + prefix", joint(family, n, 40), paper))
-    out.append(("[10]^10 abs alone", joint("abs", 10, 10, ones=False), None))
+    out.append(("[10]^10 abs own_process", joint("abs", 10, 10, ones=False), None))
     out.append(("[10]^10 affine + prefix", joint("affine", 10, 10), None))
-    out.append(("[5]^2 abs alone", joint("abs", 5, 2, ones=False), None))
-    out.append(("[10]^2 affine alone", joint("affine", 10, 2, ones=False), None))
-    out.append(("[10]^4 abs alone", joint("abs", 10, 4, ones=False), None))
+    out.append(("[5]^2 abs own_process", joint("abs", 5, 2, ones=False), None))
+    out.append(("[10]^2 affine own_process", joint("affine", 10, 2, ones=False), None))
+    out.append(("[10]^4 abs own_process", joint("abs", 10, 4, ones=False), None))
     return out
 
 
-def _measure(workload: str, centers: str, results: multiprocessing.Queue) -> None:
+def _measure(workload: str, centers: str) -> tuple[float, float, float, float]:
     asked = Workload.from_json(workload)
     start = time.perf_counter()
     made = plan(asked, Budget(pcost=1.0), centers=centers)
     rmse = made.rmse
     seconds = time.perf_counter() - start
-    results.put((rmse, made.certificate.gap, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    return rmse, made.certificate.gap, seconds, peak_megabytes()
 
 
 def main() -> None:
     """Print one row a workload."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/tuned.txt")
+    parser = options(__file__, __doc__)
     parser.add_argument("--quick", action="store_true", help="leave out the rows that take minutes")
     given = parser.parse_args()
-    lines = [
-        f"{'workload':26} {'paper':>7} {'uniform':>9} {'tuned':>9} {'tuned/uniform':>13} {'tuned/paper':>11} "
-        f"{'gap':>8} {'uniform s':>9} {'tuned s':>8} {'MB':>6}"
-    ]
-    print(lines[0], flush=True)
-    context = multiprocessing.get_context("spawn")
-    for name, workload, paper in rows(given.quick):
-        found = {}
-        for centers in ("uniform", "tuned"):
-            results = context.Queue()
-            process = context.Process(target=_measure, args=(workload.to_json(), centers, results))
-            process.start()
-            found[centers] = results.get()
-            process.join()
-        (uniform, _, quick, _), (tuned, gap, slow, megabytes) = found["uniform"], found["tuned"]
-        shown = "-" if paper is None else f"{paper:.3f}"
-        ratio = "-" if paper is None else f"{tuned / paper:.4f}"
-        lines.append(
-            f"{name:26} {shown:>7} {uniform:>9.4f} {tuned:>9.4f} {tuned / uniform:>13.4f} {ratio:>11} {gap:>8.1e} "
-            f"{quick:>9.2f} {slow:>8.2f} {megabytes:>6.0f}"
+    with table(__file__, write=given.write) as show:
+        show(
+            f"{'workload':26} {'paper':>7} {'uniform':>9} {'tuned':>9} {'tuned/uniform':>13} {'tuned/paper':>11} "
+            f"{'gap':>8} {'uniform s':>9} {'tuned s':>8} {'MB':>6}"
         )
-        print(lines[-1], flush=True)
-    if given.write:
-        Path(__file__).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for name, workload, paper in rows(given.quick):
+            asked = workload.to_json()
+            uniform, _, quick, _ = own_process(_measure, asked, "uniform")
+            tuned, gap, slow, megabytes = own_process(_measure, asked, "tuned")
+            shown = "-" if paper is None else f"{paper:.3f}"
+            ratio = "-" if paper is None else f"{tuned / paper:.4f}"
+            show(
+                f"{name:26} {shown:>7} {uniform:>9.4f} {tuned:>9.4f} {tuned / uniform:>13.4f} {ratio:>11} {gap:>8.1e} "
+                f"{quick:>9.2f} {slow:>8.2f} {megabytes:>6.0f}"
+            )
 
 
 if __name__ == "__main__":

@@ -11,17 +11,16 @@ agree to the gap that is asked.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).with_suffix(".txt")
+from benchmarks import options, table
+
 CASES = [(name, centers) for centers in ("uniform", "tuned") for name in ("CPS", "Adult")]
 HEAD = (
     f"{'workload':16} {'centers':8} | {'cold s':>7} {'p95':>7} | {'warm s':>7} {'p95':>7} | {'ratio':>6} {'p95':>6} | "
@@ -93,22 +92,17 @@ def _p95(values: list[float]) -> float:
 
 def main() -> None:
     """Print one row a workload and kind of center."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.warm", description=__doc__.splitlines()[0])
+    parser = options(__file__, __doc__)
     parser.add_argument("--edits", type=int, default=30, help="edits a row")
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/warm.txt")
     parser.add_argument("--centers", nargs="+", choices=("uniform", "tuned"), help="some of the rows")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, table(__file__, write=given.write) as show:
         os.environ["DP_WORKBENCH_CACHE"] = folder  # no line profits from an earlier run
-        lines = [HEAD]
-        print(HEAD, flush=True)
+        show(HEAD)
         for name, centers in CASES:
             if given.centers and centers not in given.centers:
                 continue
-            lines.append(measure(name, centers, given.edits))
-            print(lines[-1], flush=True)
-    if given.write:
-        TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            show(measure(name, centers, given.edits))
 
 
 if __name__ == "__main__":

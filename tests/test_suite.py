@@ -1,10 +1,12 @@
-"""The run of the tests themselves: what it leaves out it tells, and how to run it."""
+"""What developers run: the tests, which tell what they leave out, and tables, which are kept as they were printed."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks import options, table
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = """
@@ -49,3 +51,29 @@ def test_full_runs_everything(tmp_path):
     found = run(tmp_path, "--full", "-n", "0")
     assert "4 passed" in found
     assert "left out" not in found
+
+
+def test_a_table_is_kept_as_it_was_printed_and_only_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    script = tmp_path / "rows.py"
+    for write in (options(str(script), "Rows.\nAnd more.").parse_args(words).write for words in ([], ["--write"])):
+        assert not script.with_suffix(".txt").exists()
+        with table(str(script), write=write) as show:
+            show("head", "")
+            show("row")
+        printed = capsys.readouterr().out
+        assert printed == "head\n\nrow\n"
+    assert script.with_suffix(".txt").read_text(encoding="utf-8") == printed
+
+
+def test_half_a_table_replaces_none(tmp_path: Path) -> None:
+    kept = tmp_path / "rows.txt"
+    kept.write_text("whole", encoding="utf-8")
+
+    def broken() -> None:
+        with table(str(tmp_path / "rows.py"), write=True) as show:
+            show("head")
+            raise KeyError("row")
+
+    with pytest.raises(KeyError, match="row"):
+        broken()
+    assert kept.read_text(encoding="utf-8") == "whole"
