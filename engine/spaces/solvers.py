@@ -148,23 +148,6 @@ class DualProblem:
         # L_i = N_i^T - (N_i^T pi_i) 1^T: a center is subtracted from every column alike
         return T * T, T * inverse, [-2.0 * T * self.lift.traced(by_lift, axis) for axis in range(len(self.sizes))]
 
-    def pulls(self, mass: Array) -> tuple[float, list[tuple[Array, Array]]]:
-        """Return T and pairs (E, R) with sum of E R = dT / dL, E of shape (class coordinates, r), R (r, cells).
-
-        For the total weight of every orbit scaled to sum 1.
-        """
-        mass = mass / mass.sum()
-        cell_mass = (mass / self.multiplicity)[self.orbit]
-        T, out = 0.0, []
-        for root, W in zip(self.roots, self.projected, strict=True):
-            eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
-            half = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
-            T += float(half.sum())
-            # dT / dL = H^T M^(-1/2) H L D, split evenly so that both factors stay as thin as the rank
-            E = (root.T @ U) / np.sqrt(half)
-            out.append((E, self.lift.rows(E.T) * cell_mass))
-        return T, out
-
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
         """Return the best weights found (one total per orbit) and how the search ended. Shape (orbits,)."""
         import scipy.optimize

@@ -158,7 +158,7 @@ def all_pairs(n: int, d: int, family: str) -> Workload:
 def test_gradient_of_complements_matches_differences(workload: Workload) -> None:
     assert can_tune(workload)
     problem = ComplementProblem(workload, quiet)
-    problem.options = Options(gap=1e-10, evaluations=900)
+    problem.power = 20.0
     rng = np.random.default_rng(0)
     at = 0.03 * rng.normal(size=problem.length)
     _, gradient = problem.evaluate(at)
@@ -171,7 +171,7 @@ def test_gradient_of_complements_matches_differences(workload: Workload) -> None
 
 @pytest.mark.parametrize(
     ("family", "uniform", "tuned"),
-    [("affine", 28.010, 26.30), pytest.param("abs", 30.103, 28.03, marks=pytest.mark.full)],
+    [pytest.param("affine", 28.010, 26.10, marks=pytest.mark.full), ("abs", 30.103, 27.78)],
 )
 def test_figures_of_complements(family: str, uniform: float, tuned: float) -> None:
     workload = all_pairs(10, 40, family)

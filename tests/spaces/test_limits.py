@@ -57,7 +57,7 @@ def many_pairs() -> Workload:
 )
 def test_memory_is_counted_before_it_is_taken(workload, limit, monkeypatch):
     monkeypatch.setattr("engine.spaces.splits.centers.STEPS", 2)
-    monkeypatch.setattr("engine.spaces.splits.complements.STEPS", 2)
+    monkeypatch.setattr("engine.spaces.splits.complements.POWERS", {16.0: 2})
     uniform = made(workload, memory_limit=limit).weighted_rmse
     tracemalloc.start()
     try:

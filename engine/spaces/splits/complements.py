@@ -15,8 +15,10 @@ Pieces times functionals still add up to the query, so a release is unbiased; ev
 costs add up and the best shares of the budget keep their closed form.  D = 0 is the product split.
 
 Tuning works in coordinates relative to uniform centers, where the chain pair -> attribute -> total has the parameters
-Z_i, Z_j, z_0 of a pair and zeta = N^T pi of an attribute, and minimises S = sum of sqrt(L_B) by L-BFGS from the
-published split Z = 0, zeta = 0, which is kept when nothing is better.
+Z_i, Z_j, z_0 of a pair and zeta = N^T pi of an attribute.  Only what the queries ask of Z counts, so that Z = V Y with
+V an orthonormal basis of the class rows c.  The sum S of sqrt(L_B) is minimised over the split and the strategies of
+all spaces at once, see `smoothed`, by L-BFGS from the published split Z = 0, zeta = 0, with powers that rise to the
+maximum.  Searching a best strategy anew for every split, as an inner search, takes ten times as long.
 """
 
 from __future__ import annotations
@@ -25,38 +27,58 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from engine.arrays import Array
+from engine.arrays import Array, thin_svd
 from engine.progress import Listener
-from engine.spaces.coordinates import Lift, SplitLift, basis, class_rows
-from engine.spaces.decomposition import NEGLIGIBLE, Factor
-from engine.spaces.solvers import DualProblem, Options
+from engine.spaces.coordinates import Lift, basis, class_rows
+from engine.spaces.decomposition import NEGLIGIBLE
 from engine.spaces.split import Complement, Space, swapped
 from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.pairs import AskedPair, pair_kinds
 from engine.spaces.splits.rows import fewer, product_rows
+from engine.spaces.splits.smoothed import Noise, first_strategy, noise
 from engine.threads import threads_for
 from engine.workload import Group, Workload
 
-COARSE_STEPS, STEPS = 25, 200
-GAIN = 3e-5  # a new start that lowers S by less than this share shows that the search has arrived
-COARSE, FINE = Options(gap=1e-3, evaluations=60), Options(gap=1e-4, evaluations=200)
+POWERS = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}  # of the norm over cells, and steps at most
+ARRIVED = 1e-8  # a step that lowers log S by less is the last at its power
+ASKED = 1e-6  # directions of class rows below this share of the largest are rounding
 
 
 @dataclass(kw_only=True, eq=False)
 class PairKind:
-    """Pairs that are asked the same, in coordinates relative to uniform centers: rows C, A_i, A_j, a_0."""
+    """Pairs that are asked the same, in coordinates relative to uniform centers: rows C = asked V^T, A_i, A_j, a_0.
+
+    Shapes: asked (rows, r), across, which is V, (class coordinates, r).
+    """
 
     sizes: tuple[int, int]
-    C: Array
+    asked: Array
+    across: Array
     A: tuple[Array, Array]
     a0: Array
-    swaps: bool  # swapping the attributes changes nothing, so that Z_j is Z_i with its coordinates swapped
+    swaps: bool  # swapping the attributes changes nothing, so that Y_j is Y_i with its coordinates swapped
     count: int = 0
+
+    @cached_property
+    def gram(self) -> Array:
+        """Gram of the class rows in the coordinates of V, shape (r, r)."""
+        return self.asked.T @ self.asked
+
+    @cached_property
+    def lift(self) -> Array:
+        """V^T (L_i (x) L_j) at uniform centers, shape (r, n_i, n_j)."""
+        return Lift(self.sizes).rows(np.ascontiguousarray(self.across.T)).reshape(-1, *self.sizes)
+
+    @cached_property
+    def turn(self) -> Array:
+        """What swapping the attributes does in the coordinates of V, shape (r, r)."""
+        return self.across.T @ swapped(self.across, *(n - 1 for n in self.sizes))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -71,16 +93,18 @@ class SingleKind:
 
 
 class ComplementProblem:
-    """S as a function of (Z, z_0) of every kind of pair and zeta of every kind of attribute, with its gradient."""
+    """S as a function of strategies, (Y, y_0) of every kind of pair and zeta of every kind of attribute.
+
+    A strategy is (1 + E) times the one that it begins with, so that zeros stand for the published split.
+    """
 
     def __init__(self, workload: Workload, watch: Listener, allowance: Allowance | None = None) -> None:
         self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()
-        self.options = COARSE
+        self.power = max(POWERS)
         self.pairs: list[PairKind] = []
         self.singles: list[SingleKind] = []
         self.pair_kind: dict[Space, int] = {}
         self.single_kind: dict[str, int] = {}
-        self._starts: dict[Any, Array] = {}
         self._find_kinds()
         self.links = Counter((p, self.single_kind[a], self.single_kind[b]) for (a, b), p in self.pair_kind.items())
         self.constant = math.fsum(g.weight for g in workload.groups if not g.attributes)
@@ -117,17 +141,36 @@ class ComplementProblem:
 
     def _layout(self) -> None:
         self.shapes: list[tuple[Any, tuple[int, ...]]] = []
+        self.first: dict[Any, Array] = {}
         for p, kind in enumerate(self.pairs):
-            m = tuple(n - 1 for n in kind.sizes)
-            self.shapes.append((("Z", p, 0), (m[0] * m[1], m[0])))
+            r = len(kind.gram)
+            if r:
+                self._measured(("pair", p), kind.gram)
+            self.shapes.append((("Y", p, 0), (r, kind.sizes[0] - 1)))
             if not kind.swaps:
-                self.shapes.append((("Z", p, 1), (m[0] * m[1], m[1])))
-            self.shapes.append((("z", p), (m[0] * m[1],)))
-        self.shapes += [(("zeta", s), (kind.n - 1,)) for s, kind in enumerate(self.singles)]
+                self.shapes.append((("Y", p, 1), (r, kind.sizes[1] - 1)))
+            self.shapes.append((("y", p), (r,)))
+        for s, single in enumerate(self.singles):
+            gram = self._asked(single, {key: self.pairs[key[0]].A[key[1]] for key in single.pairs})
+            if np.trace(gram) > 0.0:
+                self._measured(("single", s), gram)
+            self.shapes.append((("zeta", s), (single.n - 1,)))
         self.length = sum(math.prod(shape) for _, shape in self.shapes)
 
+    def _measured(self, space: Any, gram: Array) -> None:
+        self.first[space] = first_strategy(gram)
+        self.shapes.append((space, gram.shape))
+
+    @staticmethod
+    def _asked(kind: SingleKind, passed: Mapping[Any, Array]) -> Array:
+        """Return the Gram of an attribute: what is asked of it, and what its pairs pass down. Shape (n - 1, n - 1)."""
+        gram = kind.own.T @ kind.own
+        for key, number in kind.pairs.items():
+            gram = gram + number * passed[key].T @ passed[key]
+        return gram
+
     def parameters(self, x: Array) -> dict[Any, Array]:
-        """Return named parameters from one vector, Z_j of symmetric pairs filled in.
+        """Return named parameters from one vector, Y_j of symmetric pairs filled in.
 
         ``x`` has shape (length,); the shapes of parameters are those of `shapes`.
         """
@@ -137,77 +180,74 @@ class ComplementProblem:
             at += math.prod(shape)
         for p, kind in enumerate(self.pairs):
             if kind.swaps:
-                out["Z", p, 1] = swapped(out["Z", p, 0], *(n - 1 for n in kind.sizes))
-                out["z", p] = (out["z", p] + swapped(out["z", p], *(n - 1 for n in kind.sizes))) / 2.0
+                out["Y", p, 1] = kind.turn @ out["Y", p, 0]
+                out["y", p] = (out["y", p] + kind.turn @ out["y", p]) / 2.0
         return out
 
-    def vector(self, gradient: Mapping[Any, Array]) -> Array:
+    def vector(self, gradient: dict[Any, Array]) -> Array:
         """Return one vector from derivatives by named parameters; the reverse of `parameters`, transposed.
 
         Shape (length,).
         """
-        pieces = []
-        for name, _ in self.shapes:
-            value = gradient[name]
-            kind = self.pairs[name[1]] if name[0] != "zeta" else None
-            if kind is not None and kind.swaps:
-                m, k = (n - 1 for n in kind.sizes)
-                value = (
-                    value + swapped(gradient["Z", name[1], 1], m, k)
-                    if name[0] == "Z"
-                    else (value + swapped(value, m, k)) / 2
-                )
-            pieces.append(value.ravel())
-        return np.concatenate(pieces)
+        for p, kind in enumerate(self.pairs):
+            if kind.swaps:
+                gradient["Y", p, 0] = gradient["Y", p, 0] + kind.turn.T @ gradient["Y", p, 1]
+                gradient["y", p] = (gradient["y", p] + kind.turn.T @ gradient["y", p]) / 2.0
+        return np.concatenate([gradient[name].ravel() for name, _ in self.shapes])
 
     def evaluate(self, x: Array) -> tuple[float, Array]:
-        """Return S and its gradient. ``x`` and gradient have shape (length,)."""
+        """Return S at the present power and its gradient. ``x`` and gradient have shape (length,).
+
+        Raises TimeoutError when the time is over, LinAlgError where a strategy has no inverse.
+        """
         at = self.parameters(x)
         gradient = {name: np.zeros_like(value) for name, value in at.items()}
         passed = {
-            (p, slot): kind.A[slot] + kind.C @ at["Z", p, slot] for p, kind in enumerate(self.pairs) for slot in (0, 1)
+            (p, slot): kind.A[slot] + kind.asked @ at["Y", p, slot]
+            for p, kind in enumerate(self.pairs)
+            for slot in (0, 1)
         }
         S = math.fsum(self._pair(p, kind, at, gradient) for p, kind in enumerate(self.pairs))
         S += math.fsum(self._single(s, kind, at, passed, gradient) for s, kind in enumerate(self.singles))
         S += self._total(at, passed, gradient)
         return S, self.vector(gradient)
 
+    def _noise(
+        self, space: Any, count: int, gram: Array, lift: Array, at: Mapping[Any, Array], gradient: dict[Any, Array]
+    ) -> Noise:
+        self.allowance.check()
+        first = self.first[space]
+        with threads_for(len(gram)):
+            found = noise(gram, first + at[space] @ first, lift, self.power)
+            gradient[space] += count * found.by_strategy @ first.T
+        return found
+
     def _pair(self, p: int, kind: PairKind, at: Mapping[Any, Array], gradient: dict[Any, Array]) -> float:
-        D = Complement(by_axis=(at["Z", p, 0], at["Z", p, 1]), by_total=at["z", p])
-        if not kind.C.any():
+        if ("pair", p) not in self.first:
             return 0.0
-        low = len(kind.C) < kind.C.shape[1]
-        factor = Factor(sizes=kind.sizes, matrix=kind.C if low else kind.C.T @ kind.C, low_rank=low)
-        with threads_for(factor.rank):
-            problem, mass = self._solve(("pair", p), factor, SplitLift(kind.sizes, None, ((0, 1),), {(0, 1): D}))
-            T, pulls = problem.pulls(mass)
-        share = -2.0 * T * kind.count * 0.5 / T  # L = T^2 and the space counts sqrt(L)
-        for E, rows in pulls:
-            cells = rows.reshape(len(rows), *kind.sizes)
-            for slot in (0, 1):
-                gradient["Z", p, slot] += share * E @ (cells.sum(axis=2 - slot) @ basis(kind.sizes[slot]))
-            gradient["z", p] += share * E @ rows.sum(axis=1)
-        return kind.count * T
+        N = [basis(n) for n in kind.sizes]
+        lift = kind.lift - (at["Y", p, 0] @ N[0].T)[:, :, None] - (at["Y", p, 1] @ N[1].T)[:, None, :]
+        lift -= at["y", p][:, None, None]
+        found = self._noise(("pair", p), kind.count, kind.gram, lift.reshape(len(lift), -1), at, gradient)
+        cells = kind.count * found.by_lift.reshape(lift.shape)
+        for slot in (0, 1):
+            gradient["Y", p, slot] -= cells.sum(axis=2 - slot) @ N[slot]
+        gradient["y", p] -= cells.sum(axis=(1, 2))
+        return kind.count * found.value
 
     def _single(
         self, s: int, kind: SingleKind, at: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]
     ) -> float:
-        gram = kind.own.T @ kind.own
-        for key, number in kind.pairs.items():
-            gram = gram + number * passed[key].T @ passed[key]
-        if not np.trace(gram) > 0.0 or kind.n == 1:
+        if ("single", s) not in self.first:
             return 0.0
-        pi = 1.0 / kind.n + basis(kind.n) @ at["zeta", s]
-        factor = Factor(sizes=(kind.n,), matrix=gram)
-        with threads_for(kind.n):
-            problem, mass = self._solve(("single", s), factor, Lift((kind.n,), [pi]))
-            value, by_gram, (by_center,) = problem.sensitivities(mass)
-        outer = 0.5 * kind.count / math.sqrt(value)
-        gradient["zeta", s] += outer * by_center
+        lift = basis(kind.n).T - at["zeta", s][:, None]
+        found = self._noise(("single", s), kind.count, self._asked(kind, passed), lift, at, gradient)
+        gradient["zeta", s] -= kind.count * found.by_lift.sum(axis=1)
         for key, number in kind.pairs.items():
             p, slot = key
-            gradient["Z", p, slot] += 2.0 * outer * number * self.pairs[p].C.T @ (passed[key] @ by_gram)
-        return kind.count * math.sqrt(value)
+            pulled = passed[key] @ found.by_gram
+            gradient["Y", p, slot] += 2.0 * kind.count * number * self.pairs[p].asked.T @ pulled
+        return kind.count * found.value
 
     def _total(self, at: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]) -> float:
         value, changes = self.constant, list[tuple[Any, Array]]()
@@ -217,32 +257,20 @@ class ComplementProblem:
             changes.append((("zeta", s), 2.0 * single.count * single.own.T @ t))
         for (p, *slots), number in self.links.items():
             kind = self.pairs[p]
-            t = kind.a0 + kind.C @ at["z", p]
+            t = kind.a0 + kind.asked @ at["y", p]
             for slot, s in enumerate(slots):
                 t = t + passed[p, slot] @ at["zeta", s]
             value += number * float(t @ t)
-            back = 2.0 * number * kind.C.T @ t
-            changes.append((("z", p), back))
+            back = 2.0 * number * kind.asked.T @ t
+            changes.append((("y", p), back))
             for slot, s in enumerate(slots):
-                changes.append((("Z", p, slot), np.outer(back, at["zeta", s])))
+                changes.append((("Y", p, slot), np.outer(back, at["zeta", s])))
                 changes.append((("zeta", s), 2.0 * number * passed[p, slot].T @ t))
         if value <= 0.0:
             return 0.0
         for name, change in changes:
             gradient[name] += 0.5 / math.sqrt(value) * change
         return math.sqrt(value)
-
-    def _solve(self, key: Any, factor: Factor, lift: Lift) -> tuple[DualProblem, Array]:
-        self.allowance.check()
-        problem = DualProblem(lift=lift, factor=factor)
-        start = self._starts.get(key)
-        uniform = problem.multiplicity / problem.multiplicity.sum()
-        fits = start is not None and len(start) == problem.variables
-        options = replace(self.options, deadline=self.allowance.deadline)
-        mass, _ = problem.maximise(options, 0.99 * start + 0.01 * uniform if fits and start is not None else None)
-        self.allowance.check()
-        self._starts[key] = mass
-        return problem, mass
 
 
 def tuned_complements(
@@ -256,8 +284,9 @@ def tuned_complements(
     Centers have shape (n_i,), parameters (length,).
     ``start`` returns parameters of a similar workload to go on from, for their number, or None.
 
-    Guarantee: S at the result is at most S of the published split, up to the gap of the inner solver; when the time of
-    the allowance is over, the best so far is returned.
+    Guarantee: any result splits every query exactly.  That S is at most S of the published split is for the caller to
+    see, as S is known exactly only with the best strategies; when the time of the allowance is over, the best so far
+    is returned.
     """
     problem = ComplementProblem(workload, watch, allowance)
     search = _Search(problem)
@@ -269,51 +298,38 @@ def tuned_complements(
 
 
 class _Search:
-    """Remembers the best parameters that were looked at; without any, zeros stand for the published split."""
+    """Goes down by L-BFGS with one power after the other and keeps the best parameters of the last."""
 
     def __init__(self, problem: ComplementProblem) -> None:
-        self.problem, self.x = problem, np.zeros(problem.length)
-        self.lowest, self.done = math.inf, 0
-
-    def look(self, x: Array) -> tuple[float, Array]:
-        """Return log S and its gradient."""
-        S, gradient = self.problem.evaluate(x)
-        if self.lowest > S:
-            self.lowest, self.x = S, x.copy()
-        return math.log(S), gradient / S
+        self.problem, self.x, self.done = problem, np.zeros(problem.length), 0
 
     def run(self, given: Array | None) -> None:
-        """Go down from the better of the published split and what is given, first coarsely, then from where it ends."""
-        published, _ = self.problem.evaluate(np.zeros(self.problem.length))
-        if not published > 0.0:
-            return
-        self.lowest = published
-        if given is not None:
-            self.look(given)
-        if self.lowest == published:
-            self._descend(COARSE, COARSE_STEPS)
-        self.done, gain = 0, math.inf
-        while self.done < STEPS and gain > GAIN:
-            # L-BFGS may stop on a plateau; a new start forgets its curvature and either goes on or shows the end
-            self.problem.options, self.lowest = FINE, math.inf  # values of coarse searches are no rivals of fine ones
-            before = self.look(self.x)[0]
-            self._descend(FINE, STEPS)
-            gain = math.exp(before - math.log(self.lowest)) - 1.0
+        """Go down from the published split, or with the last powers from what is given."""
+        self.x = self.x if given is None else given.copy()
+        for power, steps in POWERS.items() if given is None else list(POWERS.items())[2:]:
+            self.problem.power = power
+            self._descend(steps)
 
-    def _descend(self, options: Options, steps: int) -> None:
-        """Go down by L-BFGS from the best so far, with inner solves as exact as the options say."""
+    def _descend(self, steps: int) -> None:
         import scipy.optimize
 
-        self.problem.options = options
+        lowest, total = math.inf, sum(POWERS.values())
 
         def log_value(x: Array) -> tuple[float, Array]:
-            found = self.look(x)
+            nonlocal lowest
             self.done += 1
-            self.problem.watch(min(1.0, self.done / steps), f"Tuning complements, step {self.done}")
-            return found
+            self.problem.watch(min(1.0, self.done / total), f"Tuning complements, step {self.done}")
+            try:
+                S, gradient = self.problem.evaluate(x)
+            except np.linalg.LinAlgError:
+                S, gradient = math.inf, x
+            if not math.isfinite(S):  # a step too far: anything that is larger turns the search back
+                return 1e3, np.zeros_like(x)
+            if lowest > S:
+                lowest, self.x = S, x.copy()
+            return math.log(S), gradient / S
 
-        left = max(1, steps - self.done)
-        limits: Any = {"maxiter": left, "maxfun": left, "ftol": 3e-8, "gtol": 0.0, "maxcor": 20}
+        limits: Any = {"maxiter": steps, "maxfun": steps, "ftol": ARRIVED, "gtol": 0.0, "maxcor": 20}
         scipy.optimize.minimize(log_value, self.x, jac=True, method="L-BFGS-B", options=limits)
 
 
@@ -328,9 +344,10 @@ def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], di
         a, b = pair
         key = (p, problem.single_kind[a], problem.single_kind[b])
         if key not in made:
-            first = at["Z", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
-            second = at["Z", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
-            total = at["z", p] + np.kron(zeta[a], zeta[b]) + first @ zeta[a] + second @ zeta[b]
+            V = problem.pairs[p].across
+            first = V @ at["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
+            second = V @ at["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
+            total = V @ at["y", p] + np.kron(zeta[a], zeta[b]) + first @ zeta[a] + second @ zeta[b]
             made[key] = Complement(by_axis=(first, second), by_total=total)
         complements[pair] = made[key]
     return {name: 1.0 / sizes[name] + basis(sizes[name]) @ z for name, z in zeta.items()}, complements
@@ -351,6 +368,13 @@ def _pair_kind(sizes: tuple[int, ...], asked: AskedPair) -> PairKind:
         turned_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T
         swaps = bool(np.allclose(image, turned_image, rtol=0, atol=1e-9 * np.abs(image).max()))
     total, *axes, C = (class_rows(stacked, sizes, inside) for inside in ((), (0,), (1,), (0, 1)))
-    if np.sum(C**2) <= NEGLIGIBLE * np.sum(stacked**2):
-        C = np.zeros_like(C)
-    return PairKind(sizes=(sizes[0], sizes[1]), C=C, A=(axes[0], axes[1]), a0=total[:, 0], swaps=swaps)
+    U, lengths, Vt = thin_svd(C)
+    kept = lengths > max(ASKED * lengths.max(initial=0.0), math.sqrt(NEGLIGIBLE * np.sum(stacked**2)))
+    return PairKind(
+        sizes=(sizes[0], sizes[1]),
+        asked=U[:, kept] * lengths[kept],
+        across=Vt[kept].T,
+        A=(axes[0], axes[1]),
+        a0=total[:, 0],
+        swaps=swaps,
+    )

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from engine.spaces.search import dense_bytes, step_seconds
+from engine.spaces.search import step_seconds
 from engine.spaces.split import Space
 from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.rows import rows_bytes
@@ -15,7 +15,7 @@ from engine.workload import Group, Workload
 MAX_CELLS = 2_600  # pairs with more cells keep the product split
 MAX_QUERIES = 1e9  # entries of all queries of a pair, which are gone through one by one afterwards
 VECTORS = 60  # of the length of the parameters that the search holds
-SEARCH = 20  # evaluations that one inner search takes, for forecasts
+SEARCH = 20  # a tenth of the evaluations without which the search is not worth beginning
 AskedPair = list[tuple[Group, bool]]  # groups on a pair, and whether they name its attributes in the other order
 
 
@@ -36,16 +36,17 @@ def can_tune(workload: Workload) -> bool:
 
 def affordable(workload: Workload, allowance: Allowance) -> bool:
     """Return whether the allowance holds the search for complements; nothing is built to find out."""
-    parameters, kept, peak, seconds = 0, 0, 0, 0.0
+    parameters, kept, peak, seconds = sum(a.size**2 for a in workload.schema.attributes), 0, 0, 0.0
     for key, pairs in pair_kinds(workload).items():
         sizes, asked = key[0], pairs[next(iter(pairs))]
         cells, d = math.prod(sizes), math.prod(n - 1 for n in sizes)
         rows = [math.prod(min(p.count, p.cells) for p in g.parts) for g, _ in asked]
-        rank = min(sum(rows), d)
-        parameters += d * (sum(sizes) - 1) + sum(sizes)
-        kept += 16 * min(sum(rows), cells) * cells
+        held = min(sum(rows), cells)
+        rank = min(held, d)
+        parameters += rank * (rank + sum(sizes))
+        kept += 8 * (held * (rank + sum(sizes)) + 2 * rank * cells + 3 * d * sum(sizes))
         building = max(sum(map(rows_bytes, g.parts)) for g, _ in asked) + 40 * sum(rows) * cells
-        peak = max(peak, building, dense_bytes(rank, d, cells) + 16 * rank * (d + cells) + 48 * d * sum(sizes))
+        peak = max(peak, building + 24 * rank * (held + d), 8 * rank * (8 * cells + 10 * rank))
         seconds += step_seconds(rank, cells)
     return allowance.fits(8 * VECTORS * parameters + kept + peak) and allowance.worth(SEARCH * seconds)
 

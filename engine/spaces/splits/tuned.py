@@ -19,7 +19,7 @@ from engine.spaces.splits.centers import tuned_centers
 from engine.spaces.splits.complements import ComplementProblem, split_of, tuned_complements
 from engine.workload import Workload
 
-FORMAT = "split/1"  # part of every key
+FORMAT = "split/2"  # part of every key
 
 
 class SplitMemory:
