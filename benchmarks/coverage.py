@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.kept import Kept
 from benchmarks.published_tables import RHO, tables
 from engine import Budget, Workload, count_marginals, plan
 from engine.arrays import Array
@@ -67,17 +68,19 @@ def main() -> None:
     parser.add_argument("--rehearsals", type=int, default=200, help="a row")
     parser.add_argument("--draws", type=int, default=DRAWS, help="of the bootstrap")
     parser.add_argument("--only", nargs="+", help="names of tables")
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/coverage.txt")
+    parser.add_argument("--write", action="store_true", help="keep rows in benchmarks/coverage.txt")
     given = parser.parse_args(namespace=argparse.Namespace(full=False))
-    lines = [f"{'tables':12} {'ways':>4} {'epsilon':>8} {'covered':>8} {'half':>8} {'unbiased':>9} {'cpu s':>8}"]
-    print(lines[0], flush=True)
+    head = f"{'tables':12} {'epsilon':>8} {'ways':>4} {'covered':>8} {'half':>8} {'unbiased':>9} {'cpu s':>8}"
+    kept = Kept(head, Path(__file__).with_suffix(".txt") if given.write else None)
     for name, records, schema, ways in tables(given):
         if max(ways) > 2 or (given.only and name not in given.only):
             continue
         workload = Workload.all_ways(schema, ways, family="marginal")
         exact = count_marginals(records, schema, [(), *(g.attributes for g in workload.groups)])
         for epsilon, rho in RHO.items():
-            begun = time.process_time()
+            row, begun = f"{name:12} {epsilon:8g}", time.process_time()
+            if kept.has(row):
+                continue
             found = coverage(
                 workload,
                 Budget.zcdp(rho),
@@ -87,10 +90,7 @@ def main() -> None:
             )
             for order, r in found.items():
                 figures = f"{r['covered']:8.3f} {r['half']:8.2f} {r['unbiased half']:9.2f}"
-                lines.append(f"{name:12} {order:4} {epsilon:8g} {figures} {time.process_time() - begun:8.1f}")
-                print(lines[-1], flush=True)
-    if given.write:
-        Path(__file__).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+                kept.add(f"{row} {order:4} {figures} {time.process_time() - begun:8.1f}")
 
 
 if __name__ == "__main__":
