@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import options, table
+from benchmarks import options
+from benchmarks.kept import Kept
 from benchmarks.published_tables import RHO, tables
 from engine import Budget, Workload, count_marginals, plan
 from engine.arrays import Array
@@ -36,12 +37,12 @@ def coverage(
 ) -> dict[int, dict[str, float]]:
     """Return how often intervals of cells above 10 hold the numbers of exact tables, and how wide they are in counts.
 
-    ``table`` gives the exact table on some attributes, of shape (n_1, ..., n_k); figures are by numbers of attributes.
+    ``exact`` gives the exact table on some attributes, of shape (n_1, ..., n_k); figures are by numbers of attributes.
     """
     made = plan(workload, budget, mechanism="residualplanner")
     sums = {len(g.attributes): np.zeros(4) for g in workload.groups}
     for seed in range(rehearsals):
-        published = simulated(made, table, np.random.default_rng(seed)).publish()
+        published = simulated(made, exact, np.random.default_rng(seed)).publish()
         if published.total <= 0.0:
             continue
         found = published.uncertainty(draws=draws)
@@ -49,7 +50,7 @@ def coverage(
             told = published.table(group.attributes)
             half = found.reach(CONFIDENCE) * found.table_errors(group.attributes)
             unbiased = 1.96 * np.sqrt(made.variances(number).reshape(told.shape))
-            held = np.abs(told - table(group.attributes)) <= half
+            held = np.abs(told - exact(group.attributes)) <= half
             figures = np.stack([held, half, unbiased, np.ones_like(told)])
             sums[len(group.attributes)] += figures[:, told > ABOVE].sum(axis=1)
     out = {}
@@ -69,25 +70,27 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=DRAWS, help="of the bootstrap")
     parser.add_argument("--only", nargs="+", help="names of tables")
     given = parser.parse_args(namespace=argparse.Namespace(full=False))
-    with table(__file__, write=given.write) as show:
-        show(f"{'tables':12} {'ways':>4} {'epsilon':>8} {'covered':>8} {'half':>8} {'unbiased':>9} {'cpu s':>8}")
-        for name, records, schema, ways in tables(given):
-            if max(ways) > 2 or (given.only and name not in given.only):
+    head = f"{'tables':12} {'epsilon':>8} {'ways':>4} {'covered':>8} {'half':>8} {'unbiased':>9} {'cpu s':>8}"
+    kept = Kept(head, Path(__file__).with_suffix(".txt") if given.write else None)
+    for name, records, schema, ways in tables(given):
+        if max(ways) > 2 or (given.only and name not in given.only):
+            continue
+        workload = Workload.all_ways(schema, ways, family="marginal")
+        exact = count_marginals(records, schema, [(), *(g.attributes for g in workload.groups)])
+        for epsilon, rho in RHO.items():
+            row, begun = f"{name:12} {epsilon:8g}", time.process_time()
+            if kept.has(row):
                 continue
-            workload = Workload.all_ways(schema, ways, family="marginal")
-            exact = count_marginals(records, schema, [(), *(g.attributes for g in workload.groups)])
-            for epsilon, rho in RHO.items():
-                begun = time.process_time()
-                found = coverage(
-                    workload,
-                    Budget.zcdp(rho),
-                    lambda names, exact=exact: exact[tuple(names)].astype(float),
-                    rehearsals=given.rehearsals,
-                    draws=given.draws,
-                )
-                for order, r in found.items():
-                    figures = f"{r['covered']:8.3f} {r['half']:8.2f} {r['unbiased half']:9.2f}"
-                    show(f"{name:12} {order:4} {epsilon:8g} {figures} {time.process_time() - begun:8.1f}")
+            found = coverage(
+                workload,
+                Budget.zcdp(rho),
+                lambda names, exact=exact: exact[tuple(names)].astype(float),
+                rehearsals=given.rehearsals,
+                draws=given.draws,
+            )
+            for order, r in found.items():
+                figures = f"{r['covered']:8.3f} {r['half']:8.2f} {r['unbiased half']:9.2f}"
+                kept.add(f"{row} {order:4} {figures} {time.process_time() - begun:8.1f}")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,9 @@ def rehearse(plan: Plan) -> str:
     st.warning("REHEARSAL on simulated records: nothing here may be published, and nothing was spent.", icon="🎭")
     records = results_view.simulated(plan.schema.to_json(), rows, seed)
     check = lambda: results_view.coverage(plan, rows=rows, seed=seed)  # noqa: E731
-    results_view.views(found, key="rehearsal", records=records, more={"Do the intervals hold?": check})
+    results_view.views(
+        found, key="rehearsal", records=records, file=done.result, more={"Do the intervals hold?": check}
+    )
     return script
 
 

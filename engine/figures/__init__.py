@@ -28,7 +28,7 @@ from engine.figures.plans import (
 )
 from engine.figures.plot import plot
 from engine.figures.questions import cells_in_box, domain_picture, family_picture, plane_picture, range_picture
-from engine.figures.release import answers_picture, coverage_picture, spending_picture
+from engine.figures.release import answers_picture, coverage_picture, published_picture, spending_picture
 
 __all__ = [
     "BLUE",
@@ -57,6 +57,7 @@ __all__ = [
     "least_total",
     "plane_picture",
     "plot",
+    "published_picture",
     "quality_picture",
     "range_picture",
     "ranking_picture",

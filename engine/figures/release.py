@@ -22,6 +22,17 @@ from engine.figures.charts import (
 from engine.insight import Coverage
 from engine.texts import cost
 
+REHEARSAL = {
+    "text": "REHEARSAL",
+    "showarrow": False,
+    "font": {"size": 64, "color": "rgba(127,127,127,0.35)"},
+    "x": 0.5,
+    "y": 0.5,
+    "xref": "paper",
+    "yref": "paper",
+    "textangle": -20,
+}
+
 
 def spending_picture(total: float, spent: float, asked: float, counts: str = "pcost") -> Picture:
     """Budget of a dataset in pcost, or what its total counts: spent before, by this release, and left after it."""
@@ -83,9 +94,7 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(legend={"orientation": "h", "y": 1.12})
     if rehearsal:
-        mark = {"size": 64, "color": "rgba(127,127,127,0.35)"}
-        place = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "textangle": -20}
-        figure.add_annotation(text="REHEARSAL", showarrow=False, font=mark, **place)
+        figure.add_annotation(**REHEARSAL)
     covered = ""
     if "truth" in shown:
         inside = int(((shown["low"] <= shown["truth"]) & (shown["truth"] <= shown["high"])).sum())
@@ -94,6 +103,55 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     alt = f"{kind} answers to {len(shown):,} queries.{covered}"
     note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
     return Picture(title="Answers", figure=framed(figure), table=answers, alt=alt, note=note)
+
+
+def published_picture(
+    answers: pd.DataFrame, *, rehearsal: bool, unbiased: bool = True, published: bool = True
+) -> Picture:
+    """Unbiased answers and what is published of them, each with its own intervals, in counts; either may be left out.
+
+    Columns are those of `engine.publish.Uncertainty.answers`; what is suppressed is not drawn.
+    """
+    shown = answers.head(MAX_SIDE)
+    texts = fitting(shown["query"].tolist())
+    drawn = [
+        ("unbiased, exact interval", unbiased, shown["answer"], shown["low"], shown["high"], BLUE, "circle"),
+        (
+            "published, approximate interval",
+            published,
+            shown["published"],
+            shown["published_low"],
+            shown["published_high"],
+            ORANGE,
+            "diamond",
+        ),
+    ]
+    figure = go.Figure()
+    for name, wanted, value, low, high, color, symbol in drawn:
+        if wanted:
+            bars = {"type": "data", "array": high - value, "arrayminus": value - low, "color": color}
+            figure.add_scatter(
+                x=texts,
+                y=value,
+                mode="markers",
+                name=name,
+                marker={"color": color, "symbol": symbol, "size": 7},
+                error_y=bars | {"thickness": 1.2, "width": 0},
+                hovertemplate="%{x}<br>%{y:,.1f} counts<extra></extra>",
+            )
+    figure.update_xaxes(type="category", nticks=16, automargin=True)
+    figure.update_yaxes(title="records (counts)")
+    figure.update_layout(legend={"orientation": "h", "y": 1.12}, scattermode="group")
+    if rehearsal:
+        figure.add_annotation(**REHEARSAL)
+    below, hidden = int((shown["answer"] < 0).sum()), int(shown["published"].isna().sum())
+    kind = "Rehearsal on simulated records: " if rehearsal else ""
+    alt = (
+        f"{kind}{len(shown):,} queries. {below:,} unbiased answers are below zero, no published one is; "
+        f"{hidden:,} published ones are suppressed and not drawn."
+    )
+    note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
+    return Picture(title="Unbiased and published", figure=framed(figure), table=answers, alt=alt, note=note)
 
 
 def coverage_picture(found: Coverage) -> Picture:

@@ -1,19 +1,25 @@
 """What is handed out: published tables, answers as files, the release package with its certificate and report.
 
-To touch: tables without negative cells are in `tables`, as files in `tables_package`, columns of the answers in
-`report`, files of the package in `package`, what its check compares in `verify`, where files may be in `target`.
+To touch: tables without negative cells are in `tables`, as files in `tables_package` and `published_file`, columns of
+the answers in `report`, files of the package in `package`, what its check compares in `verify`, where files may be in
+`target`.
 """
 
 from engine.publish.package import write_package
+from engine.publish.published_file import read_published, write_published, write_records
 from engine.publish.report import FORMATS, write_answers
 from engine.publish.tables import (
     DRAWS,
     FITS,
     REASONS,
+    AcceptanceRule,
     Published,
+    PublishForecast,
     QualityRule,
     Uncertainty,
+    acceptance,
     publish,
+    publish_forecast,
     simulated,
     uncertainty,
 )
@@ -26,16 +32,23 @@ __all__ = [
     "FITS",
     "FORMATS",
     "REASONS",
+    "AcceptanceRule",
+    "PublishForecast",
     "Published",
     "QualityRule",
     "Uncertainty",
+    "acceptance",
     "check_target",
     "new_file",
     "publish",
+    "publish_forecast",
+    "read_published",
     "simulated",
     "uncertainty",
     "verify_package",
     "write_answers",
     "write_package",
+    "write_published",
+    "write_records",
     "write_tables",
 ]

@@ -67,7 +67,7 @@ def write_answers(
     }
     schema = SCHEMA.insert(0, pa.field("status", pa.string())) if measurement.rehearsal else SCHEMA
     tell = told(progress, "Writing the answers was cancelled; no file was left behind.")
-    with new_file(path, overwrite=overwrite) as partial, _writer(partial, format, schema, metadata) as writer:
+    with new_file(path, overwrite=overwrite) as partial, file_writer(partial, format, schema, metadata) as writer:
         for done, table in answer_batches(measurement, confidence):
             if measurement.rehearsal:
                 table = table.add_column(0, schema.field(0), [pa.array(["REHEARSAL"] * len(table), pa.string())])
@@ -76,7 +76,7 @@ def write_answers(
     return Path(path)
 
 
-def _writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, str]) -> Any:
+def file_writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, str]) -> Any:
     if kind == "csv":
         plain = [pa.field(f.name, pa.string()) if pa.types.is_dictionary(f.type) else f for f in schema]
         return pyarrow.csv.CSVWriter(path, pa.schema(plain))
@@ -104,8 +104,8 @@ def answer_batches(measurement: Measurement, confidence: float = 0.95) -> Iterat
             std = np.sqrt(measurement.plan.variances(number, start, stop))
             length = stop - start
             columns = [
-                _repeated(" x ".join(group.attributes), length),
-                _repeated(group.family_text, length),
+                repeated(" x ".join(group.attributes), length),
+                repeated(group.family_text, length),
                 query_texts(measurement.plan, number, start, stop),
                 *(pa.array(v) for v in (answer, std, answer - reach * std, answer + reach * std)),
             ]
@@ -116,7 +116,7 @@ def answer_batches(measurement: Measurement, confidence: float = 0.95) -> Iterat
                 pending = []
 
 
-def _repeated(text: str, length: int) -> pa.DictionaryArray:
+def repeated(text: str, length: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(length, np.int32)), pa.array([text]))
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from engine.errors import LimitExceeded
+from engine.progress import Progress, told
 from engine.publish.open_form import is_open, write_open_form
 from engine.publish.report import MARK, escaped
 from engine.publish.tables import REASONS, QualityRule, Uncertainty
@@ -51,6 +52,7 @@ def write_tables(
     *,
     rule: QualityRule | None = None,
     confidence: float = 0.95,
+    progress: Progress | None = None,
 ) -> Path:
     """Write published tables with their unbiased answers, errors and flags as one zip file of plain text.
 
@@ -60,6 +62,7 @@ def write_tables(
     Raises
     ------
     LimitExceeded : more than two million queries; publish from a workload of fewer.
+    Cancelled : ``progress`` returned False; nothing is left behind.
     """
     measurement = found.published.measurement
     workload = measurement.plan.workload
@@ -68,6 +71,7 @@ def write_tables(
             f"The package would have {workload.queries:,} rows of text, over {MOST_ROWS:,}. Publish from a workload of "
             "fewer queries; write_answers writes any number of answers."
         )
+    tell = told(progress, "Writing the tables was cancelled; no file was left behind.")
     with new_file(path) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as place:
         folder = Path(place)
         made, described, cells, first = [], [], [], 0
@@ -75,6 +79,7 @@ def write_tables(
             name = f"table{number + 1}"
             frame = _rows(found, number, first, rule, confidence)
             first += group.count
+            tell(0.8 * first / workload.queries, "Writing tables")
             made.append(folder / f"{name}.csv")
             text = escaped(pa.table({c: _column(frame[c]) for c in frame}))
             pyarrow.csv.write_csv(text, made[-1], pyarrow.csv.WriteOptions(quoting_style="needed"))
@@ -90,9 +95,11 @@ def write_tables(
             made[-1].write_text(words, encoding="utf-8")
         if is_open(measurement):
             made += write_open_form(measurement, folder, cells)
+        tell(0.9, "Packing")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             for member in made:
                 archive.write(member, member.name)
+    tell(1.0, "Packed")
     return Path(path)
 
 

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,7 +16,7 @@ import engine
 from engine import Budget, Measurement, measure, stepwise
 from engine.insight import worst_group
 from engine.release import Ledger, load_measurement
-from pages.parts.jobs import tasks
+from pages.parts.jobs import publishing, tasks
 from pages.parts.release import download_view
 from pages.parts.shell import places
 from tests.app.test_pages import Session, expected, with_plan
@@ -81,6 +82,20 @@ def test_a_rehearsal_shows_the_truth_and_spends_nothing(monkeypatch: pytest.Monk
     session.set(rehearsal_view="Do the intervals hold?", coverage_rehearsals=20).press("coverage_start")
     wait(session)
     assert "In 20 rehearsals" in session.said()
+    session.set(rehearsal_view="Tables to publish", rehearsal_simulate=True)
+    assert "Nothing published yet" in session.said()
+    wait(session.press("rehearsal_publish"))
+    sides = session.app.dataframe[0].value
+    np.testing.assert_array_equal(sides["answer"], table["answer"])
+    assert (sides["published"].dropna() >= 0).all()
+    assert any("criterion" in frame.value for frame in session.app.dataframe)
+    assert "criteria read released numbers alone" in session.said()
+    files = {b.label: b.disabled for b in session.app.get("download_button") if "CSV" not in b.label[:13]}
+    assert list(files) == ["Tables (zip)", "Published as CSV", "Published as Parquet", "Simulated records"]
+    assert not any(files.values())
+    assert list(session.set(rehearsal_shown="Published").app.dataframe[0].value) == list(sides)[:7]
+    session.set(rehearsal_least=1e6)  # another rule is another work
+    assert "Nothing published yet" in session.said()
     monkeypatch.setattr(download_view, "IN_BROWSER", 1)
     session.set(rehearsal_view="Download")
     assert "the package have to wait: More than 1 answers" in session.said()
@@ -157,6 +172,16 @@ def test_one_release_however_often_it_is_asked_for(ledger: Ledger) -> None:
     stored = load_measurement(ledger, spend.key)
     pd.testing.assert_frame_equal(stored.answers(0), first)
     assert "truth" not in first
+
+    files = {kind: str(ledger.path.parent / f"made.{kind}") for kind in ("parquet", "csv", "zip", "records")}
+    source = {"ledger": str(ledger.path), "key": spend.key}
+    made = publishing.publish_tables(
+        source, "shrunk", True, (True, None), {"least_count": 5.0}, files, progress=lambda *_: True
+    )
+    assert made["total"] == len(pd.read_csv(files["records"])) == len(stored.publish(integer=True).people)
+    assert made["acceptance"]["met"][0]
+    for kind in ("csv", "zip"):
+        assert b"REHEARSAL" not in Path(files[kind]).read_bytes()
 
     session.set(release_result_group=4, release_result_confidence=0.9)
     pd.testing.assert_frame_equal(shown(session), stored.answers(4, confidence=0.9))

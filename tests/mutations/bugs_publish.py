@@ -189,8 +189,8 @@ BUGS = (
     bug(
         "answers are written over what is there",
         REPORT,
-        "with new_file(path, overwrite=overwrite) as partial, _writer(",
-        "with new_file(path, overwrite=True) as partial, _writer(",
+        "with new_file(path, overwrite=overwrite) as partial, file_writer(",
+        "with new_file(path, overwrite=True) as partial, file_writer(",
         f"{PLACES}::test_every_writer_refuses_what_is_there",
     ),
     bug(

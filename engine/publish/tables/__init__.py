@@ -2,12 +2,27 @@
 
 To touch: what tables teach each other is in `borrow`, how far one moves from its reference in `entropic`, the order of
 both in `shrunk`; `joint` makes all of them agree without negative cells, `people` draws whole records near them,
-`bootstrap` finds their errors, `quality` flags them.  No private record is read here.
+`acceptance` judges those, `bootstrap` finds errors, `quality` flags them.  No private record is read here.
 """
 
-from engine.publish.tables.published import FITS, Published, publish
+from engine.publish.tables.acceptance import AcceptanceRule, acceptance
+from engine.publish.tables.published import FITS, Published, PublishForecast, publish, publish_forecast
 from engine.publish.tables.quality import REASONS, QualityRule
 from engine.publish.tables.simulate import simulated
 from engine.publish.tables.uncertainty import DRAWS, Uncertainty, uncertainty
 
-__all__ = ["DRAWS", "FITS", "REASONS", "Published", "QualityRule", "Uncertainty", "publish", "simulated", "uncertainty"]
+__all__ = [
+    "DRAWS",
+    "FITS",
+    "REASONS",
+    "AcceptanceRule",
+    "PublishForecast",
+    "Published",
+    "QualityRule",
+    "Uncertainty",
+    "acceptance",
+    "publish",
+    "publish_forecast",
+    "simulated",
+    "uncertainty",
+]

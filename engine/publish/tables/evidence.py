@@ -123,7 +123,15 @@ class Evidence:
 
 
 def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
-    """Return the attributes of more than one cell, and the largest sets of their positions that groups hold."""
+    """Return the attributes of more than one cell, and the largest sets of their positions that groups hold.
+
+    Raises: NotApplicable when the plan measures whole tables of their own, which residual spaces do not make up.
+    """
+    if plan.whole_tables:
+        raise NotApplicable(
+            f"The mechanism {plan.mechanism} answers every group from a table of its own, and publishing needs answers "
+            "of residual spaces. Plan with 'residualplanner', 'querysmasher' or another mechanism of residual spaces."
+        )
     names = tuple(n for n in plan.schema.names if plan.schema[n].size > 1)
     at = {name: i for i, name in enumerate(names)}
     return names, tuple(maximal(tuple(sorted(at[n] for n in g.attributes if n in at)) for g in plan.workload.groups))
@@ -143,12 +151,8 @@ def evidence(measurement: Measurement) -> Evidence:
     NotAnswerable : the number of records does not follow from what was measured.
     """
     plan, said = measurement.plan, measurement.plan.answers_from(measurement.estimates)
-    if not isinstance(said, SpaceAnswers):
-        raise NotApplicable(
-            f"The mechanism {plan.mechanism} answers every group from a table of its own, and publishing needs answers "
-            "of residual spaces. Plan with 'residualplanner', 'querysmasher' or another mechanism of residual spaces."
-        )
     names, tables = published_sets(plan)
+    assert isinstance(said, SpaceAnswers)  # what `published_sets` has seen to
     at = {name: i for i, name in enumerate(names)}
     centers = tuple(center(plan.schema[n].size, plan.split.centers.get(n)) for n in names)
     seen: dict[Axes, Seen] = {}

@@ -15,7 +15,7 @@ import pandas as pd
 from engine.arrays import Array, Index
 from engine.checks import one_of, whole
 from engine.errors import LimitExceeded, NotAnswerable, PlanError
-from engine.plans import SpaceAnswers
+from engine.plans import Plan, SpaceAnswers
 from engine.progress import Progress, listener, told
 from engine.publish.tables.contrasts import assembled, contrast, maximal
 from engine.publish.tables.evidence import Evidence, all_sets, evidence, published_sets
@@ -261,9 +261,38 @@ def _as_measured(found: Evidence, measurement: Measurement, total: float) -> dic
     return out | {(): np.array(total)}
 
 
-def _check_memory(measurement: Measurement, limit: int) -> None:
-    """Raise LimitExceeded when publishing would need more than so many bytes."""
-    plan = measurement.plan
+@dataclass(frozen=True, kw_only=True)
+class PublishForecast:
+    """What publishing from a plan's measurement will take.
+
+    Attributes
+    ----------
+    cells : of all tables that are published, and of those below them.
+    bytes_needed : main memory, in bytes, without the draws of `Published.uncertainty`.
+    """
+
+    cells: int
+    bytes_needed: int
+
+    @property
+    def text(self) -> str:
+        """The same in words."""
+        return f"{self.cells:,} cells in all tables, about {self.bytes_needed / 1e6:,.1f} MB of memory."
+
+
+def publish_forecast(plan: Plan) -> PublishForecast:
+    """Return what publishing will take, before there is a measurement.
+
+    Raises
+    ------
+    NotApplicable : the plan has no residual spaces.
+    LimitExceeded : the groups have too many subsets of attributes.
+
+    >>> from engine import Attribute, Budget, Schema, Workload, plan
+    >>> schema = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])
+    >>> publish_forecast(plan(Workload(schema).add(("a", "b")), Budget(pcost=1.0))).cells
+    12
+    """
     names, tables = published_sets(plan)
     if sum(2 ** len(axes) for axes in tables) > MOST_SETS:
         raise LimitExceeded(
@@ -271,9 +300,14 @@ def _check_memory(measurement: Measurement, limit: int) -> None:
             "own. Publish from a workload of fewer attributes a group."
         )
     cells = [plan.schema.cells([names[a] for a in axes]) for axes in all_sets(tables)]
-    bytes_needed = 8 * (COPIES * sum(cells) + WORKING * max(cells))
-    if bytes_needed > limit:
+    return PublishForecast(cells=sum(cells), bytes_needed=8 * (COPIES * sum(cells) + WORKING * max(cells)))
+
+
+def _check_memory(measurement: Measurement, limit: int) -> None:
+    """Raise LimitExceeded when publishing would need more than so many bytes."""
+    needed = publish_forecast(measurement.plan)
+    if needed.bytes_needed > limit:
         raise LimitExceeded(
-            f"Publishing {sum(cells):,} cells would need about {bytes_needed / 1e9:,.1f} GB, over the limit of "
-            f"{limit / 1e9:,.1f} GB. Publish from a workload of smaller tables, or raise memory_limit."
+            f"Publishing {needed.cells:,} cells would need about {needed.bytes_needed / 1e9:,.1f} GB, over the limit "
+            f"of {limit / 1e9:,.1f} GB. Publish from a workload of smaller tables, or raise memory_limit."
         )

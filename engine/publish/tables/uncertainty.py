@@ -17,10 +17,11 @@ from engine.publish.tables.bootstrap import UNSEEN, possible_truth, share_of_sig
 from engine.publish.tables.contrasts import assembled
 from engine.publish.tables.evidence import evidence
 from engine.publish.tables.published import Published, publish, seed_of, told_share
-from engine.publish.tables.quality import SUPPRESSED, QualityRule
+from engine.publish.tables.quality import FLAGS, SUPPRESSED, QualityRule
 from engine.publish.tables.simulate import simulated
 from engine.release import MEMORY_LIMIT, apply_group
 from engine.spaces import Axes
+from engine.texts import set_name
 
 DRAWS = 30
 CLASSES = ((0.0, 1.0), (1.0, 10.0), (10.0, 100.0), (100.0, np.inf))
@@ -104,6 +105,22 @@ class Uncertainty:
         found.insert(5, "flag", flags)
         found.insert(6, "reason", reasons)
         return found
+
+    def summary(self, rule: QualityRule | None = None) -> pd.DataFrame:
+        """Return what publishing did to every group, one row each, from released numbers alone.
+
+        Columns: attributes, family, answers, below zero (unbiased answers), published there (their mean afterwards, in
+        counts), publishable, doubtful, suppressed (shares of the answers).
+        """
+        rows = []
+        for number, group in enumerate(self.published.measurement.plan.workload.groups):
+            found, values = self.answers(number, rule=rule), self.published.values(number)
+            negative = found["answer"].to_numpy() < 0.0
+            row = {"attributes": set_name(group.attributes), "family": group.family_text, "answers": group.count}
+            row |= {"below zero": int(negative.sum())}
+            row |= {"published there": float(values[negative].mean()) if negative.any() else np.nan}
+            rows.append(row | {flag: float((found["flag"] == flag).mean()) for flag in FLAGS})
+        return pd.DataFrame(rows)
 
     def _shares(self, group: int, first: int, last: int, values: Array) -> Array:
         """Return the share of signal in queries of a group, that of its cells weighed by their size."""

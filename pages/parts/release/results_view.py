@@ -11,7 +11,7 @@ from demo_data.make_synthetic import synthetic
 from engine import Measurement, Plan, Schema, figures, texts
 from engine.insight import with_quality, with_truth
 from pages.parts.jobs import tasks, watch
-from pages.parts.release import download_view
+from pages.parts.release import download_view, published_view
 from pages.parts.release.download_view import mark
 from pages.parts.shell import show
 from pages.parts.shell.words import plain, shown_here
@@ -33,11 +33,14 @@ def views(
     key: str,
     records: Any = None,
     ledger: str = "",
+    file: str = "",
     more: Mapping[str, Callable[[], object]] | None = None,
 ) -> None:
-    """Everything that can be done with a measurement."""
+    """Everything that can be done with a measurement that is stored in a ledger, or as a rehearsal in a file."""
+    source = {"ledger": ledger, "key": found.key} if ledger else {"plan": found.plan.to_json(), "file": file}
     tabs = {
         "Answers": lambda: browse(found, key=key, records=records),
+        "Tables to publish": lambda: published_view.draw(found, source, key=key),
         "Ask something else": lambda: ask(found, key=key),
         "Download": lambda: download_view.downloads(found, key=key, ledger=ledger),
     }

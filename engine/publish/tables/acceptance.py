@@ -1,0 +1,96 @@
+"""Acceptance: whether simulated records may stand for the tables they were drawn from, told from released numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from engine.arrays import Index
+from engine.checks import positive
+from engine.errors import PlanError
+from engine.publish.tables.people import table_of
+from engine.publish.tables.quality import QualityRule
+from engine.publish.tables.uncertainty import Uncertainty
+from engine.release import apply_group
+from engine.texts import set_name
+
+INSIDE = 0.95
+WORDS = {
+    "distance": "share of records to move until a table is the published one, at most",
+    "inside": f"share of answers whose {INSIDE:.0%} interval holds the count, at least",
+    "contradiction": "typical distance from the unbiased answers of a group, in standard errors, at most",
+}
+ALL_SHOWN = QualityRule(doubtful_cv=1e300, suppressed_cv=1e300)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptanceRule:
+    """What records must hold before they are handed out.
+
+    Attributes
+    ----------
+    distance : largest share of the records that would have to move until the worst of the tables is the published one.
+    inside : least share of all answers whose approximate 95% interval holds the count of the records.
+    contradiction : largest root mean square of (count - unbiased answer) / standard error over the answers of a group;
+        about 1 is what noise alone makes.
+
+    >>> AcceptanceRule(distance=0.0)
+    Traceback (most recent call last):
+    engine.errors.PlanError: The distance was 0.0. Give a number above 0 and below 1.
+    """
+
+    distance: float = 0.05
+    inside: float = 0.9
+    contradiction: float = 1.5
+
+    def __post_init__(self) -> None:
+        positive("distance", self.distance, below=1, error=PlanError)
+        positive("inside", self.inside, below=1, error=PlanError)
+        positive("contradiction", self.contradiction, error=PlanError)
+
+
+def acceptance(found: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None) -> pd.DataFrame:
+    """Return whether records hold what a rule asks: columns criterion, limit, found, worst (attributes), met.
+
+    Parameters
+    ----------
+    records : cell codes, one column an attribute, as `Published.records` returns them.  Where there are more or fewer
+        of them than the tables sum to, their counts are scaled.
+
+    Guarantee: reads released numbers and the simulated records alone, so that it costs no privacy.
+    """
+    asked, published = rule or AcceptanceRule(), found.published
+    codes = records.reindex(columns=list(published.names), fill_value=0).to_numpy()
+    scale = published.total / len(codes) if len(codes) else 0.0
+    groups = published.measurement.plan.workload.groups
+    figures = pd.DataFrame([_figures(found, codes, scale, number) for number in range(len(groups))])
+    rows = []
+    for name, words in WORDS.items():
+        worst, limit = int(figures[name].argmax()), float(getattr(asked, name))
+        where = set_name(groups[worst].attributes)
+        value = float(figures[name][worst])
+        if name == "inside":
+            value, where = float(figures[name].sum()) / sum(group.count for group in groups), ""
+        met = value >= limit if name == "inside" else value <= limit
+        rows.append({"criterion": words, "limit": limit, "found": value, "worst": where, "met": met})
+    return pd.DataFrame(rows)
+
+
+def _figures(found: Uncertainty, records: Index, scale: float, number: int) -> dict[str, float]:
+    """Return distance and contradiction of a group, and how many of its answers are inside."""
+    published = found.published
+    asked, schema = published.measurement.plan.workload.groups[number], published.measurement.plan.schema
+    axes = published.positions(asked.attributes)
+    table = scale * table_of(records, axes, schema.sizes(published.names)).astype(float)
+    counted = published.laid_out(table, asked.attributes)
+    told = found.answers(number, confidence=INSIDE, rule=ALL_SHOWN)
+    counts, std = apply_group(asked, counted, 0, asked.count), told["std"].to_numpy()
+    ratios = (counts - told["answer"].to_numpy())[std > 0.0] / std[std > 0.0]
+    within = (counts >= told["published_low"].to_numpy()) & (counts <= told["published_high"].to_numpy())
+    return {
+        "distance": 0.5 * float(np.abs(counted - published.table(asked.attributes)).sum()) / published.total,
+        "inside": float(np.sum(within)),
+        "contradiction": float(np.sqrt(np.mean(ratios**2))) if ratios.size else 0.0,
+    }

@@ -1,0 +1,69 @@
+"""The worker's part of published tables: from a stored measurement to the files that are handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from engine import Measurement, load_measurement, load_plan
+from engine.errors import LimitExceeded
+from engine.publish import (
+    QualityRule,
+    acceptance,
+    publish,
+    uncertainty,
+    write_published,
+    write_records,
+    write_tables,
+)
+from engine.release import Ledger, kept_rehearsal
+
+Progress = Callable[[float, str], bool]
+
+
+def publish_tables(
+    source: Mapping[str, str],
+    fit: str,
+    whole: bool,
+    records: tuple[bool, int | None],
+    rule: Mapping[str, float],
+    files: Mapping[str, str],
+    *,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Publish tables with their errors, write the files, and return what a page shows of them.
+
+    `source` is a ledger and a key, or the plan and the file of a rehearsal; `records` says whether to draw some,
+    and how many unless as many as the tables sum to.
+    """
+    found, asked = _measurement(source), QualityRule(**rule)
+    places = {kind: Path(place) for kind, place in files.items()}
+    for place in places.values():
+        place.unlink(missing_ok=True)  # it only held the name
+    made = publish(found, fit, integer=whole, progress=_part(progress, 0.0, 0.3))
+    errors = uncertainty(made, progress=_part(progress, 0.3, 0.7))
+    write_published(errors, places["parquet"], rule=asked, progress=_part(progress, 0.7, 0.75))
+    write_published(errors, places["csv"], format="csv", rule=asked, progress=_part(progress, 0.75, 0.8))
+    out: dict[str, Any] = {"total": made.total, "summary": errors.summary(asked), "files": dict(files), "no zip": ""}
+    out["bias"] = [errors.bias(group.attributes) for group in found.plan.workload.groups]
+    try:
+        write_tables(errors, places["zip"], rule=asked, progress=_part(progress, 0.8, 0.85))
+    except LimitExceeded as error:
+        out["no zip"] = str(error)
+    simulate, people = records
+    if simulate:
+        drawn = made.records(people, progress=_part(progress, 0.85, 1.0))
+        write_records(found, drawn, places["records"])
+        out["acceptance"] = acceptance(errors, drawn)
+    return out
+
+
+def _measurement(source: Mapping[str, str]) -> Measurement:
+    if "ledger" in source:
+        return load_measurement(Ledger(source["ledger"]), source["key"])
+    return kept_rehearsal(load_plan(source["plan"]), source["file"])
+
+
+def _part(progress: Progress, low: float, high: float) -> Progress:
+    return lambda fraction, text: progress(low + fraction * (high - low), text)

@@ -1,0 +1,200 @@
+"""Tables that can be published: made in a worker, shown beside the unbiased answers, handed out as files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from engine import Measurement, figures
+from engine.errors import EngineError
+from engine.publish import FITS, publish_forecast, read_published
+from pages.parts.jobs import private, publishing, watch, work
+from pages.parts.release import download_view
+from pages.parts.shell import show
+from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.workload import group_choice, scale_form
+
+PAGE = 100  # answers a page
+BOTH, UNBIASED, PUBLISHED = SHOWN = ("Both", "Unbiased", "Published")
+LEFT_OUT = {
+    UNBIASED: ["published", "error", "published_low", "published_high", "flag", "reason"],
+    PUBLISHED: ["answer", "std", "low", "high"],
+}
+FITTED = {
+    "shrunk": "drawn towards what smaller tables say, as far as noise may have moved them",
+    "nonnegative": "changed only as far as cells are below zero",
+}
+FILES = {"parquet": ".parquet", "csv": ".csv", "zip": ".zip", "records": ".csv"}
+ABOUT = (
+    "Unbiased answers have exact errors and are the ones to add up and to test, but some are below zero and tables "
+    "disagree with each other. Published tables have no negative counts and all agree. They are biased, which is why "
+    "they stand beside the unbiased answers, with intervals of their own. They are made from the released numbers "
+    "alone: nothing is spent."
+)
+
+
+def draw(found: Measurement, source: Mapping[str, str], *, key: str) -> None:
+    """What to publish, the work, and what came of it."""
+    st.caption(ABOUT)
+    try:
+        ahead = publish_forecast(found.plan)
+    except EngineError as error:
+        st.info(plain(f"From this plan no tables can be published: {error}"), icon="📋")
+        return
+    job, arguments = _form(found, source, key=key)
+    st.button("Make tables to publish", key=f"{key}_publish", on_click=_start, args=(key, job, arguments))
+    st.caption(plain(ahead.text))
+    show_kept("publish")
+    done = watch.job(job, label="Tables to publish")
+    if done is None:
+        if work.find(job) is None:
+            st.info("Nothing published yet with these choices. It costs nothing.", icon="📋")
+        return
+    _side_by_side(found, done.result, key=key)
+    _records(done.result, key=key)
+    _downloads(found, done.result, key=key)
+    st.code(_script(arguments), language="python")
+
+
+def _form(found: Measurement, source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]]:
+    """The choices; returns the name of the job and what it is given."""
+    left, middle, right = st.columns(3, vertical_alignment="bottom")
+    fit = left.selectbox(
+        "Tables are", [f for f in FITS if f in FITTED], format_func=lambda f: f"{f}: {FITTED[f]}", key=f"{key}_fit"
+    )
+    whole = middle.checkbox(
+        "Whole people", key=f"{key}_whole", help="All cells are whole numbers, and tables agree exactly."
+    )
+    least = right.number_input(
+        "Suppress counts below",
+        0.0,
+        1e6,
+        0.0,
+        step=1.0,
+        key=f"{key}_least",
+        help="For readers of single numbers; it protects nobody: that is what the noise does.",
+    )
+    left, right = st.columns([1, 2], vertical_alignment="bottom")
+    simulate = left.checkbox("Also simulated records", key=f"{key}_simulate")
+    size = right.number_input(
+        "How many",
+        1,
+        10_000_000,
+        None,
+        placeholder="as many as the tables sum to",
+        key=f"{key}_size",
+        disabled=not simulate,
+    )
+    scale = scale_form.known()
+    rule = {"least_count": least}
+    if scale is not None:
+        rule |= {"doubtful_cv": scale.publishable, "suppressed_cv": scale.doubtful}
+    records = None if size is None else int(size)
+    job = f"publish|{sorted(source.items())}|{fit}|{whole}|{simulate}|{records}|{sorted(rule.items())}"
+    return job, (dict(source), fit, whole, (simulate, records), rule)
+
+
+def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
+    """Start the work and drop what was made with other choices."""
+    if (old := st.session_state.get(f"{key}_published", job)) != job:
+        watch.let_go(old)
+    st.session_state[f"{key}_published"] = job
+    with kept_for("publish"):
+        files = {kind: private.new_file("published", ending) for kind, ending in FILES.items()}
+        places = {kind: str(place) for kind, place in files.items()}
+        watch.start(job, publishing.publish_tables, *arguments, places, files=files.values())
+
+
+def _side_by_side(found: Measurement, made: Mapping[str, Any], *, key: str) -> None:
+    """Answers of one group, unbiased and published, and what publishing did to small cells."""
+    st.caption(f"All tables sum to {made['total']:,.1f} records.")
+    number = group_choice.choose_group(found.plan, key=f"{key}_published_group")
+    which = st.segmented_control("Show", SHOWN, default=BOTH, key=f"{key}_shown", persist_state="session") or BOTH
+    total = found.plan.workload.groups[number].count
+    pages = -(-total // PAGE)
+    page = st.pagination(pages, key=f"{key}_published_page_{number}") if pages > 1 else 1
+    answers = read_published(found.plan, made["files"]["parquet"], number, (page - 1) * PAGE, page * PAGE)
+    drawn = figures.published_picture(
+        answers, rehearsal=found.rehearsal, unbiased=which != PUBLISHED, published=which != UNBIASED
+    )
+    st.plotly_chart(drawn.figure, key=f"chart_{key}_published", alt=drawn.alt, config={"displaylogo": False})
+    st.caption(plain(drawn.alt))
+    table = drawn.table.drop(columns=LEFT_OUT.get(which, []))
+    mark = download_view.mark(found)
+    show.table(table, name=f"{mark}{key}_published_answers", alt="Unbiased and published answers with flags")
+    with st.expander("What publishing did to small cells"):
+        st.caption(
+            "By how many records there are in a cell: how many cells, by how much too large their published counts are "
+            "to be expected, and how far off, in counts. From rehearsals on tables that might be the true ones."
+        )
+        show.table(made["bias"][number], name=f"{mark}{key}_bias", alt="Bias and error by size of the cells")
+    with st.expander("All groups"):
+        st.caption(
+            "How many unbiased answers are below zero, what is published there on average, and which shares of the "
+            "published ones are publishable, doubtful or suppressed."
+        )
+        show.table(made["summary"], name=f"{mark}{key}_summary", alt="What publishing did to every group")
+
+
+def _records(made: Mapping[str, Any], *, key: str) -> None:
+    if "acceptance" not in made:
+        return
+    found = made["acceptance"]
+    st.markdown("**Simulated records**")
+    st.caption(
+        "No row stands for a person, and what larger tables than those published would say of them is a guess. The "
+        "criteria read released numbers alone, so that looking at them costs nothing."
+    )
+    if found["met"].all():
+        st.success("The records meet every criterion.", icon="✅")
+    else:
+        st.warning("The records miss a criterion: hand them out with care, or not at all.", icon="⚠️")
+    show.table(found, name=f"{key}_acceptance", alt="Criteria that simulated records should meet")
+
+
+def _downloads(found: Measurement, made: Mapping[str, Any], *, key: str) -> None:
+    """The files, as the worker wrote them."""
+    mark, columns = download_view.mark(found), st.columns(4)
+    words = {
+        "zip": ("Tables (zip)", "published_tables.zip", made["no zip"]),
+        "csv": ("Published as CSV", "published.csv", ""),
+        "parquet": ("Published as Parquet", "published.parquet", ""),
+        "records": ("Simulated records", "simulated_records.csv", "" if "acceptance" in made else "None were drawn."),
+    }
+    for column, (kind, (label, name, reason)) in zip(columns, words.items(), strict=True):
+        column.download_button(
+            label,
+            data=Path(made["files"][kind]).read_bytes if not reason else b"",
+            file_name=f"{mark}{name}",
+            key=f"{key}_published_{kind}",
+            on_click="ignore",
+            disabled=bool(reason),
+            help=reason or None,
+            width="stretch",
+        )
+    if made["no zip"]:
+        st.caption(plain(made["no zip"]))
+
+
+def _script(arguments: tuple[Any, ...]) -> str:
+    """The same in Python."""
+    _, fit, whole, (simulate, records), rule = arguments
+    lines = [
+        "from engine.publish import QualityRule, acceptance, write_published, write_records, write_tables",
+        "",
+        f"published = measurement.publish({fit!r}, integer={whole})",
+        "errors = published.uncertainty()",
+        f"rule = QualityRule(**{rule})",
+        'write_published(errors, "published.csv", format="csv", rule=rule)',
+        'write_tables(errors, "published_tables.zip", rule=rule)',
+    ]
+    if simulate:
+        lines += [
+            f"records = published.records({records or ''})",
+            'write_records(measurement, records, "simulated_records.csv")',
+            "print(acceptance(errors, records))",
+        ]
+    return "\n".join(lines)
