@@ -69,8 +69,8 @@ def picture(step: int) -> Shown:
         guess = lessons.guess_text(neighbours(budget))
         st.markdown(
             f"Each answer has a standard error of **{amount(spread_of_answers(count, budget))} counts**. Whatever the "
-            f"attack, of one person nobody is right more than **{guess}** of the time if yes and no are as likely, others' replies "
-            "known or not."
+            f"attack, of one person nobody is right more than **{guess}** of the time if yes and "
+            "no are as likely, others' replies known or not."
         )
     schema = Schema([Attribute.of_size("person", PERSONS)])
     workload = Workload(schema).add(["person"], Custom(lessons.group_questions(count).astype(int).tolist()))
