@@ -54,7 +54,7 @@ What is changed where:
     a chart on the page Compare          figures.compare     other pages: figures.plans, figures.choice, figures.release
     a command, its options and keys      commands.planning, releasing, stepping, keeping; how it prints: commands.line
     how the app is started               commands.studio
-    a lesson                             lessons.numbers     pictures: lessons.pictures; LESSONS: pages/parts/lessons
+    a lesson                             lessons.numbers     its handout: lessons.handout; LESSONS: pages/parts/lessons
 
 Notation
 --------

@@ -1,34 +1,36 @@
-"""Learn page: lessons that can be checked, each with a picture to play with and a question."""
+"""Learn page: lessons that can be checked, each with a picture to play with and questions."""
 
 import streamlit as st
 
+from pages.parts.lessons import address, quiz, view
 from pages.parts.lessons.known import LESSONS
-from pages.parts.lessons.lesson import INSTRUCTOR, draw, overview, progress
 from pages.parts.shell import code, frame, show
 
 frame.require()
 
 TUTORIAL = (
-    "Each lesson has a few sentences, a **picture to play with**, and a **question** that you can check at once. All "
-    "numbers are worked out by the engine while you look, none is typed in; *As Python* below shows how. Your answers "
-    "stay in this session and are gone when it ends; nothing leaves this machine and no budget is spent."
+    "Each lesson has a few sentences, a **picture to play with** that grows step by step, and **three questions** that "
+    "you can check at once. All numbers are worked out by the engine while you look, none is typed in; *As Python* "
+    "below shows how. The address of the page holds the lesson and your choices, so that you can hand it on. Your "
+    "answers stay in this session and are gone when it ends; nothing leaves this machine and no budget is spent."
 )
 
 studio = frame.header(frame.page("Learn"), "Short lessons about what the studio does, and why it may.", TUTORIAL)
+address.follow([lesson.tab for lesson in LESSONS], [lesson.name for lesson in LESSONS])
 left, right = st.columns([3, 1], vertical_alignment="center")
 with left:
-    progress(LESSONS)
+    quiz.progress(LESSONS)
 instructing = right.toggle(
     "Instructor view",
-    key=INSTRUCTOR,
+    key=quiz.INSTRUCTOR,
     persist_state="session",
-    help="Shows learning goals, all answers and points to discuss.",
+    help="Shows learning goals, expected numbers, all answers and points to discuss.",
 )
 if instructing:
-    overview(LESSONS)
+    quiz.overview(LESSONS)
 views = {
-    lesson.tab: lambda lesson=lesson, after=after: draw(lesson, after)
-    for lesson, after in zip(LESSONS, (*LESSONS[1:], None), strict=True)
+    lesson.tab: lambda lesson=lesson, number=number, after=after: view.draw(lesson, number, after)
+    for number, (lesson, after) in enumerate(zip(LESSONS, (*LESSONS[1:], None), strict=True), 1)
 }
-script = show.tabs(views, key="lesson")
+script = show.tabs(views, key=address.TAB)
 frame.footer(code=script or code.plan_code(studio), target=None)

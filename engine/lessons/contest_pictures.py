@@ -10,6 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.figures import BLUE, GREEN, GREY, ORANGE, Picture, framed, heat_map
+from engine.lessons.pictures import SIGNED
 from engine.lessons.strategies import Contest, Tried
 from engine.texts import amount
 
@@ -21,7 +22,7 @@ def strategy_picture(tried: Tried) -> Picture:
     m, n = tried.rows.shape
     labels = [[f"row {i + 1}" for i in range(m)], [str(i) for i in range(n)]]
     figure = heat_map(tried.rows, labels, ["what is measured", "cell"], "%{y}, cell %{x}<br>%{z:.3f}", "weight")
-    figure.update_traces(zmin=-1, zmax=1, zmid=0)
+    figure.update_traces(zmin=-1, zmax=1, zmid=0, colorscale=SIGNED)
     figure.update_layout(height=PAIR)
     table = pd.DataFrame(tried.rows, columns=labels[1])
     table.insert(0, "row", labels[0])
@@ -31,7 +32,8 @@ def strategy_picture(tried: Tried) -> Picture:
         figure=figure,
         table=table,
         alt=f"{m} rows on {n} cells; a record moves up to {used} of the {m} measured numbers.",
-        note="One row is one noisy number; its weights are scaled so that the whole strategy has privacy cost 1.",
+        note="One row is one noisy number; its weights are scaled so that the whole strategy has privacy cost 1. "
+        "White is zero.",
     )
 
 

@@ -200,8 +200,10 @@ def outcomes(counts: Sequence[int], budget: Budget, draws: int) -> Array:
     return np.asarray(counts, dtype=float) + noise / GRID
 
 
-def neighbours(budget: Budget, points: int = 201) -> Neighbours:
+def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbours:
     """Return the laws of one noisy count for two tables that differ in one person, and how well one can tell them.
+
+    The noise is that of the budget for one row; ``rows`` is how many rows of that count are the person's.
 
     Source: Dong, Roth and Su 2019: no test beats a shift of mu between normal laws.
 
@@ -209,11 +211,13 @@ def neighbours(budget: Budget, points: int = 201) -> Neighbours:
     0.691
     """
     sigma = 1.0 / budget.mu
-    values = np.linspace(-4 * sigma, 1 + 4 * sigma, points)
+    values = np.linspace(-4 * sigma, rows + 4 * sigma, points)
     without, with_one = (
-        np.exp(-((values - middle) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi)) for middle in (0, 1)
+        np.exp(-((values - middle) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi)) for middle in (0, rows)
     )
-    return Neighbours(values=values, without=without, with_one=with_one, guess=float(scipy.special.ndtr(budget.mu / 2)))
+    return Neighbours(
+        values=values, without=without, with_one=with_one, guess=float(scipy.special.ndtr(rows * budget.mu / 2))
+    )
 
 
 def meanings(budget: Budget, delta: float = 1e-6) -> pd.DataFrame:

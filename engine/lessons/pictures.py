@@ -18,6 +18,7 @@ from engine.texts import amount, cost
 from engine.workload import Schema
 
 PANELS = 3  # pictures side by side
+SIGNED = [[0.0, ORANGE], [0.5, "#ffffff"], [1.0, BLUE]]  # white is zero
 DARK = -0.1  # Cividis from -1 to 1 is dark up to here
 
 
@@ -89,7 +90,7 @@ def overlap_picture(found: Overlaps) -> Picture:
     shown = np.where(np.abs(found.cosines) < 1e-12, 0.0, found.cosines)
     across = list(found.labels) if len(set(found.labels)) == len(labels) else labels
     figure = heat_map(shown, [labels, across], ["", ""], "%{y}<br>%{x}<br>cosine %{z:.3f}", "cosine")
-    figure.update_traces(zmin=-1, zmax=1, xgap=1, ygap=1)
+    figure.update_traces(zmin=-1, zmax=1, xgap=1, ygap=1, colorscale=SIGNED)
     starts = [i for i in range(1, len(labels)) if found.tables[i] != found.tables[i - 1]]
     for place in (i - 0.5 for i in starts):  # lines between the tables
         figure.add_vline(x=place, line={"color": ORANGE, "width": 2})
@@ -202,8 +203,8 @@ def neighbours_picture(found: Neighbours) -> Picture:
         title="The same release with and without one person",
         figure=framed(figure).update_layout(margin_t=40),
         table=table,
-        alt=f"Two bell curves one count apart; whoever guesses from the answer whether the person is in the data is "
-        f"right at most {guess_text(found)} of the time.",
+        alt="Two bell curves, as far apart as the person has rows; whoever guesses from the answer whether the "
+        f"person is in the data is right at most {guess_text(found)} of the time.",
         note="The more the curves overlap, the less an answer says about the person.",
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import expect
 
 from pages.parts.lessons.known import LESSONS
@@ -16,23 +18,23 @@ def test_every_lesson_can_be_read_by_everybody(visit: Visit) -> None:
         visit.choose(lesson.tab)
         visit.sees(lesson.title)
         expect(visit.page.locator(".js-plotly-plot").first).to_be_visible()
-        if lesson.name == "apart":
-            visit.choose("What each table adds")
+        for _ in lesson.steps[1:]:
+            visit.press("Next step")
         visit.look(f"learn_{number}")
 
 
 def test_answers_tables_and_the_way_to_the_studio(visit: Visit) -> None:
     visit.open()
     visit.page.get_by_role("link", name="Learn").click()
-    question = LESSONS[0].question
+    question, every = LESSONS[0].questions[0], 3 * len(LESSONS)
     wrong = next(c for c in question.choices if not c.right)
     visit.page.get_by_text(wrong.text, exact=True).click()
-    visit.press("Check my answer")
+    visit.press("Check answer 1")
     visit.sees("Not this one:")
     visit.look("learn_wrong")
     visit.page.get_by_text(question.answer.text, exact=True).click()
-    visit.press("Check my answer")
-    visit.sees(f"Answered 1 of {len(LESSONS)}, 1 of them right.")
+    visit.press("Check answer 1")
+    visit.sees(f"Answered 1 of {every} questions, 1 of them right.")
     visit.page.get_by_role("button", name="e", exact=True).first.wait_for(state="hidden")
     visit.page.get_by_role("button", name="a", exact=True).first.click()
     visit.settle()
@@ -52,7 +54,7 @@ def test_answers_tables_and_the_way_to_the_studio(visit: Visit) -> None:
     visit.sees("Typical error")
     visit.sees("4 groups, 12 queries")
     visit.page.get_by_role("link", name="Learn").click()
-    visit.sees(f"Answered 1 of {len(LESSONS)}, 1 of them right.")
+    visit.sees(f"Answered 1 of {every} questions, 1 of them right.")
 
 
 def test_a_lesson_with_the_keyboard_alone(visit: Visit) -> None:
@@ -65,18 +67,38 @@ def test_a_lesson_with_the_keyboard_alone(visit: Visit) -> None:
     page.keyboard.press("Enter")
     visit.sees(LESSONS[1].title)
     visit.settle()
-    radio = page.get_by_role("radio", name="Tables as people ask for them")
-    radio.focus()
+    page.get_by_role("slider", name="Step").focus()
     page.keyboard.press("ArrowRight")
     visit.sees("What each table adds")
     visit.settle()
-    expect(page.get_by_role("radio", name="What each table adds")).to_be_checked()
-    page.get_by_role("radio", name=LESSONS[1].question.choices[0].text).focus()
+    page.get_by_role("radio", name=LESSONS[1].questions[0].choices[0].text).focus()
     page.keyboard.press("Space")
     visit.settle()
     for _ in range(4):
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent").startswith("Check my answer"):
+        if page.evaluate("document.activeElement.textContent").startswith("Check answer 1"):
             break
     page.keyboard.press("Enter")
     visit.sees("Not this one:")
+
+
+def test_the_back_button_goes_through_lessons_and_their_choices(visit: Visit) -> None:
+    page = visit.page
+    visit.open("learn?lesson=3&cells=32")
+    visit.sees(LESSONS[2].title)
+    expect(page.get_by_role("slider", name="Cells")).to_have_attribute("aria-valuetext", "32")
+    visit.press("Next step")
+    expect(page).to_have_url(re.compile(r"lesson=3&cells=32&step=1|lesson=3&step=1&cells=32"))
+    visit.choose(LESSONS[5].tab)
+    expect(page).to_have_url(re.compile("lesson=6"))
+    with visit.run():
+        page.go_back()
+    visit.sees(LESSONS[2].title)
+    visit.sees("Step 1.")
+    with visit.run():
+        page.go_back()
+    visit.sees("Step 0.")
+    with visit.run():
+        page.go_forward()
+    visit.sees("Step 1.")
+    expect(page.get_by_role("slider", name="Cells")).to_have_attribute("aria-valuetext", "32")

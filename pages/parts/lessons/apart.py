@@ -8,51 +8,63 @@ from engine import Attribute, Schema, Workload, lessons, plan
 from engine.figures import budget_picture
 from engine.lessons import overlaps, smash
 from engine.workload import subsets
-from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
+from pages.parts.lessons.address import dial
+from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
+from pages.parts.lessons.own import own_workload
 from pages.parts.lessons.smashed import CITIES, REPLIES
-from pages.parts.shell import show
 from pages.parts.shell.state import Studio
 
-HOW = {"Tables as people ask for them": False, "What each table adds": True}
+NAME = "apart"
+STEPS = (
+    "The tables **as people ask for them**: the cosine between two counts says how much they repeat each other.",
+    "**What each table adds** to all smaller ones: all cosines between different tables have become 0.",
+    "What it costs to answer each piece of **one query** alone, with noise of one count.",
+    "Where the budget of **all tables together** goes: one share for every residual space, and the shares add up.",
+)
 
 
-def picture() -> Shown:
+def picture(step: int) -> Shown:
     """Draw the cosines between all cells of all tables, and what the pieces cost."""
-    left, middle, right = st.columns([1, 1, 2])
-    down = left.select_slider("Replies", (2, 3, 4), value=2, key="apart_rows", persist_state="session")
-    across = middle.select_slider("Cities", (2, 3, 4, 5), value=3, key="apart_columns", persist_state="session")
-    how = right.radio("Compare", list(HOW), horizontal=True, key="apart_how", persist_state="session")
+    left, right = st.columns(2)
+    down = dial(left.select_slider, "Replies", (2, 3, 4), of=NAME, name="rows", default=2)
+    across = dial(right.select_slider, "Cities", (2, 3, 4, 5), of=NAME, name="columns", default=3)
     schema = Schema([Attribute.categorical("reply", REPLIES[:down]), Attribute.categorical("city", CITIES[:across])])
     workload = Workload(schema)
     for space in subsets(schema.names):
         workload = workload.add(space, "marginal")
-    studio = Studio(workload=workload)
-    show.picture(lessons.overlap_picture(overlaps(schema, split=HOW[how])), key="overlaps")
-    costs = st.radio(
-        "What it costs",
-        ["The pieces of one query", "All cells of all tables"],
-        horizontal=True,
-        key="apart_costs",
-        persist_state="session",
-    )
-    if costs == "The pieces of one query":
+    split = step > 0
+    shown = [drawn(lessons.overlap_picture(overlaps(schema, split=split)), "overlaps", plain=False)]
+    if step > 1:
         query = [[int(c >= 1 and (r == 0 or c == across - 1)) for c in range(across)] for r in range(down)]
-        show.picture(lessons.cost_picture(smash(schema, query)), key="costs", config={"displayModeBar": False})
-    else:
-        found = budget_picture(plan(workload, studio.budget))
-        show.picture(found, key="shares", config={"displayModeBar": False})
+        shown.append(drawn(lessons.cost_picture(smash(schema, query)), "costs"))
+    studio = Studio(workload=workload)
+    if step > 2:
+        studio = Studio(workload=own_workload(NAME) or workload)
+        shown.append(drawn(budget_picture(plan(studio.asked, studio.budget)), "shares"))
     script = lines(
         f"""
-found = overlaps(schema, split={HOW[how]!r})
+found = overlaps(schema, split={split!r})
 print(found.largest)
-print(made.by_space())""",
-        engine__lessons="overlaps",
+print(made.by_space())"""
+        if studio.workload is workload
+        else "print(made.by_space())",
+        **({"engine__lessons": "overlaps"} if studio.workload is workload else {}),
     )
-    return Shown(studio=studio, script=script)
+    return Shown(studio=studio, script=script, pictures=tuple(shown))
+
+
+def expected() -> dict[str, str]:
+    """The largest cosines of the example."""
+    schema = Schema([Attribute.categorical("reply", REPLIES[:2]), Attribute.categorical("city", CITIES[:3])])
+    before, after = (overlaps(schema, split=split).largest for split in (False, True))
+    return {
+        "Largest cosine between different tables as asked": f"{before:.3f}",
+        "Largest cosine between what tables add": f"{abs(after):.3f}",
+    }
 
 
 LESSON = Lesson(
-    name="apart",
+    name=NAME,
     tab="2. Apart",
     title="Why the pieces do not disturb each other",
     words=(
@@ -61,25 +73,51 @@ LESSON = Lesson(
         "between two queries says how much they repeat each other. Between residual spaces it is **0**. So each space "
         "can be measured in its own best way, noise in one says nothing about another, and variances add up."
     ),
+    steps=STEPS,
     picture=picture,
-    question=Question(
-        text="Why may each residual space be optimised on its own?",
-        choices=(
-            Choice(
-                text="Because the spaces have few queries.",
-                feedback="Size only decides how long it takes. A small space that overlaps could not stand alone.",
-            ),
-            Choice(
-                text="Because every space uses its own records.",
-                feedback="Each record is in all spaces. That is why their privacy costs add up.",
-            ),
-            Choice(
-                text="Because the spaces are orthogonal: an answer in one carries no information about another.",
-                feedback="Combining two spaces makes neither more exact, and the variances of the pieces add up.",
-                right=True,
-            ),
+    formulas=(
+        Formula(
+            latex=r"\cos(p, q) = \frac{p \cdot q}{\lVert p \rVert\, \lVert q \rVert}",
+            plain="cos(p, q) = p·q / (|p| |q|)",
+            words="1: the same question; 0: nothing in common.",
+        ),
+        Formula(
+            latex=r"\operatorname{Var}(q) = \sum_A \operatorname{Var}(q_A), \qquad "
+            r"\mathrm{pcost} = \sum_A \mathrm{pcost}_A",
+            plain="Var(q) = sum of Var(q_A);  pcost = sum of pcost_A",
+            words="Variances of the pieces add up, and so do the privacy costs of the residual spaces A.",
         ),
     ),
+    questions=(
+        asked(
+            "Why may each residual space be optimised on its own?",
+            (
+                "Because the spaces have few queries.",
+                "Size only decides how long it takes. A small space that overlaps could not stand alone.",
+            ),
+            (
+                "Because every space uses its own records.",
+                "Each record is in all spaces. That is why their privacy costs add up.",
+            ),
+            (
+                "✓ Because the spaces are orthogonal: an answer in one carries no information about another.",
+                "Combining two spaces makes neither more exact, and the variances of the pieces add up.",
+            ),
+        ),
+        asked(
+            "You publish the table by reply and the table by city, each measured alone. What is paid for twice?",
+            ("✓ The total.", "Both tables tell it. It is the only residual space that they share."),
+            ("Nothing.", "Adding up either table gives the number of all records, so that it is told twice."),
+            ("Every cell.", "A count by reply says nothing of a city beyond the total."),
+        ),
+        asked(
+            "How many residual spaces do all tables of three attributes have together?",
+            ("3.", "Those are the attributes alone. Pairs, the triple and the total have spaces of their own."),
+            ("6.", "Count the sets of attributes, with the empty one and the full one."),
+            ("✓ 8.", "One for every set of attributes: 2 × 2 × 2, from the total to all three."),
+        ),
+    ),
+    expected=expected,
     goals=(
         "Read from a table of cosines which questions repeat each other.",
         "Explain that budgets of the spaces add up, and that variances of the pieces add up too.",

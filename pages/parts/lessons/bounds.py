@@ -6,10 +6,11 @@ import streamlit as st
 
 from engine import Attribute, Schema, Workload, lessons
 from engine.lessons import FAMILIES, SIZES, contest
-from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
-from pages.parts.shell import show
+from pages.parts.lessons.address import dial
+from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.shell.state import Studio
 
+NAME = "bounds"
 SHARES = tuple(range(0, 101, 10))
 MEANINGS = {
     "range": "every range",
@@ -17,28 +18,34 @@ MEANINGS = {
     "circular": "every range on a circle",
     "marginal": "every cell",
 }
+STEPS = (
+    "All strategies, and the **singular value bound**: the same weight for every cell.",
+    "**Other weights**: move them from equal to best. Each position proves a bound, and each of them is true.",
+)
 
 
-def picture() -> Shown:
+def picture(step: int) -> Shown:
     """Draw all strategies and the bound that the chosen weights prove."""
     one, two, three = st.columns([2, 1, 2])
-    name = one.selectbox(
-        "Queries", FAMILIES, format_func=MEANINGS.__getitem__, key="bound_family", persist_state="session"
-    )
-    cells = two.select_slider("Cells", SIZES, value=8, key="bound_cells", persist_state="session")
-    share = three.select_slider(
-        "Weights: equal (0%) to best (100%)",
-        SHARES,
-        value=0,
-        format_func="{}%".format,
-        key="bound_share",
-        persist_state="session",
-    )
+    names = tuple(FAMILIES)
+    name = dial(one.selectbox, "Queries", names, of=NAME, name="family", default="range", format_func=MEANINGS.get)
+    cells = dial(two.select_slider, "Cells", SIZES, of=NAME, name="cells", default=8)
+    share = 0
+    if step > 0:
+        share = dial(
+            three.select_slider,
+            "Weights: equal (0%) to best (100%)",
+            SHARES,
+            of=NAME,
+            name="share",
+            default=0,
+            format_func="{}%".format,
+        )
     found = contest(name, cells)
     bounds = {"singular value bound": found.bound(0.0)}
     if share:
         bounds[f"bound with the weights at {share}%"] = found.bound(share / 100)
-    show.picture(lessons.contest_picture(found, bounds), key="bounds", config={"displayModeBar": False})
+    shown = drawn(lessons.contest_picture(found, bounds), "bounds")
     st.markdown(lessons.proof_text(found, share / 100))
     schema = Schema([Attribute.of_size("age", cells)])
     studio = Studio(workload=Workload(schema).add(["age"], name), options={"centers": "tuned"})
@@ -49,11 +56,21 @@ print(found.bound(0.0), found.bound({share / 100!r}), found.bound())
 print(found.tried[-1].rmse, made.rmse)""",
         engine__lessons="contest",
     )
-    return Shown(studio=studio, script=script)
+    return Shown(studio=studio, script=script, pictures=(shown,))
+
+
+def expected() -> dict[str, str]:
+    """Bounds and the best strategy of the example."""
+    found = contest("range", 8)
+    return {
+        "Singular value bound, ranges on 8 cells": f"{found.bound(0.0):.4f}",
+        "Best bound": f"{found.bound():.4f}",
+        "Optimal strategy": f"{found.tried[-1].rmse:.4f}",
+    }
 
 
 LESSON = Lesson(
-    name="bounds",
+    name=NAME,
     tab="5. The bound",
     title="The bound nobody can beat",
     words=(
@@ -63,25 +80,51 @@ LESSON = Lesson(
         "bounds**, each of them true; the best weights prove one that the best strategy reaches. Then strategy and "
         "weights certify each other, and the search is over."
     ),
+    steps=STEPS,
     picture=picture,
-    question=Question(
-        text="A strategy is 1% above the singular value bound. What follows?",
-        choices=(
-            Choice(
-                text="A strategy that is 1% better exists.",
-                feedback="Perhaps not: the bound may lie below everything that can be reached, as it does for ranges.",
-            ),
-            Choice(
-                text="No strategy of the same cost is more than 1% better.",
-                feedback="A bound limits all strategies, found or not. Better weights may show a smaller gap.",
-                right=True,
-            ),
-            Choice(
-                text="The strategy is optimal.",
-                feedback="Only when strategy and bound meet. For ranges on a circle they do.",
-            ),
+    formulas=(
+        Formula(
+            latex=r"\sum_q \operatorname{Var}(q) \;\ge\; \frac{1}{\mathrm{pcost}} \cdot "
+            r"\frac{\left(\operatorname{tr}\,(W D_w W^{\mathsf T})^{1/2}\right)^2}{\sum_c w_c}",
+            plain="sum of variances ≥ (tr (W D_w Wᵀ)^½)² / (pcost · sum of w)",
+            words="True for any weights w of the cells that are not negative; W holds the queries, D_w the weights.",
+        ),
+        Formula(
+            latex=r"w_c = \tfrac1n \;\Rightarrow\; \frac{(s_1 + \dots + s_n)^2}{n}",
+            plain="equal weights: (s1 + … + sn)² / n",
+            words="Equal weights give the singular value bound; s are the singular values of W.",
         ),
     ),
+    questions=(
+        asked(
+            "A strategy is 1% above the singular value bound. What follows?",
+            (
+                "A strategy that is 1% better exists.",
+                "Perhaps not: the bound may lie below everything that can be reached, as it does for ranges.",
+            ),
+            (
+                "✓ No strategy of the same cost is more than 1% better.",
+                "A bound limits all strategies, found or not. Better weights may show a smaller gap.",
+            ),
+            ("The strategy is optimal.", "Only when strategy and bound meet. For ranges on a circle they do."),
+        ),
+        asked(
+            "Two choices of weights prove bounds of 1.20 and 1.25 for the same queries. Which one is true?",
+            ("Only the larger one.", "Both are proved. The larger one says more."),
+            ("✓ Both.", "Nothing is below 1.25, so that nothing is below 1.20 either. The larger one is the better."),
+            ("The average of both.", "It is true as well, but only because it is below the larger one."),
+        ),
+        asked(
+            "For which queries are equal weights already the best ones?",
+            (
+                "✓ For ranges on a circle.",
+                "Every cell looks like every other one, so that no cell deserves more weight.",
+            ),
+            ("For all ranges.", "Cells in the middle are in more ranges than those at the ends."),
+            ("For everything up to a cell.", "The first cell is in every query, the last one in a single one."),
+        ),
+    ),
+    expected=expected,
     goals=(
         "Tell an upper limit (a strategy) from a lower limit (a bound) on the error.",
         "Use a certificate: a strategy and weights whose numbers meet.",

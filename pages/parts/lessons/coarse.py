@@ -6,31 +6,36 @@ import streamlit as st
 
 from engine import Budget, Workload, lessons
 from engine.lessons import two_analyses, yes_or_no
-from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
-from pages.parts.shell import show
+from pages.parts.lessons.address import dial
+from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.shell.state import Studio
 
+NAME = "coarse"
 FINE = ("all pairs", "the whole table")
+STEPS = (
+    "Look first, decide then: with **what both share**, and with a **separate look** as exact as that.",
+    "**How much is saved**, and how many numbers the look has. Change the questions and the fine analysis.",
+)
 
 
-def picture() -> Shown:
+def picture(step: int) -> Shown:
     """Draw the cost of looking first and deciding then."""
     left, right = st.columns(2)
-    questions = left.select_slider(
-        "Yes-or-no questions", (2, 3, 4, 5, 6, 7), value=3, key="coarse_questions", persist_state="session"
-    )
-    fine = right.radio("Fine analysis", FINE, horizontal=True, key="coarse_fine", persist_state="session")
+    sizes = (2, 3, 4, 5, 6, 7)
+    questions = dial(left.select_slider, "Yes-or-no questions", sizes, of=NAME, name="questions", default=3)
+    fine = dial(right.radio, "Fine analysis", FINE, of=NAME, name="fine", default=FINE[0], horizontal=True)
     ways = 2 if fine == FINE[0] else questions
     budget = Budget(pcost=1.0)
     found = two_analyses(questions, fine_ways=ways, budget=budget)
-    show.picture(lessons.spends_picture(found), key="spends", config={"displayModeBar": False})
-    one, two = st.columns(2)
-    one.metric(
-        "Budget saved",
-        f"{found.shared.saved:.2%}",
-        help="Cost of a separate look as exact as the shared one, as a share of the budget",
-    )
-    two.metric("Numbers in the shared look", f"{found.shared.common.rank:,}", help="Independent noisy numbers")
+    shown = drawn(lessons.spends_picture(found), "spends")
+    if step > 0:
+        one, two = st.columns(2)
+        one.metric(
+            "Budget saved",
+            f"{found.shared.saved:.2%}",
+            help="Cost of a separate look as exact as the shared one, as a share of the budget",
+        )
+        two.metric("Numbers in the shared look", f"{found.shared.common.rank:,}", help="Independent noisy numbers")
     workload = Workload.all_ways(yes_or_no(questions), (ways,)) if ways <= 3 else _whole(questions)
     script = lines(
         f"""
@@ -40,7 +45,7 @@ print(found.spends())""",
         engine="Budget",
         engine__lessons="two_analyses",
     )
-    return Shown(studio=Studio(workload=workload, budget=budget), script=script)
+    return Shown(studio=Studio(workload=workload, budget=budget), script=script, pictures=(shown,))
 
 
 def _whole(questions: int) -> Workload:
@@ -48,8 +53,18 @@ def _whole(questions: int) -> Workload:
     return Workload(schema).add(schema.names, "marginal")
 
 
+def expected() -> dict[str, str]:
+    """Shares that are saved."""
+    cases = ((3, 2), (7, 2), (7, 7))
+    found = {case: two_analyses(case[0], fine_ways=case[1], budget=Budget(pcost=1.0)) for case in cases}
+    return {
+        f"Saved with {questions} questions and {ways}-way tables": f"{one.shared.saved:.2%}"
+        for (questions, ways), one in found.items()
+    }
+
+
 LESSON = Lesson(
-    name="coarse",
+    name=NAME,
     tab="6. Coarse or fine",
     title="Coarse or fine",
     words=(
@@ -58,22 +73,50 @@ LESSON = Lesson(
         "point: their **common mechanism**. Run it first and look. Then run **the rest** of the analysis that you "
         "choose. Look and rest together are exactly that analysis, at exactly its cost, so that **the look is free**."
     ),
+    steps=STEPS,
     picture=picture,
-    question=Question(
-        text="You ran the shared look and then chose the fine analysis. What did you spend in all?",
-        choices=(
-            Choice(
-                text="The look and the whole fine analysis.",
-                feedback="That is the price of a separate look. The shared one is a part of the fine analysis.",
-            ),
-            Choice(text="Nothing but the look.", feedback="The rest of the fine analysis reads the records again."),
-            Choice(
-                text="Exactly the cost of the fine analysis.",
-                feedback="Look and rest add up to it, and they say exactly as much.",
-                right=True,
-            ),
+    formulas=(
+        Formula(
+            latex=r"M_{\text{common}} \preceq M_{\text{coarse}}, \quad M_{\text{common}} \preceq M_{\text{fine}}",
+            plain="common ≼ coarse and common ≼ fine",
+            words="Both analyses can tell everything that their common mechanism says.",
+        ),
+        Formula(
+            latex=r"\mathrm{pcost}(\text{look}) + \mathrm{pcost}(\text{rest}) = \mathrm{pcost}(\text{analysis})",
+            plain="pcost(look) + pcost(rest) = pcost(analysis)",
+            words="For either analysis: the look is a part of it, and the rest is what it says beyond the look.",
         ),
     ),
+    questions=(
+        asked(
+            "You ran the shared look and then chose the fine analysis. What did you spend in all?",
+            (
+                "The look and the whole fine analysis.",
+                "That is the price of a separate look. The shared one is a part of the fine analysis.",
+            ),
+            ("Nothing but the look.", "The rest of the fine analysis reads the records again."),
+            ("✓ Exactly the cost of the fine analysis.", "Look and rest add up to it, and they say exactly as much."),
+        ),
+        asked(
+            "When must the rule be fixed that decides between coarse and fine?",
+            (
+                "✓ Before the look.",
+                "A rule that is made up after seeing the numbers can be bent to them, and nobody could check it.",
+            ),
+            ("After the look.", "Then the decision follows the noise that one has seen."),
+            ("It does not matter.", "For privacy it does not, as the look is paid for. For honest statistics it does."),
+        ),
+        asked(
+            "The whole table takes the place of all pairs as the fine analysis, with seven questions. What is saved?",
+            ("More.", "Compare both on seven questions: a table of 128 cells says little about each question."),
+            (
+                "✓ Less.",
+                "At the same budget the whole table tells each question less exactly, so that the two share less.",
+            ),
+            ("The same.", "What is shared depends on how exactly the fine analysis tells the coarse questions."),
+        ),
+    ),
+    expected=expected,
     goals=(
         "Explain what two analyses share, and why a look at it costs nothing extra.",
         "Compare with a separate look, which takes its cost away from the analysis.",

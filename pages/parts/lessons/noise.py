@@ -8,16 +8,23 @@ from engine import Attribute, Budget, Schema, Workload, lessons
 from engine.arrays import Array
 from engine.lessons import INVENTED, meanings, neighbours, outcomes
 from engine.texts import amount
-from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
-from pages.parts.shell import show
+from pages.parts.lessons.address import dial
+from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
+from pages.parts.shell import state
 from pages.parts.shell.state import Studio
 
+NAME = "noise"
 COSTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 DRAWS = 20
 DRAWN = "learn_draws"
+STEPS = (
+    "**Releases that could come out**: one of them would be published. At first the budget is that of your own plan.",
+    "**One person more or less**: the law of one count without and with that person.",
+    "**The same budget in every unit**, in words.",
+)
 
 
-def drawn(budget: Budget) -> Array:
+def drawn_for(budget: Budget) -> Array:
     """The outcomes on screen, shape (draws, cells); a change of the budget draws new ones."""
     kept: tuple[Budget, Array] | None = st.session_state.get(DRAWN)
     if kept is None or kept[0] != budget:
@@ -30,20 +37,30 @@ def draw_again() -> None:
     st.session_state.pop(DRAWN, None)
 
 
-def picture() -> Shown:
+def picture(step: int) -> Shown:
     """Draw hypothetical outcomes, the budget in words, and what a release tells about one person."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
-    pcost = left.select_slider(
-        "Privacy cost (pcost)", COSTS, value=0.02, format_func="{:g}".format, key="noise_pcost", persist_state="session"
+    mine = state.current().budget.pcost
+    pcost = dial(
+        left.select_slider,
+        "Privacy cost (pcost)",
+        tuple(sorted({*COSTS, mine})),
+        of=NAME,
+        name="pcost",
+        default=mine,
+        always=True,
+        format_func=lambda cost: f"{cost:g} (your plan)" if cost == mine else f"{cost:g}",
     )
     budget = Budget(pcost=pcost)
     right.button("Draw again", key="draw_again", on_click=draw_again, width="stretch")
     st.markdown(f"Every count gets noise with a standard error of **{amount(1 / budget.mu)} counts**.")
-    found = lessons.outcomes_picture(list(INVENTED), list(INVENTED.values()), drawn(budget))
-    show.picture(found, key="outcomes")
-    show.picture(lessons.neighbours_picture(neighbours(budget)), key="neighbours")
-    st.markdown("**The same budget in every unit**")
-    st.table(meanings(budget), hide_index=True, alt="The budget in every unit, in words")
+    counts = list(INVENTED.values())
+    shown = [drawn(lessons.outcomes_picture(list(INVENTED), counts, drawn_for(budget)), "outcomes", plain=False)]
+    if step > 0:
+        shown.append(drawn(lessons.neighbours_picture(neighbours(budget)), "neighbours", plain=False))
+    if step > 1:
+        st.markdown("**The same budget in every unit**")
+        st.table(meanings(budget), hide_index=True, alt="The budget in every unit, in words")
     schema = Schema([Attribute.categorical("age", list(INVENTED))])
     script = lines(
         f"""
@@ -54,11 +71,19 @@ print(meanings(budget))""",
         engine="Budget",
         engine__lessons="INVENTED meanings neighbours outcomes",
     )
-    return Shown(studio=Studio(workload=Workload(schema).add(["age"], "marginal"), budget=budget), script=script)
+    studio = Studio(workload=Workload(schema).add(["age"], "marginal"), budget=budget)
+    return Shown(studio=studio, script=script, pictures=tuple(shown))
+
+
+def expected() -> dict[str, str]:
+    """Standard errors and best guesses at some budgets."""
+    budgets = [Budget(pcost=pcost) for pcost in (0.02, 1.0)]
+    errors = {f"Standard error at pcost {b.pcost:g}": f"{amount(1 / b.mu)} counts" for b in budgets}
+    return errors | {f"Best guess at pcost {b.pcost:g}": lessons.guess_text(neighbours(b)) for b in budgets}
 
 
 LESSON = Lesson(
-    name="noise",
+    name=NAME,
     tab="4. Noise",
     title="Noise, and what the budget means",
     words=(
@@ -68,21 +93,53 @@ LESSON = Lesson(
         "the data: the two curves are the law of one count **without and with that person**, and the more they "
         "overlap, the less the answer says."
     ),
+    steps=STEPS,
     picture=picture,
-    question=Question(
-        text="You want half the standard error. What happens to the privacy cost?",
-        choices=(
-            Choice(
-                text="It doubles.",
-                feedback="mu doubles. The privacy cost is the square of mu, so look again at the table of units.",
-            ),
-            Choice(text="It becomes four times as large.", feedback="The cost is 1 / (standard error)^2.", right=True),
-            Choice(
-                text="It stays: noise is drawn by chance.",
-                feedback="Each draw is chance, but how wide the draws spread is what the budget pays for.",
-            ),
+    formulas=(
+        Formula(
+            latex=r"\sigma = \frac{1}{\mu} = \frac{1}{\sqrt{\mathrm{pcost}}}, \qquad \rho = \tfrac12\,\mathrm{pcost}",
+            plain="σ = 1/μ = 1/√pcost;  ρ = pcost/2",
+            words="Standard error of one count when every record is in one cell, and the budget in other units.",
+        ),
+        Formula(
+            latex=r"\Pr[\text{guess right}] \le \Phi(\mu / 2)",
+            plain="P(guess right) ≤ Φ(μ/2)",
+            words="For anybody who guesses from the release whether one person is in, when both are equally likely.",
         ),
     ),
+    questions=(
+        asked(
+            "You want half the standard error. What happens to the privacy cost?",
+            (
+                "It doubles.",
+                "mu doubles. The privacy cost is the square of mu, so look again at the table of units.",
+            ),
+            ("✓ It becomes four times as large.", "The cost is 1 / (standard error)^2."),
+            (
+                "It stays: noise is drawn by chance.",
+                "Each draw is chance, but how wide the draws spread is what the budget pays for.",
+            ),
+        ),
+        asked(
+            "Two groups have 88 and 12 records. Which of their counts gets more noise?",
+            ("The larger one.", "Noise hides one person, and one person moves both counts equally far."),
+            (
+                "✓ Both get the same.",
+                "The noise depends on the budget alone. In relation to its count the small group suffers more.",
+            ),
+            ("The smaller one.", "It only looks so, because the same noise is a larger share of a small count."),
+        ),
+        asked(
+            "Two releases of the same records have pcost 1 each. What have they cost together?",
+            (
+                "Still 1: it is the same question.",
+                "Averaging both answers halves the variance, and that has its price.",
+            ),
+            ("✓ 2.", "Privacy costs add up, which is what the ledger of a dataset keeps."),
+            ("The root of 2.", "That is how mu adds up: its squares do, and pcost is the square."),
+        ),
+    ),
+    expected=expected,
     goals=(
         "Read a standard error as the spread of releases that could have come out.",
         "Say in words what pcost, rho, mu and (epsilon, delta) promise to one person.",

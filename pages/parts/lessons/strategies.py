@@ -6,28 +6,40 @@ import streamlit as st
 
 from engine import Attribute, Schema, Workload, lessons
 from engine.lessons import SIZES, contest
-from pages.parts.lessons.lesson import Choice, Lesson, Question, Shown, lines
-from pages.parts.shell import show
+from pages.parts.lessons.address import dial
+from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.shell.state import Studio
 
+NAME = "strategies"
+STEPS = (
+    "What **two strategies** measure, side by side: a row is one noisy number, white is zero.",
+    "The **error of every range** under each of them, in the same colours.",
+    "**Who wins** over all ranges, and what no strategy can be below.",
+)
 
-def picture() -> Shown:
-    """Draw one strategy, the errors that it leaves, and all strategies side by side."""
-    left, right = st.columns([1, 2])
-    cells = left.select_slider("Cells", SIZES, value=16, key="strategy_cells", persist_state="session")
+
+def picture(step: int) -> Shown:
+    """Draw two strategies, the errors that they leave, and all strategies side by side."""
+    first, second, third = st.columns(3)
+    cells = dial(first.select_slider, "Cells", SIZES, of=NAME, name="cells", default=16)
     found = contest("range", cells)
-    names = [tried.name for tried in found.tried]
-    name = right.radio("Strategy", names, index=1, horizontal=True, key="strategy_name", persist_state="session")
-    number = names.index(name)
-    measured, errors = st.columns(2)
-    with measured:
-        show.picture(lessons.strategy_picture(found.tried[number]), key="strategy_rows")
-    with errors:
-        show.picture(lessons.range_errors_picture(found, number), key="strategy_errors")
-    bounds = {"no strategy can be below": found.bound()}
-    show.picture(lessons.contest_picture(found, bounds, name), key="strategies", config={"displayModeBar": False})
-    schema = Schema([Attribute.of_size("age", cells)])
-    studio = Studio(workload=Workload(schema).add(["age"], "range"), options={"centers": "tuned"})
+    names = tuple(tried.name for tried in found.tried)
+    one = dial(second.selectbox, "Strategy on the left", names, of=NAME, name="left", default="Hierarchical")
+    two = dial(third.selectbox, "Strategy on the right", names, of=NAME, name="right", default="Optimal")
+    shown = []
+    for side, name, place in zip(("left", "right"), (one, two), st.columns(2), strict=True):
+        number = names.index(name)
+        with place:
+            shown.append(drawn(lessons.strategy_picture(found.tried[number]), f"strategy_{side}", plain=False))
+            if step > 0:
+                shown.append(drawn(lessons.range_errors_picture(found, number), f"errors_{side}", plain=False))
+    if step > 1:
+        bounds = {"no strategy can be below": found.bound()}
+        shown.append(drawn(lessons.contest_picture(found, bounds, one), "strategies"))
+    studio = Studio(
+        workload=Workload(Schema([Attribute.of_size("age", cells)])).add(["age"], "range"),
+        options={"centers": "tuned"},
+    )
     script = lines(
         f"""
 found = contest("range", {cells})
@@ -36,11 +48,18 @@ for tried in found.tried:
 print(found.bound(), made.rmse)""",
         engine__lessons="contest",
     )
-    return Shown(studio=studio, script=script)
+    return Shown(studio=studio, script=script, pictures=tuple(shown))
+
+
+def expected() -> dict[str, str]:
+    """Errors of all strategies on 16 cells."""
+    found = contest("range", 16)
+    numbers = {f"RMSE of {tried.name} on 16 cells": f"{tried.rmse:.4f}" for tried in found.tried}
+    return numbers | {"Bound on 16 cells": f"{found.bound():.4f}"}
 
 
 LESSON = Lesson(
-    name="strategies",
+    name=NAME,
     tab="3. Strategies",
     title="What a good strategy looks like",
     words=(
@@ -50,25 +69,53 @@ LESSON = Lesson(
         "level, so that each number gets more noise. **Waves** and the **optimum** find the balance. All five "
         "strategies below cost the same."
     ),
+    steps=STEPS,
     picture=picture,
-    question=Question(
-        text="On 4 cells the tree has a larger error than single cells, on 32 cells a smaller one. Why?",
-        choices=(
-            Choice(
-                text="Long ranges add up many noisy cells, while the tree grows by one level when cells double.",
-                feedback="The noise of a tree grows with the number of levels, that of a long range with its length.",
-                right=True,
+    formulas=(
+        Formula(
+            latex=r"\mathrm{pcost}(B) = \max_c \sum_r B_{rc}^2",
+            plain="pcost(B) = largest sum of squares of a column of B",
+            words="What a strategy B costs at noise of standard deviation 1: how far one record moves its numbers.",
+        ),
+        Formula(
+            latex=r"\operatorname{Var}(q) = q\,(B^{\mathsf T} B)^{+} q^{\mathsf T}",
+            plain="Var(q) = q (BᵀB)⁺ qᵀ",
+            words="Variance of a query that is computed from the numbers by least squares.",
+        ),
+    ),
+    questions=(
+        asked(
+            "On 4 cells the tree has a larger error than single cells, on 32 cells a smaller one. Why?",
+            (
+                "✓ Long ranges add up many noisy cells, while the tree grows by one level when cells double.",
+                "The noise of a tree grows with the number of levels, that of a long range with its length.",
             ),
-            Choice(
-                text="A tree on 32 cells has more privacy budget.",
-                feedback="All strategies here cost the same, whatever the number of cells.",
+            (
+                "A tree on 32 cells has more privacy budget.",
+                "All strategies here cost the same, whatever the number of cells.",
             ),
-            Choice(
-                text="On 32 cells nearly all ranges are short.",
-                feedback="It is the other way round: the average range grows with the number of cells.",
+            (
+                "On 32 cells nearly all ranges are short.",
+                "It is the other way round: the average range grows with the number of cells.",
+            ),
+        ),
+        asked(
+            "Only single cells are measured, each with a standard error of 1. What is that of a range of 16 cells?",
+            ("16.", "Standard errors do not add up. Variances do: 16 times 1, and its root is the standard error."),
+            ("✓ 4.", "Sixteen variances of 1 add up to 16, whose root is 4."),
+            ("1.", "That would need the range itself to be measured, at its own price."),
+        ),
+        asked(
+            "Why does every number of a tree get more noise than a single cell would get alone?",
+            ("It has more rows, and rows are dear.", "Rows that share no record cost nothing more. Levels do."),
+            ("Larger counts need larger noise.", "Noise does not depend on the count, only on what one record moves."),
+            (
+                "✓ Every record is counted once on every level.",
+                "One record moves a number on each level, so that the cost grows with the number of levels.",
             ),
         ),
     ),
+    expected=expected,
     goals=(
         "Tell the workload, what is asked, from the strategy, what is measured.",
         "Name the trade between few numbers per query and few numbers per record.",

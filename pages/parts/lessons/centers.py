@@ -1,0 +1,137 @@
+"""Lesson 10: tuned centers, and the proof of how little is left."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine import Budget, Workload, lessons
+from engine.lessons import ASKED, CELLS, NAMES, Centered, centered, centered_pairs, pairs_workload
+from pages.parts.lessons.address import dial
+from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
+from pages.parts.lessons.own import own_workload
+from pages.parts.shell import code, state
+from pages.parts.shell.state import Studio
+
+NAME = "centers"
+MEANINGS = {"prefix": "everything up to a cell", "range": "every range"}
+STEPS = (
+    "**Equal and tuned centers** over the bound that no mechanism can go below, at the same budget.",
+    "**A tuned center**: how a query on two attributes passes its total down to the table of one of them.",
+    "**What is left**, and what it can come from.",
+)
+
+
+def own_plans(workload: Workload, budget: Budget) -> Centered:
+    """Both plans of the own workload and its bound, made once."""
+    key = (state.current().question_key, budget)
+    kept = state.only_here().get("centered")
+    if kept is None or kept[0] != key:
+        with st.spinner("Planning your own workload twice and looking for a bound"):
+            kept = state.only_here()["centered"] = (key, centered(workload, budget))
+    found: Centered = kept[1]
+    return found
+
+
+def picture(step: int) -> Shown:
+    """Draw both splits over the bound, and a tuned center."""
+    mine = own_workload(NAME)
+    if mine is None:
+        left, right = st.columns(2)
+        name = dial(left.radio, "Queries on all pairs", ASKED, of=NAME, name="queries", default="prefix",
+                    format_func=MEANINGS.get, horizontal=True)  # fmt: skip
+        cells = dial(right.select_slider, "Cells of each attribute", CELLS, of=NAME, name="cells", default=6)
+        workload, budget = pairs_workload(name, cells), Budget(pcost=1.0)
+        found = centered_pairs(name, cells)
+        script = f"found = centered_pairs({name!r}, {cells})"
+        attributes: tuple[str, ...] = NAMES
+    else:
+        workload, budget = mine, Budget(pcost=state.current().budget.pcost)
+        found = own_plans(workload, budget)
+        script = f"found = centered(workload, {code.budget_text(budget)})"
+        attributes = mine.schema.names
+    shown = [drawn(lessons.centered_picture(found), "centered")]
+    if step > 0:
+        chosen = dial(st.selectbox, "Attribute", attributes, of=NAME, name="attribute", default=attributes[0])
+        shown.append(drawn(lessons.centers_picture(found, chosen), "center"))
+    if step > 1:
+        st.markdown(lessons.left_text(found))
+    called = script.split("= ")[1].split("(")[0]
+    studio = Studio(workload=workload, budget=budget, options={"centers": "tuned"})
+    return Shown(
+        studio=studio,
+        script=lines(f"{script}\nprint(found.won, found.left, found.bound)", engine__lessons=called),
+        pictures=tuple(shown),
+    )
+
+
+def expected() -> dict[str, str]:
+    """What tuning wins and what is left on all pairs."""
+    found = {(name, cells): centered_pairs(name, cells) for name in ASKED for cells in (4, 6)}
+    return {
+        f"{MEANINGS[name]}, {cells} cells: won, and left": f"{one.won:.2%}, {one.left:.2%}"
+        for (name, cells), one in found.items()
+    }
+
+
+LESSON = Lesson(
+    name=NAME,
+    tab="10. The last bit",
+    title="Tuned centers, and what is left to win",
+    words=(
+        "To split a query on two attributes, its total has to be passed down to the smaller tables. The paper passes "
+        "it down **in equal shares**, one for every cell. Any other shares that add up to 1, a **center**, split the "
+        "query just as exactly, and some make everything cheaper. The studio **searches for the best ones**. How does "
+        "it know that it may stop? By a **bound** for all mechanisms whatever: what is left above it is the most that "
+        "anybody could still win."
+    ),
+    steps=STEPS,
+    picture=picture,
+    formulas=(
+        Formula(
+            latex=r"I = (I - \pi \mathbf 1^{\mathsf T}) + \pi \mathbf 1^{\mathsf T}, \qquad \sum_c \pi_c = 1",
+            plain="I = (I - π 1ᵀ) + π 1ᵀ, with the sum of π equal to 1",
+            words="A center splits every query exactly; the paper takes π = 1/n in every cell.",
+        ),
+        Formula(
+            latex=r"\text{bound} \;\le\; \text{optimum} \;\le\; \text{plan}",
+            plain="bound ≤ optimum ≤ plan",
+            words="The optimum itself is known only when plan and bound meet.",
+        ),
+    ),
+    questions=(
+        asked(
+            "A plan is 0.2% above the bound for all mechanisms. What can be said about the optimum?",
+            ("It is the plan.", "Only if plan and bound met."),
+            ("It is the bound.", "A bound is what cannot be passed, not what can be reached."),
+            ("✓ It lies between both.", "The bound is proved and the plan can be run; the optimum is not above it."),
+        ),
+        asked(
+            "Why do tuned centers not change that answers are right on average?",
+            (
+                "✓ The pieces still add up to the query, exactly.",
+                "Any center with sum 1 splits every query without remainder, so that nothing is left out.",
+            ),
+            ("Because the change is small.", "Bias would be wrong however small. There is none."),
+            ("Because the noise is larger.", "It is smaller on the whole, and noise has nothing to do with bias."),
+        ),
+        asked(
+            "For which tables are equal centers the best ones already?",
+            ("For everything up to a cell.", "There the ends play another part than the middle: look at the picture."),
+            (
+                "✓ For tables of single cells, such as sex by region.",
+                "Every category looks like every other one, so that none deserves a larger share.",
+            ),
+            ("For none.", "Where all cells are alike to the queries, equal shares are the best ones."),
+        ),
+    ),
+    expected=expected,
+    goals=(
+        "Say what a center is, and why every center splits queries exactly.",
+        "Read a gap to a bound as the most that could still be won, not as an error.",
+    ),
+    discussion=(
+        "With 4 cells nothing is left, with 6 or 8 a little. What does the studio do on small domains that it cannot "
+        "do on large ones?",
+        "Would you rather look for a better plan or for a better bound? How would you see which of them is loose?",
+    ),
+)

@@ -1,0 +1,25 @@
+"""The student's own workload in a lesson, where it is small enough to be worked out while the page is drawn."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine import Workload, forecast
+from pages.parts.lessons.address import dial
+from pages.parts.shell import state
+
+EXAMPLE, MINE = "The example", "My own workload"
+AT_ONCE, ATTRIBUTES = 20.0, 10  # seconds that tuning may take by a cautious forecast, and a schema for short bounds
+
+
+def own_workload(lesson: str) -> Workload | None:
+    """Let the reader choose between the example and the own workload; the workload, None for the example."""
+    workload = state.current().workload
+    if workload is None or not workload.groups:
+        st.caption("Once you have a workload of your own, this lesson can show it, too.")
+        return None
+    if len(workload.schema) > ATTRIBUTES or forecast(workload, centers="tuned").seconds > AT_ONCE:
+        st.caption("Your own workload takes too long for a lesson; the Preview page shows it.")
+        return None
+    chosen = dial(st.radio, "Whose queries", (EXAMPLE, MINE), of=lesson, name="whose", default=EXAMPLE, horizontal=True)
+    return workload if chosen == MINE else None

@@ -1,0 +1,122 @@
+"""A lesson on the screen, and as a handout."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import streamlit as st
+
+from engine.errors import EngineError
+from engine.lessons import handout_html
+from pages.parts.jobs import plans
+from pages.parts.lessons import address, quiz
+from pages.parts.lessons.lesson import Lesson, Shown
+from pages.parts.shell import frame, state
+from pages.parts.shell.words import trouble, words_of
+
+
+def draw(lesson: Lesson, number: int, after: Lesson | None) -> str:
+    """Draw a lesson and return its Python code; empty while there is nothing to show."""
+    st.header(lesson.title)
+    st.markdown(lesson.words)
+    step = steps(lesson)
+    shown = None
+    try:
+        shown = lesson.picture(step)
+    except (EngineError, MemoryError) as error:
+        trouble(words_of(error))
+    with st.expander("Formulas"):
+        for formula in lesson.formulas:
+            st.latex(formula.latex)
+            st.caption(formula.words)
+    quiz.questions(lesson)
+    if st.session_state.get(quiz.INSTRUCTOR, False):
+        with st.container(border=True):
+            st.subheader("For instructors")
+            st.markdown(quiz.sheet(lesson))
+    _onwards(lesson, shown, after)
+    address.keep(number, lesson.name)
+    return shown.text if shown is not None else ""
+
+
+def steps(lesson: Lesson) -> int:
+    """Draw how far the picture has come, with a button to the next step; return the step."""
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    numbers = tuple(range(len(lesson.steps)))
+    step: int = address.dial(left.select_slider, "Step", numbers, of=lesson.name, name="step", default=0)
+    last = step == numbers[-1]
+    right.button(
+        "Next step",
+        on_click=address.set_dial,
+        args=(lesson.name, "step", step + 1),
+        disabled=last,
+        help="This is the last step." if last else None,
+        key=f"step_{lesson.name}",
+        width="stretch",
+    )
+    st.markdown(f"**Step {step}.** {lesson.steps[step]}")
+    return step
+
+
+def _onwards(lesson: Lesson, shown: Shown | None, after: Lesson | None) -> None:
+    left, middle, right = st.columns(3)
+    reason = None if shown is not None else "There is no plan to open yet; see above."
+    opened = left.button(
+        "Open this plan in the studio",
+        key=f"open_{lesson.name}",
+        on_click=_take,
+        args=(shown,),
+        disabled=shown is None,
+        help=reason or "Replaces what you chose so far; Undo brings it back.",
+        width="stretch",
+    )
+    if opened:
+        st.switch_page(frame.page("Preview").file)
+    middle.download_button(
+        "Handout to print",
+        data=partial(handout, lesson, shown, answered=st.session_state.get(quiz.INSTRUCTOR, False)),
+        file_name=f"lesson_{lesson.name}.html",
+        mime="text/html",
+        on_click="ignore",
+        key=f"handout_{lesson.name}",
+        help="The lesson with its picture as it stands now; in the instructor view with the answers.",
+        width="stretch",
+    )
+    if reason:
+        st.caption(f"Opening has to wait: {reason}")
+    if after is not None:
+        right.button(
+            f"Next lesson: {after.tab} →",
+            key=f"after_{lesson.name}",
+            on_click=_turn,
+            args=(after.tab,),
+            width="stretch",
+        )
+
+
+def handout(lesson: Lesson, shown: Shown | None, *, answered: bool) -> bytes:
+    """The lesson as an HTML file for printing, with its answers for those who teach."""
+    listed = "\n".join(f"- Step {number}: {words}" for number, words in enumerate(lesson.steps))
+    formulas = "\n".join(f"- `{formula.plain}` {formula.words}" for formula in lesson.formulas)
+    asked = [
+        (
+            f"Question {number}",
+            "\n".join([f"**{question.text}**", *(f"- {choice.text}" for choice in question.choices)]),
+        )
+        for number, question in enumerate(lesson.questions, 1)
+    ]
+    discussed = ("To discuss", "\n".join(f"- {item}" for item in lesson.discussion))
+    told = [("For instructors", quiz.sheet(lesson))] if answered else []
+    sections = [("Step by step", listed), ("Formulas", formulas), *asked, discussed, *told]
+    pictures = shown.pictures if shown is not None else ()
+    return handout_html(lesson.title, [lesson.words], pictures, sections).encode()
+
+
+def _take(shown: Shown) -> None:
+    state.note_lost(())
+    state.commit(shown.studio, redraw=True)
+    plans.begin(shown.studio)
+
+
+def _turn(tab: str) -> None:
+    st.session_state[address.TAB] = tab

@@ -1,0 +1,186 @@
+"""The attack, many rows, clipped tables and tuned centers: against brute force, and what questions claim."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from engine import Attribute, Budget, Schema, Workload, plan
+from engine.errors import PlanError
+from engine.insight import mechanism_bound
+from engine.lessons import (
+    ASKED,
+    CAPS,
+    PERSONS,
+    WIDTHS,
+    answers_given,
+    attack_picture,
+    best_cap,
+    binned,
+    caps_picture,
+    caps_table,
+    centered_pairs,
+    centered_picture,
+    centers_picture,
+    clipped,
+    clipped_picture,
+    group_questions,
+    handout_html,
+    left_text,
+    neighbours,
+    of_a_person,
+    pairs_workload,
+    reconstruct_replies,
+    rows_in_all,
+    spread_of_answers,
+)
+from engine.lessons.attack import SECRETS
+from engine.lessons.binning import SPARSE
+from engine.lessons.many_rows import VISITS
+from engine.workload import Custom
+
+
+def test_exact_answers_reveal_everybody_as_soon_as_the_equations_say_so() -> None:
+    replies = np.array(list(itertools.product((0, 1), repeat=PERSONS)))
+    for count in (4, 12, 15, 16):
+        asked = group_questions(count)
+        fitting = np.flatnonzero((replies @ asked.T == answers_given(count)).all(axis=1))
+        found = reconstruct_replies(answers_given(count))
+        assert (found.right == PERSONS) == (len(fitting) == 1)
+        np.testing.assert_allclose(asked @ found.estimate, answers_given(count), atol=1e-9)
+    assert answers_given(16).tolist() == (group_questions(16) @ SECRETS).tolist()
+
+
+def test_noise_stops_the_attack() -> None:
+    # planted noise of twice the standard error that the budget asks for
+    exact = answers_given(16)
+    off = 2 * spread_of_answers(16, Budget(pcost=1.0)) * np.where(np.arange(16) % 3, 1.0, -1.0)
+    assert reconstruct_replies(exact + off).right < 16
+    assert reconstruct_replies(exact + 1e-4 * off).right == 16
+    noise = answers_given(16, Budget(pcost=1e-6)) - exact
+    assert np.abs(noise).max() > 10  # a standard error of 4,000 on sixteen answers
+    assert answers_given(3, Budget(pcost=1.0)).shape == (3,)
+
+
+@pytest.mark.parametrize("count", [2, 7, 16])
+def test_the_answers_of_the_attack_cost_what_they_say(count: int) -> None:
+    budget = Budget(pcost=0.7)
+    asked = Workload(Schema([Attribute.of_size("person", PERSONS)])).add(
+        ["person"], Custom(group_questions(count).astype(int).tolist())
+    )
+    sensitivity = np.sqrt((group_questions(count) ** 2).sum(axis=0).max())
+    assert (sensitivity / spread_of_answers(count, budget)) ** 2 == pytest.approx(budget.pcost)
+    assert plan(asked, budget).rmse <= spread_of_answers(count, budget) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("count", [0, 17, 2.5])
+def test_questions_that_there_are_not(count: float) -> None:
+    with pytest.raises(PlanError):
+        group_questions(count)  # type: ignore[arg-type]
+
+
+def test_a_person_with_many_rows() -> None:
+    person = of_a_person(Budget(pcost=0.01), 20)
+    assert person.pcost == pytest.approx(4.0)  # what a question says
+    assert neighbours(person).guess == pytest.approx(neighbours(Budget(pcost=0.01), rows=20).guess)
+    # the engine's own promise: protecting three rows of a person costs three times the error
+    asked = Workload(Schema([Attribute.of_size("month", 12)])).add(["month"], "marginal")
+    three, one = (plan(asked, Budget(pcost=0.5, rows_per_person=k)).rmse for k in (3, 1))
+    assert three == pytest.approx(3 * one)
+    table = caps_table(Budget(pcost=0.5)).set_index("cap")
+    assert table.loc[3, "standard error"] == pytest.approx(3 * table.loc[1, "standard error"])
+    with pytest.raises(PlanError):
+        of_a_person(Budget(pcost=1.0), 21)
+
+
+@pytest.mark.parametrize("pcost", [0.001, 0.01, 1.0])
+def test_a_cap_loses_rows_and_saves_noise(pcost: float) -> None:
+    persons = [rows for rows, many in VISITS.items() for _ in range(many)]
+    table = caps_table(Budget(pcost=pcost)).set_index("cap")
+    assert sum(persons) == rows_in_all()
+    for cap in CAPS:
+        lost = sum(persons) - sum(min(rows, cap) for rows in persons)
+        assert table.loc[cap, "rows lost"] == lost
+        assert table.loc[cap, "error"] == pytest.approx(np.hypot(lost, cap / np.sqrt(pcost)))
+    best = best_cap(Budget(pcost=pcost))
+    assert table["error"].min() == table.loc[best, "error"]
+    assert f"best at a cap of {best}" in caps_picture(Budget(pcost=pcost), 3).alt
+
+
+@pytest.mark.parametrize(("count", "std"), [(0.0, 1.0), (0.0, 10.0), (3.0, 2.0), (40.0, 1.5)])
+def test_clipping_at_zero_is_what_the_integral_says(count: float, std: float) -> None:
+    law = norm(count, std)
+    low, high = max(0.0, count - 12 * std), count + 12 * std
+    mean = quad(lambda x: x * law.pdf(x), low, high, limit=200)[0]
+    square = quad(lambda x: (x - count) ** 2 * law.pdf(x), low, high, limit=200)[0] + count**2 * law.cdf(0.0)
+    found = clipped([count], std)
+    assert found.means[0] == pytest.approx(mean, abs=1e-8)
+    assert found.errors[0] ** 2 == pytest.approx(square, rel=1e-6)
+    assert found.rmse <= std
+
+
+def test_what_the_questions_say_about_clipping() -> None:
+    assert round(clipped([0.0], 10.0).bias) == 4
+    assert round(clipped(np.zeros(1000), 1.0).bias, -1) == 400
+    assert round(clipped(np.zeros(1000), 1.0).std_of_sum) == 32
+    biases = [clipped(binned(width), 1.0).bias for width in WIDTHS]
+    assert biases == sorted(biases, reverse=True)
+    assert all(binned(width).sum() == sum(SPARSE) for width in WIDTHS)
+    for wrong in (lambda: binned(3), lambda: clipped([1.0], 0.0)):
+        with pytest.raises(PlanError):
+            wrong()
+
+
+def test_tuned_centers_lie_between_equal_ones_and_the_bound() -> None:
+    for asked in ASKED:
+        found = centered_pairs(asked, 4)
+        assert found.bound <= found.tuned.weighted_rmse < found.equal.weighted_rmse
+        assert found.bound == mechanism_bound(pairs_workload(asked, 4)).rmse(found.tuned)
+        assert found.won == pytest.approx(1 - found.tuned.weighted_rmse / found.equal.weighted_rmse)
+        assert "Plan and bound meet" in left_text(found)
+    large = centered_pairs("prefix", 6)
+    assert 1e-4 < large.left < 0.02  # the little that the lesson is about
+    assert f"{large.left:.2%}" in left_text(large)
+    assert all(center.sum() == pytest.approx(1.0) for center in large.centers().values())
+    assert max(np.ptp(center) for center in large.centers().values()) > 0.01
+    with pytest.raises(PlanError):
+        pairs_workload("affine", 4)
+    with pytest.raises(PlanError):
+        pairs_workload("range", 5)
+
+
+def test_equal_centers_are_the_best_for_tables() -> None:
+    schema = Schema([Attribute.categorical("sex", ["f", "m"]), Attribute.categorical("region", list("abcd"))])
+    asked = Workload.all_ways(schema, (1, 2))
+    made = plan(asked, Budget(pcost=1.0))
+    assert made.weighted_rmse == pytest.approx(mechanism_bound(asked).rmse(made), rel=1e-5)
+
+
+def test_pictures_of_the_further_lessons_say_what_they_show() -> None:
+    found = attack_picture(reconstruct_replies(answers_given(16)))
+    assert "has 16 of 16 replies right" in found.alt
+    assert found.table["right"].all()
+    wrong = attack_picture(reconstruct_replies(answers_given(2)))
+    assert len(wrong.figure.data[2].x) == (~wrong.table["right"]).sum() > 0
+    numbers = clipped(binned(2), 3.0)
+    assert f"{len(numbers.counts)} counts" in clipped_picture(numbers, 2).alt
+    one = centered_pairs("range", 4)
+    shown = centered_picture(one)
+    assert shown.table["RMSE"].tolist() == [one.equal.weighted_rmse, one.tuned.weighted_rmse, one.bound]
+    assert centers_picture(one, "age").table["tuned"].sum() == pytest.approx(1.0)
+
+
+def test_a_handout_asks_nothing_of_another_machine() -> None:
+    found = centers_picture(centered_pairs("range", 4), "age")
+    page = handout_html("A <lesson>", ["plain **bold** & <b>"], [found, found], [("Say", "- `x` *y*")])
+    assert "A &lt;lesson&gt;" in page
+    assert "plain <b>bold</b> &amp; &lt;b&gt;" in page
+    assert "<li><code>x</code> <i>y</i></li>" in page
+    assert 'src="http' not in page
+    assert "<link" not in page.split("<script", 1)[0]
+    assert page.count('class="plotly-graph-div"') == 2
+    assert page.count("Plotly.newPlot(") >= 2
