@@ -12,6 +12,7 @@ from engine.choice.look_plan import price
 from engine.choice.plan_rule import NestedPlanRule
 from engine.choice.rivals import Compared, compare_rivals, even_totals
 from engine.choice.rules import ROUNDING, Decision
+from engine.choice.step_records import counted_for_steps
 from engine.choice.step_state import Steps
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "census_ages",
     "coarse_or_fine",
     "compare_rivals",
+    "counted_for_steps",
     "even_totals",
     "nested_choices",
     "price",

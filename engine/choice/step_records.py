@@ -14,7 +14,19 @@ from typing import Any
 
 from engine.choice.common_plan import CommonPlan, Residual
 from engine.plans import Plan
-from engine.release import MOST_CELLS, Counts, Intake, Ledger, count, maximal_sets, one_cell_attributes, table_digest
+from engine.progress import Progress
+from engine.release import (
+    MEMORY_LIMIT,
+    MOST_CELLS,
+    Counts,
+    Intake,
+    Ledger,
+    count,
+    maximal_sets,
+    one_cell_attributes,
+    table_digest,
+    teller,
+)
 from engine.spaces import Space
 
 OTHER = "other:"  # before the digest of a step that was measured on other records than its look
@@ -49,6 +61,24 @@ def step_counts(
         count_column=count_column,
         ignore=ignore,
     )
+
+
+def counted_for_steps(
+    common: CommonPlan,
+    data: Any,
+    *,
+    person: str | None = None,
+    count_column: str | None = None,
+    ignore: Collection[str] = (),
+    progress: Progress | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Counts:
+    """Return what a look and its last step count of a part of the records: private, for both on the sum of all parts.
+
+    Guarantee: as of `engine.release.counted_for`; the sum of the parts is known as the records that were looked at.
+    """
+    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
+    return step_counts(common, common.look, data, teller(progress), memory_limit, **columns)
 
 
 def no_counts(common: CommonPlan) -> Counts:

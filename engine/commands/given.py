@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.errors import BudgetError, EngineError, PlanError, SchemaError, WorkloadError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
-from engine.release import Intake
+from engine.release import COUNTS_ENDING, Intake
 from engine.workload import Schema, Workload, workload_from_sql
 
 
@@ -124,6 +124,25 @@ def form_of(out: Path, given: str | None, forms: Sequence[str]) -> str:
         endings, named = ", ".join(f".{known}" for known in forms), ", or name the --format" if "zip" in forms else ""
         raise PlanError(f"The file --out {out} ends in none of {endings}. Give one of them{named}.")
     return given or ending
+
+
+def add_records_options(
+    command: argparse.ArgumentParser, text: str = "the records; see python -m engine count"
+) -> None:
+    """Add where the records are, or their counts."""
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path, help=text)
+    source.add_argument(
+        "--counts", dest="data", type=_counts_path, help="exact counts of the records, in a file .counts"
+    )
+
+
+def _counts_path(text: str) -> Path:
+    if not text.lower().endswith(COUNTS_ENDING):
+        raise argparse.ArgumentTypeError(
+            f"{text} does not end in {COUNTS_ENDING}; give a file that count or counts wrote"
+        )
+    return Path(text)
 
 
 def add_column_options(command: argparse.ArgumentParser) -> None:

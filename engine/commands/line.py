@@ -5,6 +5,9 @@ python -m engine budget create --ledger office.ledger
 python -m engine budget add --ledger office.ledger --dataset survey --rho 1
 python -m engine check --plan plan.json --data survey.csv
 python -m engine release --plan plan.json --data survey.csv --dataset survey --ledger office.ledger --out a.parquet
+python -m engine count --plan plan.json --data north.parquet --out north.counts
+python -m engine counts merge north.counts south.counts --out all.counts
+python -m engine release --plan plan.json --counts all.counts --dataset survey --ledger office.ledger --out b.parquet
 python -m engine verify --ledger office.ledger --package release.zip
 """
 
@@ -15,6 +18,7 @@ import os
 import sys
 
 from engine.commands.asking import add_asking_commands
+from engine.commands.counting import add_counting_commands
 from engine.commands.keeping import add_keeping_commands
 from engine.commands.planning import add_planning_commands
 from engine.commands.predicting import add_prediction_commands
@@ -70,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     add_planning_commands(commands)
     add_releasing_commands(commands)
+    add_counting_commands(commands)
     add_asking_commands(commands)
     add_prediction_commands(commands)
     add_step_commands(commands)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.checks import positive
-from engine.commands.given import add_column_options, form_of, named_columns, say_rows
+from engine.commands.given import add_column_options, add_records_options, form_of, named_columns, say_rows
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import LedgerError, PlanError
 from engine.publish import FORMATS, check_target, write_answers, write_package
@@ -26,9 +26,7 @@ def add_releasing_commands(commands: Commands) -> None:
         keys = "out format queries rehearsal dataset attempt key pcost spent receipt"
         command = add_command(commands, name, _release, text, keys=keys)
         command.add_argument("--plan", type=Path, required=True)
-        command.add_argument(
-            "--data", type=Path, required=True, help="CSV or parquet; rows outside the schema are left out"
-        )
+        add_records_options(command, "CSV or parquet; rows outside the schema are left out")
         command.add_argument("--out", type=Path, required=True, help="file for the answers")
         command.add_argument("--format", choices=FORMS, help="by default the ending of --out; zip: the package")
         add_column_options(command)
@@ -53,7 +51,7 @@ def add_releasing_commands(commands: Commands) -> None:
         keys="private rows_in counted refused reasons people over_cap people_over_cap warnings",
     )
     check.add_argument("--plan", type=Path, required=True)
-    check.add_argument("--data", type=Path, required=True)
+    add_records_options(check)
     check.add_argument("--ledger", type=Path, help="also look for the same records under other names")
     check.add_argument("--dataset", default="", help="their name in the ledger")
     add_column_options(check)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.choice import Decision, NestedPlanRule, coarse_or_fine, nested_choices, stepwise
-from engine.commands.given import add_column_options, form_of, named_columns, say_rows
+from engine.commands.given import add_column_options, add_records_options, form_of, named_columns, say_rows
 from engine.commands.reply import Commands, Reply, add_command
 from engine.publish import FORMATS, check_target, write_answers
 from engine.release import Ledger, Measurement, read_plan
@@ -65,7 +65,7 @@ def add_step_commands(commands: Commands) -> None:
         if command is not look:
             command.add_argument("--look", required=True, metavar="KEY", help="the key that look printed")
         if command is not decide:
-            command.add_argument("--data", type=Path, required=True, help="CSV or parquet; the same in both steps")
+            add_records_options(command, "CSV or parquet; the same in both steps")
             add_column_options(command)
             command.add_argument("--attempt", type=int, default=1)
             command.add_argument("--out", type=Path, required=True, help="CSV or parquet file for the answers")

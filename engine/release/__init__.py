@@ -11,6 +11,7 @@ from engine.release.intake import (
     Intake,
     check_records,
     count,
+    counted_for,
     declare_public,
     left_out,
     maximal_sets,
@@ -41,9 +42,10 @@ from engine.release.measure import (
 )
 from engine.release.noise import discrete_gaussian
 from engine.release.reconstruct import Measurement, apply_group, estimate, quantile, query_texts
-from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, fingerprint, table_digest
+from engine.release.records import COUNTS_ENDING, MEMORY_LIMIT, Counts, count_marginals, fingerprint, table_digest
 
 __all__ = [
+    "COUNTS_ENDING",
     "MEMORY_LIMIT",
     "MOST_CELLS",
     "Answers",
@@ -60,6 +62,7 @@ __all__ = [
     "check_records",
     "count",
     "count_marginals",
+    "counted_for",
     "declare_public",
     "discrete_gaussian",
     "draw",

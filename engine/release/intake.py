@@ -11,7 +11,7 @@ from engine.errors import DataError, LimitExceeded, PlanError
 from engine.plans import Block, Plan
 from engine.progress import Progress, told
 from engine.release.ledger import REHEARSED, Fingerprint, Ledger, Row
-from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, counted_text, fingerprint
+from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, fingerprint, read_counts
 from engine.spaces import Space
 from engine.texts import shown
 from engine.workload import Schema, Workload, subsets
@@ -56,7 +56,7 @@ class Intake:
             counted=counts.records,
             refused=counts.rows_refused,
             reasons=counts.refused,
-            warnings=tuple(warnings),
+            warnings=(*counts.doubts, *warnings),
             people=counts.people,
             over_cap=counts.rows_over_cap,
             people_over_cap=counts.people_over_cap,
@@ -128,14 +128,9 @@ def check_records(
 
     Raises: DataError when the data cannot be read at all, or lacks a column.
     """
-    counts = counted_for(
-        plan, data, "drop", teller(progress), memory_limit, person=person, count_column=count_column, ignore=ignore
-    )
+    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
+    counts = counted_for(plan, data, **columns, progress=progress, memory_limit=memory_limit)
     warnings = []
-    if count_column is None and (
-        text := counted_text(data, plan.schema, [*ignore, plan.schema.person_column(person) or ""])
-    ):
-        warnings.append(f"{text[0].upper()}{text[1:]}.")
     if counts.records > plan.max_records:
         warnings.append(
             f"There are more records than the {plan.max_records:,} that the plan was made for. A release stays private "
@@ -165,9 +160,8 @@ def declare_public(
     would be a release that nobody pays for.
     """
     # a release keeps the same rows of every person, so that it is known again
-    counts = counted_for(
-        plan, data, "drop", teller(None), memory_limit, person=person, count_column=count_column, ignore=ignore
-    )
+    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
+    counts = counted_for(plan, data, **columns, memory_limit=memory_limit)
     found = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
     for row in ledger.same_records(found):
         if row.kind != REHEARSED:
@@ -181,20 +175,27 @@ def declare_public(
 def counted_for(
     plan: Plan,
     data: Any,
-    on_refused: str,
-    tell: Callable[[float, str], None],
-    memory_limit: int,
     *,
-    person: str | None,
-    count_column: str | None,
-    ignore: Collection[str],
+    on_refused: str = "drop",
+    person: str | None = None,
+    count_column: str | None = None,
+    ignore: Collection[str] = (),
+    progress: Progress | None = None,
+    memory_limit: int = MEMORY_LIMIT,
 ) -> Counts:
-    """Return what a release of a whole plan counts: every look at records before one counts the same rows."""
+    """Return the exact tables that a release of a plan counts: private, for `measure` on the sum of such parts.
+
+    Guarantee: every row counts by the same rules as in a release of all records at once, so that the sum over disjoint
+    parts is what that release counts, to the last digit of the ledger's digests; with a cap of rows per person, where
+    no person has rows in two parts.
+
+    Raises: as for `count_marginals`.
+    """
     return count(
         plan,
         data,
         on_refused,
-        tell,
+        teller(progress),
         memory_limit,
         one_cell_attributes(plan.workload),
         person=person,
@@ -235,9 +236,14 @@ def count(
                 f"release holds at most {MOST_CELLS:,}. Its errors are exact, but it cannot be released: choose a "
                 "mechanism that measures smaller tables, such as 'querysmasher'."
             )
+    data = read_counts(data)
     if isinstance(data, Counts):
         if person is not None:
             raise DataError("Counts hold no persons. Count the records with the person column, or leave it out here.")
+        if count_column is not None:
+            raise DataError(
+                "Counts have no columns. Count the records with the column of counts, or leave it out here."
+            )
         if data.cap is not None and data.cap > rows_per_person:
             raise DataError(
                 f"These counts hold up to {data.cap:,} rows of a person, and the budget protects {rows_per_person:,}. "

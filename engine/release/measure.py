@@ -92,10 +92,11 @@ def measure(
         )
     tell = teller(progress)
     of_rows: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
+    of_rows |= {"progress": tell, "memory_limit": memory_limit}
     if rehearsal:
         if dataset or ledger is not None:
             raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or set rehearsal=False.")
-        counts = counted_for(plan, data, on_refused or "error", tell, memory_limit, **of_rows)
+        counts = counted_for(plan, data, on_refused=on_refused or "error", **of_rows)
         if intake is not None:
             intake(Intake.of(counts))
         return measured(plan, draw(plan, counts, tell), dataset="", key="", utc="", rehearsal=True)
@@ -110,7 +111,7 @@ def measure(
     cost: dict[str, Any] = {"dataset": dataset, "pcost": plan.pcost, "pure_epsilon": plan.budget.pure_epsilon}
     book.status(dataset).definition.check_unit(plan.budget)
     book.afford(**cost)
-    counts = counted_for(plan, data, "drop", tell, memory_limit, **of_rows)
+    counts = counted_for(plan, data, **of_rows)
     records = recognised(book, dataset, counts, maximal_sets(plan), intake)
     done = spend_draw_save(
         plan,

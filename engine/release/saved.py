@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from engine.checks import instance
 from engine.errors import PlanError
 from engine.mechanisms import load_plan, mechanism_class
 from engine.release.archive import Archive, write_archive
+from engine.release.fresh_file import fresh_file
 
 if TYPE_CHECKING:
     from engine.release.reconstruct import Measurement
@@ -22,25 +22,10 @@ NAMES = ("dataset", "key", "utc", "rehearsal")
 def save_measurement(found: Measurement, path: str | os.PathLike[str]) -> None:
     """Write a measurement with its plan; see `Measurement.save`."""
     mechanism_class(found.plan.mechanism)  # what cannot be planned could not be loaded
-    place = _place(path)
-    if not place.name:
-        raise PlanError(f"{place} is a folder. Give the name of a file in it.")
-    draft = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
     head = {"format": FORMAT} | {name: getattr(found, name) for name in NAMES}
-    try:
-        with open(draft, "xb") as file:
-            texts = {"plan.json": found.plan.to_json()}
-            write_archive(file, head, None, texts=texts, answers=found.answers_on_grid, estimates=found.estimates)
-        # link refuses where rename would replace: the name may be that of a ledger, or of records
-        os.link(draft, place)
-    except FileExistsError:
-        raise PlanError(f"{place} is there already, and nothing is overwritten. Give another name.") from None
-    except OSError as error:
-        raise PlanError(
-            f"The measurement cannot be written to {place}: {error.strerror}. Give a file in a folder that exists."
-        ) from None
-    finally:
-        draft.unlink(missing_ok=True)
+    with fresh_file(_place(path), "measurement", error=PlanError) as file:
+        texts = {"plan.json": found.plan.to_json()}
+        write_archive(file, head, None, texts=texts, answers=found.answers_on_grid, estimates=found.estimates)
 
 
 def _place(path: str | os.PathLike[str]) -> Path:

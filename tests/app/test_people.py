@@ -156,7 +156,7 @@ def test_a_release_is_told_what_a_column_of_counts_is(ledger: Ledger, counted: P
     session = opened("release").set(step="2. Release", ledger_path=str(ledger.path), records_path=str(counted))
     session.set(confirmation="office", person_how=False)
     wait(session.press("check_records"))
-    assert "which looks as if each row stood for several records" in session.errors()
+    assert "if it tells how many records each row stands for" in session.errors()
     wait(session.press("release"))
     assert "count_column='n'" in session.errors()
     session.set(confirmation="office", rows_are="counted")

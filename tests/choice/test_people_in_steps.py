@@ -65,16 +65,16 @@ def test_a_last_step_with_another_cap_is_of_other_records(ledger, person):
     frame = panel()
     key = looked(ledger, frame).key
     with pytest.raises(DataError, match="not the records that were looked at"):
-        finish(ledger, key, frame, person=person)
+        finish(ledger, key, frame, person=person, ignore=["pid"])
     seen = []
-    finish(ledger, key, frame, person=person, on_changed="charge", intake=seen.append)
+    finish(ledger, key, frame, person=person, ignore=["pid"], on_changed="charge", intake=seen.append)
     assert "charged alone" in seen[0].warnings[-1]
 
 
 def test_a_declared_bound_needs_no_column(ledger):
     frame = panel()
     frame = frame[frame.groupby("pid").cumcount() < CAP]
-    done = finish(ledger, looked(ledger, frame, person=None).key, frame.drop(columns="pid"))
+    done = finish(ledger, looked(ledger, frame, person=None, ignore=["pid"]).key, frame.drop(columns="pid"))
     np.testing.assert_allclose(done.answers(0)["answer"], np.bincount(frame["a"]), atol=0.1)
 
 

@@ -202,7 +202,7 @@ BUGS = (
     ),
     bug(
         "a measurement is saved over what is there",
-        "engine/release/saved.py",
+        "engine/release/fresh_file.py",
         "        os.link(draft, place)\n",
         "        draft.replace(place)\n",
         f"{PLACES}::test_every_writer_refuses_what_is_there",

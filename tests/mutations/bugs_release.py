@@ -8,7 +8,8 @@ PEOPLE, TABLES = "engine/release/records/people.py", "engine/release/records/tab
 DIGEST, ENCODING = "engine/release/records/digest.py", "engine/release/records/encoding.py"
 LAW, DRAW = "tests/release/test_noise.py", "tests/release/test_draw.py"
 RELEASE, PROCEDURE = "tests/release/test_release.py", "tests/release/test_procedure.py"
-IMPORTS = "tests/release/test_imports.py"
+IMPORTS, PARTS = "tests/release/test_imports.py", "tests/release/test_parts.py"
+COUNTS = "engine/release/records/counts.py"
 GAUSSIAN = """    envelope = _envelope(power=2, rate=1 / (2 * exact), floor_scale=isqrt(int(exact)))
     return _draw(envelope, size=_checked_size(size), entropy=os.urandom)"""
 DRAWN = "            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements)\n"
@@ -253,8 +254,8 @@ BUGS = (
     bug(
         "a release refuses a table because of its rows",
         MEASURE,
-        '    counts = counted_for(plan, data, "drop", tell, memory_limit, **of_rows)',
-        '    counts = counted_for(plan, data, "error", tell, memory_limit, **of_rows)',
+        "    counts = counted_for(plan, data, **of_rows)",
+        '    counts = counted_for(plan, data, on_refused="error", **of_rows)',
         f"{RELEASE}::test_bad_records_spend_nothing",
     ),
     bug(
@@ -391,5 +392,41 @@ BUGS = (
         'raise DataError(f"{what} has numbers that are not whole; give identifiers as text")',
         'raise DataError(f"{what} has numbers that are not whole, such as {numbers[0]}")',
         "tests/release/test_counts.py::test_no_error_shows_a_value",
+    ),
+    # counts of parts
+    bug(
+        "a part is added twice",
+        COUNTS,
+        "            if again := set(one.shards) & set(two.shards):\n",
+        "            if again := set():\n",
+        f"{PARTS}::test_no_part_is_added_twice",
+    ),
+    bug(
+        "a cap of rows per person spans parts",
+        COUNTS,
+        "        if self.cap is not None and not split_by_person:\n",
+        "        if False:\n",
+        f"{PARTS}::test_a_cap_spans_parts_only_where_they_are_split_by_person",
+    ),
+    bug(
+        "a file of counts may be read by others",
+        "engine/release/records/counts_file.py",
+        "error=DataError, mode=0o600)",
+        "error=DataError)",
+        f"{PARTS}::test_a_file_is_for_its_owner_alone_and_replaces_nothing",
+    ),
+    bug(
+        "tables of different records are taken from a file",
+        "engine/release/records/counts_file.py",
+        "int(table.sum()) != records or not agree",
+        "False",
+        f"{PARTS}::test_files_of_counts_that_are_wrong_are_refused",
+    ),
+    bug(
+        "a column of counts is counted row by row",
+        "engine/release/records/counted.py",
+        "    if unknown:\n",
+        "    if False:\n",
+        "tests/release/test_counted.py",
     ),
 )

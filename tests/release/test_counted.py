@@ -58,33 +58,62 @@ def test_a_counted_table_is_never_taken_for_records_without_a_word(tmp_path: Pat
     for data in kinds(counted(), tmp_path):
         with pytest.raises(DataError, match=r"column 'n', .* count_column='n', or .* ignore=\['n'\]"):
             count_marginals(data, SCHEMA, [("age",)], on_refused="drop")
-    with pytest.raises(DataError, match=r"no two rows are alike.*'inhabitants', .* count_column='inhabitants', or"):
-        count_marginals(counted("inhabitants"), SCHEMA, [("age",)])
+    place = tmp_path / "b.csv"
+    counted("inhabitants").to_csv(place, index=False)
+    for data in (counted("inhabitants"), place, pa.Table.from_pandas(counted("inhabitants"))):
+        with pytest.raises(DataError, match=r"'inhabitants', which holds numbers.* count_column='inhabitants', or"):
+            count_marginals(data, SCHEMA, [("age",)])
+        assert count_marginals(data, SCHEMA, [("age",)], ignore=["inhabitants"]).records == 12
+        assert count_marginals(data, SCHEMA, [("age",)], count_column="inhabitants").records == N.sum()
     assert count_marginals(counted(), SCHEMA, [("age",)], ignore=["n"]).records == 12
-    assert count_marginals(counted("inhabitants"), SCHEMA, [("age",)], ignore=["inhabitants"]).records == 12
 
 
-def test_records_with_identifiers_are_records() -> None:
-    many = CELLS.loc[CELLS.index.repeat(N)].reset_index(drop=True)
-    for extra in ({"id": range(len(many))}, {"income": 7}, {"share": 0.5}, {"name": "n"}):
-        assert count_marginals(many.assign(**extra), SCHEMA, [("age",)]).records == N.sum()
-    few = CELLS.iloc[[0, 3, 8]].assign(id=[4, 8, 9])  # three of twelve differ by chance
-    assert count_marginals(few, SCHEMA, [("age",)]).records == 3
+@pytest.mark.parametrize("kind", ["int8", "float32", "Int64", "int64[pyarrow]", "decimal", "Float64"])
+def test_numbers_of_every_type_are_asked_about_and_nothing_else_is(kind: str) -> None:
+    numbers = pa.array(N.tolist(), pa.decimal128(38, 0)) if kind == "decimal" else pd.Series(N).astype(kind)
+    arrow = pa.Table.from_pandas(CELLS).append_column("total", numbers)
+    frame = arrow.to_pandas(types_mapper=pd.ArrowDtype) if kind == "decimal" else CELLS.assign(total=numbers)
+    for data in (arrow, frame):
+        with pytest.raises(DataError, match="'total', which holds numbers"):
+            count_marginals(data, SCHEMA, [("age",)], on_refused="drop")
+        assert count_marginals(data, SCHEMA, [("age",)], count_column="total").records == N.sum()
+    others = {"name": "n", "done": True, "day": pd.Timestamp("2020-01-01"), "kind": pd.Categorical(["a"] * 12)}
+    assert count_marginals(CELLS.assign(**others), SCHEMA, [("age",)]).records == 12
 
 
-def test_a_release_counts_so_too_and_what_it_refuses_depends_on_names_alone(tmp_path: Path) -> None:
+def test_all_unknown_numbers_are_asked_about_at_once(tmp_path: Path) -> None:
+    frame = CELLS.assign(id=range(12), share=0.5, pid=range(12))
+    with pytest.raises(DataError, match=r"columns 'id', 'share', which hold .*ignore=\['id', 'share'\]$"):
+        count_marginals(frame, SCHEMA, [("age",)], person="pid")
+    assert count_marginals(frame, SCHEMA, [("age",)], person="pid", ignore=["id", "share"]).records == 12
+    with pytest.raises(DataError, match=r"2 more; give the columns of the schema alone") as caught:
+        count_marginals(CELLS.assign(**{f"x{i}": 1 for i in range(10)}), SCHEMA, [("age",)])
+    assert len(str(caught.value)) < 400
+    # texts and gaps are no numbers, and a file without rows has none
+    CELLS.assign(code="A1", gap="", half=["1", "x"] * 6).to_csv(tmp_path / "a.csv", index=False)
+    assert count_marginals(tmp_path / "a.csv", SCHEMA, [("age",)]).records == 12
+    counted("m").iloc[:0].to_csv(tmp_path / "b.csv", index=False)
+    assert count_marginals(tmp_path / "b.csv", SCHEMA, [("age",)]).records == 0
+
+
+def test_a_release_counts_so_too_and_what_it_refuses_depends_on_names_and_types_alone(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "ledger")
     ledger.add_dataset("d", total=Budget(pcost=10.0))
     given = {"dataset": "d", "ledger": ledger}
-    with pytest.raises(DataError, match="count_column='n'"):
-        measure(PLAN, counted(), **given)
+    for name in ("n", "inhabitants"):
+        with pytest.raises(DataError, match=f"count_column='{name}'"):
+            measure(PLAN, counted(name), **given)
+        with pytest.raises(DataError, match=f"count_column='{name}'"):
+            check_records(PLAN, counted(name))
     assert ledger.status("d").spent == 0
     rows: list[Intake] = []
     measure(PLAN, counted(), **given, count_column="n", intake=rows.append)
     assert rows[0].counted == N.sum()
-    # a table that looks counted by its values is released all the same: a refusal would tell of them
-    measure(PLAN, counted("inhabitants"), **given, attempt=2, intake=rows.append)
+    # nothing but its values tells that a text file looks counted: a refusal would tell of them, a warning is for one
+    place = tmp_path / "a.csv"
+    counted("inhabitants").to_csv(place, index=False)
+    measure(PLAN, place, **given, attempt=2, intake=rows.append)
     assert rows[1].counted == 12
-    (warning,) = check_records(PLAN, counted("inhabitants")).warnings
-    assert "count_column='inhabitants'" in warning
-    assert not check_records(PLAN, counted("inhabitants"), count_column="inhabitants").warnings
+    for warnings in (rows[1].warnings, check_records(PLAN, place).warnings):
+        assert "count_column='inhabitants'" in warnings[0]
+    assert not check_records(PLAN, place, count_column="inhabitants").warnings

@@ -1,30 +1,26 @@
-"""Tables that are counted already, (sex, age, n): how their column of counts is read, and how they are recognised.
+"""Columns of numbers that the schema does not know: in a table that is counted already, (sex, age, n), one is n.
 
-Most files have identifiers and other numbers that the schema does not know, so a column alone tells nothing.  One with
-a name that programs give to counts is asked about whatever it holds, because names are public.  Values are looked at
-only where an error may depend on records: a table is taken for counted when one column holds whole numbers and no two
-rows are alike in the attributes, although so many rows could not be without a repeat if they were records.
+To count each of its rows once would be wrong without a word.  So whoever brings such a column says what it is: names
+and types of columns are public, and a refusal by them tells nothing of records.  The columns of a text file have names
+only; one that programs give to counts is refused, too, and what others hold, at the start of the file, is told to the
+curator alone, or refused where an error may depend on records.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from engine.errors import DataError
-from engine.release.records.encoding import Encoder
+from engine.release.records.encoding import MISSING, Encoder
 from engine.release.records.sources import column_names, read_batches
 from engine.texts import shown
 from engine.workload import Attribute, Schema
 
 LARGEST = 2**40  # records that one row may stand for, so that sums of millions of rows stay exact
 NAMES = ("n", "count", "counts", "freq", "frequency")  # of dplyr and SQL, pandas, R's tables
-SURE = math.log(0.01)  # the chance that records have no repeat, from which on they are none
+LISTED = 8  # columns that an error names
+INDEX = "__index_level_"  # pandas numbers rows so; it and R leave the name out in text files
 
 
 class _Count(Attribute):
@@ -34,71 +30,66 @@ class _Count(Attribute):
         """Check nothing: the name is one of the records, and the size is ours."""
 
 
+_ANY_NUMBER = Encoder(attribute=Attribute.numeric("any", [-1.0, 0.0, 1.0], clip=True))
+
+
 def count_encoder(column: str) -> Encoder:
     """Return what reads how many records each row stands for; other values are refused."""
     return Encoder(attribute=_Count(name=column, kind="numeric", size=LARGEST))
 
 
-def check_named(data: Any, schema: Schema, ignore: Collection[str]) -> None:
-    """Raise DataError when a column that nobody knows has the name of a column of counts; reads no record."""
-    for name in _unknown(data, schema, ignore):
-        if name.lower() in NAMES:
-            raise DataError(f"the schema does not know the column {shown(name)}, {_ways(name)}")
+def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> None:
+    """Raise DataError when columns of numbers are neither the schema's nor named; reads no record."""
+    unknown = [
+        name
+        for name, number in _unknown(data, schema, ignore).items()
+        if number or (number is None and name.lower() in NAMES)
+    ]
+    if unknown:
+        raise DataError(_question(unknown))
 
 
-def check_values(data: Any, schema: Schema, ignore: Collection[str]) -> None:
-    """Raise DataError with `counted_text`, if there is any."""
-    if text := counted_text(data, schema, ignore):
-        raise DataError(text)
+def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
+    """Say which unknown columns of a text file begin with numbers alone; this depends on records.
 
-
-def counted_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
-    """Say that data look counted already, when they do; this depends on records, and is for the curator alone."""
-    import pandas as pd
-    from pyarrow.dataset import Dataset
-
-    known, more = [name for name in schema if name in column_names(data)], _unknown(data, schema, ignore)
-    again = isinstance(data, (pd.DataFrame, pa.Table, pa.RecordBatch, Dataset, str, Path))
-    if not known or not more or not again:  # a stream can be read once only
-        return ""
-    encoders = [*(Encoder(attribute=schema[name]) for name in known), *(count_encoder(name) for name in more)]
-    seen: np.ndarray = np.empty(0, np.uint64)
-    for batch in read_batches(data, [*known, *more]):
-        codes = [
-            e.objects(c) if isinstance(c, list) else e.array(c) for e, c in zip(encoders, batch.columns, strict=True)
-        ]
-        whole = [i for i in range(len(known), len(codes)) if batch.rows and codes[i].min() >= 0]
-        if len(whole) != 1:
-            return ""
-        more, encoders = [more[whole[0] - len(known)]], [*encoders[: len(known)], encoders[whole[0]]]
-        rows = pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(codes[: len(known)]))), index=False).to_numpy()
-        seen = np.concatenate([seen, rows])
-        if len(np.unique(seen)) < len(seen):
-            return ""
-    if _chance(len(seen), schema.cells(known)) >= SURE:
-        return ""
-    return f"no two rows are alike, and the schema does not know the column {shown(more[0])}, {_ways(more[0])}"
-
-
-def _unknown(data: Any, schema: Schema, ignore: Collection[str]) -> list[str]:
-    """Columns that may hold numbers and that neither the schema nor the caller names."""
-    return [name for name, number in column_names(data).items() if number and name not in schema and name not in ignore]
-
-
-def _chance(rows: int, cells: int) -> float:
-    """Logarithm of the chance that no two of some records are alike when all cells are equally likely.
-
-    That is the most it can be; cells of different chances repeat sooner.
+    It is for the curator, and for errors that may tell of records.
     """
-    if rows > cells:
-        return 0.0  # values outside the domain made them differ
-    if cells > 10**12:
-        return -rows * (rows - 1) / (2.0 * cells)
-    return math.lgamma(cells + 1) - math.lgamma(cells - rows + 1) - rows * math.log(cells)
+    names = [name for name, number in _unknown(data, schema, ignore).items() if number is None]
+    if not names:
+        return ""
+    batch = next(read_batches(data, names), None)
+    if batch is None:
+        return ""
+    found = []
+    for name, column in zip(names, batch.columns, strict=True):
+        codes = _ANY_NUMBER.objects(column) if isinstance(column, list) else _ANY_NUMBER.array(column)
+        if (codes >= 0).any() and (codes >= MISSING).all():
+            found.append(name)
+    return _question(found) if found else ""
 
 
-def _ways(name: str) -> str:
+def _unknown(data: Any, schema: Schema, ignore: Collection[str]) -> dict[str, bool | None]:
+    """Columns that neither the schema nor the caller names, and whether they hold numbers; None where nobody knows."""
+    columns = column_names(data)
+    if not any(name in schema for name in columns):
+        return {}  # the first line of a headless file is a record, and must not be quoted
+    return {
+        name: number
+        for name, number in columns.items()
+        if name not in schema and name not in ignore and name and not name.startswith(INDEX)
+    }
+
+
+def _question(names: list[str]) -> str:
+    listed = ", ".join(map(shown, names[:LISTED]))
+    if (more := len(names) - LISTED) > 0:
+        return (
+            f"the schema does not know {len(names):,} columns that hold numbers, {listed} and {more:,} more; give the "
+            "columns of the schema alone, or name all others in ignore=[...]"
+        )
+    one = len(names) == 1
     return (
-        "which looks as if each row stood for several records; "
-        f"count them with count_column={shown(name)}, or leave the column out with ignore=[{shown(name)}]"
+        f"the schema does not know the column{'' if one else 's'} {listed}, which hold{'s' if one else ''} numbers: "
+        f"if {'it' if one else 'one of them'} tells how many records each row stands for, count them with "
+        f"count_column={shown(names[0])}, or leave the column{'' if one else 's'} out with ignore=[{listed}]"
     )

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from engine.release.ledger import Fingerprint
-from engine.release.records.tables import Counts, count_marginals
+from engine.release.records.counts import Counts
+from engine.release.records.tables import count_marginals
 from engine.workload import Schema
 
 MOST_COLUMNS = 80  # that are told apart; their digests are one line of the ledger, of at most 2,000 characters

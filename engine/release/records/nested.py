@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
+from engine.errors import LimitExceeded, SchemaError
+from engine.texts import shown
 from engine.workload import Schema
 
+MAX_AXES = 64
 Names = tuple[str, ...]
+
+
+def listed(names: Sequence[str]) -> str:
+    """An attribute set in words."""
+    return f"({', '.join(map(shown, names))})"
+
+
+def asked_sets(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> list[Names]:
+    """The attribute sets as distinct tuples of known names."""
+    asked: dict[Names, None] = {}
+    for given in attribute_sets:
+        # The order of the names is the order of the axes, so an unordered set will not do.
+        if isinstance(given, (str, bytes, Set)) or not isinstance(given, Iterable):
+            raise SchemaError(f"an attribute set is given as {shown(given)}; give a tuple of names, like ('age',)")
+        names = tuple(given)
+        if len(names) > MAX_AXES:
+            raise LimitExceeded(f"a table on {len(names):,} attributes; at most {MAX_AXES} are possible")
+        schema.sizes(names)
+        if len(set(names)) < len(names):
+            raise SchemaError(f"the attribute set {listed(names)} has a name twice; keep one of them")
+        asked[names] = None
+    return list(asked)
 
 
 def larger_tables(schema: Schema, asked: Iterable[Names], held: Iterable[Names] = ()) -> dict[Names, Names | None]:

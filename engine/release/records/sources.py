@@ -53,26 +53,37 @@ def read_batches(data: Any, names: Sequence[str]) -> Iterator[Batch]:
     raise DataError(f"the records are given as {type(data).__name__}; give {KINDS}")
 
 
-def column_names(data: Any) -> dict[str, bool]:
-    """Names of the columns of data, and whether each may hold numbers; empty when only reading would tell.
+def column_names(data: Any) -> dict[str, bool | None]:
+    """Names of the columns of data, and whether each holds numbers; None where only reading would tell.
 
-    A CSV file does not say, so all of its columns may.
+    Names and types are public; no record is read.  Empty for what does not tell its columns.
     """
     import pandas as pd
 
     if isinstance(data, pd.DataFrame):
-        return {name: kind.kind in "iuf" for name, kind in data.dtypes.items() if isinstance(name, str)}
+        return {name: _is_number(kind) for name, kind in data.dtypes.items() if isinstance(name, str)}
     if isinstance(data, (str, Path)):
         path = Path(data)
         if not path.is_file():
             return {}
         if not path.name.lower().endswith(".parquet"):
-            return dict.fromkeys(csv_names(path), True) if path.name.lower().endswith((".csv", ".csv.gz")) else {}
+            return dict.fromkeys(csv_names(path)) if path.name.lower().endswith((".csv", ".csv.gz")) else {}
         data = tried(lambda: _parquet_file(path).schema_arrow, f"the file {shown(path.name)}")
     found = data if isinstance(data, pa.Schema) else getattr(data, "schema", None)
     if not isinstance(found, pa.Schema):
         return {}
-    return {f.name: pa.types.is_integer(f.type) or pa.types.is_floating(f.type) for f in found}
+    return {field.name: _is_number(field.type) for field in found}
+
+
+def _is_number(kind: Any) -> bool:
+    """Whether a type, of pandas or Arrow, is one of numbers."""
+    if not isinstance(kind, pa.DataType):
+        arrow = getattr(kind, "pyarrow_dtype", None)
+        if arrow is None:
+            return kind.kind in "iuf"
+        kind = arrow
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
 def _frame(data: pd.DataFrame, names: Sequence[str], rows: int) -> Iterator[Batch]:

@@ -93,7 +93,8 @@ def source(rows: int = 1, person: str | None = None) -> Source:
         st.caption(
             plain(f"No more than {rows:,} of each person's rows will count; the column {person} tells whose it is.")
         )
-        return Source(path=path, upload=upload)
+        rows_are, number = _rows_are()
+        return Source(path=path, upload=upload, rows_are=rows_are, number=number)
     by_column, column = rows > 1 and _by_column(rows), ""
     if by_column:
         column = st.text_input(
@@ -115,8 +116,9 @@ def _rows_are() -> tuple[str, str]:
         format_func=ROWS_ARE.__getitem__,
         key="rows_are",
         persist_state="session",
-        help="A table may hold each combination of values once, with the number of its records in a column. A file "
-        "with a column named n, count, counts, freq or frequency is refused until you say what it holds.",
+        help="A table may hold each combination of values once, with the number of its records in a column. A parquet "
+        "file with columns of numbers that the schema does not know is refused until you say what they hold; a text "
+        "file, which tells no types, when one is named n, count, counts, freq or frequency.",
     )
     if how == RECORDS:
         return how, ""
