@@ -1,6 +1,7 @@
 """The rooms: how large they are, how they are entered, and that a wrong import is noticed."""
 
 import ast
+import functools
 import re
 import shutil
 import subprocess
@@ -19,13 +20,24 @@ ROOMS = {".".join(p.parent.relative_to(ROOT).parts): p for p in ENGINE.rglob("__
 MOST_MODULES, MOST_LINES = 16, 400
 
 
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@functools.cache
+def nodes(text: str) -> tuple[ast.AST, ...]:
+    """Everything in a text, looked up once for all rules."""
+    return tuple(ast.walk(parsed(text)))
+
+
 def module_name(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def own_imports(file: Path, root: str = "engine") -> Iterator[tuple[int, str, str]]:
     """Yield (line, module, name) of every import from the engine, or from the pages."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in nodes(file.read_text(encoding="utf-8")):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == root:
             yield from ((node.lineno, node.module, alias.name) for alias in node.names)
         elif isinstance(node, ast.Import):
@@ -34,13 +46,13 @@ def own_imports(file: Path, root: str = "engine") -> Iterator[tuple[int, str, st
 
 def page(room: str) -> tuple[str, list[str]]:
     """Return the docstring of a room's page and its public names."""
-    tree = ast.parse(ROOMS[room].read_text(encoding="utf-8"))
+    tree = parsed(ROOMS[room].read_text(encoding="utf-8"))
     named = next(n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
     return ast.get_docstring(tree) or "", ast.literal_eval(named.value)
 
 
 def test_the_page_of_the_engine_names_places_that_exist() -> None:
-    words = ast.get_docstring(ast.parse((ENGINE / "__init__.py").read_text(encoding="utf-8"))) or ""
+    words = ast.get_docstring(parsed((ENGINE / "__init__.py").read_text(encoding="utf-8"))) or ""
     rooms, places = (
         words.split("What is changed where:")[0],
         words.split("What is changed where:")[1].split("Notation")[0],
@@ -163,7 +175,7 @@ def shapeless(file: Path) -> list[str]:
                 if arrays and words is not None and "shape" not in words.lower():
                     found.append(f"{file.relative_to(ROOT)}:{node.lineno} {inside}{node.name}")
 
-    visit(ast.parse(file.read_text(encoding="utf-8")).body, "")
+    visit(parsed(file.read_text(encoding="utf-8")).body, "")
     return found
 
 
@@ -180,7 +192,7 @@ def test_a_function_without_shapes_is_noticed() -> None:
 def compared_by_arrays(file: Path) -> list[str]:
     """Return the dataclasses of a file that hold arrays or tables, which have no ==, and do not say what theirs is."""
     found = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in nodes(file.read_text(encoding="utf-8")):
         kind = next((ast.unparse(d) for d in getattr(node, "decorator_list", []) if "dataclass" in ast.unparse(d)), "")
         if isinstance(node, ast.ClassDef) and kind and "eq=False" not in kind:
             types = " ".join(ast.unparse(n.annotation) for n in node.body if isinstance(n, ast.AnnAssign))
@@ -204,7 +216,7 @@ def test_no_public_name_stands_in_two_modules() -> None:
     names = Counter(
         name
         for file in ENGINE.rglob("*.py")
-        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        for node in parsed(file.read_text(encoding="utf-8")).body
         for name in public_names(node)
     )
     assert [name for name, count in names.items() if count > 1] == []

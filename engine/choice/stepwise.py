@@ -255,6 +255,7 @@ def finish(
         leads = common.following if leads_on(common, i) else None
         records = recognised(book, dataset, counts, step_sets(leads or common), told)
         if changed:
+            # on other records nothing joins the two steps in one cell, so that this one costs what it would alone
             cost = max(cost, left.pcost)
             # a later step cannot count on one cell in all steps any more
             records = replace(records, tables=f"{OTHER}{records.tables}")
@@ -311,6 +312,7 @@ def resume(ledger: Book, key: str) -> Steps:
         i, attempt = common.names.index(choices[-1].option), 1
         if not common.residuals[i].blocks and _left_to_spend(common, i, spent, attempt) == 0:
             finished = chosen_measurement(common, i, found, {}, key=key, utc=found.utc)
+        # a spend whose result was never saved is paid for; only a new attempt may draw again
         while finished is None and book.find(_rest_key(common, i, key, attempt)) is not None:
             try:
                 finished = stored_rest(book, common, i, _rest_key(common, i, key, attempt))
@@ -344,6 +346,7 @@ def _rest_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
 
 def _left_to_spend(common: CommonPlan, i: int, spent: str, attempt: int) -> float:
     """Return what the last step costs: the rest of the plan's pcost; all of its own when it is drawn once more."""
+    # in decimals, as the ledger sums: look and rest are the price to the last digit, which floats would miss
     exact = Decimal(repr(price(common.options[i]))) - Decimal(spent)
     if exact < 0 or Decimal(repr(float(exact))) != exact:
         raise LedgerError("What the look spent does not fit these options; the file of the look was changed.")

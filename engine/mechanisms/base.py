@@ -40,7 +40,9 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("time_limit", "memory_limit"):
             value = getattr(self, name)
+            # time may be without limit; memory may not, for what passes it is killed without a word
             missing = value is None and name == "memory_limit"
+            # not above 0, and not: at most 0; no comparison holds for nan
             if missing or (
                 value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0)
             ):
@@ -162,6 +164,7 @@ class Mechanism(ABC):
     def options(self) -> dict[str, Any]:
         """Return the options as JSON-ready data, without those that every plan records itself or that say nothing."""
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
+        # a plan's hash holds its options: one that came later is left out at its old meaning, or old plans would change
         out = {name: value for name, value in out.items() if name not in self.unsaid or value != self.unsaid[name]}
         if self.objective != "lp":
             del out["power"]
@@ -216,6 +219,7 @@ def check_size(workload: Workload, memory_limit: float) -> None:
             )
         for part in group.parts:
             cells, classes = math.prod(part.sizes), math.prod(n - 1 for n in part.sizes)
+            # one attribute is solved in dense matrices on its cells; of several, the queries' factor is what is held
             entries = 6 * cells**2 if len(part.sizes) == 1 else 8 * cells + 2 * min(part.count, classes) * classes
             if 8 * entries > memory_limit:
                 raise LimitExceeded(

@@ -143,6 +143,7 @@ class SubworkloadSolver:
         axes = tuple(range(len(sub.sizes)))
         joined = bool(sub.spaces or sub.complements)
         if len(terms) == 1 and not joined:
+            # value and privacy cost of a product are products: factors that are best each are best together
             coefficient, factors = terms[0]
             solved = [(axes, self._factor(factor, [sub.centers[a] for a in axes])) for axes, factor in factors]
             value = coefficient * math.prod(s.value for _, s in solved)
@@ -179,7 +180,7 @@ class SubworkloadSolver:
                 "attributes."
             )
         search = self._search(factor, centers, complements, spaces)
-        if self.recorded is not None:
+        if self.recorded is not None:  # a plan is read back: what was found is checked, and nothing is searched
             solution = search.replay(*self.recorded.pop(0))
         else:
             solution = self._ahead.get(search.key) or self._find(search, self._warm())
@@ -212,6 +213,7 @@ class SubworkloadSolver:
             return search.run(near=near, watch=self.watch)
         found = self.cache.recall(search)
         if found is None:
+            # weights of an equal search may prove their gap at once; those of a similar one only shorten the way
             found = search.run(self.cache.weights(search), nearest(self.hints, search), self.watch)
             self._keep(search, found)
         return found
@@ -298,6 +300,7 @@ class SubworkloadSolver:
         for _ in range(SWEEPS):
             solved = []
             for u, axes in enumerate(sets):
+                # with the other axes held, the sum of products is one Gram on these: an exact search, which never loses
                 weights = coefficients * np.prod(np.delete(costs, u, axis=0), axis=0)
                 total = add_factors(list(zip(weights, parts[u], strict=True)), parts[u][0].sizes)
                 solution = self._solution(total, own[u])

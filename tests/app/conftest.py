@@ -7,12 +7,30 @@ from collections.abc import Iterator
 
 import pytest
 from streamlit.components.v2 import manifest_scanner
+from streamlit.runtime.pages_manager import PagesManager
+from streamlit.runtime.scriptrunner.script_cache import ScriptCache
+from streamlit.testing.v1 import app_test
+
+from pages.parts.jobs import plans
+from tests.waiting import CEILING
+
+
+class OnePages(PagesManager):
+    """Pages of a session of a server that has run before: a new runner would take the folder for the older kind."""
 
 
 @pytest.fixture(scope="session", autouse=True)
-def packages_are_looked_through_once() -> Iterator[None]:
-    """Every session would look through all installed packages for components again, half the time of these tests."""
+def runs_share_what_a_server_shares() -> Iterator[None]:
+    """A server looks through packages, compiles scripts and makes its runtime once; a run here would each time."""
+    scripts = ScriptCache()
     with pytest.MonkeyPatch.context() as patch:
-        scan = functools.cache(manifest_scanner.scan_component_manifests)
-        patch.setattr(manifest_scanner, "scan_component_manifests", scan)
+        patch.setattr(
+            manifest_scanner, "scan_component_manifests", functools.cache(manifest_scanner.scan_component_manifests)
+        )
+        patch.setattr(app_test, "ScriptCache", lambda: scripts)
+        patch.setattr(app_test, "MagicMock", functools.cache(app_test.MagicMock))
+        patch.setattr(app_test, "PagesManager", OnePages)
+        patch.setattr(PagesManager, "uses_pages_directory", False)
+        # a page waits as long as a plan takes: how fast the machine is today must not decide what a test sees
+        patch.setattr(plans, "PATIENCE", CEILING)
         yield

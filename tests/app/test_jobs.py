@@ -17,6 +17,7 @@ from engine import load_plan
 from pages.parts.jobs import private, tasks, work
 from pages.parts.jobs.status import Status
 from tests.app.test_pages import expected
+from tests.waiting import until
 
 
 def endless(*, progress: Callable) -> None:
@@ -51,23 +52,23 @@ def reads(file: str, *, progress: Callable) -> int:
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
+    clear()  # what tests of pages left behind
     yield
+    clear()
+
+
+def clear() -> None:
+    jobs = list(work._JOBS.values())
     for key in list(work._JOBS):
         work.cancel(key)
         ended(key)
         work.forget(key)
+    until(lambda: all(job.process is None for job in jobs))  # a job is over a moment before its process
 
 
 def ended(key: str) -> Status | None:
-    return until(lambda: work.find(key) is None or not work.find(key).running) and work.find(key)
-
-
-def until(true: Callable[[], bool]) -> bool:
-    for _ in range(400):
-        if true():
-            return True
-        time.sleep(0.05)
-    raise AssertionError("it never became true")
+    until(lambda: work.find(key) is None or not work.find(key).running)
+    return work.find(key)
 
 
 def processes() -> list[object]:
@@ -90,7 +91,7 @@ def test_work_that_spends_is_asked_and_never_killed() -> None:
     (process,) = processes()
     work.cancel("spends")
     assert ended("spends").state == "done"
-    assert until(lambda: process.exitcode == 0)
+    until(lambda: process.exitcode == 0)
 
 
 @pytest.mark.parametrize("spends", [True, False])
@@ -149,7 +150,7 @@ def test_as_many_workers_as_cores_and_the_rest_in_line() -> None:
     assert ended("spends").result == 1
     until(lambda: work.find(waiting[0]).state == "running")
     assert work.find(waiting[2]).state == "waiting"
-    assert until(lambda: len(processes()) == work.WORKERS)
+    until(lambda: len(processes()) == work.WORKERS)
 
 
 def test_work_that_takes_every_core_waits_for_them_and_is_not_passed_by() -> None:
@@ -165,40 +166,56 @@ def test_work_that_takes_every_core_waits_for_them_and_is_not_passed_by() -> Non
     assert ended("late").result == 1
 
 
+class Planted:
+    """A timer that fires when the test says so."""
+
+    def __init__(self, seconds: float, function: Callable[[], None]) -> None:
+        assert seconds == work.GRACE
+        self.fire = function
+
+    def start(self) -> None:
+        self.__class__.last = self
+
+
 def test_a_job_goes_with_the_last_who_held_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "GRACE", 0.2)
+    monkeypatch.setattr(work.threading, "Timer", Planted)
     file = private.new_file("rehearsal")
     work.start("kept", quick, 7, holder="a", files=[file])
     work.hold("kept", "b")
     ended("kept")
     work.start("runs", deaf, holder="a")
     work.leave("a")
+    assert work.find("runs") is not None
+    Planted.last.fire()
     until(lambda: work.find("runs") is None)
-    time.sleep(0.3)
     assert work.find("kept").result == 7
     assert file.exists()
     work.leave("b")
     work.hold("kept", "c")  # the page was loaded again
-    time.sleep(0.5)
+    Planted.last.fire()
     assert work.find("kept").result == 7
     work.let_go("kept", "c")
     assert work.find("kept") is None
     assert not file.exists()
 
 
-def test_a_spend_outlives_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spend_outlives_its_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(work, "GRACE", 0.0)
-    work.start("spends", slow_spend, holder="a", spends=True)
+    gate = tmp_path / "gate"
+    work.start("spends", slow_spend, str(gate), holder="a", spends=True)
     until(lambda: work.find("spends").text == "spending")
     (process,) = processes()
     work.leave("a")
+    until(lambda: work._JOBS["spends"].abandoned)
+    assert process.is_alive()
+    gate.touch()
     until(lambda: work.find("spends") is None)
-    assert until(lambda: process.exitcode == 0)
+    until(lambda: process.exitcode == 0)
 
 
-def slow_spend(*, progress: Callable) -> None:
+def slow_spend(gate: str, *, progress: Callable) -> None:
     progress(0.1, "spending")
-    time.sleep(1.0)
+    until(Path(gate).exists)
 
 
 def test_copies_of_records_go_when_the_work_ends_however_it_ends() -> None:

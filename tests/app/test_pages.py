@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from streamlit.runtime.pages_manager import PagesManager
 from streamlit.testing.v1 import AppTest
 
 import demo_data
 from engine import Budget, Plan, Schema, Workload, plan
 from engine.texts import amount
+from pages.parts.jobs import work
 from pages.parts.shell import frame, link
 from pages.parts.shell.state import Studio
 from tests.waiting import CEILING, until
@@ -35,8 +38,18 @@ class Session:
         return self
 
     def until(self, ready: Callable[[], object]) -> Session:
-        """Run the page until work that goes on beside it has come so far."""
-        until(ready, step=lambda: self.run(self.app), words=self.said)
+        """Run the page until work beside it has come so far: whenever a job begins or ends, and at times."""
+        seen, at = None, 0.0
+
+        def step() -> None:
+            nonlocal seen, at
+            now = [(key, work.find(key).state) for key in list(work._JOBS)]
+            if now != seen or time.monotonic() - at > 1.0:
+                seen = now
+                self.run(self.app)
+                at = time.monotonic()
+
+        until(ready, step=step, words=self.said)
         return self
 
     def go(self, page: str) -> Session:
@@ -101,6 +114,14 @@ def test_the_first_page_is_empty_and_says_what_to_do() -> None:
         session.go(page)
         assert "no schema yet" in session.said() or "nothing to plan" in session.said()
         assert not session.errors()
+
+
+def test_a_page_that_is_opened_before_the_frame_ever_ran_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PagesManager, "uses_pages_directory", None)
+    session = Session()
+    assert PagesManager.uses_pages_directory is False  # it was True until the frame ran
+    assert [t.value for t in session.app.title] == ["📋 Schema"]
+    assert [b.key for b in session.app.button if b.key in ("undo", "redo")] == ["undo", "redo"]
 
 
 def test_a_newcomer_starts_with_a_demo_and_comes_back_to_it() -> None:
@@ -211,7 +232,8 @@ def test_a_workload_of_every_kind() -> None:
     assert session.metrics()["Queries"] == f"{50 * 51 // 2 + 100 + 7 + 4 + 2:,}"
     session.set(add_how="One set of attributes").press("add_total")
     session.set(group_names=["age", "income"], group_how="Joint", joint="affine").press("add_group")
-    session.set(group_how="One per attribute", own_income="circular", group_weight=2.5).press("add_group")
+    own = {"own_age": "range", "own_income": "circular"}
+    session.set(group_how="One per attribute", **own, group_weight=2.5).press("add_group")
     session.set(group_names=["age"], group_how="The same on each", same="width", same_width=7).press("add_group")
     session.set(group_how="Joint", joint="random", joint_p=0.4, joint_count=11).press("add_group")
     session.set(joint="custom", joint_text="age >= 10\nage <= 5 or age == 7").press("add_group")

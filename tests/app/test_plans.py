@@ -58,3 +58,13 @@ def test_another_budget_of_a_long_plan_is_neither_searched_nor_asked_for(monkeyp
     assert not any(b.key == "plan_now" for b in session.app.button)
     session.set(budget_unit="pure epsilon")  # another kind of noise is another question
     assert any(b.key == "plan_now" for b in session.app.button)
+
+
+def test_a_plan_that_takes_longer_than_was_foretold_goes_on_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Bounded[Plan](kept.BYTES)
+    monkeypatch.setattr(kept, "_plans", lambda: store)
+    monkeypatch.setattr(plans, "PATIENCE", -1.0)
+    jobs = set(work._JOBS)
+    session = wait(with_plan("survey", (2,)))
+    assert session.metrics()["Typical error (counts)"] == amount(expected("survey", (2,)).rmse)
+    assert [work.find(job).done for job in set(work._JOBS) - jobs if job.startswith("plan|")] == [True]

@@ -28,6 +28,7 @@ from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.server.client import opened
 from tests.server.serving import ROOT, serving
+from tests.waiting import CEILING
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 FOLDERS = ("demo_data", "engine", "pages", ".streamlit", ".readme", ".ci", "benchmarks", "tests")
@@ -149,7 +150,7 @@ def is_served(folder: Path, packages: Path, *start: str, **environment: str) -> 
     studio = Studio(workload=Workload.all_ways(schema, (1,)), budget=Budget(pcost=1.0))
     with serving(folder, start=start, **environment) as server:
         with pytest.raises(HTTPError, match="403"):
-            urlopen(server.url, timeout=60)
+            urlopen(server.url, timeout=CEILING)
         page = opened(server)
         begun = next(message.new_session for message in page.told if message.WhichOneof("type") == "new_session")
         assert Path(begun.main_script_path) == packages / APP / "app.py"

@@ -16,8 +16,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.sync.client import ClientConnection, connect
 
 from tests.server.serving import Served
-
-PATIENCE = 120.0
+from tests.waiting import CEILING
 
 
 @dataclass(kw_only=True)
@@ -56,7 +55,7 @@ class Client:
         self.line.send(message.SerializeToString())
         running = 1
         while running:
-            content = self.line.recv(timeout=PATIENCE)
+            content = self.line.recv(timeout=CEILING)
             self.size += len(content)
             self.everything.append(content)
             found = ForwardMsg.FromString(content)
@@ -77,7 +76,7 @@ class Client:
     def hear(self, kind: str) -> Any:
         """Wait for one kind of message."""
         while True:
-            found = ForwardMsg.FromString(self.line.recv(timeout=PATIENCE))
+            found = ForwardMsg.FromString(self.line.recv(timeout=CEILING))
             if found.WhichOneof("type") == kind:
                 return getattr(found, kind)
 
@@ -131,7 +130,7 @@ class Client:
             "\\", ""
         )
 
-    def until(self, word: str, seconds: float = PATIENCE) -> Client:
+    def until(self, word: str, seconds: float = CEILING) -> Client:
         """Run until a text is drawn."""
         end = time.monotonic() + seconds
         while word not in self.text:
@@ -149,7 +148,6 @@ def opened(server: Served, page: str = "", query: str = "", cookie: str = "") ->
     """A new session on a page."""
     place = server.url.replace("http", "ws") + "/_stcore/stream"
     headers = {"Cookie": cookie or server.cookie}
-    way = connect(
-        place, origin=server.url, additional_headers=headers, subprotocols=["streamlit"], max_size=None, open_timeout=60
-    )
+    limits = {"max_size": None, "open_timeout": CEILING}
+    way = connect(place, origin=server.url, additional_headers=headers, subprotocols=["streamlit"], **limits)
     return Client(way=way, line=way.__enter__(), page=page, query=query).run()

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,8 @@ from pathlib import Path
 from urllib.error import URLError
 
 import pytest
+
+from tests.waiting import CEILING, until
 
 ROOT = Path(__file__).resolve().parents[2]
 START = (sys.executable, "-m", "streamlit", "run", str(ROOT / "app.py"))
@@ -54,7 +55,7 @@ class Served:
     @property
     def cookie(self) -> str:
         """The header that the printed address is exchanged for."""
-        with urllib.request.urlopen(self.address, timeout=10) as answer:
+        with urllib.request.urlopen(self.address, timeout=CEILING) as answer:
             return answer.headers["Set-Cookie"].partition(";")[0]
 
     def strangers(self) -> list[str]:
@@ -99,7 +100,7 @@ def serving(folder: Path, *options: str, start: Sequence[str] = START, **environ
 
     threading.Thread(target=listen, daemon=True).start()
     try:
-        address = found.get(timeout=60)
+        address = found.get(timeout=CEILING)
         if not address:
             pytest.fail(f"the server ended: {''.join(lines)[-2000:]}")
         _wait_for(address)
@@ -114,9 +115,11 @@ def serving(folder: Path, *options: str, start: Sequence[str] = START, **environ
 
 
 def _wait_for(address: str) -> None:
-    for _ in range(200):
+    def answers() -> bool:
         try:
-            with urllib.request.urlopen(address, timeout=1):
-                return
+            with urllib.request.urlopen(address, timeout=CEILING):
+                return True
         except (URLError, OSError):
-            time.sleep(0.05)
+            return False
+
+    until(answers, words=address)

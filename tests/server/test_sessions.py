@@ -19,7 +19,7 @@ from tests.app.test_release import SURVEY
 from tests.server.client import Client, opened
 from tests.server.serving import Served, serving
 from tests.server.uploading import upload
-from tests.waiting import until
+from tests.waiting import CEILING, until
 
 MADE = expected("survey", (1,))
 QUERY = "plan=" + link.packed(Studio(workload=MADE.workload, budget=MADE.budget))
@@ -30,7 +30,7 @@ def private_files(folder: Path) -> list[Path]:
 
 
 def metric(server: Served, name: str) -> float:
-    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=CEILING)
     line.request("GET", "/_stcore/metrics", headers={"Cookie": server.cookie})
     text = line.getresponse().read().decode()
     return sum(float(row.split()[-1]) for row in text.splitlines() if name in row)

@@ -8,6 +8,7 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 
 from tests.server.client import Client
 from tests.server.serving import Served
+from tests.waiting import CEILING
 
 
 def upload(server: Served, page: Client, content: bytes) -> None:
@@ -17,7 +18,7 @@ def upload(server: Served, page: Client, content: bytes) -> None:
     ask.file_urls_request.file_names.append("records.csv")
     page.line.send(ask.SerializeToString())
     found = page.hear("file_urls_response").file_urls[0]
-    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=20)
+    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=CEILING)
     line.request("GET", "/_stcore/host-config", headers={"Cookie": server.cookie})
     answer = line.getresponse()
     answer.read()

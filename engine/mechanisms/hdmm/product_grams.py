@@ -112,6 +112,7 @@ class GramBuilder:
         parts = [_parts(g) for g in chosen]
         for u, unit in enumerate(sets):
             self._check(unit)
+            # searches see distinct Grams, not groups: thousands of groups ask the same few things of a unit
             distinct: dict[tuple[Any, ...], int] = {}
             found: list[Gram] = []
             for row, (group, own) in enumerate(zip(chosen, parts, strict=True)):
@@ -121,6 +122,7 @@ class GramBuilder:
                     found.append(gram)
                 choice[row, u] = distinct[gram.key]
             grams.append(tuple(found))
+        # what weighs the one query on nothing is in no Gram of a unit, so it goes to the group
         single = [float(g.query_weights[0]) if not g.parts and g.query_weights is not None else 1.0 for g in chosen]
         weights = np.array([g.weight * s for g, s in zip(chosen, single, strict=True)])
         return ProductGrams(
@@ -162,6 +164,7 @@ def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
         for part in _parts(group):
             joined = {label[group.attributes[a]] for a in part.axes}
             if len(joined) > 1:
+                # all that was joined before comes along, so that the labels stay a partition
                 label = {name: min(joined) if k in joined else k for name, k in label.items()}
     return tuple(tuple(n for n in names if label[n] == k) for k in sorted(set(label.values())))
 
@@ -177,6 +180,7 @@ def _unit_gram(sizes: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], Pa
     tail = math.prod(sizes[axis] for axis in rest)
     out = np.multiply.outer(out, np.ones((tail, tail))).swapaxes(1, 2).reshape(math.prod(sizes), -1)
     order += rest
+    # parts stand in the order in which they were asked; cells of a unit are in schema order
     back = [order.index(axis) for axis in range(len(order))]
     shape = [sizes[axis] for axis in order]
     moved = out.reshape(*shape, *shape).transpose(*back, *(len(order) + b for b in back))

@@ -73,12 +73,15 @@ class LevelPart:
                 return level
             boxes = np.concatenate([level.boxes[~pays], *children[pays]])
             split = Level(self.R, self.M, boxes, self.sizes)
+            # each split gains when it is made alone; all of them together may still lose
             if split.gain <= level.gain * (1.0 + ROUNDING):
                 return level
             level = split
 
     def add(self, level: Level) -> None:
         """Put the level into the strategy."""
+        # Woodbury: R was the inverse without P^T P.  Half of the quadratic term of M = R gram R stands on either side,
+        # so that M stays symmetric to the last digit
         self.R = self.R - level.Z.T @ level.B
         change = level.B.T @ level.D
         self.M = self.M - change - change.T
@@ -93,6 +96,7 @@ def search(
     R and M are computed anew from the ``gram`` now and then when it is given, which keeps rounding small.
     """
     cells = sum(math.prod(part.sizes) for part in parts)
+    # a level holds every cell once, so that the squared column norm is the number of levels, and the error norm * trace
     norm = round(sum(k * math.prod(np.subtract(high, low)) for (low, high), k in found.items()) / cells)
     best, least, idle, start, found = found, norm * trace, 0, norm, found.copy()
     while norm < options.levels:
@@ -153,11 +157,13 @@ class Level:
             pairs = (cells[:, :, None], cells[:, None, :])
             Z, B, D = (np.moveaxis(A[:, cells], 0, 1) for A in (self.Z, self.B, self.D))
             change = np.swapaxes(B, 1, 2) @ D
+            # the blocks as they would stand with this level added: a split is worth what it gains beyond that
             now_R = R[pairs] - np.swapaxes(Z, 1, 2) @ B
             now_M = M[pairs] - change - np.swapaxes(change, 1, 2)
             for axis in np.flatnonzero(shape > 1).tolist():
                 r11, r12, r22 = _corners(now_R, tuple(shape), axis)
                 m11, m12, m22 = _corners(now_M, tuple(shape), axis)
+                # p = p1 + p2 in two takes p1 p2^T + p2 p1^T out of P^T P: Woodbury with a 2 x 2 system, at every cut
                 found = (r22 * m11 + 2.0 * (1.0 - r12) * m12 + r11 * m22) / (r11 * r22 - (1.0 - r12) ** 2)
                 cut = np.argmax(found, axis=1)
                 best = found[np.arange(len(chosen)), cut]

@@ -130,6 +130,7 @@ class ComplementProblem:
                 continue
             seen = inside.get(name, Counter())
             n = self.workload.schema[name].size
+            # attributes asked alike share their parameters: the search is as large as there are kinds, not attributes
             alike = (n, frozenset(Counter((g.key, g.weight) for g in own).items()), frozenset(seen.items()))
             if alike not in kinds:
                 kinds[alike] = len(self.singles)

@@ -79,11 +79,13 @@ class SplitMemory:
             return None, False
         for key, same in ((self.exact, True), (self.similar, False)):
             values, own = self.cache.numbers(key + kind)
+            # a file, or a similar request, is a place to start from; only what was found here for this needs no search
             if values is not None and (length is None or len(values) == length):
                 return values, own and same
         return None, False
 
     def _keep(self, values: Array, kind: str) -> None:
+        # what a limit ended must not stand for the answer where there is more time
         if self.cache is not None and not self.allowance.stopped:
             self.cache.keep_numbers(self.exact + kind, values)
             self.cache.keep_numbers(self.similar + kind, values)

@@ -104,6 +104,7 @@ def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], 
         table[(slice(None), *own)] = rows.reshape(len(rows), *(sizes[axis] for axis in inside))
         out.append(table.reshape(len(rows), -1)[:, kept])
     joined = np.concatenate(out)
+    # fewer rows than coordinates are kept as rows: their Gram would be larger, and of no higher rank
     low = len(joined) < len(kept)
     return Factor(sizes=sizes, matrix=joined if low else joined.T @ joined, low_rank=low)
 
@@ -112,6 +113,7 @@ def group_rows(workload: Workload, group: Group, attributes: Space, split: Split
     """Return the axes of ``attributes`` of a group, and rows, shape (rows, cells), with the Gram of its pieces."""
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
+    # neither weights of single queries nor a complement that couples attributes is a product over the parts
     if group.query_weights is not None or (len(parts) > 1 and split.inside(ranked(group.attributes))):
         parts = (whole_group(group),)
     out, placed = np.ones((1, 1)), list[str]()
@@ -150,6 +152,7 @@ def choose_unions(
         return {}
     weights = [np.ravel(g.weight if g.query_weights is None else g.weight * g.query_weights) for g in workload.groups]
     asked = np.concatenate([w for w, g in zip(weights, workload.groups, strict=True) if g.weight > 0.0])
+    # what hardly weighs anything would be answered too badly by one strategy, and must be answered all the same
     if asked.max() > SPREAD * asked.min():
         return {}
     if math.fsum(map(_entries, workload.groups)) > ENTRIES:
