@@ -85,6 +85,7 @@ class PlanOptions(TypedDict, total=False):
     cache: bool
 
     centers: str
+    keep: float | Mapping[int, float] | None
     solver: str
     gap: float
     base: Mapping[str, str]
