@@ -48,6 +48,7 @@ KEPT = " That is among plans that keep single groups as exact as this one was as
 STOPPED = {
     "memory": " The memory limit left some queries or spaces out of the search for a split.",
     "time": " The time limit ended the search for a split.",
+    "work": " Pairs that would take long were left out of the search for a split; a long time limit lets them in.",
 }
 
 

@@ -57,7 +57,7 @@ class Split:
     centers : vector with sum 1 for every attribute that is not split at its mean.
     complements : how queries on a pair split, attributes in schema order, for pairs that are not split as products.
     unions : the attributes of one table -> the residual spaces that one strategy measures together.
-    stopped : which of the limits "memory" and "time" kept the search for it from going on.
+    stopped : which of the limits "memory", "time" and "work" kept the search for it from going on.
 
     >>> Split(centers={"a": np.array([1.0, 0.0])}).given(("b", "a"))
     [None, array([1., 0.])]
