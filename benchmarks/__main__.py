@@ -19,6 +19,7 @@ TABLES = {
     "bounds": "tuned plans against the bound for all matrix mechanisms",
     "speed": "what planning takes, beside what was aimed at",
     "random_small": "tuned splits on random small workloads, against the optimum of all mechanisms",
+    "random_large": "tuned splits on random large workloads, against every other mechanism",
     "scale": "QuerySmasher, tables 3, 5 and 7: the largest workloads",
     "objectives": "largest variance and norms between; QuerySmasher, table 8",
     "hdmm_tables": "HDMM, tables 3 to 7, its own columns",

@@ -9,20 +9,18 @@ above by more than the gap that searches stop at are counted in the end, and the
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import options, table
 from benchmarks.random_small import ONE_WAY, described
 from engine import MECHANISMS, Attribute, Budget, Schema, Workload, forecast, plan
 from engine.errors import EngineError
 
-TARGET = Path(__file__).with_suffix(".txt")
 SECONDS, BYTES = 10.0, 2e9  # what one plan may be expected to take
 SAME = 1e-5  # relative: searches stop at a gap of 1e-6 in every space
 BUDGET = Budget(pcost=1.0)
@@ -52,13 +50,13 @@ def others(asked: Workload) -> dict[str, float]:
     out: dict[str, float] = {}
     for mechanism in MECHANISMS:
         for variant in mechanism.variants if "gaussian" in mechanism.laws else ():
-            options: Any = dict(variant)
-            if options.get("centers") == "tuned":
+            chosen: Any = dict(variant)
+            if chosen.get("centers") == "tuned":
                 continue
             try:
-                if forecast(asked, mechanism.name, memory_limit=BYTES, **options).seconds <= SECONDS:
-                    found = plan(asked, BUDGET, mechanism.name, memory_limit=BYTES, time_limit=SECONDS, **options)
-                    name = " ".join([mechanism.name, *map(str, options.values())])
+                if forecast(asked, mechanism.name, memory_limit=BYTES, **chosen).seconds <= SECONDS:
+                    found = plan(asked, BUDGET, mechanism.name, memory_limit=BYTES, time_limit=SECONDS, **chosen)
+                    name = " ".join([mechanism.name, *map(str, chosen.values())])
                     out[name] = found.weighted_rmse
             except EngineError:
                 continue
@@ -67,28 +65,23 @@ def others(asked: Workload) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print one row a workload; return 1 when tuned is above another plan anywhere."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.random_large", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/random_large.txt")
+    parser = options(__file__, __doc__)
     parser.add_argument("--count", type=int, default=200, help="how many workloads")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    lines = [f"{'tuned':>10} {'best other':>11} {'above':>9} {'CPU s':>6}  mechanism, workload"]
-    print(lines[0], flush=True)
     above = []
-    for number in range(given.count):
-        asked = draw(np.random.default_rng([given.seed, number]), small=number % 2 == 0)
-        started = time.process_time()
-        tuned = plan(asked, BUDGET, centers="tuned", memory_limit=BYTES).weighted_rmse
-        took = time.process_time() - started
-        name, best = min(others(asked).items(), key=lambda item: item[1])
-        above.append(tuned / best - 1.0)
-        lines.append(f"{tuned:>10.4f} {best:>11.4f} {above[-1]:>9.2e} {took:>6.2f}  {name}, {described(asked)}")
-        print(lines[-1], flush=True)
-    worse = sum(share > SAME for share in above)
-    lines.append(f"{len(above)} workloads: tuned above another plan on {worse}, at most by {max(above):.2e}")
-    print(lines[-1])
-    if given.write:
-        TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with table(__file__, write=given.write) as show:
+        show(f"{'tuned':>10} {'best other':>11} {'above':>9} {'CPU s':>6}  mechanism, workload")
+        for number in range(given.count):
+            asked = draw(np.random.default_rng([given.seed, number]), small=number % 2 == 0)
+            started = time.process_time()
+            tuned = plan(asked, BUDGET, centers="tuned", memory_limit=BYTES).weighted_rmse
+            took = time.process_time() - started
+            name, best = min(others(asked).items(), key=lambda item: item[1])
+            above.append(tuned / best - 1.0)
+            show(f"{tuned:>10.4f} {best:>11.4f} {above[-1]:>9.2e} {took:>6.2f}  {name}, {described(asked)}")
+        worse = sum(share > SAME for share in above)
+        show(f"{len(above)} workloads: tuned above another plan on {worse}, at most by {max(above):.2e}")
     return 1 if worse else 0
 
 
