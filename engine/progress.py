@@ -125,3 +125,18 @@ def told(progress: Progress | None, cancelled: str) -> Callable[[float, str], No
             raise Cancelled(cancelled)
 
     return tell
+
+
+def rising(progress: Listener | None) -> Listener | None:
+    """Return a listener that never hears a smaller fraction than before, whatever has to be done again."""
+    if progress is None:
+        return None
+    highest = 0.0
+
+    def heard(fraction: float, text: str) -> object:
+        # a split that is tried again would let the bar go back
+        nonlocal highest
+        highest = max(highest, fraction)
+        return progress(highest, text)
+
+    return heard

@@ -11,7 +11,7 @@ from engine.commands.given import add_budget_options, add_workload_options, budg
 from engine.commands.options import add_mechanism_options, asked_mechanisms, mechanism_options
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import EngineError
-from engine.insight import claim_text, comparison
+from engine.insight import claim_text, comparison, single_groups_text
 from engine.mechanisms import forecast, plan
 from engine.plans import Plan
 from engine.publish import check_target, new_file
@@ -23,7 +23,7 @@ PROMISED = "mechanism options queries rmse weighted_rmse max_std lower_bound gap
 
 def add_planning_commands(commands: Commands) -> None:
     """Add the commands ``plan``, ``forecast``, ``compare`` and ``show``."""
-    made = add_command(commands, "plan", _plan, "fit a mechanism to a workload", keys=f"plan {PROMISED}")
+    made = add_command(commands, "plan", _plan, "fit a mechanism to a workload", keys=f"plan single {PROMISED}")
     told = add_command(commands, "forecast", _forecast, "say what planning would take", keys="seconds memory text")
     ranked = add_command(
         commands, "compare", _compare, "plan with every mechanism and rank them", keys="mechanisms bound statement"
@@ -48,8 +48,9 @@ def _plan(given: argparse.Namespace) -> Reply:
     if not _is_there(made, given.out):
         with new_file(given.out, keep=sources) as partial:
             partial.write_text(made.to_json(), encoding="utf-8")
-    said = _promise(made)
-    return Reply(text=f"{said.text}\nplan       {given.out}", data={"plan": given.out, **said.data})
+    said, single = _promise(made), single_groups_text(made)
+    lines = [said.text, *([f"single     {single}"] if single else []), f"plan       {given.out}"]
+    return Reply(text="\n".join(lines), data={"plan": given.out, "single": single, **said.data})
 
 
 def _is_there(made: Plan, path: Path) -> bool:

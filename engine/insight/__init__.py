@@ -36,7 +36,7 @@ from engine.insight.fitness import (
     two_digits,
     within_text,
 )
-from engine.insight.pair import SAMPLED, check_same_queries, losses, ratios
+from engine.insight.pair import SAMPLED, check_same_queries, losses, ratios, single_groups_text
 from engine.insight.plan_diff import plan_diff, summary
 from engine.insight.published import ROWS, beside
 from engine.insight.remedies import REMEDIES, dear_groups, forecast_added
@@ -99,6 +99,7 @@ __all__ = [
     "releases_within",
     "run_query",
     "share_within",
+    "single_groups_text",
     "spread",
     "summary",
     "tolerance_for",

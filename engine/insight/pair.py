@@ -1,4 +1,7 @@
-"""Two plans of the same queries, query by query: where one is less exact than the other, and by how much."""
+"""Two plans of the same queries, query by query: where one is less exact than the other, and by how much.
+
+Tuned plans are better in total than those with uniform centers, and single groups may be less exact.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ import numpy.typing as npt
 from engine.arrays import Array
 from engine.errors import PlanError
 from engine.insight.spread import chosen_queries, is_exact, number_in_group, variances_of
+from engine.mechanisms import plan
 from engine.plans import GroupVariance, Plan
+from engine.texts import set_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,3 +124,31 @@ def _counted(first: Plan, second: Plan, group: int) -> tuple[float, float, float
 
 def _ratios_at(first: Plan, second: Plan, group: int, index: list[npt.NDArray[np.int64]] | None) -> Array:
     return ratios(*(np.sqrt(variances_of(plan, group, index)) for plan in (first, second)))
+
+
+def single_groups_text(made: Plan) -> str:
+    """Return how a tuned plan compares with uniform centers in total and group by group; nothing for other plans.
+
+    The plan with uniform centers is made for it, which tuning has done before.
+
+    >>> from engine import Attribute, Budget, Schema, Workload
+    >>> asked = Workload.all_ways(Schema([Attribute.of_size(name, 20) for name in ("age", "wage", "rent")]))
+    >>> print(single_groups_text(plan(asked, Budget(pcost=1.0), centers="tuned", keep=0.05)))
+    10.6% smaller errors in total than with uniform centers; 3 of 7 groups are less exact, age by 5.0%.
+    """
+    if made.options.get("centers") != "tuned" or made.options.get("objective") != "sum":
+        return ""
+    options = {name: value for name, value in made.options.items() if name != "keep"} | {"centers": "uniform"}
+    even = plan(made.workload, made.budget, made.mechanism, max_records=made.max_records, **options)
+    rises = [
+        math.sqrt(own / other) - 1.0 if 0.0 < other < math.inf else 0.0
+        for own, other in zip(made.totals, even.totals, strict=True)
+    ]
+    less = 1.0 - made.weighted_rmse / even.weighted_rmse
+    worst = max(range(len(rises)), key=rises.__getitem__)
+    text = f"{max(less, 0.0):.1%} smaller errors in total than with uniform centers; "
+    if rises[worst] <= SAME:
+        return text + "no group is less exact."
+    which = set_name(made.workload.groups[worst].attributes)
+    number = sum(rise > SAME for rise in rises)
+    return text + f"{number:,} of {len(rises):,} groups are less exact, {which} by {rises[worst]:.1%}."

@@ -87,6 +87,7 @@ class PlanOptions(TypedDict, total=False):
     cache: bool
 
     centers: str
+    keep: float | Mapping[int, float] | None
     solver: str
     gap: float
     base: Mapping[str, str]

@@ -12,9 +12,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
+from engine.arrays import Array
 from engine.checks import one_of
 from engine.errors import LimitExceeded, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits
+from engine.mechanisms.kept import checked_keep, most_allowed, search_kept
 from engine.mechanisms.residual import BASE_SECONDS, Made, ResidualMechanism, SpaceSolver
 from engine.privacy import Budget
 from engine.spaces import (
@@ -40,6 +44,7 @@ from engine.workload import Workload
 TUNING = 40.0  # times that tuning solves every subworkload again, from a good start, for forecasts
 UNION_SECONDS = 2.0  # what the search for the strategy of a union takes, for forecasts only
 CENTERS = ("uniform", "tuned")
+TOWARDS = (1.0, 0.5, 0.25)  # shares of a tuned split that are tried where groups are kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,9 @@ class QuerySmasher(ResidualMechanism):
         `centers`, `complements` for pairs asked by sums, differences or conditions of one's own, and
         `unions` for spaces that one strategy measures together, up to the whole domain where that is small.
         Other objectives than the sum measure every space on its own.
+    keep : for tuned centers, by what share the RMSE of a group may be above that with uniform centers: one number for
+        all groups, or a mapping from the numbers of groups to shares, such as {0: 0.0, 3: 0.05}.  Tuning makes the
+        total better and may make single groups less exact; weights of groups are found that keep these.
     solver : "optimal"; or the approximate "fourier" (closed form) and "eigenbasis" (a fixed basis).
     gap : relative RMSE gap at which a search stops.
     """
@@ -62,13 +70,20 @@ class QuerySmasher(ResidualMechanism):
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({}, {"centers": "tuned"})
     choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {"centers": CENTERS, "solver": tuple(PROBLEMS)}
 
+    unsaid: ClassVar[Mapping[str, Any]] = {"keep": None}
+
     centers: str = "uniform"
+    keep: float | Mapping[int, float] | None = None
     solver: str = "optimal"
     gap: float = 1e-6
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("option centers", self.centers, CENTERS, error=PlanError, public=True)
+        if self.keep is not None:
+            object.__setattr__(self, "keep", checked_keep(self.keep))
+            if self.centers != "tuned" or self.objective != "sum":
+                raise PlanError('keep limits what tuning does to single groups. Give it with centers="tuned" alone.')
         one_of("option solver", self.solver, PROBLEMS, error=PlanError, public=True)
         if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
@@ -111,7 +126,35 @@ class QuerySmasher(ResidualMechanism):
         found = sorted(self._found(workload, uniform, make, limits, allowance), key=lambda made: made.error)
         # light queries may be lost in the best of them; what uniform centers lose is said
         best = next((made for made in found if made is uniform or self._answers(made)), uniform)
+        if self.keep is not None and best is not uniform:
+            best = self._keeping(workload, budget, limits, deadline, uniform, best)
         return replace(best, assemble=lambda: self.stopped(best.plan, frozenset(allowance.stopped)))
+
+    def _keeping(
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, uniform: Made, best: Made
+    ) -> Made:
+        """Return the best plan found whose groups are as exact as asked; that with uniform centers is one.
+
+        Where weights alone do not do, splits half way and three quarters of the way to uniform ones may.
+        """
+        assert self.keep is not None
+        most = most_allowed(self.keep, workload, uniform.sums().tolist())
+        own = np.array([group.weight for group in workload.groups])
+
+        def go_on(done: float) -> bool:
+            limits.tell(0.9 + 0.1 * done, "Keeping groups exact")
+            return time.monotonic() <= deadline
+
+        for share in TOWARDS:
+            split = best.split.towards_uniform(share)
+
+            def make(factors: Array, split: Split = split) -> Made:
+                return self.weighed(workload, budget, limits, deadline, split, own * factors, most)
+
+            found = search_kept(make, most, go_on)
+            if found is not None and found.error < uniform.error:
+                return found
+        return uniform
 
     @staticmethod
     def _answers(made: Made) -> bool:

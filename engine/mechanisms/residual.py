@@ -22,10 +22,11 @@ import numpy as np
 from engine.arrays import Array
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request, check_size
+from engine.mechanisms.kept import SLACK, kept_bound, noise_shares
 from engine.mechanisms.reweighted import EVALUATIONS, Step, TradeoffSearch, proven
-from engine.plans import Plan, Solved, calibrate, row_pcosts
+from engine.plans import Emphasis, Plan, Solved, Tradeoff, calibrate, row_pcosts
 from engine.privacy import Budget
-from engine.progress import Listener
+from engine.progress import rising
 from engine.spaces import (
     UNIFORM,
     Cost,
@@ -42,9 +43,12 @@ from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
 BASE_SECONDS = 0.05  # of everything but searches, for forecasts only
+IN_TOTAL = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
+KEPT = " That is among plans that keep single groups as exact as this one was asked to."
 STOPPED = {
     "memory": " The memory limit left some queries or spaces out of the search for a split.",
     "time": " The time limit ended the search for a split.",
+    "work": " Pairs that would take long were left out of the search for a split; a long time limit lets them in.",
 }
 
 
@@ -96,6 +100,10 @@ class Made:
         """The plan."""
         return self.assemble()
 
+    def sums(self) -> Array:
+        """Return the sum of variances of every group at privacy cost 1, in counts^2. Shape (groups,)."""
+        return np.array(self.plan.totals) * self.plan.budget.row_pcost
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualMechanism(Mechanism):
@@ -130,7 +138,7 @@ class ResidualMechanism(Mechanism):
         deadline = limits.deadline()
         check_request(workload, budget)
         check_size(workload, limits.memory_limit)
-        limits = replace(limits, progress=_rising(limits.progress))
+        limits = replace(limits, progress=rising(limits.progress))
         limits.tell(0.0, "Decomposing the workload")
         made = self.best(workload, budget, limits, deadline)
         limits.tell(1.0, "Planned")
@@ -166,6 +174,38 @@ class ResidualMechanism(Mechanism):
             values=values,
             assemble=lambda: self._assemble(workload, budget, parts, solutions, found),
         )
+
+    def weighed(
+        self,
+        workload: Workload,
+        budget: Budget,
+        limits: Limits,
+        deadline: float,
+        split: Split,
+        weights: Array,
+        most: Array,
+    ) -> Made:
+        """Return the plan that is best for other weights of the groups; its error is that for their own.
+
+        ``weights``, none below a group's own, and ``most``, what the sum of variances of every group may be at privacy
+        cost 1, have shape (groups,); see `kept`.
+        """
+        emphasis = Emphasis.of_groups(workload, weights.tolist())
+        labels = self.axis_labels(workload)
+        parts, solutions, solver = self._solve(emphasis.apply(workload), split, labels, limits, deadline, 0.9)
+        shares = noise_shares({s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()})
+        found = Solved(
+            split=split,
+            memory_limit=min(solver.dense_limit, limits.memory_limit),
+            duals=tuple(solver.duals),
+            endings=tuple(solver.endings),
+            tradeoff=Tradeoff(shares=np.array(list(shares.values())), emphasis=emphasis, limits=most),
+        )
+        bound = kept_bound(workload, weights, most, parts, solutions)
+        plan = self._assemble(workload, budget, parts, solutions, found, bound)
+        own = np.array([g.weight for g in workload.groups])
+        error = math.sqrt(float(own @ plan.totals) * budget.row_pcost)
+        return Made(split=split, error=error, values={}, assemble=lambda: plan)
 
     def _emphasised(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, first: float
@@ -254,9 +294,10 @@ class ResidualMechanism(Mechanism):
         goal, labels, tradeoff = self.goal(workload), self.axis_labels(workload), solved.tradeoff
         limits = Limits(memory_limit=solved.memory_limit)
         recorded = list(zip(solved.duals, solved.endings, strict=True))
-        if goal.linear != (tradeoff is None):
+        kept = None if tradeoff is None else tradeoff.limits
+        if goal.linear != (tradeoff is None or kept is not None):
             raise ValueError("an objective without its search, or a search without its objective")
-        if solved.split.unions and tradeoff is not None:
+        if solved.split.unions and not goal.linear:
             raise ValueError("unions under an objective that is no weighted sum")
         if tradeoff is None:
             parts, solutions, _ = self._solve(workload, solved.split, labels, limits, math.inf, 0.0, recorded)
@@ -266,7 +307,11 @@ class ResidualMechanism(Mechanism):
             # any other
             asked = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
             parts, solutions, _ = self._solve(asked, solved.split, labels, limits, math.inf, 0.0, recorded)
-            bound = proven(workload, goal, tradeoff.emphasis, parts, solutions)
+            if kept is None:
+                bound = proven(workload, goal, tradeoff.emphasis, parts, solutions)
+            else:
+                weights = np.array([tradeoff.emphasis.weights[k] if k >= 0 else 0.0 for k in tradeoff.emphasis.kinds])
+                bound = kept_bound(workload, weights, kept, parts, solutions)
             if len(tradeoff.shares) != len(parts.spaces):
                 raise ValueError("recorded shares do not fit")
             # the best bound may have been proven at other weights than the best plan was found at
@@ -278,6 +323,8 @@ class ResidualMechanism(Mechanism):
         if recorded:
             raise ValueError("more recorded weights than solves")
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
+        if kept is not None and (np.array(plan.totals) * budget.row_pcost > kept * (1.0 + SLACK)).any():
+            raise ValueError("a plan that does not keep its groups")
         return self.stopped(plan, solved.split.stopped)
 
     def _assemble(
@@ -292,11 +339,7 @@ class ResidualMechanism(Mechanism):
         tradeoff = solved.tradeoff
         if tradeoff is None or bound is None:
             values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
-            total = math.fsum(math.sqrt(v) for v in values.values())
-            # the least sum of L_B / pcost_B for a fixed sum of pcost_B has shares in proportion to sqrt(L_B), by Cauchy
-            # and Schwarz
-            row = budget.row_pcost
-            noises = {s: math.sqrt(total / (row * math.sqrt(v))) for s, v in values.items()}
+            noises = {s: math.sqrt(v / budget.row_pcost) for s, v in noise_shares(values).items()}
             # the same inequality with the proven bounds in place of the values
             bound = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
         else:
@@ -318,7 +361,8 @@ class ResidualMechanism(Mechanism):
                 pcost=row_pcosts(budget),
             ),
             bound=bound,
-            statement=self._statement(solved.split, len(strategies), stopped),
+            statement=self._statement(solved.split, len(strategies), stopped)
+            + (KEPT if tradeoff is not None and tradeoff.limits is not None else ""),
             duals=solved.duals,
             endings=solved.endings,
             memory_limit=solved.memory_limit,
@@ -340,7 +384,7 @@ class ResidualMechanism(Mechanism):
         if split.unions and blocks == 1:
             text = "No matrix mechanism whatsoever can have a smaller weighted RMSE than the bound."
         elif split.centers or split.unions:
-            text = text.replace("uniform centers", "these tuned splits")
+            text = text.replace("uniform centers", "these tuned splits") + IN_TOTAL
         text = text.replace("weighted RMSE", measure)
         return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
 
@@ -351,18 +395,3 @@ class ResidualMechanism(Mechanism):
             return plan
         words = "".join(text for limit, text in STOPPED.items() if limit in limits)
         return replace(plan, split=replace(plan.split, stopped=limits), statement=plan.statement + words)
-
-
-def _rising(progress: Listener | None) -> Listener | None:
-    """Return a listener that never hears a smaller fraction than before, whatever has to be done again."""
-    if progress is None:
-        return None
-    highest = 0.0
-
-    def heard(fraction: float, text: str) -> object:
-        # a split that is tried again would let the bar go back
-        nonlocal highest
-        highest = max(highest, fraction)
-        return progress(highest, text)
-
-    return heard

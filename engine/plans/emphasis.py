@@ -82,6 +82,35 @@ class Emphasis:
     whole: tuple[bool, ...]
     vectors: tuple[Array, ...]
 
+    @classmethod
+    def of_groups(cls, workload: Workload, weights: Sequence[float]) -> Emphasis:
+        """Return one weight a group, in place of its own and above 0 where that is; single queries keep theirs."""
+        kinds: dict[Any, int] = {}
+        places: dict[Any, int] = {}
+        uses, whole, vectors, numbers = [], list[bool](), list[Array](), []
+
+        def place(key: Any, vector: Array) -> int:
+            if key not in places:
+                places[key] = len(vectors)
+                vectors.append(vector)
+            return places[key]
+
+        for group, weight in zip(workload.groups, weights, strict=True):
+            key = (group.key, float(weight))
+            if group.weight > 0.0 and key not in kinds:
+                kinds[key], own = len(kinds), group.query_weights
+                parts = [(p.key, np.ones(p.count)) for p in group.parts] if own is None else [(group.key, own)]
+                uses.append(tuple(place(*part) for part in parts))
+                whole.append(own is not None)
+            numbers.append(kinds[key] if group.weight > 0.0 else -1)
+        return cls(
+            kinds=tuple(numbers),
+            weights=np.array([weight for _, weight in kinds]),
+            uses=tuple(uses),
+            whole=tuple(whole),
+            vectors=tuple(vectors),
+        )
+
     def apply(self, workload: Workload) -> Workload:
         """Return the workload whose weighted sum of variances is the one with these weights."""
         groups, made = [], dict[tuple[Any, int], Part]()

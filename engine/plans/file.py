@@ -107,8 +107,12 @@ def _unpacked_tradeoff(packed: Any) -> Tradeoff | None:
     shares, witness = unpack(packed["shares"]), packed["witness"]
     if not ((shares > 0) & np.isfinite(shares)).all():
         raise ValueError("shares that are no noise")
+    limits = unpack(packed["limits"]) if "limits" in packed else None
+    if limits is not None and not (limits > 0).all():
+        raise ValueError("limits that no variance keeps")
     return Tradeoff(
         shares=shares,
         emphasis=Emphasis.from_dict(packed["emphasis"]),
         witness=None if witness is None else Emphasis.from_dict(witness),
+        limits=limits,
     )

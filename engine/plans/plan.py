@@ -162,16 +162,14 @@ class Plan(Value):
         return [known[variances] for variances in found]
 
     @cached_property
-    def _totals(self) -> list[float]:
+    def totals(self) -> list[float]:
+        """Sum of the variances of the queries of every group, in counts^2."""
         return self._by_group(GroupVariance.total)
 
     @cached_property
     def rmse(self) -> float:
-        """Root of the mean variance over all queries, unweighted, in counts.
-
-        Infinite when a query of weight zero is not answerable from what is measured.
-        """
-        return math.sqrt(math.fsum(self._totals) / self.workload.queries)
+        """Root of the mean variance of all queries, unweighted, in counts; infinite if one of weight 0 is lost."""
+        return math.sqrt(math.fsum(self.totals) / self.workload.queries)
 
     @cached_property
     def weighted_rmse(self) -> float:
@@ -183,7 +181,7 @@ class Plan(Value):
                 used = group.query_weights > 0
                 total += group.weight * float(group.query_weights[used] @ variances[used])
             elif group.weight > 0:
-                total += group.weight * self._totals[i]
+                total += group.weight * self.totals[i]
         return math.sqrt(total / self.workload.queries)
 
     @cached_property
@@ -245,7 +243,7 @@ class Plan(Value):
         """Return one row a group: attributes, family, queries, rmse and max_std in counts."""
         import pandas as pd
 
-        totals, largest = self._totals, self._by_group(GroupVariance.largest)
+        totals, largest = self.totals, self._by_group(GroupVariance.largest)
         rows = [
             (g.attributes, g.family_text, g.count, math.sqrt(total / g.count), math.sqrt(most))
             for g, total, most in zip(self.workload.groups, totals, largest, strict=True)

@@ -21,17 +21,21 @@ class Tradeoff:
     shares : squared noise of every residual space at privacy cost 1, in the order of the decomposition, in counts^2.
     emphasis : weights of the queries that the strategies are best for.
     witness : weights that prove the bound; None when they are the same.
+    limits : for the weighted sum with groups that are kept: the largest sum of variances of every group at privacy cost
+        1, in counts^2, infinite where any will do, shape (groups,).
     """
 
     shares: Array
     emphasis: Emphasis
     witness: Emphasis | None = None
+    limits: Array | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready data."""
         found = {"emphasis": self.emphasis, "witness": self.witness}
         packed = {name: None if e is None else e.to_dict() for name, e in found.items()}
-        return packed | {"shares": pack(self.shares)}
+        kept = {} if self.limits is None else {"limits": pack(self.limits)}
+        return packed | kept | {"shares": pack(self.shares)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

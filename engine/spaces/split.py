@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -57,7 +57,7 @@ class Split:
     centers : vector with sum 1 for every attribute that is not split at its mean.
     complements : how queries on a pair split, attributes in schema order, for pairs that are not split as products.
     unions : the attributes of one table -> the residual spaces that one strategy measures together.
-    stopped : which of the limits "memory" and "time" kept the search for it from going on.
+    stopped : which of the limits "memory", "time" and "work" kept the search for it from going on.
 
     >>> Split(centers={"a": np.array([1.0, 0.0])}).given(("b", "a"))
     [None, array([1., 0.])]
@@ -67,6 +67,22 @@ class Split:
     complements: Mapping[Space, Complement] = field(default_factory=dict)
     unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
+
+    def towards_uniform(self, share: float) -> Split:
+        """Return the split with so much of what sets its centers and complements apart from uniform ones.
+
+        >>> Split(centers={"a": np.array([1.0, 0.0])}).towards_uniform(0.5).centers["a"]
+        array([0.75, 0.25])
+        """
+        complements = {
+            key: Complement(by_axis=(share * c.by_axis[0], share * c.by_axis[1]), by_total=share * c.by_total)
+            for key, c in {c.key: c for c in self.complements.values()}.items()
+        }
+        return replace(
+            self,
+            centers={name: share * pi + (1.0 - share) / len(pi) for name, pi in self.centers.items()},
+            complements={pair: complements[c.key] for pair, c in self.complements.items()},
+        )
 
     def given(self, names: Sequence[str]) -> list[Array | None]:
         """Return the centers of some attributes, shape (n_i,) each, None for uniform ones."""

@@ -58,7 +58,8 @@ def test_plans_are_told_to_programs(folder: Path, capsys: Said) -> None:
         "neighbours": "add_remove",
     }
     shown = asked(capsys, "show", "--plan", "plan.json")
-    assert {name: shown[name] for name in told if name != "plan"} == {k: v for k, v in told.items() if k != "plan"}
+    assert {name: shown[name] for name in told if name in shown} == {k: v for k, v in told.items() if k in shown}
+    assert set(told) - set(shown) == {"plan", "single"}
     assert [(g["attributes"], g["queries"]) for g in shown["groups"]] == [
         (["age"], 5),
         (["hours"], 4),

@@ -197,6 +197,18 @@ def test_complements_predict_what_an_explicit_mechanism_gives(monkeypatch: pytes
     assert full_domain_optimum(workload) * (1.0 - 1e-6) <= made.weighted_rmse < uniform
 
 
+def test_pairs_that_take_long_are_left_out_unless_time_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.spaces.splits.allowance.SLOWEST", 0.0)
+    short, long = (plan(joint_workload(), Budget(pcost=1.0), centers="tuned", time_limit=t) for t in (None, 3600.0))
+    assert not short.split.complements
+    assert short.split.stopped == {"work"}
+    assert "would take long" in short.certificate.statement
+    assert long.split.complements
+    assert long.weighted_rmse < short.weighted_rmse
+
+
 def test_tuning_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
     monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)

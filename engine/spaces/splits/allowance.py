@@ -6,8 +6,9 @@ import math
 import time
 from dataclasses import dataclass, field
 
-MEMORY, TIME = "memory", "time"
-LIMITS = (MEMORY, TIME)
+MEMORY, TIME, WORK = "memory", "time", "work"
+LIMITS = (MEMORY, TIME, WORK)
+SLOWEST = 0.25  # seconds of a step, by forecast, that nobody who gave no limit of time has to wait for again and again
 PATIENCE = 10  # times that the time left must hold one step, or the search is not worth beginning
 
 
@@ -28,6 +29,13 @@ class Allowance:
     def worth(self, seconds: float) -> bool:
         """Return whether a step that takes so long may be taken again and again; remember it when it may not."""
         return self.lasts(PATIENCE * seconds)
+
+    def bearable(self, seconds: float) -> bool:
+        """Return whether hundreds of steps that take so long are to be waited for; remember it when they are not."""
+        if math.isinf(self.deadline) and seconds > SLOWEST:
+            self.stopped.add(WORK)
+            return False
+        return True
 
     def lasts(self, seconds: float) -> bool:
         """Return whether so much time is left; remember it when it is not."""

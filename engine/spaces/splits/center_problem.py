@@ -62,15 +62,23 @@ class SpaceKind:
 def roles_of(workload: Workload) -> dict[str, Role]:
     """Return a number for every attribute, equal for attributes that are asked the same in every group."""
     seen: dict[str, list[Any]] = {name: [] for name in workload.schema.names}
+    known: dict[Any, int] = {}
+    places: dict[Any, list[tuple[int, Any]]] = {}
     for group in workload.groups:
-        whole = sorted(repr(p.key) for p in group.parts)
-        for part in group.parts:
-            for position, axis in enumerate(part.axes):
-                seen[group.attributes[axis]].append((repr(part.key), position, group.weight, tuple(whole)))
+        if group.key not in places:
+            asked = [known.setdefault(part.key, len(known)) for part in group.parts]
+            whole = tuple(sorted(asked))
+            places[group.key] = [
+                (axis, (number, position, whole))
+                for number, part in zip(asked, group.parts, strict=True)
+                for position, axis in enumerate(part.axes)
+            ]
+        for axis, place in places[group.key]:
+            seen[group.attributes[axis]].append((place, group.weight))
     numbers: dict[Any, Role] = {}
     out = {}
-    for name, places in seen.items():
-        key = (workload.schema[name].size, tuple(sorted(places)))
+    for name, own in seen.items():
+        key = (workload.schema[name].size, tuple(sorted(own)))
         out[name] = numbers.setdefault(key, len(numbers))
     return out
 
@@ -107,14 +115,21 @@ class CenterProblem:
     def _affordable(self, asked: Sequence[Group]) -> list[bool]:
         """Return for every group whether its parts can be held, all together, from the smallest on."""
         held: dict[Any, bool] = {}
-        for group in sorted(asked, key=lambda g: max((p.cells for p in g.parts), default=0)):
+        alike: dict[Any, list[int]] = {}  # numbers of groups whose parts are those of the first
+        for i, group in enumerate(asked):
+            alike.setdefault((group.key, tuple(self.roles[name] for name in group.attributes)), []).append(i)
+        firsts = [asked[own[0]] for own in alike.values()]
+        for group in sorted(firsts, key=lambda g: max((p.cells for p in g.parts), default=0)):
             for part in group.parts:
                 key, n, rank = self._part_key(group, part), part.cells, min(part.count, part.cells)
                 if key not in held:
                     peak = rows_bytes(part) + dense_bytes(rank, n, n) + 32 * n * n
                     joint = len(part.sizes) > 1 and part.count * n > MAX_ROWS
                     held[key] = not joint and self._take(32 * n * n, peak, step_seconds(rank, n))
-        return [all(held[self._part_key(g, p)] for p in g.parts) for g in asked]
+        fits = np.zeros(len(asked), dtype=bool)
+        for first, own in zip(firsts, alike.values(), strict=True):
+            fits[own] = all(held[self._part_key(first, part)] for part in first.parts)
+        return [bool(fit) for fit in fits]
 
     def _part_key(self, group: Group, part: Part) -> Any:
         return part.key, tuple(self.roles[group.attributes[a]] for a in part.axes)

@@ -48,7 +48,8 @@ def affordable(workload: Workload, allowance: Allowance) -> bool:
         building = max(sum(map(rows_bytes, g.parts)) for g, _ in asked) + 40 * sum(rows) * cells
         peak = max(peak, building + 24 * rank * (held + d), 8 * rank * (8 * cells + 10 * rank))
         seconds += step_seconds(rank, cells)
-    return allowance.fits(8 * VECTORS * parameters + kept + peak) and allowance.worth(SEARCH * seconds)
+    fits = allowance.fits(8 * VECTORS * parameters + kept + peak)
+    return fits and allowance.bearable(seconds) and allowance.worth(SEARCH * seconds)
 
 
 def pair_kinds(workload: Workload) -> dict[Any, dict[Space, AskedPair]]:

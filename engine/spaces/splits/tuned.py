@@ -7,6 +7,7 @@ is remembered, is compared with the published split, and is never worse than tha
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 
 import numpy as np
 
@@ -35,9 +36,16 @@ class SplitMemory:
     def __init__(self, workload: Workload, cache: SolveCache | None, allowance: Allowance) -> None:
         self.workload, self.cache, self.allowance = workload, cache, allowance
         self.sizes = [a.size for a in workload.schema.attributes]
-        schema = (FORMAT, workload.schema.names, tuple(self.sizes))
-        asked = [(g.attributes, g.key, g.weight) for g in workload.groups]
-        self.exact, self.similar = _key("exact", schema, asked), _key("similar", schema)
+
+    @cached_property
+    def similar(self) -> str:
+        """Identity of the attributes."""
+        return _key("similar", (FORMAT, self.workload.schema.names, tuple(self.sizes)))
+
+    @cached_property
+    def exact(self) -> str:
+        """Identity of the request."""
+        return _key("exact", self.similar, [(g.attributes, g.key, g.weight) for g in self.workload.groups])
 
     def centers(self, watch: Listener) -> Split:
         """Return tuned centers; see `centers`."""
