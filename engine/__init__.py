@@ -40,7 +40,8 @@ What is changed where:
     what the dearest of all cells costs  spaces.dearest
     an objective                         plans.objectives    shares of the budget: plans.shares; plan files: plans.file
     a mechanism                          mechanisms.known    one name in MECHANISMS, beside a file of its own
-    a file format of records             release.records.sources      a value's cell: release.records.encoding
+    a file format of records             release.records.files        a frame: release.records.sources
+    counts of parts, and their file      release.records.counts       a value's cell: release.records.encoding
     how noise is drawn                   release.noise       when, and after which spend: release.measure
     answers, confidence intervals        release.reconstruct
     columns and hashes of the ledger     release.ledger.chain         its sums: release.ledger.balance
@@ -86,7 +87,16 @@ from engine.insight import budget_for, compare, comparison, share_within, tolera
 from engine.mechanisms import MECHANISMS, forecast, load_plan, plan
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.release import Counts, Ledger, Measurement, count_marginals, load_measurement, measure
+from engine.release import (
+    Counts,
+    Ledger,
+    Measurement,
+    TextFile,
+    count_marginals,
+    draft_schema,
+    load_measurement,
+    measure,
+)
 from engine.workload import FAMILIES, Attribute, Custom, Random, Schema, Suffix, Width, Workload
 
 if TYPE_CHECKING:
@@ -111,6 +121,7 @@ __all__ = [
     "Random",
     "Schema",
     "Suffix",
+    "TextFile",
     "Width",
     "Workload",
     "budget_for",
@@ -118,6 +129,7 @@ __all__ = [
     "compare",
     "comparison",
     "count_marginals",
+    "draft_schema",
     "forecast",
     "load_measurement",
     "load_plan",

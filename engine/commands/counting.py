@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from engine.choice import coarse_or_fine, counted_for_steps, nested_choices
-from engine.commands.given import add_column_options, named_columns, say_rows, schema_of
+from engine.commands.given import add_column_options, add_text_options, named_columns, records_of, say_rows, schema_of
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import DataError, SchemaError
 from engine.release import COUNTS_ENDING, Counts, Intake, counted_for, read_plan
@@ -25,6 +25,7 @@ def add_counting_commands(commands: Commands) -> None:
     count.add_argument("--schema", type=Path, help="that the plan must be on")
     count.add_argument("--data", type=Path, required=True, help="the part that is here")
     count.add_argument("--shard", default="", metavar="NAME", help="of this part; no two parts of a sum may share it")
+    add_text_options(count)
     add_column_options(count)
     counts = commands.add_parser("counts", help="bring counts of parts together")
     actions = counts.add_subparsers(required=True, metavar="action")
@@ -46,10 +47,10 @@ def _count(given: argparse.Namespace) -> Reply:
         )
     columns = named_columns(given) | {"progress": given.progress}
     if len(plans) == 1:
-        found = counted_for(plans[0], given.data, **columns)
+        found = counted_for(plans[0], records_of(given), **columns)
     else:
         split = nested_choices if given.chain else coarse_or_fine
-        found = counted_for_steps(split(*plans, names=[str(path) for path in given.plan]), given.data, **columns)
+        found = counted_for_steps(split(*plans, names=[str(path) for path in given.plan]), records_of(given), **columns)
     return _saved(found.as_shard(given.shard), given.out)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.errors import BudgetError, EngineError, PlanError, SchemaError, WorkloadError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
-from engine.release import COUNTS_ENDING, Intake
+from engine.release import COUNTS_ENDING, Intake, TextFile
 from engine.workload import Schema, Workload, workload_from_sql
 
 
@@ -126,15 +126,28 @@ def form_of(out: Path, given: str | None, forms: Sequence[str]) -> str:
     return given or ending
 
 
-def add_records_options(
-    command: argparse.ArgumentParser, text: str = "the records; see python -m engine count"
-) -> None:
+def add_records_options(command: argparse.ArgumentParser, text: str = "the records") -> None:
     """Add where the records are, or their counts."""
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, help=text)
     source.add_argument(
         "--counts", dest="data", type=_counts_path, help="exact counts of the records, in a file .counts"
     )
+
+    add_text_options(command)
+
+
+def add_text_options(command: argparse.ArgumentParser) -> None:
+    """Add what a text file's head does not tell."""
+    command.add_argument("--delimiter", help="character between the fields of a CSV file, by default read off its head")
+    command.add_argument("--encoding", help="of a CSV file, such as latin-1; by default UTF-8")
+
+
+def records_of(given: argparse.Namespace) -> Path | TextFile:
+    """Return what `add_records_options` was given, as data for the engine."""
+    if given.delimiter is None and given.encoding is None:
+        return Path(given.data)
+    return TextFile(path=given.data, delimiter=given.delimiter, encoding=given.encoding or "utf-8")
 
 
 def _counts_path(text: str) -> Path:

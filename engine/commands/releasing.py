@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.checks import positive
-from engine.commands.given import add_column_options, add_records_options, form_of, named_columns, say_rows
+from engine.commands.given import add_column_options, add_records_options, form_of, named_columns, records_of, say_rows
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import LedgerError, PlanError
 from engine.publish import FORMATS, check_target, write_answers, write_package
@@ -26,7 +26,7 @@ def add_releasing_commands(commands: Commands) -> None:
         keys = "out format queries rehearsal dataset attempt key pcost spent receipt"
         command = add_command(commands, name, _release, text, keys=keys)
         command.add_argument("--plan", type=Path, required=True)
-        add_records_options(command, "CSV or parquet; rows outside the schema are left out")
+        add_records_options(command, "CSV, parquet, ..., a folder or a pattern; rows outside the schema are left out")
         command.add_argument("--out", type=Path, required=True, help="file for the answers")
         command.add_argument("--format", choices=FORMS, help="by default the ending of --out; zip: the package")
         add_column_options(command)
@@ -61,7 +61,7 @@ def _check(given: argparse.Namespace) -> Reply:
     print("For your eyes only: these exact numbers depend on single records.", file=sys.stderr)
     book = None if given.ledger is None else Ledger(given.ledger)
     asked = {"dataset": given.dataset, "ledger": book} | named_columns(given)
-    found = check_records(read_plan(given.plan), given.data, **asked, progress=given.progress)
+    found = check_records(read_plan(given.plan), records_of(given), **asked, progress=given.progress)
     if not given.json:
         say_rows(found)
         for column, reasons in found.reasons.items():
@@ -79,7 +79,7 @@ def _release(given: argparse.Namespace) -> Reply:
         if not given.dataset:
             raise LedgerError("--ledger needs --dataset, the name under which the records are noted as public.")
         asked = {"dataset": given.dataset, "ledger": book, "why": given.public} | named_columns(given)
-        declare_public(made, given.data, **asked)
+        declare_public(made, records_of(given), **asked)
     where: dict[str, Any] = {}
     if not given.rehearsal:
         where = {"dataset": given.dataset, "ledger": book, "attempt": given.attempt}
@@ -87,7 +87,7 @@ def _release(given: argparse.Namespace) -> Reply:
     before = None if book is None or not key else book.find(key)
     measured = measure(
         made,
-        given.data,
+        records_of(given),
         rehearsal=given.rehearsal,
         on_refused="drop",
         progress=given.progress,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.choice import Decision, NestedPlanRule, coarse_or_fine, nested_choices, stepwise
-from engine.commands.given import add_column_options, add_records_options, form_of, named_columns, say_rows
+from engine.commands.given import add_column_options, add_records_options, form_of, named_columns, records_of, say_rows
 from engine.commands.reply import Commands, Reply, add_command
 from engine.publish import FORMATS, check_target, write_answers
 from engine.release import Ledger, Measurement, read_plan
@@ -65,7 +65,7 @@ def add_step_commands(commands: Commands) -> None:
         if command is not look:
             command.add_argument("--look", required=True, metavar="KEY", help="the key that look printed")
         if command is not decide:
-            add_records_options(command, "CSV or parquet; the same in both steps")
+            add_records_options(command, "the records; the same in both steps")
             add_column_options(command)
             command.add_argument("--attempt", type=int, default=1)
             command.add_argument("--out", type=Path, required=True, help="CSV or parquet file for the answers")
@@ -76,7 +76,7 @@ def _look(given: argparse.Namespace) -> Reply:
     check_target(given.out, keep=[*given.plans, given.data, given.ledger])
     split = nested_choices if given.chain else coarse_or_fine
     common = split(*map(read_plan, given.plans), names=given.names or [path.stem for path in given.plans])
-    found = stepwise.look(common, given.data, dataset=given.dataset, ledger=given.ledger, **_arguments(given))
+    found = stepwise.look(common, records_of(given), dataset=given.dataset, ledger=given.ledger, **_arguments(given))
     written, pcost = _written(found, given), common.look.budget.pcost
     lines = [
         written.text,
@@ -113,7 +113,7 @@ def _finish(given: argparse.Namespace) -> Reply:
     form_of(given.out, None, FORMATS)
     check_target(given.out, keep=[given.data, given.ledger])
     book = Ledger(given.ledger)
-    found = stepwise.finish(book, given.look, given.data, on_changed=given.on_changed, **_arguments(given))
+    found = stepwise.finish(book, given.look, records_of(given), on_changed=given.on_changed, **_arguments(given))
     written = _written(found, given)
     receipts = [book.find(key) for key in dict.fromkeys((given.look, found.key))]
     paid = [receipt.pcost for receipt in receipts if receipt is not None]

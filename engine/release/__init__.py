@@ -42,7 +42,17 @@ from engine.release.measure import (
 )
 from engine.release.noise import discrete_gaussian
 from engine.release.reconstruct import Measurement, apply_group, estimate, quantile, query_texts
-from engine.release.records import COUNTS_ENDING, MEMORY_LIMIT, Counts, count_marginals, fingerprint, table_digest
+from engine.release.records import (
+    COUNTS_ENDING,
+    MEMORY_LIMIT,
+    Counts,
+    DraftSchema,
+    TextFile,
+    count_marginals,
+    draft_schema,
+    fingerprint,
+    table_digest,
+)
 
 __all__ = [
     "COUNTS_ENDING",
@@ -52,11 +62,13 @@ __all__ = [
     "Archive",
     "Counts",
     "DatasetStatus",
+    "DraftSchema",
     "Fingerprint",
     "Intake",
     "Ledger",
     "Measurement",
     "Receipt",
+    "TextFile",
     "TotalDefinition",
     "apply_group",
     "check_records",
@@ -65,6 +77,7 @@ __all__ = [
     "counted_for",
     "declare_public",
     "discrete_gaussian",
+    "draft_schema",
     "draw",
     "estimate",
     "fingerprint",

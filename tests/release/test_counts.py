@@ -137,7 +137,7 @@ def test_objects_of_mixed_types_follow_the_rule() -> None:
     values += [1, 2.5, 10**300, math.nan, "x", True, datetime.datetime(2020, 1, 1), pd.Timestamp("2020-01-01"), {}]
     encoders = [Encoder(attribute=attribute) for attribute in EVERY]
     for pair in itertools.product(values, repeat=2):
-        column = engine.release.records.sources._series(pd.Series(pair, dtype=object))
+        column = engine.release.records.sources.array_of(pd.Series(pair, dtype=object))
         for encoder in encoders:
             found = encoder.objects(column) if isinstance(column, list) else encoder.array(column)
             assert found.tolist() == [encoder.one(value) for value in pair], f"{list(map(type, pair))}"

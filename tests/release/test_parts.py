@@ -232,6 +232,11 @@ def test_the_command_line_counts_parts_and_releases_their_sum(
             ["release", "--plan", place["plan"], "--counts", place["plan"], "--dataset", "d", "--ledger", place["book"]]
         )
     assert main(["count", "--plan", place["plan"], "--data", files[0], "--out", str(tmp_path / "x")]) == 1
+    frame.to_csv(tmp_path / "x.csv", sep=";", encoding="utf-16", index=False)
+    given = ["check", "--plan", place["plan"], "--data", str(tmp_path / "x.csv"), "--encoding", "utf-16", "--json"]
+    for delimiter, code in ((";", 0), ("|", 1)):
+        capsys.readouterr()
+        assert main([*given, "--delimiter", delimiter]) == code
     # steps: both plans are counted, and the look is finished on the same sum
     for i in range(3):
         given = ["count", "--plan", place["coarse"], place["plan"], "--data", str(tmp_path / f"{i}.parquet")]

@@ -6,6 +6,7 @@ hidden context of ours: it is dropped, and a message without values is raised in
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,15 @@ def tried(action: Callable[[], _T], what: str, explain: Callable[[Exception], st
     raise DataError(
         reason or f"{what} cannot be read ({kind}); check that it is complete and of the kind its name says"
     )
+
+
+def needed(library: str, what: str) -> Any:
+    """Return a library that only some sources need.  Raises: DataError with the command that installs it."""
+    try:
+        return importlib.import_module(library)
+    except ImportError:
+        problem = f"{what} needs {library}, which is not installed: pip install 'dp-query-workbench[sources]'"
+    raise DataError(problem)
 
 
 def guarded(batches: Iterable[_T], what: str) -> Iterator[_T]:

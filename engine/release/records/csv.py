@@ -1,13 +1,17 @@
-"""CSV files, packed or not -> batches of texts, or an exact reason why the file is malformed."""
+"""CSV files, packed or not -> batches of texts, or an exact reason why the file is malformed.
+
+What separates fields is read off the head, whose names are public, and the encoding is UTF-8, unless a `TextFile` says
+otherwise.
+"""
 
 from __future__ import annotations
 
 import codecs
-import gzip
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +19,13 @@ import pyarrow.csv
 
 from engine.errors import DataError
 from engine.release.records.batches import Batch, check_columns, cut_batches, tried
+from engine.release.records.packed import unpacked
 from engine.texts import shown
 
 CSV_BLOCK = 4_000_000
 MAX_COLUMNS = 50_000
+HEAD = 2**16  # bytes in which the names end, for what separates them
+DELIMITERS = ",;\t|"
 
 _RAGGED = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 _REASONS = {
@@ -29,11 +36,39 @@ _REASONS = {
 _T = TypeVar("_T")
 
 
-def csv_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
+@dataclass(frozen=True, kw_only=True)
+class TextFile:
+    """A CSV file of which is known what its name and head do not tell.
+
+    Fields: `path`; `delimiter`, one character between fields, None to read it off the head; `encoding`, as Python names
+    it.
+
+    >>> TextFile(path="survey.csv", delimiter=";", encoding="latin-1").encoding
+    'latin-1'
+    """
+
+    path: str | Path
+    delimiter: str | None = None
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        """Raise DataError for what separates no fields, or is no encoding of text."""
+        one = self.delimiter
+        if one is not None and (len(one) != 1 or one in '"\r\n' or one > "~"):
+            raise DataError(f"the delimiter was given as {shown(one)}; give one character, like ';'")
+        try:
+            known = codecs.lookup(self.encoding)._is_text_encoding
+        except (LookupError, TypeError):
+            known = False
+        if not known:
+            raise DataError(f"there is no encoding {shown(self.encoding)}; give one like 'latin-1' or 'utf-8'")
+
+
+def csv_batches(text: TextFile, names: Sequence[str], rows: int) -> Iterator[Batch]:
     """The named columns of a CSV file, batch by batch.  Raises: DataError when it is malformed anywhere."""
-    found = csv_names(path)
+    found = csv_names(text)
     check_columns(found, names, quote=False)
-    with _CsvFile(path) as file:
+    with _CsvFile(text) as file:
         reader = file.guarded(lambda: file.open(names or found[:1]))
         while (batch := file.guarded(lambda: next(reader, None))) is not None:
             for columns, count in cut_batches(batch, names, rows):
@@ -41,9 +76,9 @@ def csv_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
         file.guarded(file.finish)
 
 
-def csv_names(path: Path) -> list[str]:
+def csv_names(text: TextFile) -> list[str]:
     """The names in the head of a CSV file."""
-    with _CsvFile(path) as file:
+    with _CsvFile(text) as file:
         found: list[str] = file.guarded(lambda: file.open(()).schema.names)
     return found
 
@@ -56,34 +91,62 @@ class _CsvFile:
     well-formed file they open and close in turn, at the ends of fields, or stand in pairs inside.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.what = path, f"the file {shown(path.name)}"
-        self.size = max(1, path.stat().st_size)
+    def __init__(self, text: TextFile) -> None:
+        self.path = Path(text.path)
+        self.what = f"the file {shown(self.path.name)}"
+        self.size = max(1, self.path.stat().st_size)
+        self.encoding, self.delimiter = text.encoding, text.delimiter
         self.malformed = ""
         self.quotes, self.lines, self.kept = 0, 1, b""
 
     def __enter__(self) -> _CsvFile:
-        self.raw, self.unpacked = self._opened()
+        self.raw, self.unpacked = tried(lambda: unpacked(self.path), self.what)
+        try:
+            start = self.guarded(lambda: self.unpacked.read(HEAD))
+            self.decoder = codecs.getincrementaldecoder(self.encoding)() if self._foreign else None
+            self.pending = self._in_utf8(start)
+        except BaseException:
+            self.raw.close()
+            raise
+        if self.delimiter is None:
+            self.delimiter = _delimiter(self.pending)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.raw.close()
 
-    def _opened(self) -> tuple[BinaryIO, BinaryIO | gzip.GzipFile]:
-        raw = self.path.open("rb")
-        return raw, gzip.GzipFile(fileobj=raw) if self.path.suffix.lower() == ".gz" else raw
+    @property
+    def _foreign(self) -> bool:
+        return codecs.lookup(self.encoding).name not in ("utf-8", "ascii")
 
     @property
     def closed(self) -> bool:
         return self.raw.closed
 
     def read(self, size: int = -1) -> bytes:
-        found = self.unpacked.read(size)
-        if not self.kept and found.lstrip().partition(b"\n")[0].count(b",") >= MAX_COLUMNS:
+        # a block that is short for no other reason than its encoding would cut rows where Arrow expects none cut
+        while len(self.pending) < size or size < 0:
+            block = self.unpacked.read(size)
+            self.pending += self._in_utf8(block)
+            if not block:
+                break
+        cut = len(self.pending) if size < 0 else size
+        found, self.pending = self.pending[:cut], self.pending[cut:]
+        separator = (self.delimiter or ",").encode()
+        if not self.kept and found.lstrip().partition(b"\n")[0].count(separator) >= MAX_COLUMNS:
             raise DataError(f"{self.what} has more than {MAX_COLUMNS:,} columns; leave out those that no table needs")
         if found:
             self._follow(found)
         return found
+
+    def _in_utf8(self, block: bytes) -> bytes:
+        if self.decoder is None:
+            return block
+        try:
+            return self.decoder.decode(block, final=not block).encode()
+        except UnicodeError:
+            self.malformed = f"{self.what} is not in the encoding {self.encoding}"
+            return b""
 
     def finish(self) -> None:
         """Check the quotes up to the end of the file."""
@@ -97,7 +160,8 @@ class _CsvFile:
         data = np.frombuffer(text, np.uint8)
         places = np.flatnonzero(data[1:-1] == ord('"')) + 1
         opening = (np.arange(len(places)) + self.quotes) % 2 == 0
-        wrong = places[~np.isin(data[np.where(opening, places - 1, places + 1)], list(b',\r\n"'))]
+        beside = data[np.where(opening, places - 1, places + 1)]
+        wrong = places[~np.isin(beside, list(f'{self.delimiter}\r\n"'.encode()))]
         if len(wrong) and not self.malformed:
             line = self.lines + text[1 : wrong[0]].count(b"\n")
             self.malformed = f"line {line:,} of {self.what} has a quote in the middle of a field"
@@ -113,7 +177,7 @@ class _CsvFile:
             self,
             # One thread, because only then Arrow knows the number of a malformed row.
             read_options=pa.csv.ReadOptions(block_size=CSV_BLOCK, use_threads=False),
-            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+            parse_options=pa.csv.ParseOptions(newlines_in_values=True, delimiter=self.delimiter or ","),
             convert_options=pa.csv.ConvertOptions(
                 include_columns=list(names),
                 column_types={name: pa.string() for name in names},
@@ -138,9 +202,9 @@ class _CsvFile:
             problem = str(error)
         if not problem and not self.malformed:
             return found
-        line = tried(self._undecodable, self.what)
+        line = None if self._foreign else tried(self._undecodable, self.what)
         if line is not None:
-            problem = f"line {line:,} of {self.what} is not UTF-8; save the file as UTF-8"
+            problem = f"line {line:,} of {self.what} is not UTF-8; save the file as UTF-8, or give its encoding"
         elif self.malformed:
             problem = f"{self.malformed}; correct the file"
         raise DataError(problem)
@@ -148,12 +212,19 @@ class _CsvFile:
     def _undecodable(self) -> int | None:
         """Number of the first line with bytes that are not UTF-8."""
         decoder, lines = codecs.getincrementaldecoder("utf-8")(), 1
-        raw, unpacked = self._opened()
+        raw, inside = unpacked(self.path)
         with raw:
-            while block := unpacked.read(2**20):
+            while block := inside.read(2**20):
                 try:
                     decoder.decode(block)
                 except UnicodeDecodeError as error:
-                    return lines + block[: error.start].count(b"\n")
+                    return int(lines + block[: error.start].count(b"\n"))
                 lines += block.count(b"\n")
         return None
+
+
+def _delimiter(start: bytes) -> str:
+    """What separates the names in the head: of the usual characters the one that is most often outside quotes."""
+    head = start.decode("utf-8-sig", "replace").lstrip().partition("\n")[0]
+    outside = "".join(head.split('"')[::2])
+    return max(DELIMITERS, key=outside.count)

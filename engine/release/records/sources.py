@@ -4,97 +4,151 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from engine.errors import DataError, LimitExceeded
+from engine.errors import DataError
 from engine.release.records.batches import Batch, batches, check_columns, guarded, tried
-from engine.release.records.csv import csv_batches, csv_names
+from engine.release.records.csv import TextFile, csv_batches, csv_names
 from engine.release.records.encoding import is_scalar
-from engine.texts import shown
+from engine.release.records.files import ENDINGS, ColumnKinds, file_batches, file_columns, is_number, typed
+from engine.release.records.parquet import check_group_size
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyarrow.dataset import Dataset
 
 BATCH_BYTES = 64_000_000
-CHUNK_BYTES = 400_000_000
-KINDS = "a pandas DataFrame, an Arrow table, dataset or stream, or the path of a .csv, .csv.gz or .parquet file"
+KINDS = (
+    "a DataFrame of pandas, Polars or Dask, a relation of DuckDB, a table of Ibis, an Arrow table, dataset, stream or "
+    f"generator of batches, or the path of a file, a folder or a pattern, with names that end in one of {ENDINGS}"
+)
 
 _VALUE_BYTES = 16  # a text of usual length, or two whole numbers; long texts come as dictionaries
+
+
+def as_source(data: Any) -> Any:
+    """Data as `read_batches` and `column_names` take them, one after the other.
+
+    What gives its rows once only, or through Arrow's own door between libraries, becomes a stream of Arrow's.
+    """
+    if hasattr(data, "collect") and hasattr(data, "collect_schema"):  # a Polars plan
+        data = tried(lambda: data.collect(engine="streaming"), f"the {type(data).__name__}")
+    if isinstance(data, Iterator) and not isinstance(data, pa.RecordBatchReader):
+        return _generated(data)
+    own = isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader, _dataset_type())) or _is_pandas(data)
+    if hasattr(data, "__arrow_c_stream__") and not own and not hasattr(data, "to_pyarrow_batches"):
+        return tried(lambda: pa.RecordBatchReader.from_stream(data), "the Arrow stream")
+    return data
 
 
 def read_batches(data: Any, names: Sequence[str]) -> Iterator[Batch]:
     """The named columns of `data`, batch by batch; other columns are ignored.
 
     Raises: DataError when the data cannot be read, or a name is not exactly one of its columns; LimitExceeded when a
-    file would unfold to more than CHUNK_BYTES at once.
+    file would unfold to too many bytes at once.
     """
-    import pandas as pd
-    from pyarrow.dataset import Dataset  # imports pandas, too
-
     rows = max(1_000, min(2**18, BATCH_BYTES // (_VALUE_BYTES * max(1, len(names)))))
-    if isinstance(data, pd.DataFrame):
+    if _is_pandas(data):
         return _frame(data, names, rows)
     if isinstance(data, (str, Path)):
-        return _file(Path(data), names, rows)
-    if isinstance(data, Dataset):
+        return file_batches(Path(data), names, rows)
+    if isinstance(data, TextFile):
+        return csv_batches(data, names, rows)
+    if isinstance(data, _dataset_type()):
         return _dataset(data, names, rows)
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
         return _table(data, names, rows)
+    if _is_dask(data):
+        return _partitions(data, names, rows)
     if hasattr(data, "to_pyarrow_batches"):
         return _lazy(data, names, rows)
-    if hasattr(data, "__arrow_c_stream__"):
-        return _stream(tried(lambda: pa.RecordBatchReader.from_stream(data), "the Arrow stream"), names, rows)
+    data = as_source(data)
+    if isinstance(data, pa.RecordBatchReader):
+        return _stream(data, names, rows)
     raise DataError(f"the records are given as {type(data).__name__}; give {KINDS}")
 
 
-def column_names(data: Any) -> dict[str, bool | None]:
+def column_names(data: Any) -> ColumnKinds:
     """Names of the columns of data, and whether each holds numbers; None where only reading would tell.
 
     Names and types are public; no record is read.  Empty for what does not tell its columns.
     """
-    import pandas as pd
-
-    if isinstance(data, pd.DataFrame):
+    if _is_pandas(data) or _is_dask(data):
         return {name: _is_number(kind) for name, kind in data.dtypes.items() if isinstance(name, str)}
     if isinstance(data, (str, Path)):
-        path = Path(data)
-        if not path.is_file():
-            return {}
-        if not path.name.lower().endswith(".parquet"):
-            return dict.fromkeys(csv_names(path)) if path.name.lower().endswith((".csv", ".csv.gz")) else {}
-        data = tried(lambda: _parquet_file(path).schema_arrow, f"the file {shown(path.name)}")
-    found = data if isinstance(data, pa.Schema) else getattr(data, "schema", None)
-    if not isinstance(found, pa.Schema):
-        return {}
-    return {field.name: _is_number(field.type) for field in found}
+        return file_columns(Path(data))
+    if isinstance(data, TextFile):
+        return dict.fromkeys(csv_names(data)) if Path(data.path).is_file() else {}
+    found = getattr(data, "schema", None)
+    if callable(found) and hasattr(data, "to_pyarrow_batches"):  # a table of Ibis
+        found = tried(lambda: data.schema().to_pyarrow(), f"the {type(data).__name__}")
+    return typed(found) if isinstance(found, pa.Schema) else {}
 
 
 def _is_number(kind: Any) -> bool:
-    """Whether a type, of pandas or Arrow, is one of numbers."""
-    if not isinstance(kind, pa.DataType):
-        arrow = getattr(kind, "pyarrow_dtype", None)
-        if arrow is None:
-            return kind.kind in "iuf"
-        kind = arrow
-    types = pa.types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+    """Whether a type of pandas is one of numbers."""
+    arrow = getattr(kind, "pyarrow_dtype", None)
+    return kind.kind in "iuf" if arrow is None else is_number(arrow)
+
+
+def _is_pandas(data: Any) -> bool:
+    import pandas as pd
+
+    return isinstance(data, pd.DataFrame)
+
+
+def _is_dask(data: Any) -> bool:
+    return hasattr(data, "npartitions") and hasattr(data, "get_partition") and hasattr(data, "dtypes")
+
+
+def _dataset_type() -> Any:
+    from pyarrow.dataset import Dataset  # imports pandas, too
+
+    return Dataset
+
+
+def _generated(parts: Iterator[Any]) -> pa.RecordBatchReader:
+    """Arrow batches or tables that a program makes one by one; all like the first."""
+
+    def batches_of(part: Any) -> Iterator[pa.RecordBatch]:
+        if not isinstance(part, (pa.RecordBatch, pa.Table)) or part.schema.names != schema.names:
+            raise DataError("the generator gives something else than Arrow batches with the same columns; give those")
+        yield from part.cast(schema).to_batches() if isinstance(part, pa.Table) else [part.cast(schema)]
+
+    first = tried(lambda: next(parts, None), "the generator")
+    if not isinstance(first, (pa.RecordBatch, pa.Table)):
+        raise DataError(f"the records are given as {type(parts).__name__}; give {KINDS}")
+    schema = first.schema
+    found = (batch for part in chain([first], parts) for batch in batches_of(part))
+    return pa.RecordBatchReader.from_batches(schema, guarded(found, "the generator"))
+
+
+def _partitions(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
+    """The rows of a Dask frame, a partition at a time."""
+    check_columns(list(data.columns), names)
+    some, what = data[list(names) or list(data.columns)[:1]], "the Dask frame"
+    for i in range(some.npartitions):
+        frame = tried(lambda i=i: some.get_partition(i).compute(), what)  # type: ignore[misc]
+        for batch in _frame(frame, names, rows):
+            yield replace(batch, fraction=(i + (batch.fraction or 0.0)) / some.npartitions)
 
 
 def _frame(data: pd.DataFrame, names: Sequence[str], rows: int) -> Iterator[Batch]:
     check_columns(list(data.columns), names)
     for start in range(0, len(data), rows):
         count = min(rows, len(data) - start)
-        columns = tuple(_series(data[name].iloc[start : start + count]) for name in names)
+        columns = tuple(array_of(data[name].iloc[start : start + count]) for name in names)
         yield Batch(columns=columns, rows=count, fraction=(start + count) / len(data))
 
 
-def _series(values: pd.Series) -> pa.Array | list[Any]:
+def array_of(values: pd.Series) -> pa.Array | list[Any]:
     """A pandas column as Arrow array, or as Python values when they have no common type."""
     # Arrow would find one type for mixed objects, and change some: whole numbers to dates, booleans to numbers.
     kinds = set(map(type, values)) - {type(None)} if values.dtype == object else set()
@@ -137,46 +191,9 @@ def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
     for fragment in guarded(data.get_fragments(), "the dataset"):
         if isinstance(fragment, ParquetFileFragment):
             groups = tried(lambda fragment=fragment: fragment.row_groups, "the dataset")  # type: ignore[misc]
-            _check_size(max((group.num_rows for group in groups), default=0) * width)
+            check_group_size(max((group.num_rows for group in groups), default=0) * width)
     scanner = data.scanner(columns=list(names), batch_size=rows, batch_readahead=2, fragment_readahead=1)
     return batches(scanner.to_batches(), names, rows, None, "the dataset")
-
-
-def _file(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    name = path.name.lower()
-    if not name.endswith((".csv", ".csv.gz", ".parquet")):
-        raise DataError(f"the file {shown(path.name)} is of no known kind; give {KINDS}")
-    if not path.is_file():
-        raise DataError(f"there is no file {shown(path.name)} at the path given; check the path")
-    return _parquet(path, names, rows) if name.endswith(".parquet") else csv_batches(path, names, rows)
-
-
-def _parquet_file(place: Path, **options: Any) -> Any:
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(place, **options)
-
-
-def _parquet(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    what = f"the file {shown(path.name)}"
-    with tried(lambda: _parquet_file(path), what) as file:
-        fields = tried(lambda: file.schema_arrow, what)
-        check_columns(fields.names, names)
-        for name in names:
-            if pa.types.is_nested(fields.field(name).type):
-                raise DataError(f"the column {shown(name)} of {what} is nested; give one value per row")
-        texts = [name for name in names if _is_text(fields.field(name).type)]
-        metadata, needed = file.metadata, set(names)
-        wanted = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path in needed]
-        for group in range(metadata.num_row_groups):
-            row_group = metadata.row_group(group)
-            _check_size(max((row_group.column(i).total_uncompressed_size for i in wanted), default=0))
-    # Texts stay dictionaries, so that a long text repeated a million times takes its place in memory once; a buffer
-    # makes the reader go page by page, where it would otherwise load a whole column of a row group.
-    buffer = max(2**12, min(2**20, BATCH_BYTES // max(1, len(names))))
-    with tried(lambda: _parquet_file(path, read_dictionary=texts, buffer_size=buffer), what) as file:
-        source = tried(lambda: file.iter_batches(batch_size=rows, columns=list(names)), what)
-        yield from batches(source, names, rows, metadata.num_rows, what)
 
 
 def _width(kind: pa.DataType) -> int:
@@ -185,17 +202,3 @@ def _width(kind: pa.DataType) -> int:
         return max(1, int(kind.bit_width) // 8)
     except ValueError:
         return _VALUE_BYTES
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    whole = types.is_string(kind) or types.is_large_string(kind)
-    return bool(whole or types.is_binary(kind) or types.is_large_binary(kind))
-
-
-def _check_size(size: int) -> None:
-    if size > CHUNK_BYTES:
-        raise LimitExceeded(
-            f"a row group of the file unfolds to {size:,} bytes, more than the {CHUNK_BYTES:,} allowed; write the file "
-            "again with at most a million rows per row group"
-        )

@@ -27,7 +27,7 @@ from engine.release.records.counts_file import read_counts
 from engine.release.records.encoding import REASONS, Encoder, code_type
 from engine.release.records.nested import Names, asked_sets, completed, larger_tables, listed
 from engine.release.records.people import NOBODY, PersonCap
-from engine.release.records.sources import read_batches
+from engine.release.records.sources import as_source, read_batches
 from engine.texts import shown
 from engine.workload import Schema
 
@@ -86,7 +86,7 @@ def count_marginals(
             f"{len(asked):,} tables take {min(size, 10**300):.3g} bytes, more than the limit of {memory_limit:.3g}; "
             "ask for fewer or smaller tables, or raise memory_limit"
         )
-    data = read_counts(data)
+    data = as_source(read_counts(data))
     if isinstance(data, Counts):
         return _derived(data, schema, asked)
     person = schema.person_column(person)

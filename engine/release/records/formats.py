@@ -1,0 +1,120 @@
+"""Arrow files, JSON lines and sheets of Excel or Open Document -> batches of the needed columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from engine.errors import DataError
+from engine.release.records.batches import Batch, batches, check_columns, guarded, needed, tried
+from engine.release.records.packed import lines, unpacked
+from engine.texts import shown
+
+MOST_LINE = 4_000_000
+LINES = 2**15  # that are taken apart together
+
+
+def arrow_schema(path: Path) -> pa.Schema:
+    """The columns of an Arrow or Feather file."""
+    return tried(lambda: _arrow(path), f"the file {shown(path.name)}").schema
+
+
+def arrow_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
+    """The named columns of an Arrow or Feather file."""
+    what = f"the file {shown(path.name)}"
+    file = tried(lambda: _arrow(path), what)
+    check_columns(file.schema.names, names)
+    if isinstance(file, pa.RecordBatchFileReader):
+        return batches((file.get_batch(i) for i in range(file.num_record_batches)), names, rows, None, what)
+    return batches(file, names, rows, None, what)
+
+
+def _arrow(path: Path) -> Any:
+    """A file of Arrow's, with its places at the end or as a stream."""
+    source = pa.memory_map(str(path))
+    try:
+        return pa.ipc.open_file(source)
+    except pa.ArrowInvalid:
+        source.seek(0)
+        return pa.ipc.open_stream(source)
+
+
+def json_names(path: Path) -> list[str]:
+    """The keys of the first object."""
+    for row in _objects(path):
+        return list(row)
+    return []
+
+
+def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
+    """The values under some keys, an object a line; a key that an object does not have is a missing value."""
+    seen: set[str] = set()
+
+    def values() -> Iterator[list[Any]]:
+        for row in _objects(path):
+            seen.update(row.keys() & names)
+            yield [row.get(name) for name in names]
+
+    done = 0
+    for batch in _batched(values(), len(names), rows):
+        done += batch.rows
+        yield batch
+    if done:
+        check_columns(sorted(seen), names)
+
+
+def _batched(values: Iterator[Sequence[Any]], width: int, rows: int) -> Iterator[Batch]:
+    """Rows of Python values as batches of so many columns."""
+    import pandas as pd
+
+    from engine.release.records.sources import array_of
+
+    while held := list(islice(values, min(rows, LINES))):
+        columns = tuple(array_of(pd.Series([row[i] for row in held], dtype=object)) for i in range(width))
+        yield Batch(columns=columns, rows=len(held), fraction=None)
+
+
+def _objects(path: Path) -> Iterator[dict[str, Any]]:
+    what = f"the file {shown(path.name)}"
+    raw, file = tried(lambda: unpacked(path), what)
+    with raw:
+        for number, line in enumerate(guarded(lines(file, MOST_LINE, what), what), start=1):
+            if not line.strip():
+                continue
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError):
+                found = None
+            if not isinstance(found, dict):
+                raise DataError(f"line {number:,} of {what} is no JSON object; write one a line")
+            yield found
+
+
+def sheet_names(path: Path) -> list[str]:
+    """The first row of a sheet."""
+    return [str(name) for name in next(_rows(path), [])]
+
+
+def sheet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
+    """The named columns of the only sheet of a workbook."""
+    all_rows = _rows(path)
+    head = [str(name) for name in next(all_rows, [])]
+    check_columns(head, names, quote=False)
+    places = [head.index(name) for name in names]
+    # sheets end in rows that were emptied
+    filled = ([row[i] for i in places] for row in all_rows if any(value != "" for value in row))
+    return _batched(filled, len(names), rows)
+
+
+def _rows(path: Path) -> Iterator[list[Any]]:
+    what = f"the file {shown(path.name)}"
+    library = needed("python_calamine", what)
+    book = tried(lambda: library.CalamineWorkbook.from_path(str(path)), what)
+    if len(book.sheet_names) != 1:
+        raise DataError(f"{what} has {len(book.sheet_names):,} sheets; save the one with the records alone")
+    yield from guarded(tried(lambda: book.get_sheet_by_index(0), what).iter_rows(), what)

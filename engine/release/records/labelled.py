@@ -1,0 +1,115 @@
+"""Files of Stata, SPSS and SAS, which name the values of their columns; and the schema that these names make.
+
+A value that has a label is read as the label, one that the file declares as missing and gives no label as missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import DataError, SchemaError
+from engine.release.records.batches import Batch, check_columns, guarded, needed, tried
+from engine.texts import shown
+from engine.workload import Attribute, Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+READERS = {".dta": "read_dta", ".sav": "read_sav", ".zsav": "read_sav", ".por": "read_por",
+           ".sas7bdat": "read_sas7bdat", ".xpt": "read_xport"}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftSchema:
+    """A schema that the labels of a file make, and what it leaves to people.
+
+    Fields: `schema`, one categorical attribute a column with labels; `unlabelled`, the other columns: what values they
+    may have is not said, and must not be read off the records.
+    """
+
+    schema: Schema
+    unlabelled: tuple[str, ...]
+
+
+def draft_schema(path: str | Path) -> DraftSchema:
+    """Return the schema that the value labels of a Stata, SPSS or SAS file make; reads no record.
+
+    A label of a value that the file declares as missing, where it is the only such one, collects missing values, too.
+
+    Raises: DataError when the file cannot be read; SchemaError when no column has labels.
+    """
+    place = Path(path)
+    if place.suffix.lower() not in READERS:
+        raise DataError(f"the file {shown(place.name)} has no labels; give one of {', '.join(READERS)}")
+    meta = _meta(place)
+    attributes = []
+    for name, labels in meta.variable_value_labels.items():
+        ordered = [str(label) for _, label in sorted(labels.items(), key=lambda pair: (str(type(pair[0])), pair[0]))]
+        gone = {str(label) for value, label in labels.items() if _is_missing(meta, name, value)}
+        texts = [text for text in dict.fromkeys(ordered) if text]
+        if texts:
+            missing = next(iter(gone)) if len(gone) == 1 else None
+            attributes.append(Attribute.categorical(name, texts, missing=missing))
+    if not attributes:
+        raise SchemaError(f"no column of {shown(place.name)} has value labels; write the schema by hand")
+    made = Schema(attributes)
+    return DraftSchema(schema=made, unlabelled=tuple(name for name in meta.column_names if name not in made))
+
+
+def labelled_columns(path: Path) -> dict[str, bool | None]:
+    """Names of the columns, and whether they hold numbers without labels."""
+    meta = _meta(path)
+    types = meta.readstat_variable_types
+    return {name: types[name] != "string" and name not in meta.variable_value_labels for name in meta.column_names}
+
+
+def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
+    """The named columns, batch by batch, with labels in place of the values that have one."""
+    what, meta = f"the file {shown(path.name)}", _meta(path)
+    check_columns(meta.column_names, names)
+    library = needed("pyreadstat", what)
+    chunks = library.read_file_in_chunks(
+        getattr(library, READERS[path.suffix.lower()]),
+        str(path),
+        chunksize=rows,
+        usecols=list(names) or meta.column_names[:1],
+        user_missing=True,
+        disable_datetime_conversion=True,
+    )
+    done, total = 0, meta.number_rows
+    for frame, _ in guarded(chunks, what):
+        done += len(frame)
+        columns = tuple(_named(frame[name], meta, name) for name in names)
+        fraction = done / total if total else None
+        yield Batch(columns=columns, rows=len(frame), fraction=None if fraction is None else min(1.0, fraction))
+
+
+def _named(values: pd.Series, meta: Any, name: str) -> Any:
+    """A column with its labels, told apart once per distinct value."""
+    import pandas as pd
+
+    from engine.release.records.sources import array_of
+
+    codes, found = pd.factorize(values)
+    labels = meta.variable_value_labels.get(name, {})
+    texts = [labels[v] if v in labels else None if _is_missing(meta, name, v) else v for v in found]
+    named = pd.Series([*texts, None], dtype=object)
+    return array_of(named.iloc[codes].reset_index(drop=True))
+
+
+def _is_missing(meta: Any, name: str, value: Any) -> bool:
+    """Whether the file declares a value as missing: in a range of SPSS, or one of the letters of Stata and SAS."""
+    if value in meta.missing_user_values.get(name, ()):
+        return True
+    ranges = meta.missing_ranges.get(name, ())
+    return any(type(value) is type(span["lo"]) and span["lo"] <= value <= span["hi"] for span in ranges)
+
+
+def _meta(path: Path) -> Any:
+    what = f"the file {shown(path.name)}"
+    library = needed("pyreadstat", what)
+    read = getattr(library, READERS[path.suffix.lower()])
+    return tried(lambda: read(str(path), metadataonly=True, user_missing=True)[1], what)

@@ -1,0 +1,334 @@
+"""The same records from files of every kind, from folders and from frames of other libraries: the same integers."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pyreadstat
+import pytest
+
+from engine import Attribute, Schema, TextFile, count_marginals, draft_schema
+from engine.errors import DataError, EngineError, SchemaError
+
+SCHEMA = Schema(
+    [
+        Attribute.categorical("sex", ["F", "M", "ü"], missing="M"),
+        Attribute.numeric("age", [0, 20, 65, 120]),
+        Attribute.of_size("code", 5),
+    ]
+)
+SETS = [("sex", "age"), ("code", "sex"), ()]
+
+
+def records(rows: int = 250) -> pd.DataFrame:
+    """Records with a value of every bad kind that all formats can hold."""
+    rng = np.random.default_rng(3)
+    return pd.DataFrame(
+        {
+            "sex": rng.choice(["F", "M", "ü", "f", None], rows).astype(object),
+            "age": rng.uniform(-5, 130, rows).round(2),
+            "code": rng.integers(-1, 6, rows),
+            "note": ["a, b; c"] * rows,
+        }
+    )
+
+
+FRAME = records()
+WHOLE = count_marginals(FRAME, SCHEMA, SETS, on_refused="drop")
+
+
+def check(data: Any, **options: Any) -> None:
+    found = count_marginals(data, SCHEMA, SETS, on_refused="drop", **options)
+    assert all((found[names] == table).all() for names, table in WHOLE.items())
+    assert found.refused == WHOLE.refused
+    assert (found.records, found.rows_in) == (WHOLE.records, len(FRAME))
+
+
+def packed(path: Path, content: bytes) -> Path:
+    match path.suffix:
+        case ".gz":
+            path.write_bytes(gzip.compress(content))
+        case ".bz2":
+            path.write_bytes(bz2.compress(content))
+        case ".zst":
+            path.write_bytes(pa.Codec("zstd").compress(content, asbytes=True))
+        case ".zip":
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr("inside.txt", content)
+        case _:
+            path.write_bytes(content)
+    return path
+
+
+def jsonl(frame: pd.DataFrame) -> bytes:
+    rows = ({k: v for k, v in row.items() if v is not None} for row in frame.to_dict("records"))
+    return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()
+
+
+@pytest.mark.parametrize("pack", ["", ".gz", ".bz2", ".zst", ".zip"])
+@pytest.mark.parametrize("form", [".csv", ".tsv", ".jsonl", ".ndjson"])
+def test_text_files_packed_or_not(tmp_path: Path, form: str, pack: str) -> None:
+    separator = "\t" if form == ".tsv" else ","
+    content = jsonl(FRAME) if "j" in form else FRAME.to_csv(index=False, sep=separator).encode()
+    place = packed(tmp_path / f"x{form}{pack}", content)
+    check(place)
+    body = place.read_bytes()
+    if pack:
+        for spoiled in (body[: len(body) // 2], body[:30], b"no pack"):
+            place.write_bytes(spoiled)
+            with pytest.raises(DataError) as caught:
+                count_marginals(place, SCHEMA, SETS, on_refused="drop")
+            assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|", "~"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-16", "utf-16-be"])
+def test_csv_of_any_delimiter_and_encoding(tmp_path: Path, delimiter: str, encoding: str, monkeypatch: Any) -> None:
+    text = FRAME.to_csv(index=False, sep=delimiter)
+    place = packed(tmp_path / "x.csv", text.encode(encoding))
+    given = delimiter if delimiter == "~" else None
+    for block in (61, 4_000_000):  # blocks may end inside a character
+        monkeypatch.setattr("engine.release.records.csv.CSV_BLOCK", block if block > len(text.split("\n")[0]) else 200)
+        monkeypatch.setattr("engine.release.records.csv.HEAD", block)
+        check(TextFile(path=place, delimiter=given or delimiter, encoding=encoding))
+    if encoding == "utf-8":
+        if given is None:
+            check(place)
+        place.write_bytes(text.replace("F", 'F"F', 1).encode())
+        with pytest.raises(DataError, match="a quote in the middle of a field"):
+            count_marginals(TextFile(path=place, delimiter=delimiter), SCHEMA, SETS, on_refused="drop")
+    else:
+        with pytest.raises(DataError, match=r"UTF-8.*or give its encoding|column"):
+            count_marginals(place, SCHEMA, SETS, on_refused="drop")
+    place.write_bytes(text.encode("utf-16")[:-1])
+    with pytest.raises(DataError, match="not in the encoding utf-16"):
+        count_marginals(TextFile(path=place, delimiter=delimiter, encoding="utf-16"), SCHEMA, SETS, on_refused="drop")
+
+
+def test_what_is_no_delimiter_or_encoding_is_refused() -> None:
+    for wrong in ({"delimiter": ""}, {"delimiter": ";;"}, {"delimiter": '"'}, {"delimiter": "é"}):
+        with pytest.raises(DataError, match="delimiter"):
+            TextFile(path="x.csv", **wrong)
+    for name in ("latin-99", "rot13", "zip", None):
+        with pytest.raises(DataError, match="no encoding"):
+            TextFile(path="x.csv", encoding=name)  # type: ignore[arg-type]
+
+
+def feather(path: Path) -> Path:
+    pa.feather.write_feather(pa.Table.from_pandas(FRAME), path, chunksize=70)
+    return path
+
+
+def stream(path: Path) -> Path:
+    table = pa.Table.from_pandas(FRAME)
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=70)
+    return path
+
+
+def parts(path: Path) -> Path:
+    path.mkdir()
+    for i in range(4):
+        (path / f"year={i}").mkdir()
+        FRAME.iloc[i::4].to_parquet(path / f"year={i}" / "part.parquet")
+    (path / "_SUCCESS").write_text("")
+    (path / ".part.crc").write_text("")
+    return path
+
+
+def by_sex(path: Path) -> Path:
+    pa.parquet.write_to_dataset(pa.Table.from_pandas(FRAME.fillna({"sex": pd.NA})), path, partition_cols=["sex"])
+    return path
+
+
+def generated() -> Iterator[pa.RecordBatch]:
+    yield from pa.Table.from_pandas(FRAME).to_batches(max_chunksize=60)
+
+
+class Polars:
+    """Stands for a plan of a data frame library that is carried out when its rows are asked for."""
+
+    def collect_schema(self) -> None:
+        raise AssertionError("not needed")
+
+    def collect(self, *, engine: str) -> pa.RecordBatchReader:
+        assert engine == "streaming"
+        return pa.Table.from_pandas(FRAME).to_reader()
+
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "feather": lambda path: feather(path / "x.feather"),
+    "arrow file": lambda path: feather(path / "x.arrow"),
+    "arrow stream": lambda path: stream(path / "x.arrow"),
+    "folder": lambda path: parts(path / "set"),
+    "pattern": lambda path: str(parts(path / "set") / "*" / "*.parquet"),
+    "folder by sex": lambda path: by_sex(path / "set"),
+    "generator": lambda path: generated(),
+    "generator of tables": lambda path: iter([pa.Table.from_pandas(FRAME[:99]), pa.Table.from_pandas(FRAME[99:])]),
+    "plan": lambda path: Polars(),
+    "dask": lambda path: dask.dataframe.from_pandas(FRAME, npartitions=3),
+    "relation": lambda path: duckdb.connect().from_arrow(pa.Table.from_pandas(FRAME)),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_source_gives_the_same_integers(kind: str, tmp_path: Path) -> None:
+    check(SOURCES[kind](tmp_path))
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_columns_of_numbers_are_asked_about_wherever_they_come_from(kind: str, tmp_path: Path) -> None:
+    known = Schema(SCHEMA.attributes[:2])
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match="'code', which holds numbers"):
+        count_marginals(SOURCES[kind](tmp_path / "a"), known, [("sex",)], on_refused="drop")
+    found = count_marginals(SOURCES[kind](tmp_path / "b"), known, [("sex",)], on_refused="drop", ignore=["code"])
+    assert found.records == (FRAME["sex"] != "f").sum()
+
+
+def test_folders_must_hold_the_same_columns_everywhere(tmp_path: Path) -> None:
+    place = parts(tmp_path / "set")
+    FRAME.drop(columns="age").to_parquet(place / "year=2" / "more.parquet")
+    with pytest.raises(DataError, match="no column 'age'"):
+        count_marginals(place, SCHEMA, SETS, on_refused="drop")
+    (place / "year=2" / "more.parquet").write_bytes(b"")
+    (place / "readme.txt").write_text("nothing")
+    with pytest.raises(DataError, match=r"'readme.txt' is of no known kind"):
+        count_marginals(place, SCHEMA, SETS, on_refused="drop")
+    both = by_sex(tmp_path / "both")
+    FRAME.to_parquet(both / "sex=F" / "more.parquet")
+    with pytest.raises(DataError, match=r"'sex' is in 'more\.parquet' and in its folder"):
+        count_marginals(both, SCHEMA, SETS, on_refused="drop")
+    for none in (tmp_path / "empty", tmp_path / "*.parquet"):
+        with pytest.raises(DataError, match="no file"):
+            count_marginals(none, SCHEMA, SETS)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="or none in it"):
+        count_marginals(tmp_path / "empty", SCHEMA, SETS)
+
+
+def test_generators_of_something_else_are_refused() -> None:
+    for wrong in (iter([]), iter([1, 2]), iter([pa.Table.from_pandas(FRAME), 3]), (row for row in ({"sex": "F"},))):
+        with pytest.raises(DataError):
+            count_marginals(wrong, SCHEMA, SETS, on_refused="drop")
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from generated()
+        raise RuntimeError("CANARY7391")
+
+    with pytest.raises(DataError) as caught:
+        count_marginals(broken(), SCHEMA, SETS, on_refused="drop")
+    assert "7391" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("line", ["[1]", "{", "7391", "\ud800", "nul", '{"sex": "F"', "[" * 100_000])
+def test_lines_that_are_no_object_are_named_by_their_number(tmp_path: Path, line: str) -> None:
+    place = tmp_path / "x.jsonl"
+    place.write_bytes(b'{"sex": "F", "age": 1, "code": 1}\n\n' + line.encode("utf-8", "surrogatepass"))
+    with pytest.raises(DataError, match=r"line 3 of the file 'x\.jsonl'") as caught:
+        count_marginals(place, SCHEMA, SETS, on_refused="drop")
+    assert "7391" not in str(caught.value)
+    place.write_bytes(b'{"sex": "F", "age": 1, "cod": 1}\n')
+    with pytest.raises(DataError, match="no column 'code'"):
+        count_marginals(place, SCHEMA, SETS, on_refused="drop", ignore=["cod"])
+
+
+LABELS = {"sex": {1: "woman", 2: "man", 8: "no answer", 9: "refused"}, "work": {1.0: "paid", 2.0: "none"}}
+SURVEY = pd.DataFrame(
+    {"sex": [1, 2, 2, 8, 9, 3, np.nan], "work": [1, 2, 2, 1, 1, 2, 1], "age": [30.0, 41.5, 7, 80, 99, 12, 3]}
+)
+
+
+@pytest.mark.parametrize("form", ["sav", "dta"])
+def test_labels_make_a_schema_that_the_records_fit(tmp_path: Path, form: str) -> None:
+    place, labels = tmp_path / f"x.{form}", {"variable_value_labels": LABELS}
+    if form == "sav":
+        pyreadstat.write_sav(SURVEY, place, **labels, missing_ranges={"sex": [9, {"lo": 20, "hi": 30}]})
+    else:
+        pyreadstat.write_dta(SURVEY, place, **labels)
+    draft = draft_schema(place)
+    assert draft.unlabelled == ("age",)
+    assert draft.schema["sex"].labels == ("woman", "man", "no answer", "refused")
+    assert draft.schema["sex"].missing == ("refused" if form == "sav" else None)
+    found = count_marginals(place, draft.schema, [("sex", "work")], on_refused="drop", ignore=["age"])
+    rows = [[1, 0], [0, 2], [1, 0], [2, 0]] if form == "sav" else [[1, 0], [0, 2], [1, 0], [1, 0]]
+    assert found["sex", "work"].tolist() == rows
+    reasons = {"outside the public domain": 1} | ({} if form == "sav" else {"missing": 1})
+    assert found.refused == {"sex": reasons}
+    ages = Schema([Attribute.numeric("age", [0, 50, 100])])
+    assert count_marginals(place, ages, [("age",)])["age",].tolist() == [5, 2]
+    with pytest.raises(DataError, match="'age', which holds numbers"):
+        count_marginals(place, draft.schema, [("sex",)], on_refused="drop")
+
+
+def test_files_without_labels_make_no_schema(tmp_path: Path) -> None:
+    pyreadstat.write_sav(SURVEY, tmp_path / "x.sav")
+    with pytest.raises(SchemaError, match="no column"):
+        draft_schema(tmp_path / "x.sav")
+    (tmp_path / "y.sav").write_bytes(b"CANARY7391")
+    for wrong in (tmp_path / "y.sav", tmp_path / "z.sav", tmp_path / "x.csv"):
+        with pytest.raises(EngineError) as caught:
+            draft_schema(wrong)
+        assert "7391" not in str(caught.value)
+
+
+def sheet(path: Path, rows: list[list[Any]], sheets: int = 1) -> Path:
+    """A workbook as small as it can be, written by hand: no library that writes them is needed."""
+
+    def cell(value: Any) -> str:
+        if value is None:
+            return "<c/>"
+        if isinstance(value, str):
+            return f'<c t="inlineStr"><is><t>{value}</t></is></c>'
+        return f"<c><v>{value}</v></c>"
+
+    ns = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    relations = "http://schemas.openxmlformats.org/package/2006/relationships"
+    body = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
+    named = "".join(f'<sheet name="S{i}" sheetId="{i + 1}" r:id="r{i}"/>' for i in range(sheets))
+    links = "".join(f'<Relationship Id="r{i}" Type="{office}/worksheet" Target="s.xml"/>' for i in range(sheets))
+    root = f'<Relationship Id="r" Type="{office}/officeDocument" Target="xl/workbook.xml"/>'
+    with zipfile.ZipFile(path, "w") as book:
+        book.writestr("_rels/.rels", f'<Relationships xmlns="{relations}">{root}</Relationships>')
+        book.writestr("xl/workbook.xml", f'<workbook {ns} xmlns:r="{office}"><sheets>{named}</sheets></workbook>')
+        book.writestr("xl/_rels/workbook.xml.rels", f'<Relationships xmlns="{relations}">{links}</Relationships>')
+        book.writestr("xl/s.xml", f"<worksheet {ns}><sheetData>{body}</sheetData></worksheet>")
+    return path
+
+
+def test_a_sheet_of_a_workbook(tmp_path: Path) -> None:
+    rows = [list(FRAME.columns), *FRAME.to_numpy(object).tolist(), [None] * 4]
+    check(sheet(tmp_path / "x.xlsx", rows))
+    with pytest.raises(DataError, match="2 sheets"):
+        count_marginals(sheet(tmp_path / "y.xlsx", rows, 2), SCHEMA, SETS)
+    (tmp_path / "z.xlsx").write_bytes(b"no workbook")
+    with pytest.raises(DataError, match="cannot be read"):
+        count_marginals(tmp_path / "z.xlsx", SCHEMA, SETS)
+
+
+@pytest.mark.parametrize("library", ["pyreadstat", "python_calamine"])
+def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(
+    tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    place = tmp_path / ("x.sav" if library == "pyreadstat" else "x.xlsx")
+    place.write_bytes(b"")
+    with pytest.raises(DataError, match=rf"needs {library}.*pip install 'dp-query-workbench\[sources\]'"):
+        count_marginals(place, SCHEMA, SETS)
