@@ -45,6 +45,7 @@ What is changed where:
     how noise is drawn                   release.noise       when, and after which spend: release.measure
     answers, confidence intervals        release.reconstruct
     columns and hashes of the ledger     release.ledger.chain         its sums: release.ledger.balance
+    how a declared total is changed      release.ledger.changes
     what `verify` checks                 release.ledger.ledger        of a package that was handed out: publish.verify
     tables without negative cells        publish.tables.shrunk    that they agree: publish.tables.joint
     whole records near published tables  publish.tables.people
