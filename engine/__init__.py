@@ -30,6 +30,7 @@ What is changed where:
 
     a query family                       workload.families   one class, one name in FAMILIES
     ranges, and how they read in words   workload.runs       what asks for runs of cells: prefix, range, width, ...
+    a schema from a data dictionary      workload.draft
     SQL that is understood               workload.sql
     budget conversions, whom it protects privacy             rho, mu, epsilon, delta; rows per person, neighbours
     replace-one neighbours               plans.neighbours    what a plan costs when rows are replaced
@@ -45,6 +46,7 @@ What is changed where:
     how noise is drawn                   release.noise       when, and after which spend: release.measure
     answers, confidence intervals        release.reconstruct
     columns and hashes of the ledger     release.ledger.chain         its sums: release.ledger.balance
+    how a declared total is changed      release.ledger.changes
     what `verify` checks                 release.ledger.ledger        of a package that was handed out: publish.verify
     tables without negative cells        publish.tables.shrunk    that they agree: publish.tables.joint
     whole records near published tables  publish.tables.people

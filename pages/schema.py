@@ -9,7 +9,8 @@ from engine import Attribute, Schema, figures, texts
 from pages.parts.shell import code, frame, show, state
 from pages.parts.shell.budgets import ROWS_LABEL
 from pages.parts.shell.words import kept_for, plain, show_kept
-from pages.parts.workload.schema_table import appended, edge_numbers, edited, read_schema, rows, text_lines
+from pages.parts.workload import draft_form
+from pages.parts.workload.schema_table import appended, edge_numbers, edited, rows, text_lines
 
 frame.require()
 
@@ -32,7 +33,7 @@ def use_upload() -> None:
     file = st.session_state.get("schema_file")
     if file is not None:
         with kept_for("start"):
-            state.choose_schema(read_schema(file.name, file.getvalue()))
+            draft_form.take(file.name, file.getvalue())
 
 
 def use_edits(base: Schema, key: str) -> None:
@@ -79,15 +80,17 @@ def starting_points() -> None:
         )
     with right:
         st.file_uploader(
-            "Or upload a schema (JSON or CSV, at most 10 MB)",
+            "Or upload a schema or a data dictionary (JSON or CSV, at most 10 MB)",
             type=["json", "csv"],
             key="schema_file",
             on_change=use_upload,
             max_upload_size=10,
             help="CSV: one row per attribute under name,kind,size,labels,edges,other,missing,clip. JSON: as downloaded "
             "below, or simply {'age': 85, 'sex': 2} for codes from 0. A row of the kind person has as its "
-            "name the column that tells the person, and as its size the most rows of one. Never upload records here.",
+            "name the column that tells the person, and as its size the most rows of one. A data dictionary: "
+            "name,value,label with a row a value, or name,values. Never upload records here.",
         )
+    draft_form.draw()
     show_kept("start")
 
 

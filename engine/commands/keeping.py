@@ -1,4 +1,4 @@
-"""Commands on a ledger: budget create, add and status; verify."""
+"""Commands on a ledger: budget create, add, change and status; verify."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ LEFT = "dataset total spent left note counts kind rows_per_person neighbours"
 
 def add_keeping_commands(commands: Commands) -> None:
     """Add the commands ``budget`` and ``verify``."""
-    budget = commands.add_parser("budget", help="create a ledger, add a dataset, show what is left")
+    budget = commands.add_parser("budget", help="create a ledger, add a dataset, change its total, show what is left")
     actions = budget.add_subparsers(required=True, metavar="action")
     add_command(actions, "create", _create, "create a ledger", keys="ledger public_key")
     add = add_command(actions, "add", _add, "add a dataset", keys=LEFT)
     add_command(actions, "status", _status, "show what is left of every dataset", keys="datasets", aliases=["list"])
+    change = add_command(actions, "change", _change, "raise or lower the total of a dataset", keys=LEFT)
     for action in set(actions.choices.values()):
         action.add_argument("--ledger", type=Path, required=True)
     add.add_argument("--dataset", required=True)
     add.add_argument("--note", default="")
     add_budget_options(add)
+    change.add_argument("--dataset", required=True)
+    change.add_argument("--by", required=True, help="who changes it; stays on the ledger")
+    change.add_argument("--reason", required=True, help="why; stays on the ledger")
+    add_budget_options(change)
 
     verify = add_command(
         commands, "verify", _verify, "check every row and result of a ledger, or a package", keys="sound problems"
@@ -52,6 +57,14 @@ def _add(given: argparse.Namespace) -> Reply:
     book.add_dataset(given.dataset, total=total, note=given.note, kind=kind)
     status = book.status(given.dataset)
     return Reply(text=f"{given.dataset}: {status.definition.describe()}. {total.describe()}", data=_left(status))
+
+
+def _change(given: argparse.Namespace) -> Reply:
+    book, total = Ledger(given.ledger), budget_of(given)
+    book.change_total(given.dataset, total=total, by=given.by, reason=given.reason)
+    status = book.status(given.dataset)
+    text = f"{given.dataset}: {status.left!r} of {status.total!r} left. {total.describe()}"
+    return Reply(text=text, data=_left(status))
 
 
 def _left(row: DatasetStatus) -> dict[str, object]:

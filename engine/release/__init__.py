@@ -24,9 +24,11 @@ from engine.release.ledger import (
     Fingerprint,
     Ledger,
     Receipt,
+    TotalChange,
     TotalDefinition,
     good_signature,
     release_key,
+    total_history,
     verify_ledger,
 )
 from engine.release.measure import (
@@ -69,6 +71,7 @@ __all__ = [
     "Measurement",
     "Receipt",
     "TextFile",
+    "TotalChange",
     "TotalDefinition",
     "apply_group",
     "check_records",
@@ -99,6 +102,7 @@ __all__ = [
     "spend_draw_save",
     "table_digest",
     "teller",
+    "total_history",
     "verify_ledger",
     "write_archive",
 ]

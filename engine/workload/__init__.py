@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.workload.attribute import Attribute
 from engine.workload.conditions import box_workload
+from engine.workload.draft import HOLD, columns_of_records, draft_schema, is_dictionary, schema_template
 from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family, usual_family
 from engine.workload.family import Family
 from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group, subsets
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAMILIES",
+    "HOLD",
     "KEYS",
     "MAX_FILE",
     "SMALLEST_WEIGHT",
@@ -45,11 +47,15 @@ __all__ = [
     "Width",
     "Workload",
     "box_workload",
+    "columns_of_records",
+    "draft_schema",
     "example",
     "family",
+    "is_dictionary",
     "make_group",
     "named_in",
     "read_matrix",
+    "schema_template",
     "subsets",
     "usual_family",
     "whole_edges",

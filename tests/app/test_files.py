@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 import demo_data
-from engine import Budget, measure
+from engine import Attribute, Budget, Schema, measure
 from engine.errors import DataError, EngineError
 from engine.release import Ledger
 from pages.parts.jobs import serve, tasks
 from pages.parts.release import download_view
-from tests.app.test_pages import Session, expected, with_plan
+from tests.app.test_pages import Session, demo, expected, with_plan
 from tests.app.test_release import wait
 
 SURVEY = demo_data.tables()["survey"]
@@ -176,3 +176,34 @@ def test_logs_name_the_kind_and_the_place_of_an_error_and_no_value(caplog: pytes
         logging.setLogRecordFactory(made)
     assert "Uncaught app execution (ValueError at test_files.py, line" in caplog.text
     assert "a value" not in caplog.text
+
+
+def give(session: Session, name: str, content: bytes) -> Session:
+    return session.run(session.app.file_uploader(key="schema_file").upload(name, content, "text/csv"))
+
+
+def test_a_data_dictionary_is_drafted_and_confirmed_line_by_line() -> None:
+    session = give(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n")
+    assert session.studio.schema is None  # nothing is taken before it was looked at
+    assert next(b for b in session.app.button if b.key == "use_draft").disabled
+    session.set(draft_hold="codes", draft_0=True)
+    session.press("use_draft")
+    assert session.studio.schema == Schema([Attribute.categorical("sex", ["1", "2"])])
+    session = give(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n")
+    session.set(draft_agreed=True).press("use_draft")
+    assert session.studio.schema is not None
+    assert session.studio.schema.names == ("sex", "age")
+    assert "Drafted from" not in " ".join(s.value for s in session.app.subheader)
+
+
+def test_records_given_as_a_schema_are_told_apart_with_a_way_out() -> None:
+    session = give(Session(), "survey.csv", demo_data.tables()["survey"].read_bytes())
+    assert session.studio.schema is None
+    assert "looks like a file of records" in session.said()
+    assert any(b.label == "Template with these columns" for b in session.app.get("download_button"))
+    kept = session.app.session_state["only_here"]
+
+    assert max(map(len, kept["columns_of_records"])) < 30  # names, no values
+    session = give(session, "schema.csv", demo("survey").to_csv().encode())
+    assert session.studio.schema == demo("survey")
+    assert "looks like a file of records" not in session.said()

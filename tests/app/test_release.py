@@ -373,3 +373,19 @@ def test_the_settings_hold_places_and_are_for_their_owner(ledger: Ledger, browse
     for content in ("", "[]", "{", "[" * 100_000):
         file.write_text(content)
         assert "Privacy cost" in reloaded(session).metrics()
+
+
+def test_a_total_is_changed_with_a_name_and_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "office.ledger"
+    book = Ledger.create(path)
+    book.add_dataset("people", total=Budget(pcost=1.0))
+    book.spend(dataset="people", key="a", pcost=0.75, plan_hash="p")
+    session = with_plan().go("release").set(step="2. Release", ledger_path=str(path))
+    (box,) = (n for n in session.app.number_input if n.key.startswith("new_people_"))
+    assert (box.value, box.min) == (1.0, 0.75)
+    session.run(box.set_value(2.5))
+    assert "name" in session.press("change_total").errors()  # nobody has said who
+    session.set(total_by="R. Office", total_reason="a second wave").press("change_total")
+    assert not session.errors()
+    assert book.status("people").left == 1.75
+    assert "2.5 pcost, changed by R. Office: a second wave" in session.said()

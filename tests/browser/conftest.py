@@ -40,7 +40,7 @@ FLAGS = [
 ]
 WIDTH, HEIGHT = 1360, 2600  # tall, so that a picture of a page needs no scrolling
 # what a browser without a graphics card says, and Streamlit's own search for its server below the address of a page
-PAGES = ("schema", "workload", "preview", "compare", "coarse", "release", "learn")
+PAGES = ("schema", "workload", "preview", "compare", "coarse", "release", "learn", "guide")
 HARMLESS = ("WebGL", "GPU stall", *(f"/{page}/_stcore/" for page in PAGES))
 AXE = Axe()
 CEILING = 1000 * waiting.CEILING  # milliseconds

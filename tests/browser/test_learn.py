@@ -102,3 +102,11 @@ def test_the_back_button_goes_through_lessons_and_their_choices(visit: Visit) ->
         page.go_forward()
     visit.sees("Step 1.")
     expect(page.get_by_role("slider", name="Cells")).to_have_attribute("aria-valuetext", "32")
+
+
+def test_the_guide_can_be_read_by_everybody(visit: Visit) -> None:
+    visit.open("guide")
+    visit.sees("A census table")
+    visit.look("guide")
+    visit.choose("Release and verify")
+    visit.sees("problems of the package: 0")

@@ -95,6 +95,10 @@ def test_a_release_is_told_to_programs_and_exact_numbers_to_its_curator(folder: 
         left = Ledger("office").status("people")
         assert row == added | {"spent": left.spent, "left": left.left}
         assert left.spent > 0
+    change = ["budget", "change", "--ledger", "office", "--dataset", "people", "--pcost", "7"]
+    raised = asked(capsys, *change, "--by", "R. Office", "--reason", "a second wave")
+    assert raised == row | {"total": 7.0, "left": Ledger("office").status("people").left}
+    assert raised["left"] > row["left"]
     rehearsed = asked(capsys, "rehearse", *records, "--simulated", "--out", "c.csv")
     assert (rehearsed["rehearsal"], rehearsed["spent"], rehearsed["key"], rehearsed["receipt"]) == (True, 0, None, None)
     assert asked(capsys, "verify", "--ledger", "office") == {"sound": True, "problems": []}

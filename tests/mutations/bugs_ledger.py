@@ -5,7 +5,7 @@ from tests.mutations.planting import bug
 FOLDER = "engine/release/ledger"
 CHAIN, CHECKED, BALANCE = f"{FOLDER}/chain.py", f"{FOLDER}/checked.py", f"{FOLDER}/balance.py"
 LEDGER, RESULTS, KEYS = f"{FOLDER}/ledger.py", f"{FOLDER}/results.py", f"{FOLDER}/keys.py"
-TOTAL, WORDS = f"{FOLDER}/total.py", f"{FOLDER}/words.py"
+TOTAL, WORDS, CHANGES = f"{FOLDER}/total.py", f"{FOLDER}/words.py", f"{FOLDER}/changes.py"
 BOOK, PROCEDURE = "tests/release/test_ledger.py", "tests/release/test_procedure.py"
 EDITS = f"{BOOK}::test_every_edit_is_found_on_opening_and_in_use"
 
@@ -280,6 +280,34 @@ BUGS = (
         "        if row.dataset in state.totals or cost <= 0:\n",
         "        if cost <= 0:\n",
         f"{BOOK}::test_well_chained_rows_must_keep_the_rules_of_the_budget",
+    ),
+    bug(
+        "a total is lowered below what is spent",
+        CHANGES,
+        "    if exact(amount) < book.spent[dataset]:\n",
+        "    if False:\n",
+        f"{BOOK}::test_no_total_goes_below_what_is_spent_or_counts_something_else",
+    ),
+    bug(
+        "a total below what is spent is sound in the rows",
+        BALANCE,
+        "        if cost <= 0 or cost < state.spent[row.dataset]:\n",
+        "        if cost <= 0:\n",
+        f"{BOOK}::test_a_changed_total_hides_no_spend",
+    ),
+    bug(
+        "a changed total counts for another unit",
+        CHANGES,
+        "    if unit != (counted.rows_per_person, counted.neighbours):\n",
+        "    if False:\n",
+        f"{BOOK}::test_no_total_goes_below_what_is_spent_or_counts_something_else",
+    ),
+    bug(
+        "a changed total gives the spent budget back",
+        BALANCE,
+        "        state.totals[row.dataset] = replace(before, pcost=row.pcost)\n",
+        "        state.totals[row.dataset], state.spent[row.dataset] = replace(before, pcost=row.pcost), Fraction(0)\n",
+        f"{BOOK}::test_a_total_is_changed_by_a_row_that_says_who_and_why",
     ),
     bug(
         "kinds of totals are mixed in the rows",

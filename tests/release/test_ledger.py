@@ -26,7 +26,7 @@ import engine.release.ledger.ledger
 import engine.release.ledger.results
 from engine.errors import BudgetError, BudgetExceeded, LedgerError, ResultLost
 from engine.privacy import Budget
-from engine.release import Ledger, release_key, verify_ledger
+from engine.release import Ledger, release_key, total_history, verify_ledger
 from engine.release.ledger.balance import balance, exact
 from engine.release.ledger.chain import Row
 from tests.release.ledger_worker import COSTS, DATASETS, FORK, campaign, edits, hammer, make, tamper
@@ -937,3 +937,70 @@ def test_results_are_for_their_owner_alone(tmp_path: Path) -> None:
             assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
     finally:
         os.umask(old)
+
+
+def test_a_total_is_changed_by_a_row_that_says_who_and_why(ledger):
+    ledger.spend(dataset="adult", key="a", pcost=0.75, plan_hash="p")
+    with pytest.raises(BudgetExceeded):
+        ledger.spend(dataset="adult", key="b", pcost=0.5, plan_hash="p")
+    ledger.change_total("adult", total=Budget(pcost=2.0), by="R. Office", reason="a second wave")
+    assert ledger.status("adult").left == 1.25
+    assert ledger.spend(dataset="adult", key="b", pcost=0.5, plan_hash="p").fresh
+    ledger.change_total("adult", total=Budget(pcost=1.25), by="R. Office", reason="closed")
+    status = Ledger(ledger.path).status("adult")
+    assert (status.total, status.spent, status.left, status.note) == (1.25, 1.25, 0.0, "a first test")
+    with pytest.raises(BudgetExceeded):
+        ledger.spend(dataset="adult", key="c", pcost=1e-9, plan_hash="p")
+    found = total_history(ledger.rows(), "adult")
+    assert [(c.total, c.by, c.reason) for c in found] == [
+        (1.0, "", ""),
+        (2.0, "R. Office", "a second wave"),
+        (1.25, "R. Office", "closed"),
+    ]
+    assert verify_ledger(ledger.path) == ()
+    assert [row.kind for row in ledger.rows()] == ["ledger", "dataset", "spend", "total", "spend", "total"]
+
+
+def test_no_total_goes_below_what_is_spent_or_counts_something_else(ledger):
+    ledger.spend(dataset="adult", key="a", pcost=0.75, plan_hash="p")
+    ledger.add_dataset("pure", total=Budget.pure(1.0))
+    before = ledger.rows()
+    why = {"by": "R. Office", "reason": "try"}
+    for dataset, total, words in (
+        ("adult", Budget(pcost=0.7499999999999999), "cannot be taken back"),
+        ("adult", Budget(pcost=1.0), "already"),
+        ("adult", Budget.pure(2.0), "of its own kind"),
+        ("adult", Budget(pcost=2.0, rows_per_person=2), "a change keeps that"),
+        ("adult", Budget(pcost=2.0, neighbours="replace_one"), "a change keeps that"),
+        ("pure", Budget(pcost=2.0), "of its own kind"),
+        ("nobody", Budget(pcost=2.0), "not in the ledger"),
+    ):
+        with pytest.raises(LedgerError, match=words):
+            ledger.change_total(dataset, total=total, **why)
+    for words in ({"by": "", "reason": "x"}, {"by": "x", "reason": ""}, {"by": "x", "reason": "a\nb"}):
+        with pytest.raises(LedgerError):
+            ledger.change_total("adult", total=Budget(pcost=2.0), **words)
+    assert ledger.rows() == before
+
+
+def test_a_changed_total_hides_no_spend(ledger):
+    # rows that a program other than this one could have written
+    opened, declared = ledger.rows()
+    total = {"kind": "total", "dataset": "adult", "plan_hash": declared.plan_hash, "utc": "", "note": "{}"}
+    spend = {"kind": "spend", "dataset": "adult", "utc": ""}
+    rows = [
+        opened,
+        declared,
+        Row(seq=3, key="a", pcost="1.5", **spend),  # too much at its time
+        Row(seq=4, pcost="3.0", **total),  # and a later total does not make it right
+        Row(seq=5, pcost="1.25", **total),
+        Row(seq=6, pcost="epsilon 9.0", **total),
+        Row(seq=7, pcost="9.0", **(total | {"plan_hash": ""})),
+        Row(seq=8, pcost="9.0", **(total | {"note": ""})),
+        Row(seq=9, pcost="9.0", **(total | {"dataset": "nobody"})),
+    ]
+    book, problems = balance(rows)
+    assert [p.split()[1] for p in problems] == ["3", "5", "6", "7", "8", "9"]
+    assert "spends more than was left" in problems[0]
+    assert "below what is spent" in problems[1]
+    assert book.left("adult") == Decimal("1.5")

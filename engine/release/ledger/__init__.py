@@ -6,6 +6,7 @@ what ``verify`` checks is in `ledger`.
 
 from engine.release.ledger.balance import DatasetStatus, Fingerprint, Receipt
 from engine.release.ledger.chain import Row
+from engine.release.ledger.changes import TotalChange, total_history
 from engine.release.ledger.keys import good_signature
 from engine.release.ledger.ledger import REHEARSED, Ledger, release_key, verify_ledger
 from engine.release.ledger.total import TotalDefinition
@@ -17,8 +18,10 @@ __all__ = [
     "Ledger",
     "Receipt",
     "Row",
+    "TotalChange",
     "TotalDefinition",
     "good_signature",
     "release_key",
+    "total_history",
     "verify_ledger",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from engine.errors import LedgerError
@@ -101,7 +101,8 @@ class Fingerprint:
 class Balance:
     """The state after some rows.
 
-    `totals` and `spent` (exact) by dataset, `spends` and `saved` by key, `notes` by kind and key.
+    `totals` by dataset, the row that declared one with the cost that it was last changed to; `spent` (exact) by
+    dataset, `spends` and `saved` by key, `notes` by kind and key.
     """
 
     totals: dict[str, Row] = field(default_factory=dict)
@@ -183,6 +184,16 @@ def _enter(state: Balance, row: Row) -> str:
         return ""
     if row.dataset not in state.totals:
         return "has a dataset that was never declared"
+    if row.kind == "total":
+        before, cost = state.totals[row.dataset], exact(row.pcost)
+        if row.plan_hash != before.plan_hash or is_epsilon(row.pcost) != is_epsilon(before.pcost):
+            return "changes what a total counts"
+        if cost <= 0 or cost < state.spent[row.dataset]:
+            return "lowers a total below what is spent"
+        if not row.note:
+            return "changes a total without saying who and why"
+        state.totals[row.dataset] = replace(before, pcost=row.pcost)
+        return ""
     if row.kind == "spend":
         cost = exact(row.pcost)
         if row.key in state.spends or cost <= 0:

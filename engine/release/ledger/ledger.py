@@ -24,6 +24,7 @@ from engine.errors import BudgetExceeded, LedgerError, ResultLost
 from engine.privacy import Budget
 from engine.release.ledger.balance import Balance, DatasetStatus, Fingerprint, Receipt, balance
 from engine.release.ledger.chain import Row, append, chain_problems, create_file, file_problems, read_rows, transaction
+from engine.release.ledger.changes import changed_total
 from engine.release.ledger.checked import Checked, check
 from engine.release.ledger.keys import key_file, secret, sign_with
 from engine.release.ledger.results import (
@@ -109,7 +110,7 @@ class Ledger:
         return cls(path, wait=wait) if os.path.lexists(path) else cls.create(path, wait=wait)
 
     def add_dataset(self, dataset: str, *, total: Budget, note: str = "", kind: str | None = None) -> None:
-        """Declare a dataset and the most that all its releases together may ever cost; it cannot be changed.
+        """Declare a dataset and the most that all its releases together may cost; see `change_total`.
 
         `kind` is what the total counts, see `TotalDefinition`; by default "pure" for a budget of pure epsilon, which
         then takes no Gaussian noise, and "zcdp" for all others.  Give "gdp" for a total in mu, or in epsilon and delta.
@@ -132,6 +133,14 @@ class Ledger:
                         f"Dataset {known!r} is in the ledger already, with its own budget; use that name."
                     )
             add(kind="dataset", dataset=name, key=name, pcost=amount, plan_hash=defined.to_text(), note=note)
+
+    def change_total(self, dataset: str, *, total: Budget, by: str, reason: str) -> None:
+        """Raise or lower the total of a dataset, never below what is spent, by a row that says who and why.
+
+        Raises: LedgerError for a total below that, of another kind, for others, or the same, and without a reason.
+        """
+        with self._transaction(write=True) as (book, add):
+            add(kind="total", **changed_total(book, dataset_name(dataset), total, by, reason))
 
     def datasets(self) -> list[DatasetStatus]:
         """The budgets of all datasets, in the order they were declared."""

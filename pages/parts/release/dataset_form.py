@@ -8,7 +8,7 @@ import streamlit as st
 
 from engine import Budget, insight
 from engine.errors import EngineError, LedgerError
-from engine.release import DatasetStatus, Ledger, Receipt
+from engine.release import DatasetStatus, Ledger, Receipt, total_history
 from engine.texts import cost
 from pages.parts.release import folders
 from pages.parts.shell import places, state
@@ -18,6 +18,8 @@ from pages.parts.shell.budgets import (
     APPROX,
     DELTA,
     MAKERS,
+    PCOST,
+    PURE,
     ROWS_LABEL,
     UNITS,
     kind_of_total,
@@ -43,6 +45,16 @@ def declare(ledger: Ledger) -> None:
         note, kind = form.dataset_note.strip(), kind_of_total(language)
         ledger.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
         form.dataset = form.dataset_name.strip()
+
+
+def change(book: Ledger, status: DatasetStatus, key: str) -> None:
+    """Change the total of a dataset to the number of the form."""
+    form, counted = st.session_state, status.definition
+    with kept_for("total"):
+        maker = MAKERS[PURE if counted.counts == "epsilon" else PCOST]
+        total = maker(form[key], rows_per_person=counted.rows_per_person, neighbours=counted.neighbours)
+        book.change_total(status.dataset, total=total, by=form.total_by.strip(), reason=form.total_reason.strip())
+        form.total_by = form.total_reason = ""
 
 
 def ledger() -> Ledger | None:
@@ -117,7 +129,7 @@ def dataset(book: Ledger) -> DatasetStatus | None:
     with st.expander("Declare a dataset", expanded=not names):
         st.caption(
             "The budget belongs to the records, under this name, whatever file holds them. It is all that releases of "
-            "these records may ever cost together, and cannot be changed later."
+            "these records may ever cost together. A later change stays on the ledger with a name and a reason."
         )
         st.text_input("Name of the dataset", key="dataset_name")
         language = st.radio("Say the total as", list(MAKERS), horizontal=True, key="dataset_unit")
@@ -134,7 +146,31 @@ def dataset(book: Ledger) -> DatasetStatus | None:
             left = f"{cost(status.left)} of {cost(status.total)} {status.definition.counts} left"
             st.caption(plain(f"{left}: enough for {fit} at the budget of the present plan."))
         st.caption(plain(f"Its total counts {status.definition.describe()}."))
+        _change(book, status)
     return status
+
+
+def _change(book: Ledger, status: DatasetStatus) -> None:
+    """Draw the form that raises or lowers the total, and who did it before."""
+    with st.expander("Change its total"):
+        st.caption(
+            "A total can be raised, and lowered to what is spent. What was declared and spent stays on the ledger, and "
+            "the change beside it, with your name and your reason, for all who read the ledger. Raising it gives "
+            "the people in the records less protection than was declared."
+        )
+        key = f"{status.dataset}_{status.total!r}"  # a change begins with the total that there is
+        counts = status.definition.counts
+        st.number_input(
+            f"New total ({counts})", float(status.spent), None, status.total, step=0.5, format="%.6g", key=f"new_{key}"
+        )
+        left, right = st.columns(2)
+        left.text_input("Who changes it", key="total_by")
+        right.text_input("Why", key="total_reason")
+        st.button("Change the total", on_click=change, args=(book, status, f"new_{key}"), key="change_total")
+        show_kept("total")
+        for made in total_history(book.rows(), status.dataset):
+            who = f"changed by {made.by}: {made.reason}" if made.by else "declared"
+            st.caption(plain(f"{made.utc[:10]}: {cost(made.total)} {counts}, {who}"))
 
 
 def _total(language: str, planned: Budget) -> None:

@@ -31,6 +31,7 @@ PAGES = (
     PageInfo(file="pages/coarse.py", title="Coarse or fine", icon="🪜"),
     PageInfo(file="pages/release.py", title="Release", icon="📤"),
     PageInfo(file="pages/learn.py", title="Learn", icon="🎓"),
+    PageInfo(file="pages/guide.py", title="Guide", icon="📖"),
 )
 
 

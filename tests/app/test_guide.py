@@ -1,0 +1,58 @@
+"""The guide: its code runs, prints what stands below it, and its steps name pages that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pages.parts.shell import frame
+from tests.app.test_pages import ROOT, Session
+
+FILES = sorted((ROOT / "pages" / "guides").glob("*.md"))
+PARTS = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_code_prints_what_stands_below_it(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    text = file.read_text(encoding="utf-8")
+    ((block, printed),) = PARTS.findall(text)
+    assert text.count("```") == 4  # nothing else is said in code
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2 if "Ledger" in block else 1):  # what spends may be run again
+        exec(compile(block, file.name, "exec"), {})
+        assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_words_hold_no_figure_of_their_own(file: Path) -> None:
+    words = PARTS.sub("", file.read_text(encoding="utf-8"))
+    assert re.findall(r"\d+\.\d+", words) == []  # what is measured stands below the code that measures it
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_steps_begin_with_a_page_or_a_word_on_it(file: Path) -> None:
+    words = file.read_text(encoding="utf-8")
+    named = set(re.findall(r"\*\*([A-Z].*?)\*\*", words)) - {"In the studio", "The same as Python"}
+    assert named
+    assert named <= {page.title for page in frame.PAGES}
+    # words in italics are written on the screen: buttons, tabs, families
+    sources = [
+        f.read_text(encoding="utf-8") for folder in ("pages", "demo_data") for f in (ROOT / folder).rglob("*.py")
+    ]
+    screen = " ".join(sources).lower()
+    for label in re.findall(r"(?<!\*)\*([A-Z][^*\n?]*)\*(?!\*)", words):
+        assert label.lower() in screen, label
+
+
+def test_every_guide_is_one_tab_away() -> None:
+    titles = [file.read_text(encoding="utf-8").split("\n")[0].removeprefix("# ") for file in FILES]
+    session = Session().go("guide")
+    for title in titles:
+        session.set(guide=title)
+        assert [tab.label for tab in session.app.tabs] == titles
+        assert "The same as Python" in session.said()
+    assert len(titles) == 5
