@@ -1,8 +1,8 @@
 """Published tables: numbers >= 0, whole where asked, that agree with each other, from a measurement alone.
 
 To touch: what tables teach each other is in `borrow`, how far one moves from its reference in `entropic`, the order of
-both in `shrunk`; `joint` makes all of them agree without negative cells, `people` draws whole records near them,
-`acceptance` judges those, `bootstrap` finds errors, `quality` flags them.  No private record is read here.
+both in `shrunk`, how well directions are known in `metric`; `joint` makes all agree without negative cells, `people`
+draws records near them, `acceptance` judges those, `bootstrap` finds errors, `quality` flags them.
 """
 
 from engine.publish.tables.acceptance import AcceptanceRule, acceptance

@@ -19,6 +19,7 @@ from engine.spaces import Axes
 
 NOTICED = 1.0  # standard errors by which what is borrowed must miss before it is called biased
 PAIR_ROUNDS, TRIPLE_ROUNDS = 3, 2
+STEPS, SETTLED = 1_000, 1e-7  # of the search in a metric, and the standard errors that its last step may move
 WEAK = 1e-12  # weight of even shares beside anything that was measured
 
 Known = tuple[Array, float]  # residual in cells and its variance
@@ -49,6 +50,28 @@ def on_simplex(values: Array, weights: Array, total: float) -> Array:
     return np.asarray(kept * (total / kept.sum()) if kept.sum() > 0 else np.full(len(values), total / len(values)))
 
 
+def nearest_single(seen: Seen, total: float, center: Array) -> Array:
+    """Return the numbers >= 0 with a given sum, shape (n,), that are nearest to what was measured, in standard errors.
+
+    In the metric of its noise, what is known to be on the right side of a wall only comes nearer to the truth.
+    """
+    assert seen.metric is not None
+    even, step = np.ones(len(center)), 1.0 / seen.metric.steepest
+    wanted = seen.cells + total * center
+    kept = point = on_simplex(wanted, even, total)
+    age = 1.0
+    for _ in range(STEPS):
+        slope = seen.metric.of(seen.lens.of(point) - seen.cells)
+        made = on_simplex(point - step * slope, even, total)
+        moved = float(np.abs(made - kept).max())
+        older = 1.0 if float((point - made) @ (made - kept)) > 0.0 else age  # it went too far: it starts anew
+        age = (1.0 + math.sqrt(1.0 + 4.0 * older * older)) / 2.0
+        point, kept = made + (older - 1.0) / age * (made - kept), made
+        if moved <= SETTLED * math.sqrt(seen.variance):
+            break
+    return kept
+
+
 def single_tables(found: Evidence, total: float, pairs: Mapping[Axes, Known]) -> dict[Axes, Array]:
     """Return the tables of one attribute, shape (n_i,), from their own answers and those of pairs, (n_i, n_j)."""
     used: list[Axes] = [axes for axes in found.sets if len(axes) == 1]
@@ -58,18 +81,24 @@ def single_tables(found: Evidence, total: float, pairs: Mapping[Axes, Known]) ->
         seen = found.seen.get(axes)
         own[axes] = (total * (1.0 / n - pi), WEAK) if seen is None else (seen.cells, 1.0 / seen.variance)
     out: dict[Axes, Array] = {a: _settled(found, total, a, *own[a]) for a in used}
+    for a, seen in found.seen.items():
+        if len(a) == 1 and seen.metric is not None:
+            out[a] = nearest_single(seen, total, found.centers[a[0]])
+    learning = [a for a in used if a not in found.seen or found.seen[a].metric is None]
     for _ in range(PAIR_ROUNDS if pairs else 0):
-        sums: dict[Axes, tuple[Array, Array]] = {a: (t * w, np.full(len(t), w)) for a, (t, w) in own.items()}
+        sums = {a: (own[a][0] * own[a][1], np.full(len(own[a][0]), own[a][1])) for a in learning}
         q: dict[Axes, Array] = {a: out[a] / total - found.centers[a[0]] for a in used}
         for pair, (t, v) in pairs.items():
             i, j = pair[:1], pair[1:]
             beyond, _ = dispersion(t - total * np.outer(q[i], q[j]), v, found.seen[pair].rank)
             weight = 1.0 / (v + max(0.0, beyond) / total**2 * np.outer(out[i], out[j]))
             for a, other, table, w in ((i, q[j], t, weight), (j, q[i], t.T, weight.T)):
+                if a not in sums:
+                    continue
                 value, precision = (w * table) @ other, w @ other**2
                 share = _unbiased_share(found.seen.get(a), value, precision)
                 sums[a] = (sums[a][0] + share * value, sums[a][1] + share * precision)
-        out = {a: _settled(found, total, a, value / weight, weight) for a, (value, weight) in sums.items()}
+        out |= {a: _settled(found, total, a, value / weight, weight) for a, (value, weight) in sums.items()}
     return out
 
 
@@ -99,7 +128,7 @@ def better_pairs(
     }
     sums: dict[Axes, tuple[Array, Array]] = {}
     for pair, seen in found.seen.items():
-        if len(pair) == 2 and seen.lens.plain:
+        if len(pair) == 2 and seen.lens.plain and seen.metric is None:
             weight = np.full(seen.cells.shape, 1.0 / seen.variance)
             sums[pair] = (seen.cells * weight, weight)
     for axes in triples:

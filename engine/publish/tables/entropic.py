@@ -9,6 +9,10 @@ has the margins: the product of shares for pairs, by iterative proportional fitt
 How loose the reference holds is chosen by Stein's unbiased estimate of the risk: with a few large cells far from it, a
 table follows its noisy cells.
 
+Where some directions are known better than others (`metric`), |That - T|^2 / v is the squared distance in standard
+errors, and steps along its slope take the place of That.  The reference then holds so loosely that what was measured is
+missed by no more than linear shrinking would.
+
 Source of the omega function: Lawrence, Corless and Jeffrey, ACM TOMS algorithm 917.
 """
 
@@ -21,15 +25,17 @@ import numpy as np
 import scipy
 
 from engine.arrays import Array
-from engine.publish.tables.borrow import dispersion
 from engine.publish.tables.contrasts import along_axes, faces
 from engine.publish.tables.evidence import Seen
+from engine.publish.tables.metric import Metric
 from engine.spaces import Axes
 
 SWEEPS = 30
+STEPS, SETTLED = 200, 1e-4  # of a fit in a metric, and the squared standard errors its last step may move a direction
 MISSED = 1e-4  # share of the records by which a margin may be missed: the joint projection mends the rest
 LOOSER = (1.4, 4.0, 12.0)  # dispersions tried, against the estimate: few large cells dominate it
 UNDERFLOW = 1e-250
+LOOSEST = (1.0, 4.0, 16.0, 64.0)  # the same in a metric, until what was measured is missed by no more than its noise
 SIGNAL = {2: 1.0}  # standard errors of the noise from which a table is believed to differ from its reference
 SIGNAL_BEYOND = 2.0
 
@@ -70,9 +76,18 @@ def fitted(axes: Axes, seen: Seen | None, margins: Mapping[Axes, Array], total: 
     if seen is None or seen.rank == 0:
         return table
     gap = seen.cells - seen.lens.of(table)
-    beyond, errors = dispersion(gap, seen.variance, seen.rank)
+    beyond, errors = seen.surplus(gap)
     if errors < SIGNAL.get(len(axes), SIGNAL_BEYOND):
         return table
+    if seen.metric is not None:
+        made, tau = table, beyond / float(np.sum(seen.metric.of_cells * table))
+        expected = seen.rank**2 / (seen.rank + beyond)  # as linear shrinking to where it began would leave
+        for looser in LOOSEST:
+            made = _moved_along(table, made, seen, seen.metric, looser * tau, axes, margins)
+            if seen.metric.squared(seen.lens.of(made) - seen.cells) <= expected:
+                break
+        return made
+    beyond *= seen.variance
     best, least = table, math.inf
     for looser in LOOSER:
         s = seen.variance * total / (looser * beyond)
@@ -83,6 +98,25 @@ def fitted(axes: Axes, seen: Seen | None, margins: Mapping[Axes, Array], total: 
     return best
 
 
+def _moved_along(
+    table: Array, start: Array, seen: Seen, metric: Metric, tau: float, axes: Axes, margins: Mapping[Axes, Array]
+) -> Array:
+    """Return the minimum of the fit in a metric: steps along its slope, each of which is a fit of its own."""
+    step = 1.0 / metric.steepest
+    kept = point = start
+    age = 1.0
+    for _ in range(STEPS):
+        slope = metric.of(seen.lens.of(point) - seen.cells)
+        made = _moved(table, point - step * slope, step / tau, axes, margins, MISSED)
+        moved = made - kept
+        older = 1.0 if float(np.sum((point - made) * moved)) > 0.0 else age  # it went too far: it starts anew
+        age = (1.0 + math.sqrt(1.0 + 4.0 * older * older)) / 2.0
+        point, kept = made + (older - 1.0) / age * moved, made
+        if metric.squared(moved) <= SETTLED * seen.rank:
+            break
+    return kept
+
+
 def _risk(made: Array, table: Array, gap: Array, s: float, seen: Seen, tau: float) -> float:
     """Return Stein's estimate of the squared error, cells weighed by what is expected of them, but for a constant."""
     weights = 1.0 / (seen.variance + tau * table)
@@ -91,12 +125,14 @@ def _risk(made: Array, table: Array, gap: Array, s: float, seen: Seen, tau: floa
     return float(np.sum(weights * (moved**2 + 2.0 * seen.variance * slope * seen.rank / table.size)))
 
 
-def _moved(table: Array, noisy: Array, s: float, axes: Axes, margins: Mapping[Axes, Array]) -> Array:
+def _moved(
+    table: Array, noisy: Array, s: float, axes: Axes, margins: Mapping[Axes, Array], precise: float | None = None
+) -> Array:
     """Return s omega((noisy - u) / s + log(table / s)) with the multipliers u that give the margins."""
     with np.errstate(divide="ignore"):
         argument = noisy / s + np.log(table / s)
     total = float(table.sum())
-    precise = MISSED if len(axes) > 2 else 1e-13
+    precise = precise or (MISSED if len(axes) > 2 else 1e-13)
     for sweep in range(SWEEPS if len(axes) > 2 else 10 * SWEEPS):
         missed = 0.0
         for face in faces(axes):

@@ -1,8 +1,8 @@
 """Evidence: what a measurement says of every residual space, with the size of its noise.
 
 The residual of a space in cells is t = N S y, y its class coordinates and S the projector on what is measured.  Its
-noise is taken to be alike in all directions, of the mean variance: exact for marginals, an approximation for prefix and
-other families, where some directions are known better than others.
+noise is alike in all directions for marginals; prefix, range and other families know some directions better than
+others, which `metric` tells.  Of what is measured jointly the mean variance is an approximation.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from engine.arrays import Array
 from engine.errors import NotAnswerable, NotApplicable
 from engine.plans import Block, Plan, SpaceAnswers
 from engine.publish.tables.contrasts import maximal
+from engine.publish.tables.metric import Metric, metric_of
 from engine.release import Measurement
 from engine.spaces import Axes, Complement, Space, SplitLift, basis, center
 from engine.workload import subsets
@@ -80,12 +81,19 @@ class Seen:
     ----------
     cells : the residual in cells, in counts, one axis per attribute.
     variance : mean variance of what is measured, in counts^2, along each of ``rank`` directions.
+    metric : how well every direction is known, where they differ.
     """
 
     cells: Array = field(repr=False)
     variance: float
     rank: int
     lens: Lens
+    metric: Metric | None = None
+
+    def surplus(self, gap: Array) -> tuple[float, float]:
+        """Return the square of a gap, shape (n_1, ..., n_k), beyond its noise: in squared standard errors, and in spreads."""
+        squared = float(np.sum(gap**2)) / self.variance if self.metric is None else self.metric.squared(gap)
+        return squared - self.rank, (squared - self.rank) / math.sqrt(2.0 * self.rank)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -208,7 +216,8 @@ def _seen(
             span = tuple((axes, s.span) for axes, s in block.factors)
     lens = Lens(centers=centers, complement=complement, span=span)
     variance = block.noise**2 * trace / max(rank, 1)
-    return Seen(cells=lens.cells(coordinates), variance=variance, rank=rank, lens=lens)
+    metric = metric_of(block, space) if lens.plain else None
+    return Seen(cells=lens.cells(coordinates), variance=variance, rank=rank, lens=lens, metric=metric)
 
 
 def spread_along(vector: Array, axis: int, count: int) -> Array:

@@ -61,7 +61,7 @@ def shrunk_contrasts(found: Evidence, total: float, tell: Listener) -> dict[Axes
 
 
 def _plain(found: Evidence, axes: Axes) -> bool:
-    return axes in found.seen and found.seen[axes].lens.plain
+    return axes in found.seen and found.seen[axes].lens.plain and found.seen[axes].metric is None
 
 
 def _low(
