@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.workload.attribute import Attribute
 from engine.workload.conditions import box_workload
-from engine.workload.draft import HOLD, columns_of_records, draft_schema, is_dictionary, schema_template
+from engine.workload.draft import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
 from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family, usual_family
 from engine.workload.family import Family
 from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group, subsets
@@ -48,13 +48,13 @@ __all__ = [
     "Workload",
     "box_workload",
     "columns_of_records",
-    "draft_schema",
     "example",
     "family",
     "is_dictionary",
     "make_group",
     "named_in",
     "read_matrix",
+    "schema_from_dictionary",
     "schema_template",
     "subsets",
     "usual_family",

@@ -30,7 +30,7 @@ BINS = 50
 _SPAN = re.compile(r"\s*(-?\d+)\s*(?:-|–|\.\.|to)\s*(-?\d+)\s*")
 
 
-def draft_schema(text: str | bytes, *, hold: str = "labels") -> Schema:
+def schema_from_dictionary(text: str | bytes, *, hold: str = "labels") -> Schema:
     """Draft a schema from a data dictionary; every value of it is to be confirmed by somebody who knows them.
 
     ``hold`` says what the records hold where a value has a code and a label.  A range of whole numbers becomes a
@@ -38,7 +38,7 @@ def draft_schema(text: str | bytes, *, hold: str = "labels") -> Schema:
 
     Raises: SchemaError for a text that is no dictionary.
 
-    >>> found = draft_schema("name,value,label\\nsex,1,Female\\n,2,Male\\nage,0-99,")
+    >>> found = schema_from_dictionary("name,value,label\\nsex,1,Female\\n,2,Male\\nage,0-99,")
     >>> [(a.name, a.labels, a.size) for a in found.attributes]
     [('sex', ('Female', 'Male'), 2), ('age', None, 100)]
     """

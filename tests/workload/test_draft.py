@@ -7,7 +7,7 @@ import pytest
 import demo_data
 from engine import Attribute, Schema
 from engine.errors import SchemaError
-from engine.workload import columns_of_records, draft_schema, is_dictionary, schema_template
+from engine.workload import columns_of_records, is_dictionary, schema_from_dictionary, schema_template
 
 SEX = Attribute.categorical("sex", ["Female", "Male"])
 CODED = Attribute.categorical("sex", ["1", "2"])
@@ -25,12 +25,12 @@ CODED = Attribute.categorical("sex", ["1", "2"])
 )
 def test_dictionaries_of_several_kinds(text: str | bytes) -> None:
     assert is_dictionary(text)
-    assert draft_schema(text).attributes == (SEX,)
-    assert draft_schema(text, hold="codes").attributes == (CODED,)
+    assert schema_from_dictionary(text).attributes == (SEX,)
+    assert schema_from_dictionary(text, hold="codes").attributes == (CODED,)
 
 
 def test_values_without_labels_and_ranges() -> None:
-    found = draft_schema("name,values\ncolour,red|green\nage,0-99\nincome,0 to 99999\nfloor,-2..3\n")
+    found = schema_from_dictionary("name,values\ncolour,red|green\nage,0-99\nincome,0 to 99999\nfloor,-2..3\n")
     colour, age, income, floor = found.attributes
     assert colour.labels == ("red", "green")
     assert age.edges is not None
@@ -56,7 +56,7 @@ def test_values_without_labels_and_ranges() -> None:
 )
 def test_what_is_no_dictionary_is_refused_without_its_values(text: str | bytes) -> None:
     with pytest.raises(SchemaError) as caught:
-        draft_schema(text)
+        schema_from_dictionary(text)
     assert not any(value in str(caught.value) for value in ("Alice", "Bob", "31", "Female"))
 
 

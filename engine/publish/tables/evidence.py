@@ -91,7 +91,7 @@ class Seen:
     metric: Metric | None = None
 
     def surplus(self, gap: Array) -> tuple[float, float]:
-        """Return the square of a gap, shape (n_1, ..., n_k), beyond its noise: in squared standard errors, and in spreads."""
+        """Return a gap's square beyond its noise: in squared standard errors, and in spreads. Shape (n_1, ..., n_k)."""
         squared = float(np.sum(gap**2)) / self.variance if self.metric is None else self.metric.squared(gap)
         return squared - self.rank, (squared - self.rank) / math.sqrt(2.0 * self.rank)
 

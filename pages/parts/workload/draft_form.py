@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import Attribute, Schema
-from engine.workload import HOLD, columns_of_records, draft_schema, is_dictionary, schema_template
+from engine.workload import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
 from pages.parts.shell import state
 from pages.parts.shell.words import count, kept_for, plain
 from pages.parts.workload.schema_table import read_schema
@@ -56,7 +56,7 @@ def _draft(content: bytes) -> None:
             "Where a value has a code and a label, your records hold the", HOLD, horizontal=True, key="draft_hold"
         )
         with kept_for("start"):
-            found = draft_schema(content, hold=hold)
+            found = schema_from_dictionary(content, hold=hold)
             _confirm(found)
 
 
