@@ -206,7 +206,8 @@ def _plane(cells: Sequence[Any], inside: Sequence[Any], labels: Sequence[Sequenc
         zmax=1,
         colorscale="Cividis",
         showscale=False,
-        text=[[f"{row}<br>{column}" for column in columns] for row in rows],
+        # as an array, or plotly would look into every text of a list to find its kind
+        text=np.array([[f"{row}<br>{column}" for column in columns] for row in rows], dtype=object),
         hovertemplate="%{text}<extra></extra>",
     )
     if max(len(rows), len(columns)) <= 60:
