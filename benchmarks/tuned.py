@@ -47,11 +47,11 @@ def rows(quick: bool) -> list[tuple[str, Workload, float | None]]:
         if n < 30 or not quick:
             paper = printed(f"[{n}]^40", family)
             out.append((f"[{n}]^40 {family} + prefix", joint(family, n, 40), paper))
-    out.append(("[10]^10 abs own_process", joint("abs", 10, 10, ones=False), None))
+    out.append(("[10]^10 abs alone", joint("abs", 10, 10, ones=False), None))
     out.append(("[10]^10 affine + prefix", joint("affine", 10, 10), None))
-    out.append(("[5]^2 abs own_process", joint("abs", 5, 2, ones=False), None))
-    out.append(("[10]^2 affine own_process", joint("affine", 10, 2, ones=False), None))
-    out.append(("[10]^4 abs own_process", joint("abs", 10, 4, ones=False), None))
+    out.append(("[5]^2 abs alone", joint("abs", 5, 2, ones=False), None))
+    out.append(("[10]^2 affine alone", joint("affine", 10, 2, ones=False), None))
+    out.append(("[10]^4 abs alone", joint("abs", 10, 4, ones=False), None))
     return out
 
 
