@@ -181,6 +181,14 @@ def test_figures_of_complements(family: str, uniform: float, tuned: float) -> No
     assert load_plan(made.to_json()).to_json() == made.to_json()
 
 
+def test_differences_alone_are_tuned_though_rounding_breaks_their_symmetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    workload = Workload.all_ways(sizes(*[10] * 10), (2,), "abs")
+    made = plan(workload, Budget(pcost=1.0), centers="tuned")
+    assert made.split.complements
+    assert made.rmse <= 7.23
+
+
 def test_complements_predict_what_an_explicit_mechanism_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
     monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)

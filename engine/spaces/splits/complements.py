@@ -28,57 +28,25 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from engine.arrays import Array, thin_svd
+from engine.arrays import Array
 from engine.progress import Listener
-from engine.spaces.coordinates import Lift, basis, class_rows
-from engine.spaces.decomposition import NEGLIGIBLE
-from engine.spaces.split import Complement, Space, swapped
+from engine.spaces.coordinates import basis
+from engine.spaces.search import step_seconds
+from engine.spaces.split import Complement, Space
 from engine.spaces.splits.allowance import Allowance
-from engine.spaces.splits.pairs import AskedPair, pair_kinds
-from engine.spaces.splits.rows import fewer, product_rows
+from engine.spaces.splits.pairs import PairKind, pair_kind_of, pair_kinds
+from engine.spaces.splits.rows import product_rows
 from engine.spaces.splits.smoothed import Noise, first_strategy, noise
 from engine.threads import threads_for
 from engine.workload import Group, Workload
 
 POWERS = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}  # of the norm over cells, and steps at most
 ARRIVED = 1e-8  # a step that lowers log S by less is the last at its power
-ASKED = 1e-6  # directions of class rows below this share of the largest are rounding
-
-
-@dataclass(kw_only=True, eq=False)
-class PairKind:
-    """Pairs that are asked the same, in coordinates relative to uniform centers: rows C = asked V^T, A_i, A_j, a_0.
-
-    Shapes: asked (rows, r), across, which is V, (class coordinates, r).
-    """
-
-    sizes: tuple[int, int]
-    asked: Array
-    across: Array
-    A: tuple[Array, Array]
-    a0: Array
-    swaps: bool  # swapping the attributes changes nothing, so that Y_j is Y_i with its coordinates swapped
-    count: int = 0
-
-    @cached_property
-    def gram(self) -> Array:
-        """Gram of the class rows in the coordinates of V, shape (r, r)."""
-        return self.asked.T @ self.asked
-
-    @cached_property
-    def lift(self) -> Array:
-        """V^T (L_i (x) L_j) at uniform centers, shape (r, n_i, n_j)."""
-        return Lift(self.sizes).rows(np.ascontiguousarray(self.across.T)).reshape(-1, *self.sizes)
-
-    @cached_property
-    def turn(self) -> Array:
-        """What swapping the attributes does in the coordinates of V, shape (r, r)."""
-        return self.across.T @ swapped(self.across, *(n - 1 for n in self.sizes))
+MOST, QUICK = 6.0, 3e-4  # times that many steps at most, where one takes a small part of so many seconds
 
 
 @dataclass(kw_only=True, eq=False)
@@ -116,7 +84,7 @@ class ComplementProblem:
             if group.weight > 0.0 and len(group.attributes) == 1:
                 on_one.setdefault(group.attributes[0], []).append(group)
         for p, ((sizes, _), pairs) in enumerate(pair_kinds(self.workload).items()):
-            self.pairs.append(_pair_kind(sizes, pairs[next(iter(pairs))]))
+            self.pairs.append(pair_kind_of(sizes, pairs[next(iter(pairs))]))
             self.pairs[p].count = len(pairs)
             self.pair_kind |= dict.fromkeys(pairs, p)
         inside: dict[str, Counter[tuple[int, int]]] = {}
@@ -195,6 +163,24 @@ class ComplementProblem:
                 gradient["Y", p, 0] = gradient["Y", p, 0] + kind.turn.T @ gradient["Y", p, 1]
                 gradient["y", p] = (gradient["y", p] + kind.turn.T @ gradient["y", p]) / 2.0
         return np.concatenate([gradient[name].ravel() for name, _ in self.shapes])
+
+    def reversible(self, x: Array) -> Array:
+        """Return the part of parameters that reversing all attributes leaves alone. Shapes (length,)."""
+        at = {name: value.copy() for name, value in self.parameters(x).items()}
+        for name in at:
+            if name[0] == "zeta":
+                at[name][::2] = 0.0  # cosines from 1 on, so that the first is odd
+            elif name[0] in "Yy":
+                kind = self.pairs[name[1]]
+                odd = np.add.outer(*(np.arange(1, n) % 2 for n in kind.sizes)).ravel() % 2 == 1
+                Z = (kind.across @ at[name]).reshape(len(odd), -1)
+                if name[0] == "Y":
+                    passed = np.arange(1, kind.sizes[name[2]]) % 2 == 1
+                    Z[odd[:, None] != passed] = 0.0
+                else:
+                    Z[odd] = 0.0
+                at[name] = kind.across.T @ Z.reshape(len(odd), *at[name].shape[1:])
+        return np.concatenate([at[name].ravel() for name, _ in self.shapes])
 
     def evaluate(self, x: Array) -> tuple[float, Array]:
         """Return S at the present power and its gradient. ``x`` and gradient have shape (length,).
@@ -307,9 +293,16 @@ class _Search:
     def run(self, given: Array | None) -> None:
         """Go down from the published split, or with the last powers from what is given."""
         self.x = self.x if given is None else given.copy()
+        seconds = math.fsum(step_seconds(len(k.gram), math.prod(k.sizes)) for k in self.problem.pairs)
+        more = min(MOST, max(1.0, QUICK / max(seconds, 1e-9)))
         for power, steps in POWERS.items() if given is None else list(POWERS.items())[2:]:
             self.problem.power = power
-            self._descend(steps)
+            self._descend(math.ceil(more * steps))
+        even = self.problem.reversible(self.x)
+        # where reversing all attributes changes no query, rounding must not leave a trace of what is odd: it would be a
+        # direction that is asked for and too faint to be measured
+        if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (1.0 + ARRIVED):
+            self.x = even
 
     def _descend(self, steps: int) -> None:
         import scipy.optimize
@@ -352,30 +345,3 @@ def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], di
             made[key] = Complement(by_axis=(first, second), by_total=total)
         complements[pair] = made[key]
     return {name: 1.0 / sizes[name] + basis(sizes[name]) @ z for name, z in zeta.items()}, complements
-
-
-def _pair_kind(sizes: tuple[int, ...], asked: AskedPair) -> PairKind:
-    blocks = []
-    for group, turned in asked:
-        rows = math.sqrt(group.weight) * product_rows(group)
-        if turned:
-            rows = np.swapaxes(rows.reshape(len(rows), sizes[1], sizes[0]), 1, 2).reshape(len(rows), -1)
-        blocks.append(rows)
-    stacked = fewer(np.concatenate(blocks))
-    swaps = False
-    if sizes[0] == sizes[1]:
-        probe = np.random.default_rng(3).standard_normal(sizes)
-        image = (stacked.T @ (stacked @ probe.ravel())).reshape(sizes)
-        turned_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T
-        swaps = bool(np.allclose(image, turned_image, rtol=0, atol=1e-9 * np.abs(image).max()))
-    total, *axes, C = (class_rows(stacked, sizes, inside) for inside in ((), (0,), (1,), (0, 1)))
-    U, lengths, Vt = thin_svd(C)
-    kept = lengths > max(ASKED * lengths.max(initial=0.0), math.sqrt(NEGLIGIBLE * np.sum(stacked**2)))
-    return PairKind(
-        sizes=(sizes[0], sizes[1]),
-        asked=U[:, kept] * lengths[kept],
-        across=Vt[kept].T,
-        A=(axes[0], axes[1]),
-        a0=total[:, 0],
-        swaps=swaps,
-    )

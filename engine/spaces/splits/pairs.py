@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from engine.arrays import Array, thin_svd
+from engine.spaces.coordinates import Lift, class_rows
+from engine.spaces.decomposition import NEGLIGIBLE
 from engine.spaces.search import step_seconds
-from engine.spaces.split import Space
+from engine.spaces.split import Space, swapped
 from engine.spaces.splits.allowance import Allowance
-from engine.spaces.splits.rows import rows_bytes
+from engine.spaces.splits.rows import fewer, product_rows, rows_bytes
 from engine.workload import Group, Workload
 
 MAX_CELLS = 2_600  # pairs with more cells keep the product split
 MAX_QUERIES = 1e9  # entries of all queries of a pair, which are gone through one by one afterwards
 VECTORS = 60  # of the length of the parameters that the search holds
 SEARCH = 20  # a tenth of the evaluations without which the search is not worth beginning
+ASKED = 1e-6  # directions of class rows below this share of the largest are rounding
 AskedPair = list[tuple[Group, bool]]  # groups on a pair, and whether they name its attributes in the other order
 
 
@@ -74,3 +82,62 @@ def asks_products(workload: Workload) -> bool:
             pair = frozenset(group.attributes)
             pairs[pair] = pairs.get(pair, False) or len(group.parts) == 1
     return not all(pairs.values())
+
+
+@dataclass(kw_only=True, eq=False)
+class PairKind:
+    """Pairs that are asked the same, in coordinates relative to uniform centers: rows C = asked V^T, A_i, A_j, a_0.
+
+    Shapes: asked (rows, r), across, which is V, (class coordinates, r).
+    """
+
+    sizes: tuple[int, int]
+    asked: Array
+    across: Array
+    A: tuple[Array, Array]
+    a0: Array
+    swaps: bool  # swapping the attributes changes nothing, so that Y_j is Y_i with its coordinates swapped
+    count: int = 0
+
+    @cached_property
+    def gram(self) -> Array:
+        """Gram of the class rows in the coordinates of V, shape (r, r)."""
+        return self.asked.T @ self.asked
+
+    @cached_property
+    def lift(self) -> Array:
+        """V^T (L_i (x) L_j) at uniform centers, shape (r, n_i, n_j)."""
+        return Lift(self.sizes).rows(np.ascontiguousarray(self.across.T)).reshape(-1, *self.sizes)
+
+    @cached_property
+    def turn(self) -> Array:
+        """What swapping the attributes does in the coordinates of V, shape (r, r)."""
+        return self.across.T @ swapped(self.across, *(n - 1 for n in self.sizes))
+
+
+def pair_kind_of(sizes: tuple[int, ...], asked: AskedPair) -> PairKind:
+    """Return the rows of the queries on a pair in class coordinates, few and orthogonal."""
+    blocks = []
+    for group, turned in asked:
+        rows = math.sqrt(group.weight) * product_rows(group)
+        if turned:
+            rows = np.swapaxes(rows.reshape(len(rows), sizes[1], sizes[0]), 1, 2).reshape(len(rows), -1)
+        blocks.append(rows)
+    stacked = fewer(np.concatenate(blocks))
+    swaps = False
+    if sizes[0] == sizes[1]:
+        probe = np.random.default_rng(3).standard_normal(sizes)
+        image = (stacked.T @ (stacked @ probe.ravel())).reshape(sizes)
+        turned_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T
+        swaps = bool(np.allclose(image, turned_image, rtol=0, atol=1e-9 * np.abs(image).max()))
+    total, *axes, C = (class_rows(stacked, sizes, inside) for inside in ((), (0,), (1,), (0, 1)))
+    U, lengths, Vt = thin_svd(C)
+    kept = lengths > max(ASKED * lengths.max(initial=0.0), math.sqrt(NEGLIGIBLE * np.sum(stacked**2)))
+    return PairKind(
+        sizes=(sizes[0], sizes[1]),
+        asked=U[:, kept] * lengths[kept],
+        across=Vt[kept].T,
+        A=(axes[0], axes[1]),
+        a0=total[:, 0],
+        swaps=swaps,
+    )
