@@ -429,4 +429,18 @@ BUGS = (
         "    if False:\n",
         "tests/release/test_counted.py",
     ),
+    bug(
+        "a database counts refused rows",
+        "engine/release/records/database/grouped.py",
+        "    good = table.filter(table[_GOOD]) if tally.rows_refused else table\n",
+        "    good = table\n",
+        "tests/release/test_database.py::test_all_tables_are_those_that_are_counted_here",
+    ),
+    bug(
+        "a database keeps all rows of a person",
+        "engine/release/records/database/grouped.py",
+        "    light = sized.filter(sized[_ROWS] <= cap.rows)\n",
+        "    light = sized\n",
+        "tests/release/test_database.py::test_the_cap_of_rows_per_person_keeps_the_same_rows",
+    ),
 )

@@ -42,6 +42,7 @@ class PersonCap:
     def __init__(self, column: str, rows: int, memory_limit: int) -> None:
         self.column, self.rows, self.memory_limit = column, rows, memory_limit
         self.read, self.nobody, self._kind = 0, 0, ""
+        self.elsewhere = 0  # persons with no more rows than count, whose rows were counted without being taken here
         self._marks: list[np.ndarray] = []  # shape (3, rows): two words of the person, one of the order
         self._codes: list[list[np.ndarray]] = []
         self._held, self._settled = 0, 0
@@ -70,7 +71,7 @@ class PersonCap:
     def people(self) -> int:
         """Number of persons with a row."""
         self._settle()
-        return int((self._place == 0).sum())
+        return int((self._place == 0).sum()) + self.elsewhere
 
     @property
     def people_over(self) -> int:

@@ -5,7 +5,8 @@
     here           codes -> tables; rows with a refused value in a needed column count in no table at all
 
 Only sets that no other set contains are counted from records; the others are summed from those, which is exact.
-Tables are additive integers: parts of the records may be counted anywhere and the results added with +.
+Tables are additive integers: parts of the records may be counted anywhere and the results added with +.  Tables of
+Ibis are counted where they are (database).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from engine.progress import Progress, listener
 from engine.release.records.counted import check_columns_named, count_encoder, numbers_text
 from engine.release.records.counts import Counts, note
 from engine.release.records.counts_file import read_counts
+from engine.release.records.database import count_there, is_table
 from engine.release.records.encoding import REASONS, Encoder, code_type
 from engine.release.records.nested import Names, asked_sets, completed, larger_tables, listed
 from engine.release.records.people import NOBODY, PersonCap
@@ -148,6 +150,8 @@ class _Tally:
         self.chunk = [np.empty(self.room, encoder.dtype) for encoder in self.encoders]
 
     def read(self, data: Any, progress: Progress | None) -> None:
+        if is_table(data) and count_there(self, data, progress):
+            return
         rows_in, heard = 0, listener(progress)
         # a person's rows are told apart by all their columns, whichever are counted
         encoders = self.encoders if self.cap is None else [Encoder(attribute=a) for a in self.schema.attributes]
@@ -165,6 +169,13 @@ class _Tally:
                     # Streams do not tell their length: the fraction then approaches 1 without reaching it.
                     fraction = rows_in / (rows_in + 1e6) if batch.fraction is None else batch.fraction
                     heard(min(1.0, fraction), "counting records")
+            if self.cap is not None:
+                self._capped(self.cap, names, pool)
+            self._flush(pool)
+
+    def take_kept(self, names: Sequence[str]) -> None:
+        """Count the rows that the cap kept of those it was given, whose codes are those of `names`."""
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             if self.cap is not None:
                 self._capped(self.cap, names, pool)
             self._flush(pool)

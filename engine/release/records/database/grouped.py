@@ -1,0 +1,250 @@
+"""The questions to a database: how many rows are refused and why, and how many lie in each cell.
+
+A table of codes is made there once, as a temporary one where that is allowed, so that all answers are of the same rows.
+Where a person column caps rows, those of persons with more rows than count travel, as codes, for which of them count is
+decided by the rule of `people`; all others stay.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from engine.errors import DataError
+from engine.progress import Progress, listener
+from engine.release.records.batches import check_columns, tried
+from engine.release.records.counts import note
+from engine.release.records.database.recoding import NotThereError, code_of
+from engine.release.records.encoding import REASONS, Encoder
+from engine.release.records.nested import Names
+from engine.release.records.people import NOBODY
+from engine.workload import Schema
+
+TOGETHER = 32  # grouped sets of one query
+KEEPING = ("duckdb",)  # where a temporary table is made by a statement of ours
+GROUPING_SETS = ("duckdb", "postgres", "pyspark", "snowflake", "trino")
+WHAT = "the database"
+_PROBLEMS = {
+    ("permission", "privilege", "denied", "forbidden"): "does not let you read this table; ask who keeps it",
+    ("interrupt", "cancel", "timeout"): "stopped before the counts were complete; ask again",
+    ("connection", "operational", "interface", "ioexception", "closed"): "cannot be reached; check the connection",
+    ("catalog", "undefined", "binder", "notfound", "tablenotfound"): "has another table, or other columns, than before",
+}
+_PERSON, _ROWS, _GOOD = "person", "counted", "good"
+_Asked = tuple[Names, list[str]]  # a set, and the columns of its codes
+_Cells = tuple[Names, np.ndarray, np.ndarray]  # a set, its cells by their number, and the rows in each
+
+
+def is_table(data: Any) -> bool:
+    """Whether data are a table of Ibis."""
+    return type(data).__module__.startswith("ibis.") and hasattr(data, "get_backend")
+
+
+def count_there(tally: Any, data: Any, progress: Progress | None) -> bool:
+    """Fill a tally with the counts of a table of Ibis; False where its rows have to travel instead."""
+    import ibis
+
+    encoders = tally.encoders
+    if tally.cap is not None:
+        # which rows of a person count depends on all columns of the schema
+        encoders = [Encoder(attribute=attribute) for attribute in tally.schema.attributes]
+    names = [encoder.attribute.name for encoder in encoders]
+    check_columns(list(data.columns), [*names, *([tally.cap.column] if tally.cap is not None else [])])
+    try:
+        codes = {f"c{i}": code_of(data[e.attribute.name], e, _distinct) for i, e in enumerate(encoders)}
+    except NotThereError:
+        return False
+    if not codes:
+        codes = {"c": ibis.literal(0, "int64")}
+    heard = listener(progress)
+    if tally.cap is not None:
+        codes[_PERSON] = _person(data[tally.cap.column], tally.cap.column)
+    columns = [f"c{names.index(name)}" for name in tally.names]
+    coded = data.select(**codes)
+    coded = coded.mutate(**{_GOOD: ibis.and_(*(coded[c] >= 0 for c in columns)) if columns else ibis.literal(True)})
+    with _kept(coded) as (table, kept):
+        if tally.cap is not None:
+            table = _capped(tally, table, names)
+        _count(tally, table, columns, heard, kept)
+    return True
+
+
+def _count(tally: Any, table: Any, columns: Sequence[str], heard: Any, kept: bool) -> None:
+    """The rows of a table of codes, into the tables of a tally."""
+    weight = columns[-1] if tally.weighted else None
+    counted = _take_refused(tally, table, columns, weight)
+    good = table.filter(table[_GOOD]) if tally.rows_refused else table
+    if tally.rows_refused and not tally.drop:
+        return
+    place = dict(zip(tally.names, columns, strict=True))
+    sets = [names for names in tally.tables if names]
+    before = {names: int(tally.tables[names].sum()) for names in sets}
+    for start in range(0, len(sets), TOGETHER):
+        some = sets[start : start + TOGETHER]
+        questions = [(names, [place[name] for name in names]) for names in some]
+        ask = _one_by_one if kept else _together
+        for names, cells, counts in ask(tally.schema, good, questions, weight):
+            tally.tables[names].reshape(-1)[cells] += counts
+        for names in some:
+            if int(tally.tables[names].sum()) - before[names] != counted:
+                raise DataError("the table changed while it was counted; count a copy")
+        if heard is not None:
+            heard(min(1.0, (start + TOGETHER) / len(sets)), "counting in the database")
+
+
+def _take_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | None) -> int:
+    """Return how many records count, and note those that do not; a row whose count was refused is one record."""
+    import ibis
+
+    one = ibis.literal(1, "int64")
+    rows = one if weight is None else ibis.ifelse(table[weight] < 0, one, table[weight])
+    good = table[_GOOD]
+    asked = {"good": _total(ibis.ifelse(good, rows, 0)), "bad": _total(ibis.ifelse(good, 0, rows))}
+    for column, reason in itertools.product(columns, range(len(REASONS))):
+        asked[f"{column}_{reason}"] = _total(ibis.ifelse(table[column] == -1 - reason, rows, 0))
+    found = {name: int(values[0]) for name, values in _fetched(table.aggregate(**asked)).to_pydict().items()}
+    tally.records += found["good"]
+    tally.rows_refused += found["bad"]
+    for name, column in zip(tally.names, columns, strict=True):
+        for reason, text in enumerate(REASONS):
+            if number := found[f"{column}_{reason}"]:
+                note(tally.refused, name, text, number)
+    return found["good"]
+
+
+def _total(values: Any) -> Any:
+    return values.cast("int64").sum().fill_null(0).cast("int64")
+
+
+def _one_by_one(schema: Schema, table: Any, sets: Sequence[_Asked], weight: str | None) -> Iterator[_Cells]:
+    """The cells of some sets that hold rows, and how many: a grouped query each, in one statement."""
+    backend = table.get_backend()
+    inner = tried(lambda: backend.compile(table), WHAT)
+    rows, questions = "COUNT(*)" if weight is None else f"SUM({weight})", []
+    for i, (names, columns) in enumerate(sets):
+        cell = f"CAST({columns[0]} AS BIGINT)"
+        for name, column in zip(names[1:], columns[1:], strict=True):
+            cell = f"({cell} * {schema[name].size} + {column})"
+        listed = ", ".join(columns)
+        questions.append(
+            f"SELECT CAST({i} AS SMALLINT) AS part, {cell} AS cell, counted FROM "
+            f"(SELECT {listed}, CAST({rows} AS BIGINT) AS counted FROM ({inner}) AS good{i} "
+            f"GROUP BY {listed}) AS g{i}"
+        )
+    found = _asked(backend, " UNION ALL ".join(questions))
+    part = np.asarray(found["part"])
+    for i, (names, _) in enumerate(sets):
+        yield names, np.asarray(found["cell"])[part == i], np.asarray(found["counted"])[part == i]
+
+
+def _together(schema: Schema, table: Any, sets: Sequence[_Asked], weight: str | None) -> Iterator[_Cells]:
+    """The same in one scan where the database has grouping sets, because codes that are not kept are made in it."""
+    backend = table.get_backend()
+    if backend.name not in GROUPING_SETS or len(sets) == 1:
+        for names, columns in sets:
+            rows = table.count() if weight is None else table[weight].sum()
+            found = _fetched(table.group_by(columns).aggregate(**{_ROWS: rows.cast("int64")}))
+            yield names, _cells(schema, found, names, columns), np.asarray(found[_ROWS])
+        return
+    used = sorted({column for _, columns in sets for column in columns})
+    inner = tried(lambda: backend.compile(table.select(*{*used, *([weight] if weight else [])})), WHAT)
+    groups = ", ".join(f"({', '.join(columns)})" for _, columns in sets)
+    rows = "COUNT(*)" if weight is None else f"SUM({weight})"
+    found = _asked(
+        backend,
+        f"SELECT {', '.join(used)}, CAST({rows} AS BIGINT) AS counted FROM ({inner}) AS good "
+        f"GROUP BY GROUPING SETS ({groups})",
+    )
+    # a cell of a set has no code in the columns of others, and every row has codes in all of its own
+    held = np.stack([np.asarray(found[column].is_valid()) for column in used], axis=1)
+    for names, columns in sets:
+        some = found.filter(pa.array((held == np.array([column in columns for column in used])).all(axis=1)))
+        yield names, _cells(schema, some, names, columns), np.asarray(some["counted"])
+
+
+def _cells(schema: Schema, found: pa.Table, names: Names, columns: Sequence[str]) -> np.ndarray:
+    codes = tuple(np.asarray(found[column]).astype(np.int64) for column in columns)
+    return np.asarray(np.ravel_multi_index(codes, schema.sizes(names)))
+
+
+def _capped(tally: Any, table: Any, names: Sequence[str]) -> Any:
+    """The rows of persons who have no more than count; those of all others are taken here."""
+    import ibis
+
+    cap, known = tally.cap, table.filter(table[_PERSON].notnull())
+    sized = known.mutate(**{_ROWS: ibis._.count().over(ibis.window(group_by=_PERSON))})
+    light = sized.filter(sized[_ROWS] <= cap.rows)
+    asked = {"nobody": _total(table[_PERSON].isnull()), "people": table[_PERSON].nunique(), "all": table.count()}
+    found = {name: values[0] for name, values in _fetched(table.aggregate(**asked)).to_pydict().items()}
+    over = sized.filter(sized[_ROWS] > cap.rows).drop(_ROWS)
+    for batch in tried(lambda: over.to_pyarrow_batches(), WHAT, _explained):
+        cap.take(batch.column(_PERSON), [np.asarray(batch.column(f"c{i}")) for i in range(len(names))])
+    if found["nobody"]:
+        note(tally.refused, cap.column, NOBODY, found["nobody"])
+        tally.rows_refused += found["nobody"]
+    tally.take_kept(names)
+    cap.elsewhere = found["people"] - cap.people
+    return light
+
+
+def _person(column: Any, name: str) -> Any:
+    kind = column.type()
+    if not kind.is_integer() and not kind.is_string() and not kind.is_null():
+        raise DataError(f"the person column {name!r} must hold whole numbers or texts, all of one kind")
+    return column.nullif("") if kind.is_string() else column
+
+
+@contextmanager
+def _kept(table: Any) -> Iterator[tuple[Any, bool]]:
+    """A table of codes that stays as it is, or one that is made anew for every question where none may be made."""
+    import ibis
+
+    backend, name = table.get_backend(), ibis.util.gen_name("counted")
+    if not _made(backend, name, table):
+        yield table, False
+        return
+    try:
+        yield tried(lambda: backend.sql(f'SELECT * FROM "{name}"'), WHAT, _explained), True
+    finally:
+        with suppress(Exception):  # it goes with the connection, too
+            backend.raw_sql(f'DROP TABLE "{name}"')
+
+
+def _made(backend: Any, name: str, table: Any) -> bool:
+    """Whether a temporary table of codes could be made; if not, the questions themselves will tell what is wrong."""
+    if backend.name not in KEEPING:
+        return False
+    try:
+        backend.raw_sql(f'CREATE TEMPORARY TABLE "{name}" AS {backend.compile(table)}')
+    except Exception:
+        return False
+    return True
+
+
+def _distinct(column: Any, most: int) -> list[Any]:
+    found = _fetched(column.name("value").as_table().distinct().limit(most + 1))
+    return list(found["value"].to_pylist())
+
+
+def _asked(backend: Any, text: str) -> pa.Table:
+    return _fetched(tried(lambda: backend.sql(text), WHAT, _explained))
+
+
+def _fetched(expression: Any) -> pa.Table:
+    """What a question is answered by; all that ever travels, but for persons beyond their cap."""
+    found: pa.Table = tried(expression.to_pyarrow, WHAT, _explained)
+    return found
+
+
+def _explained(error: Exception) -> str:
+    """What is wrong, from the kind of an error alone: its text may hold values."""
+    kinds = " ".join(kind.__name__.lower() for kind in type(error).__mro__)
+    for words, text in _PROBLEMS.items():
+        if any(word in kinds for word in words):
+            return f"{WHAT} {text}"
+    return ""

@@ -1,0 +1,251 @@
+"""Tables that are counted in a database: the same integers as here, value for value, and hardly a byte that travels."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import ibis
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import engine.release.records.database.grouped as grouped
+from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
+from engine.errors import DataError
+from engine.release import Counts
+
+NEAR = [0.1, np.nextafter(0.1, 1), np.nextafter(0.1, 0), 1 / 3, np.nextafter(1 / 3, 1), 2.5, -0.0, 0.0, 1e-300, 1e300]
+VALUES: dict[str, pa.Array] = {
+    "text": pa.array(["F", "M", "", None, "f", "F ", "ü", "1", "01", "1.0", "True", "nan", "é́"]),
+    "spelled": pa.array(["1", " 2 ", "2.5", "nan", "", None, "1_0", "x", "inf", "-1", "1e0", "٣", "3"]),
+    "whole": pa.array([0, 1, 2, 3, -1, None, 5, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 10, 4], pa.int64()),
+    "large": pa.array([0, 1, 2, 3, 2**64 - 1, None, 5, 2**53, 2**53 + 1, 2**63, 9, 10, 4], pa.uint64()),
+    "small": pa.array([0, 1, 2, 3, -1, None, 5, 127, -128, 4, 9, 10, 2], pa.int8()),
+    "float": pa.array([*NEAR, math.nan, math.inf, None]),
+    "more": pa.array([1.0, 2.0, 3.0, 0.5, -1.0, 2.0**53, 2.0**62, -math.inf, 1.5, 4.0, 1e17, None, 0.25]),
+    "narrow": pa.array([0.1, 1 / 3, 2.5, 1, 2, -1, 0, 3, 0.5, 4, math.nan, math.inf, None], pa.float32()),
+    "yes": pa.array([True, False, None] * 4 + [True]),
+    "money": pa.array([*(Decimal(n) / 4 for n in [0, 1, 2, 4, 8, -4, 40, 3, 10, 6, 9, 9]), None], pa.decimal128(9, 2)),
+    "day": pa.array([datetime.date(2020, 1, 1), None] * 6 + [None], pa.date32()),
+    "list": pa.array([[1], None] * 6 + [None], pa.list_(pa.int64())),
+}  # fmt: skip
+ATTRIBUTES = {
+    "labels": lambda name: Attribute.categorical(name, ["F", "1", "0.5", "True", "0", "ü", "-1", "01", "1.0", "0.1"]),
+    "sorted": lambda name: Attribute.categorical(name, ["F", "1", "rest", "gone"], other="rest", missing="gone"),
+    "bins": lambda name: Attribute.numeric(name, [-1.5, 0.1, 1 / 3, 2.5, 10]),
+    "clipped": lambda name: Attribute.numeric(name, [0.1, 0.25, 1, 2**53, 2**60], clip=True, missing=0.5),
+    "codes": lambda name: Attribute.of_size(name, 5),
+}
+ROWS = pa.table(VALUES)
+
+
+def table(frame: pd.DataFrame | pa.Table) -> Any:
+    return stored(ibis.duckdb.connect(), frame)
+
+
+def stored(connection: Any, frame: pd.DataFrame | pa.Table) -> Any:
+    """A table in the database itself, not a view of ours."""
+    connection.con.register("given", frame)
+    connection.raw_sql("CREATE OR REPLACE TABLE records AS SELECT * FROM given")
+    connection.con.unregister("given")
+    return connection.table("records")
+
+
+@pytest.fixture(scope="module")
+def rows() -> Any:
+    return table(ROWS)
+
+
+def same(one: Counts, two: Counts) -> bool:
+    told = ("records", "rows_refused", "refused", "people", "cap", "rows_over_cap", "people_over_cap")
+    tables = list(one) == list(two) and all((one[names] == two[names]).all() for names in one)
+    return tables and all(getattr(one, name) == getattr(two, name) for name in told)
+
+
+class Traffic:
+    """Notes what travels, and lets nothing but answers travel."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bytes, fetched = 0, grouped._fetched
+
+        def counted(expression: Any) -> pa.Table:
+            found = fetched(expression)
+            self.bytes += found.nbytes
+            return found
+
+        monkeypatch.setattr(grouped, "_fetched", counted)
+        monkeypatch.setattr("engine.release.records.tables.read_batches", None)
+
+
+@pytest.mark.parametrize("kind", ATTRIBUTES)
+@pytest.mark.parametrize("name", VALUES)
+def test_every_value_lies_in_the_cell_that_it_lies_in_here(rows: Any, name: str, kind: str, monkeypatch: Any) -> None:
+    schema = Schema([ATTRIBUTES[kind](name)])
+    here = count_marginals(ROWS.select([name]), schema, [(name,)], on_refused="drop")
+    Traffic(monkeypatch)
+    there = count_marginals(rows.select(name), schema, [(name,)], on_refused="drop")
+    assert same(there, here)
+    if here.rows_refused:
+        with pytest.raises(DataError, match=f"{here.rows_refused} of 13 rows do not fit"):
+            count_marginals(rows.select(name), schema, [(name,)])
+
+
+def survey(size: int = 3_000) -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    return pd.DataFrame(
+        {
+            "sex": rng.choice(["F", "M", "", "x"], size, p=[0.5, 0.4, 0.05, 0.05]),
+            "age": rng.uniform(-2, 122, size),
+            "code": rng.integers(-1, 6, size),
+            "zip": rng.integers(0, 50, size).astype(str),
+        }
+    )
+
+
+SCHEMA = Schema(
+    [
+        Attribute.categorical("sex", ["F", "M"], missing="M"),
+        Attribute.numeric("age", [0, 20, 65, 120]),
+        Attribute.of_size("code", 5),
+        Attribute.categorical("zip", [str(i) for i in range(40)] + ["other"], other="other"),
+    ]
+)
+SETS = [("sex", "age"), ("zip", "code"), ("code", "sex", "age"), ("age",), ()]
+
+
+@pytest.mark.parametrize("together", [1, 2, 32])
+@pytest.mark.parametrize("kept", [True, False])
+def test_all_tables_are_those_that_are_counted_here(together: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped, "TOGETHER", together)
+    frame, traffic = survey(), Traffic(monkeypatch)
+    there = table(frame)
+    if not kept:  # where no table may be made
+        monkeypatch.setattr(grouped, "KEEPING", ())
+    seen: list[float] = []
+    found = count_marginals(there, SCHEMA, SETS, on_refused="drop", progress=lambda f, _: seen.append(f))
+    monkeypatch.undo()
+    assert same(found, count_marginals(frame, SCHEMA, SETS, on_refused="drop"))
+    assert seen[-1] == 1.0
+    assert 0 < traffic.bytes < 30_000
+
+
+def test_counts_in_a_column_add_up_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = survey(500).assign(n=np.arange(500) % 7 - 1)
+    here = count_marginals(frame, SCHEMA, SETS, on_refused="drop", count_column="n")
+    assert here.refused["n"]["outside the public domain"] > 50
+    Traffic(monkeypatch)
+    assert same(count_marginals(table(frame), SCHEMA, SETS, on_refused="drop", count_column="n"), here)
+    with pytest.raises(DataError, match="count_column='n'"):
+        count_marginals(table(frame), SCHEMA, SETS, on_refused="drop")
+
+
+@pytest.mark.parametrize("kind", [str, int])
+def test_the_cap_of_rows_per_person_keeps_the_same_rows(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = survey(2_000)
+    people = (np.random.default_rng(1).pareto(1.0, 2_000) * 100).astype(int).astype(kind)
+    frame["pid"] = pd.array(people, "string" if kind is str else "Int64")
+    frame.loc[::50, "pid"] = pd.NA
+    for cap in (1, 3):
+        given: dict[str, Any] = {"on_refused": "drop", "person": "pid", "rows_per_person": cap}
+        here = count_marginals(frame, SCHEMA, SETS[:2], **given)
+        assert here.rows_over_cap > 100
+        with monkeypatch.context() as patch:
+            Traffic(patch)
+            assert same(count_marginals(table(frame), SCHEMA, SETS[:2], **given), here)
+    with pytest.raises(DataError, match="whole numbers or texts"):
+        count_marginals(table(frame.assign(pid=0.5)), SCHEMA, SETS[:2], person="pid", on_refused="drop")
+
+
+def test_values_that_no_rule_there_fits_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that spell more numbers than are looked at one by one."""
+    frame = pd.DataFrame({"age": np.random.default_rng(0).uniform(-5, 125, 3_000).astype(str)})
+    ages = Schema([SCHEMA["age"]])
+    assert same(
+        count_marginals(table(frame), ages, [("age",)], on_refused="drop"),
+        count_marginals(frame, ages, [("age",)], on_refused="drop"),
+    )
+
+
+def test_hardly_a_byte_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, schema = np.random.default_rng(2), Schema([Attribute.of_size(f"a{i}", 6) for i in range(8)])
+    frame = pd.DataFrame({name: rng.integers(0, 6, 60_000) for name in schema})
+    sets = [(a, b) for i, a in enumerate(schema) for b in list(schema)[i + 1 :]]
+    traffic = Traffic(monkeypatch)
+    found = count_marginals(table(frame), schema, sets)
+    monkeypatch.undo()
+    assert same(found, count_marginals(frame, schema, sets))
+    assert traffic.bytes < 0.05 * frame.memory_usage(index=False).sum()
+
+
+def test_a_release_of_a_table_is_one_of_its_records(tmp_path: Path) -> None:
+    frame, book = survey(), Ledger.create(tmp_path / "book")
+    made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    for name in ("here", "there"):
+        book.add_dataset(name, total=Budget(pcost=1e7))
+    measure(made, frame, dataset="here", ledger=book, ignore=["code"])
+    measure(made, table(frame), dataset="there", ledger=book, ignore=["code"])
+    one, two = (row for row in book.rows() if row.kind == "spend")
+    assert one.sha256 == two.sha256 != ""
+
+
+def test_what_fails_there_is_named_and_spends_nothing(tmp_path: Path) -> None:
+    book = Ledger.create(tmp_path / "book")
+    book.add_dataset("d", total=Budget(pcost=1e7))
+    made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    connection = ibis.duckdb.connect()
+    for spoil, words in (
+        (lambda: connection.raw_sql("DROP TABLE records"), "has another table, or other columns"),
+        (
+            lambda: connection.raw_sql("ALTER TABLE records DROP COLUMN age"),
+            "has another table, or other columns",
+        ),
+        (lambda: connection.disconnect(), "cannot be reached"),
+    ):
+        there = stored(connection, survey(50))
+        spoil()
+        with pytest.raises(DataError, match=words) as caught:
+            measure(made, there, dataset="d", ledger=book)
+        assert caught.value.__context__ is None
+    assert book.status("d").spent == 0
+    with pytest.raises(DataError, match="no column 'age'"):
+        count_marginals(table(survey(9).drop(columns="age")), SCHEMA, SETS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("InsufficientPrivilege", "let you read"),
+        ("QueryCanceled", "stopped before"),
+        ("InterfaceError", "cannot be reached"),
+    ],
+)
+def test_errors_are_told_by_their_kind_alone(kind: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise type(kind, (Exception,), {})("CANARY7391")
+
+    there = table(survey(9))
+    monkeypatch.setattr(type(there), "to_pyarrow", fail)
+    with pytest.raises(DataError, match=words) as caught:
+        count_marginals(there, SCHEMA, SETS, on_refused="drop")
+    assert "7391" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_a_table_that_changes_while_it_is_counted_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, fetched = table(survey(90)), grouped._fetched
+    monkeypatch.setattr(grouped, "KEEPING", ())
+    monkeypatch.setattr(grouped, "TOGETHER", 1)
+
+    def later(expression: Any) -> pa.Table:
+        found = fetched(expression)
+        there.get_backend().raw_sql("INSERT INTO records VALUES ('F', 1.0, 1, '1')")
+        return found
+
+    monkeypatch.setattr(grouped, "_fetched", later)
+    with pytest.raises(DataError, match="changed while it was counted"):
+        count_marginals(there, SCHEMA, SETS, on_refused="drop")
