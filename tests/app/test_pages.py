@@ -157,6 +157,17 @@ def test_explanations_can_be_switched_off() -> None:
     assert "groups" not in session.go("workload").said()
 
 
+def test_explanations_fold_when_one_comes_back() -> None:
+    session = Session()
+    assert any("public knowledge" in box.value for box in session.app.info)
+    session.set(demo="cps").press("Use this schema")
+    assert any("public knowledge" in box.value for box in session.app.info)  # it is still the first visit
+    session.go("workload").go("schema")
+    assert not any("public knowledge" in box.value for box in session.app.info)
+    (fold,) = (e for e in session.app.expander if e.label == "What this page is for")
+    assert "public knowledge" in fold.markdown[0].value
+
+
 def test_a_schema_from_a_demo_and_back() -> None:
     session = Session().set(demo="adult").press("Use this schema")
     assert session.metrics()["Attributes"] == "14"

@@ -1,4 +1,4 @@
-"""The README's pictures: `python -m tests.browser.pictures` takes them anew, of the main pages with demo data."""
+"""The README's pictures: `python -m tests.browser.pictures` takes them and a walk anew, with demo data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from engine import Budget, Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import CHROMIUM, FLAGS, Visit
+from tests.browser.tour import Tour
 from tests.server.serving import ROOT, serving
 
-FOLDER = ROOT / ".readme"
+FOLDER, WALK = ROOT / ".readme", "walk.webp"
 WIDTH, HEIGHT, LARGEST = 1440, 900, 150_000  # pixels, pixels, bytes
 # below the header of the app, which stays where it is
 SCROLL = "found => { found.scrollIntoView(); document.querySelector('[data-testid=stMain]').scrollBy(0, -80); }"
@@ -79,6 +80,10 @@ def main() -> int:
         visit.sees("REHEARSAL on simulated")
         visit.pick("Group", "0: age, prefix")
         print(taken(visit, "release", "1. Rehearse"))
+    with visiting() as visit:
+        tour = Tour(visit=visit)
+        tour.walk()
+        print(f"walk: {tour.save(FOLDER / WALK):,} bytes, {len(tour.frames)} frames")
     return 0
 
 

@@ -111,8 +111,19 @@ def test_its_pictures_are_there_small_and_taken_by_the_command_that_it_names() -
     named = set(re.findall(r"\]\((\.readme/.*?)\)", README.read_text(encoding="utf-8")))
     assert named == {f".readme/{file.name}" for file in (ROOT / ".readme").iterdir()}
     source = (ROOT / "tests" / "browser" / "pictures.py").read_text(encoding="utf-8")
-    assert named == {f".readme/{name}.png" for name in re.findall(r'taken\(visit, "(\w+)"', source)}
-    for name in named:
+    (walk,) = re.findall(r'WALK = .*"(\w+\.webp)"', source)
+    taken = {f".readme/{name}.png" for name in re.findall(r'taken\(visit, "(\w+)"', source)}
+    assert named == {*taken, f".readme/{walk}"}
+    with Image.open(ROOT / ".readme" / walk) as moving:
+        seconds = []
+        for frame in range(moving.n_frames):
+            moving.seek(frame)
+            moving.load()
+            seconds.append(moving.info["duration"] / 1000)
+        assert 15 <= moving.n_frames <= 40
+    assert 60 <= sum(seconds) <= 150
+    assert (ROOT / ".readme" / walk).stat().st_size < 2_000_000
+    for name in taken:
         with Image.open(ROOT / name) as picture:
             assert picture.size == (1440, 900)
         assert (ROOT / name).stat().st_size < 150_000

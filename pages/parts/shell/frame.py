@@ -122,7 +122,7 @@ def header(info: PageInfo, lead: str, tutorial: str) -> state.Studio:
     st.markdown(lead)
     st.caption(path(studio, info.title))
     if st.session_state.get("tutorial", True):
-        st.info(tutorial, icon="💡")
+        explained(info, tutorial)
     if damaged := st.session_state.get("address_trouble"):
         trouble(damaged)
     if missed := state.lost():
@@ -132,6 +132,17 @@ def header(info: PageInfo, lead: str, tutorial: str) -> state.Studio:
                 st.caption(plain(reason))
             st.button("Understood", key="forget_lost", on_click=state.note_lost, args=((),))
     return studio
+
+
+def explained(info: PageInfo, tutorial: str) -> None:
+    """What a page is for: in view when it is new to the person, folded when one comes back to it."""
+    kept, seen = state.only_here(), st.session_state.setdefault("explained", set())
+    # as it was when the page was entered, so that the box does not fold under the hands of its reader
+    if kept.setdefault("known", info.title in seen):
+        st.expander("What this page is for", icon="💡").markdown(tutorial)
+    else:
+        st.info(tutorial, icon="💡")
+    seen.add(info.title)
 
 
 def path(studio: state.Studio, here: str) -> str:

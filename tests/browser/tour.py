@@ -1,0 +1,99 @@
+"""A walk through the app in two minutes, as one picture that moves; taken by `python -m tests.browser.pictures`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from pages.parts.lessons.known import LESSONS
+from tests.browser.conftest import Visit
+
+WIDTH, HEIGHT, LINE = 1080, 675, 45  # pixels of a frame, and of the line of words below it
+SECONDS, LARGEST = 120, 2_000_000  # of the whole walk; bytes
+INK, PAPER = "#ffffff", "#004b75"
+
+
+@dataclass(kw_only=True)
+class Tour:
+    """Frames with a line of words each."""
+
+    visit: Visit
+    frames: list[Image.Image] = field(default_factory=list)
+
+    def frame(self, words: str, top: str = "") -> None:
+        """Keep what is in the window, once a text stands at its top."""
+        self.visit.settle()
+        if top:
+            self.visit.page.get_by_test_id("stMain").get_by_text(top).first.evaluate(
+                "found => { found.scrollIntoView(); document.querySelector('[data-testid=stMain]').scrollBy(0, -80); }"
+            )
+            self.visit.page.mouse.move(0, 0)
+            self.visit.settle()
+        seen = Image.open(BytesIO(self.visit.page.screenshot())).convert("RGB").resize((WIDTH, HEIGHT), Image.LANCZOS)
+        whole = Image.new("RGB", (WIDTH, HEIGHT + LINE), PAPER)
+        whole.paste(seen, (0, 0))
+        ImageDraw.Draw(whole).text((16, HEIGHT + 10), words, INK, ImageFont.load_default(size=21))
+        self.frames.append(whole)
+
+    def go(self, page: str) -> None:
+        """Open another page by the sidebar, where nothing that was chosen is lost."""
+        with self.visit.run():
+            self.visit.page.get_by_test_id("stSidebarNav").get_by_role("link", name=page).click()
+
+    def walk(self) -> None:
+        """All the way from Start to a rehearsal, with a lesson at the end."""
+        self.visit.open("")
+        self.frame("Start: a demo, your own schema, or a lesson.")
+        self.frame("What comes out: counts with noise, and intervals that hold the truth.", "What comes")
+        self.visit.press("Try a demo")
+        self.visit.sees("Typical error")
+        self.frame("Preview: how exact every answer will be, before a record is read.")
+        self.go("Schema")
+        self.frame("Schema: what is publicly known of the columns. Records are never read for it.")
+        self.frame("How large every attribute is, and the table of all of them.", "At a glance")
+        self.go("Workload")
+        self.frame("Workload: tables, ranges, conditions or SQL become groups of queries.")
+        self.frame("The groups of the workload, each with its weight.", "Groups of the workload")
+        self.go("Compare")
+        self.frame("Compare: every mechanism on your own workload.")
+        self.visit.press("Compare", exact=True)
+        self.visit.sees("Done: the results are below")
+        self.frame("Who wins, and how far everybody is from a bound that none can pass.", "What each is expected")
+        self.go("Coarse or fine")
+        self.frame("Coarse or fine: look at what two analyses share, then decide.")
+        self.go("Release")
+        self.frame("Release: rehearse on simulated records first.")
+        self.visit.press("Rehearse", exact=True)
+        self.visit.sees("REHEARSAL on simulated")
+        self.frame("Truth and noisy answers side by side: only in a rehearsal.", "1. Rehearse")
+        self.go("Learn")
+        self.frame("Learn: ten lessons; each begins at step 0.", LESSONS[0].title)
+        for words in ("The average mark is the piece for the total.", "One piece more for each set of attributes."):
+            self.visit.press("Next step")
+            self.frame(words, LESSONS[0].title)
+        self.visit.choose(LESSONS[2].tab)
+        self.frame("Two strategies side by side: what they measure.", LESSONS[2].title)
+        self.visit.open("learn?lesson=7&answers=16")
+        self.frame("Sixteen exact answers give sixteen people away.", LESSONS[6].title)
+        self.visit.press("Next step")
+        self.frame("The same answers with noise: the same attack fails.", LESSONS[6].title)
+        self.frame("Three questions, checked at once; an instructor view, and a handout to print.", "1. Why does")
+        self.go("Guide")
+        self.frame("Guide: what to do, by task, in the studio and as Python.")
+
+    def save(self, file: Path) -> int:
+        """Write the frames as one picture of at most `LARGEST` bytes; return its size."""
+        for quality in (80, 65, 50, 35):
+            target = BytesIO()
+            each = 1000 * SECONDS // len(self.frames)
+            first, *rest = self.frames
+            first.save(
+                target, "WEBP", save_all=True, append_images=rest, duration=each, loop=0, quality=quality, method=4
+            )
+            if target.tell() < LARGEST:
+                break
+        file.write_bytes(target.getvalue())
+        return target.tell()
