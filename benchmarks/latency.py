@@ -45,7 +45,7 @@ def budgets(visit: Visit, edits: int) -> list[float]:
     """Another budget typed on the Preview page."""
     out = []
     for k in range(edits):
-        box = visit.page.get_by_role("spinbutton", name="pcost")
+        box = visit.page.get_by_role("spinbutton", name="epsilon")
         box.fill(f"{1.5 + 0.25 * k}")
         out.append(seconds(visit.page, lambda box=box: box.press("Enter"), visit.page.evaluate(NUMBER)))
         visit.settle()

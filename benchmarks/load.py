@@ -98,20 +98,33 @@ def switch(key: str) -> Iterator[tuple[str, Callable[[Client], Client]]]:
         yield f"{key} {value}", lambda page, value=value: page.set(key, bool_value=value)
 
 
-VIEWS = (
-    "Every query",
-    "How many are good enough",
-    "Where the budget goes",
-    "Why bad?",
-    "One query of your own",
-    "The limit",
-    "Groups",
-)
+def unfold(*names: str) -> Iterator[tuple[str, Callable[[Client], Client]]]:
+    """Open one fold after the other, and close it again."""
+    for name in names:
+        for value in (True, False):
+            yield (
+                f"fold {name} {value}",
+                lambda page, name=name, value=value: page.set(f"fold_{name}", bool_value=value),
+            )
+
+
+def look(*groups: int) -> Iterator[tuple[str, Callable[[Client], Client]]]:
+    """Look at one group after the other."""
+    for group in groups:
+        yield f"group {group}", lambda page, group=group: page.set("group", string_value=offered(page, "group")[group])
+
+
+def offered(page: Client, key: str) -> Sequence[str]:
+    """What a list offers."""
+    options: Sequence[str] = page.elements[page.id_of(key)].options
+    return options
+
+
 # what a person does on each page that plans nothing
 ACTIONS: dict[str, Sequence[tuple[str, Callable[[Client], Client]]]] = {
     "schema": [*switch("tutorial"), *tab("domain", ("Bins", "Size", "Labels"))],
     "workload": [*switch("tutorial"), *tab("add_how", ("One set of attributes", "Drag a range", "Write SQL"))],
-    "preview": [*tab("view", VIEWS), *switch("tutorial")],
+    "preview": [*look(20, 60, 0), *unfold("share", "shares", "probe", "limit", "promise", "mechanism")],
     "compare": [*tab("compare_view", ("Two plans", "Published numbers", "Ranking"))],
     "coarse": [*switch("tutorial"), *tab("coarse_step", ("Look for real", "Earlier looks", "Rehearse"))],
     "release": [
@@ -161,7 +174,7 @@ def alone(server: Served, size: Size) -> Iterator[Row]:
         if name == "preview":
             times, before = Times(), cpu(server)
             for k in range(2 * size.rounds):
-                times.note("budget", page.set("budget_pcost_0", double_value=1.5 + k / 7))
+                times.note("budget", page.set("budget_epsilon_0", double_value=1.5 + k / 7))
             yield times.row(f"alone: another budget, <={ways[-1]}-way", cpu(server) - before, "p95 1", 1, 2)
         page.close()
 
@@ -172,7 +185,7 @@ def user(server: Served, number: int, rounds: int, times: Times) -> None:
     for k in range(rounds):
         for word, act in ACTIONS["preview"]:
             times.note(word, act(page))
-        times.note("budget", page.set("budget_pcost_0", double_value=2.0 + number + k / 7))
+        times.note("budget", page.set("budget_epsilon_0", double_value=2.0 + number + k / 7))
     page.close()
 
 
@@ -197,7 +210,7 @@ def busy(server: Served, what: str, size: Size) -> Iterator[Client]:
         page.press("plan_now")
     else:
         page = opened(server, "compare", query("adult", (1, 2)))
-        page.set("compare_limit", int_value=size.seconds).press("compare_start")
+        page.press("compare_all").set("compare_limit", int_value=size.seconds).press("compare_start")
     yield page
     page.close()
 
@@ -223,7 +236,15 @@ def beside(server: Served, size: Size) -> Iterator[Row]:
 def compared(page: Client, size: Size) -> Iterator[Row]:
     """The pictures of a Compare that is done: seconds, and bytes to the browser."""
     times, largest = Times(), page.size
-    views = ("How errors spread", "A against B", "Strategies", "Two plans", "Published numbers", "Ranking")
+    views = (
+        "Other budgets",
+        "How errors spread",
+        "A against B",
+        "Strategies",
+        "Two plans",
+        "Published numbers",
+        "Ranking",
+    )
     for _ in range(size.rounds):
         for word, act in tab("compare_view", views):
             times.note(word, act(page))

@@ -109,3 +109,42 @@ def csv_text(table: Frame) -> str:
 
 def _harmless(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "≤": r"$\le$",
+    "²": r"$^2$",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+}
+
+
+def latex_text(table: Frame) -> str:
+    """Return a table for LaTeX with the package booktabs: numbers to the right, and no text that could be a command.
+
+    >>> import pandas as pd
+    >>> print(latex_text(pd.DataFrame({"query": ["age_1 × sex"], "RMSE": [45.46519]})))
+    \\begin{tabular}{lr}
+    \\toprule
+    query & RMSE \\\\
+    \\midrule
+    age\\_1 $\\times$ sex & 45.47 \\\\
+    \\bottomrule
+    \\end{tabular}
+    <BLANKLINE>
+    """
+    sides = "".join("r" if kind.kind in "iuf" else "l" for kind in table.dtypes)
+    rows = [" & ".join(map(_latex, row)) + r" \\" for row in [tuple(table.columns), *table.itertuples(index=False)]]
+    body = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", rows[0], r"\midrule", *rows[1:]]
+    return "\n".join([*body, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _latex(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else r"$\infty$" if math.isinf(value) else amount(value)
+    text = number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return "".join(LATEX.get(mark, mark) for mark in " ".join(text.split()))

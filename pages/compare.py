@@ -15,6 +15,7 @@ TUTORIAL = (
 )
 VIEWS = {
     "Ranking": views.ranking,
+    "Other budgets": views.budgets,
     "How errors spread": views.spreads,
     "A against B": views.against,
     "Strategies": views.strategies,
@@ -26,6 +27,7 @@ studio = frame.header(
     frame.page("Compare"),
     "See which mechanism answers your queries best, and how far it is from the best possible.",
     TUTORIAL,
+    folded=True,
 )
 found = run.run(studio)
 with shown_here():

@@ -2,12 +2,11 @@
 
 import streamlit as st
 
-from engine import load_plan
 from engine.mechanisms import mechanism_class
 from pages.parts.jobs import plans
-from pages.parts.preview import budget_form, plan_views, target_views, why_view
-from pages.parts.shell import code, frame, show, state
-from pages.parts.shell.words import kept_for, show_kept, shown_here
+from pages.parts.preview import budget_form, group_view, plan_views, target_views
+from pages.parts.shell import code, frame, show
+from pages.parts.shell.words import shown_here
 
 frame.require()
 
@@ -15,58 +14,46 @@ TUTORIAL = (
     "A **plan** fixes what will be measured and with how much noise. It is made from the schema, the workload and the "
     "budget alone, so looking at it costs nothing. The **standard error** of a query is the typical size of its noise, "
     "in counts; the published answer lies within twice the standard error of the true count 95% of the time. Half the "
-    "error costs four times the budget. If the numbers are too noisy for their purpose, ask fewer queries, use coarser "
-    "bins, or spend more: *Why bad?* tries each of these and shows what it would bring."
+    "error costs four times the budget. Groups stand with the least exact on top; choose one to see its queries, where "
+    "its error comes from, and what would help."
 )
-VIEWS = {
-    "Groups": plan_views.groups,
-    "What can be published": target_views.usable,
-    "Every query": plan_views.every_query,
-    "How many are good enough": target_views.spread,
-    "Where the budget goes": plan_views.budget,
-    "Why bad?": why_view.why,
-    "One query of your own": target_views.one_query,
-    "The limit": target_views.distance,
+QUESTIONS = {
+    "share": ("How many queries are good enough, and the budget for it", target_views.spread),
+    "usable": ("What can be published", target_views.usable),
+    "shares": ("Where the budget goes", plan_views.budget),
+    "probe": ("One query of your own", target_views.one_query),
+    "limit": ("How far it is from the best possible", target_views.distance),
 }
 
-
-def use_plan_file() -> None:
-    """Take workload, budget and mechanism from the uploaded plan."""
-    file = st.session_state.get("plan_file")
-    if file is None:
-        return
-    with kept_for("plan_file"):
-        found = load_plan(file.getvalue())
-        options = dict(found.options) | {"max_records": found.max_records}
-        studio = state.Studio(workload=found.workload, budget=found.budget, mechanism=found.mechanism, options=options)
-        state.commit(studio, redraw=True)
-
-
 studio = frame.header(
-    frame.page("Preview"), "See how exact every answer will be, and what it costs, before data is touched.", TUTORIAL
+    frame.page(frame.BUDGETS),
+    "See how exact every answer will be, and what it costs, before data is touched.",
+    TUTORIAL,
+    folded=True,
 )
-made = plans.plan_of(studio)  # first what comes out, so that it is seen while the budget is chosen
+with frame.budget_place():  # it stays in view beside what it buys
+    budget_form.budget(studio.budget)
+made = plans.plan_of(studio)
 if made is not None:
     frame.previewed(studio)
     with shown_here():
         plan_views.headline(made)
-st.header("Budget")
-budget_form.budget(studio.budget)
-with st.expander(f"Mechanism: {mechanism_class(studio.mechanism).title}"):
-    budget_form.mechanism(studio)
-if made is not None:
-    st.header("Groups and queries")
-    with shown_here():
-        show.tabs(VIEWS, key="view", arguments=(made,))
-st.header("Keep it")
-left, right = st.columns(2)
-if made is not None:
-    left.download_button("Download plan.json", made.to_json, "plan.json", "application/json", on_click="ignore")
-else:
-    left.caption("A plan can be downloaded once there is one.")
-with right:
-    st.file_uploader("Open a plan file", type=["json"], key="plan_file", on_change=use_plan_file, max_upload_size=100)
-    show_kept("plan_file")
+        left, right = st.columns([4, 5], gap="medium")
+        with left:
+            group_view.groups(made)
+        with right:
+            group_view.chosen(made)
+        target_views.search(made)
+    st.subheader("More about this plan")
+    st.caption(f"Mechanism: {mechanism_class(studio.mechanism).title}")
+    show.folds(QUESTIONS, arguments=(made,))
+show.folds(
+    {
+        "promise": ("What the budget promises, and whom it protects", budget_form.promise),
+        "mechanism": ("Another mechanism, and how it is tuned", budget_form.mechanism),
+    }
+)
+plan_views.files(made)
 frame.footer(
     code=code.plan_code(studio),
     target=frame.page("Compare"),

@@ -17,7 +17,17 @@ from engine.figures.choice import (
     space_table,
     spend_table,
 )
-from engine.figures.compare import costs, ranking_picture, ratio_picture, refused, spreads_picture
+from engine.figures.compare import (
+    budgets_picture,
+    costs,
+    effort_picture,
+    ranking_picture,
+    ratio_picture,
+    refused,
+    spreads_picture,
+    where_picture,
+)
+from engine.figures.comparison_page import comparison_page
 from engine.figures.errors import error_picture, spread_picture
 from engine.figures.plans import (
     breakdown_picture,
@@ -40,11 +50,14 @@ __all__ = [
     "block_names",
     "breakdown_picture",
     "budget_picture",
+    "budgets_picture",
     "cells_in_box",
+    "comparison_page",
     "costs",
     "coverage_picture",
     "distance_picture",
     "domain_picture",
+    "effort_picture",
     "error_picture",
     "factor_names",
     "family_picture",
@@ -75,4 +88,5 @@ __all__ = [
     "spending_picture",
     "spread_picture",
     "spreads_picture",
+    "where_picture",
 ]

@@ -11,19 +11,23 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine.figures.charts import GREY, Picture, fitting, framed, thinned
+from engine.figures.charts import GREY, Picture, fitting, framed, heat_map, thinned
 from engine.figures.errors import QUANTILES, error_grid, grid_figure, spread_axes
-from engine.insight import Comparison, check_same_queries, ratios, spread, variants
+from engine.insight import Comparison, check_same_queries, ratios, spread, title_of, variants
 from engine.mechanisms import known
 from engine.plans import Plan
-from engine.texts import amount
+from engine.privacy import Budget
+from engine.texts import amount, number, set_name
+from engine.workload import Workload
 
 WIDE = 20.0  # largest over smallest, from which an axis is logarithmic
 POINTS = 900  # of one distribution: as many as a wide screen shows; eight take 150 kB
 MARKS = 12  # marks on one distribution
 # blue, pale, vermilion: better, the same, worse; told apart with every common colour vision
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
-PATTERN = {"fillmode": "overlay", "fgcolor": "rgba(255,255,255,0.75)", "solidity": 0.25, "size": 8}
+FAR, VERY_FAR = 2.0, 5.0  # times the bound, up to which mechanisms are drawn, or named
+COLUMNS_SHOWN = 30  # groups of a map
+SAME = 1e-6
 UNITS = {"rmse": "RMSE", "max_std": "largest standard error", "gap": "over the bound", "peak_mb": "peak memory (MB)"}
 
 
@@ -36,7 +40,8 @@ def ranked(found: Comparison) -> pd.DataFrame:
 def refused(found: Comparison) -> pd.DataFrame:
     """Return the mechanisms without a result, each with its reason."""
     left = found.frame[found.frame["status"] != "ok"]
-    return left[["mechanism", "status"]].rename(columns={"status": "reason"}).reset_index(drop=True)
+    named = left.assign(mechanism=[title_of(str(label)) for label in left["mechanism"]])
+    return named[["mechanism", "status"]].rename(columns={"status": "reason"}).reset_index(drop=True)
 
 
 def costs(found: Comparison) -> dict[str, str]:
@@ -62,55 +67,195 @@ def gap_words(gap: float) -> str:
     return f"{gap:.1%} over the bound" if gap >= 5e-4 else "less than 0.1% over the bound"
 
 
-def ranking_picture(found: Comparison) -> Picture:
-    """RMSE of every mechanism as bars, best first, with the bound that no matrix mechanism can go below as a line."""
-    table = ranked(found)
-    gaps = table["over the bound"].tolist()
-    # a bound is on the weighted RMSE, which is what is drawn where weights make it another number
-    weighted = [found.bound * (1.0 + gap) for gap in gaps]
-    plain = [float(size) for size in table["RMSE"]]
-    is_weighted = found.bound > 0 and any(abs(w / p - 1.0) > 1e-6 for w, p in zip(weighted, plain, strict=True))
-    sizes = weighted if is_weighted else plain
-    order = sorted(range(len(sizes)), key=lambda k: sizes[k])
-    labels = fitting([str(table["mechanism"][k]) for k in order])
-    figure = go.Figure()
-    for label, k in zip(labels, order, strict=True):
-        seen = mechanism_look(str(table["mechanism"][k]))
-        figure.add_bar(
-            x=[sizes[k] if math.isfinite(sizes[k]) else None],
-            y=[label],
-            orientation="h",
-            text=f" {amount(sizes[k])}, {gap_words(gaps[k])}",
-            textposition="outside",
-            cliponaxis=False,
-            marker={"color": seen.color, "pattern": {"shape": seen.pattern, **PATTERN}},
-            hovertemplate=f"{label}<br>%{{x:.5g}} counts, {gap_words(gaps[k])}<extra></extra>",
-            showlegend=False,
-        )
-    finite = [size for size in sizes if math.isfinite(size)] or [1.0]  # a query nobody measures has no finite error
-    low, high = min([*finite, found.bound] if found.bound > 0 else finite), max(finite)
-    wide = high > WIDE * low > 0
-    if found.bound > 0:
-        name = f"proven bound {amount(found.bound)}: no matrix mechanism is below it"
-        ends = [labels[0], labels[-1]]
-        style = {"color": GREY, "dash": "dash", "width": 3}
-        figure.add_scatter(x=[found.bound] * 2, y=ends, mode="lines", name=name, line=style, showlegend=True)
-        figure.data[-1].update(hovertemplate=f"{name}<extra></extra>")
-    what = "weighted RMSE (counts)" if is_weighted else "RMSE over all queries (counts)"
-    reach = [math.log10(low) - 0.3, math.log10(high) + 0.6 * math.log10(high / low)] if wide else [0.0, 1.45 * high]
-    figure.update_xaxes(title=what, type="log" if wide else "linear", range=reach)
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    figure.update_layout(
-        height=130 + 30 * len(labels), bargap=0.35, barmode="overlay", legend={"orientation": "h", "y": 1.12}
+@dataclass(frozen=True, kw_only=True)
+class _Standing:
+    """Mechanisms of a comparison by their error over the bound, or over the best of them where no bound is known.
+
+    `near` are those that a picture from 1 on can show, best first; `far` are the others.
+    """
+
+    near: tuple[str, ...]
+    far: tuple[str, ...]
+    over: Mapping[str, float]
+    sizes: Mapping[str, float]
+    axis: str
+
+    @property
+    def reach(self) -> float:
+        return max([1.1, *(1.02 * self.over[label] for label in self.near)])
+
+    def folded(self) -> str:
+        """What the far ones are, in words."""
+        large = [label for label in self.far if self.over[label] > VERY_FAR]
+        some = [title_of(label) for label in self.far if label not in large]
+        words = [f"Over {FAR:g} times: {', '.join(some)}."] if some else []
+        return " ".join([*words, f"Over {VERY_FAR:g} times: {len(large)}."] if large else words)
+
+
+def _standing(found: Comparison) -> _Standing:
+    done = found.frame[found.frame["status"] == "ok"]
+    labels = [str(label) for label in done["mechanism"]]
+    gaps = dict(zip(labels, map(float, done["gap"]), strict=True))
+    plain = dict(zip(labels, map(float, done["rmse"]), strict=True))
+    # a bound is on the weighted RMSE, which is what is told where weights make it another number
+    sizes = {label: found.bound * (1.0 + gaps[label]) for label in labels} if found.bound > 0 else plain
+    if all(not sizes[one] < math.inf or abs(sizes[one] / plain[one] - 1.0) < 1e-6 for one in labels):
+        sizes = plain
+    least = min(sizes.values(), default=1.0)
+    over = {label: 1.0 + gaps[label] if found.bound > 0 else sizes[label] / least for label in labels}
+    order = sorted(labels, key=over.__getitem__)
+    most = max(FAR, VERY_FAR * min(over.values(), default=1.0) if min(over.values(), default=1.0) > FAR else 0.0)
+    axis = "times the proven bound" if found.bound > 0 else "times the best of these"
+    return _Standing(
+        near=tuple(label for label in order if over[label] <= most),
+        far=tuple(label for label in order if not over[label] <= most),
+        over=over,
+        sizes=sizes,
+        axis=f"error, in {axis}",
     )
-    best = str(table["mechanism"][order[0]])
+
+
+def ranking_picture(found: Comparison) -> Picture:
+    """Error of every mechanism over the bound that no matrix mechanism can go below, as dots from 1 on, best first."""
+    table, standing = ranked(found), _standing(found)
+    figure = go.Figure()
+    gaps = dict(zip(table["mechanism"], table["over the bound"], strict=True))
+    for label in standing.near:
+        seen, text = mechanism_look(label), fitting([title_of(label)])[0]
+        words = f"{amount(standing.sizes[label])} counts, {gap_words(float(gaps[label]))}"
+        figure.add_scatter(
+            x=[1.0, standing.over[label]],
+            y=[text] * 2,
+            mode="lines",
+            line={"color": GREY, "width": 2},
+            hoverinfo="skip",
+        )
+        figure.add_scatter(
+            x=[standing.over[label]],
+            y=[text],
+            mode="markers+text",
+            text=f"  {words}",
+            textposition="middle right",
+            cliponaxis=False,
+            marker={"color": seen.color, "symbol": seen.symbol, "size": 13},
+            hovertemplate=f"{text}<br>{words}<extra></extra>",
+            meta=label,
+        )
+    width = standing.reach - 1.0
+    figure.add_vline(x=1.0, line={"color": GREY, "dash": "dash", "width": 3})
+    figure.update_xaxes(title=standing.axis, range=[1.0 - 0.05 * width, standing.reach + 0.9 * width])
+    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    figure.update_layout(height=110 + 34 * len(standing.near), showlegend=False)
+    best = min(standing.sizes, key=lambda label: standing.over[label])
+    claim = f", {gap_words(float(gaps[best]))}" if found.bound > 0 else ""
     return Picture(
         title="Who answers these queries best",
-        figure=framed(figure).update_layout(margin_t=40),
+        figure=framed(figure),
+        table=table.assign(mechanism=[title_of(str(label)) for label in table["mechanism"]]),
+        alt=f"{title_of(best)} is the most exact of {len(table)} mechanisms with {amount(standing.sizes[best])} "
+        f"counts{claim}.",
+        note=" ".join(filter(None, [standing.folded(), found.statement])),
+    )
+
+
+def effort_picture(found: Comparison) -> Picture:
+    """Error over the bound against the seconds that planning took, one mark a mechanism."""
+    table, standing = ranked(found).set_index("mechanism"), _standing(found)
+    figure = go.Figure()
+    for label in standing.near:
+        seen, text = mechanism_look(label), fitting([title_of(label)])[0]
+        seconds = float(table["seconds"][label])
+        figure.add_scatter(
+            x=[seconds],
+            y=[standing.over[label]],
+            mode="markers+text",
+            text=text,
+            textposition="top center",
+            cliponaxis=False,
+            marker={"color": seen.color, "symbol": seen.symbol, "size": 13},
+            hovertemplate=f"{text}<br>%{{y:.4g}} times after %{{x:.3g}} s<extra></extra>",
+        )
+    room, times = 0.15 * (standing.reach - 1.0), [math.log10(float(table["seconds"][label])) for label in standing.near]
+    ends = [min(times, default=0.0) - 0.4, max(times, default=0.0) + 0.4]
+    figure.update_xaxes(title="seconds to plan", type="log", range=ends)
+    figure.update_yaxes(title=standing.axis, range=[1.0 - room, standing.reach + room], automargin=True)
+    figure.update_layout(height=max(300, 110 + 34 * len(standing.near)), showlegend=False)
+    quick = min(standing.near, key=lambda label: float(table["seconds"][label]), default="")
+    rows = [(title_of(label), float(table["seconds"][label]), standing.over[label]) for label in table.index]
+    return Picture(
+        title="What exactness costs in time",
+        figure=framed(figure),
+        table=pd.DataFrame(rows, columns=["mechanism", "seconds", standing.axis]),
+        alt=f"{title_of(quick)} is the quickest of those drawn." if quick else "None is near enough to be drawn.",
+        note="Further down is more exact, further left is quicker. " + standing.folded(),
+    )
+
+
+def where_picture(found: Comparison, workload: Workload) -> Picture:
+    """RMSE of every group under every mechanism over the best of them: who loses where."""
+    standing = _standing(found)
+    labels = [label for label in (*standing.near, *standing.far) if label in found.groups]
+    drawn = max(1, sum(label in standing.near for label in labels))
+    errors = np.array([found.groups[label] for label in labels])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        losing = np.where(errors > 0.0, errors / errors.min(axis=0), 1.0)
+    worst = np.minimum(np.nan_to_num(losing[:drawn], nan=VERY_FAR), VERY_FAR).max(axis=0)
+    telling = np.argsort(-worst, kind="stable")[:COLUMNS_SHOWN]
+    names = [f"{g}: {set_name(workload.groups[g].attributes)}" for g in range(len(workload.groups))]
+    titles = [title_of(label) for label in labels]
+    shown = losing[:drawn, telling]
+    figure = heat_map(
+        np.minimum(shown, FAR),
+        (titles[:drawn], [names[g] for g in telling]),
+        ("", "group"),
+        "%{y}<br>%{x}<br>%{customdata:.3g} times the best here",
+        "times<br>the best",
+    )
+    figure.update_traces(zmin=1.0, zmax=max(1.1, min(FAR, float(np.nanmax(shown)))), customdata=shown)
+    if len(telling) <= 12:
+        figure.update_traces(text=[[f"{x:.2f}" for x in row] for row in shown], texttemplate="%{text}")
+    figure.update_layout(height=min(620, 190 + 30 * drawn))
+    table = pd.DataFrame({"group": names} | {title: losing[k] for k, title in enumerate(titles)})
+    wins = np.isclose(losing, 1.0, rtol=SAME).sum(axis=1)
+    more = f" The {COLUMNS_SHOWN} groups where they differ most are drawn." if len(names) > COLUMNS_SHOWN else ""
+    return Picture(
+        title="Who loses where: error of each group over its best mechanism here",
+        figure=figure,
         table=table,
-        alt=f"{best} is the most exact of {len(table)} mechanisms with {amount(sizes[order[0]])} counts, "
-        f"{gap_words(gaps[order[0]])}.",
-        note=found.statement + (" The axis is logarithmic." if wide else ""),
+        alt="Groups for which no other is more exact: "
+        + ", ".join(f"{title} {number(int(k))}" for title, k in zip(titles, wins, strict=True))
+        + f", of {number(len(names))}.",
+        note=f"Brighter is worse; {FAR:g} stands for all that is more.{more} {standing.folded()}",
+    )
+
+
+def budgets_picture(found: Comparison, budget: Budget) -> Picture:
+    """Error of every mechanism at other budgets, one line each, in counts."""
+    standing = _standing(found)
+    pcosts = budget.pcost * np.logspace(-1.0, 1.0, 9)
+    figure, table = go.Figure(), {"pcost": pcosts}
+    for label in standing.near:
+        seen, text = mechanism_look(label), fitting([title_of(label)])[0]
+        table[title_of(label)] = standing.sizes[label] * np.sqrt(budget.pcost / pcosts)
+        figure.add_scatter(
+            x=pcosts,
+            y=table[title_of(label)],
+            mode="lines+markers",
+            name=text,
+            line={"color": seen.color, "dash": seen.dash},
+            marker={"color": seen.color, "symbol": seen.symbol, "size": 7},
+            hovertemplate=f"{text}<br>pcost %{{x:.4g}}: %{{y:.4g}} counts<extra></extra>",
+        )
+    figure.update_xaxes(title="privacy cost (pcost)", type="log")
+    figure.update_yaxes(title="typical error (counts)", type="log")
+    figure.update_layout(height=380, legend={"orientation": "h", "y": -0.25})
+    return Picture(
+        title="Error at other budgets",
+        figure=framed(figure),
+        table=pd.DataFrame(table),
+        alt="Four times the budget halves the error of every mechanism, so that their order is the same at every "
+        "budget of this kind.",
+        note="Scaled from the present budget; what a release adds for rounding to its grids is below what is drawn.",
     )
 
 
@@ -121,7 +266,7 @@ def spreads_picture(plans: Mapping[str, Plan]) -> Picture:
     for place, (label, one) in enumerate(found.items()):
         seen, finite = mechanism_look(label), one.errors[np.isfinite(one.errors)]
         drawn = thinned(len(finite), POINTS)
-        text = fitting([label])[0]
+        text = fitting([title_of(label)])[0]
         style = {"color": seen.color, "dash": seen.dash, "width": 2.5, "shape": "hv"}
         figure.add_scatter(
             x=finite[drawn],
@@ -152,15 +297,15 @@ def spreads_picture(plans: Mapping[str, Plan]) -> Picture:
     figure.update_layout(height=480, legend={"orientation": "h", "y": -0.22})
     table = pd.DataFrame({"share of queries": [f"{q:.0%}" for q in QUANTILES]})
     for label, one in found.items():
-        table[label] = [one.quantile(q) for q in QUANTILES]
+        table[title_of(label)] = [one.quantile(q) for q in QUANTILES]
     middle = min(found, key=lambda label: found[label].quantile(0.5))
     tail = min(found, key=lambda label: found[label].quantile(0.95))
     return Picture(
         title="How standard errors spread over the queries",
         figure=framed(figure),
         table=table,
-        alt=f"Half of the queries are within {amount(found[middle].quantile(0.5))} counts under {middle}, the smallest "
-        f"such number; 95% are within {amount(found[tail].quantile(0.95))} counts under {tail}.",
+        alt=f"Half of the queries are within {amount(found[middle].quantile(0.5))} counts under {title_of(middle)}, "
+        f"the smallest such number; 95% are within {amount(found[tail].quantile(0.95))} counts under {title_of(tail)}.",
         note="A line further left is better. " + next(iter(found.values())).how,
     )
 

@@ -19,11 +19,30 @@ from engine.insight.ask import (
     workload_table,
     written_query,
 )
-from engine.insight.breakdown import breakdown, breakdown_text, group_table, worst_error, worst_group, worst_query
-from engine.insight.compare import Comparison, compare, comparison, expected, label_of, variants
+from engine.insight.breakdown import (
+    breakdown,
+    breakdown_text,
+    even_error,
+    group_table,
+    worst_error,
+    worst_first,
+    worst_group,
+    worst_query,
+)
+from engine.insight.compare import (
+    Comparison,
+    compare,
+    comparison,
+    expected,
+    label_of,
+    quick_choices,
+    title_of,
+    variants,
+)
 from engine.insight.coverage import Coverage, coverage_check
 from engine.insight.fitness import (
     MechanismBound,
+    above_best,
     bound_text,
     budget_for,
     budget_for_error,
@@ -40,7 +59,15 @@ from engine.insight.pair import SAMPLED, check_same_queries, losses, ratios, sin
 from engine.insight.plan_diff import plan_diff, summary
 from engine.insight.published import ROWS, beside
 from engine.insight.remedies import REMEDIES, dear_groups, forecast_added
-from engine.insight.scale import NoiseScale, budget_for_quality, quality_by_group, quality_text, with_quality
+from engine.insight.scale import (
+    NoiseScale,
+    budget_for_quality,
+    publishable_text,
+    quality_by_group,
+    quality_shares,
+    quality_text,
+    with_quality,
+)
 from engine.insight.spread import spread
 from engine.insight.totals import at_least, releases_within
 from engine.insight.what_if import CHANGES, Change, Changed, Request, asked_text, can_be_coarser, effect
@@ -58,6 +85,7 @@ __all__ = [
     "NoiseScale",
     "Query",
     "Request",
+    "above_best",
     "asked_text",
     "at_least",
     "beside",
@@ -81,6 +109,7 @@ __all__ = [
     "dear_groups",
     "effect",
     "error_for",
+    "even_error",
     "expected",
     "find_groups",
     "forecast_added",
@@ -93,8 +122,11 @@ __all__ = [
     "mechanism_bound",
     "page_of",
     "plan_diff",
+    "publishable_text",
     "quality_by_group",
+    "quality_shares",
     "quality_text",
+    "quick_choices",
     "ratios",
     "releases_within",
     "run_query",
@@ -102,6 +134,7 @@ __all__ = [
     "single_groups_text",
     "spread",
     "summary",
+    "title_of",
     "tolerance_for",
     "two_digits",
     "variants",
@@ -110,6 +143,7 @@ __all__ = [
     "within_text",
     "workload_table",
     "worst_error",
+    "worst_first",
     "worst_group",
     "worst_query",
     "written_query",

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.errors import NotAnswerable, PlanError
+from engine.insight.ask import find_groups
 from engine.plans import GroupVariance, Plan
 
 if TYPE_CHECKING:
     import pandas as pd
 
+EVEN = 1e-6  # two standard errors differ by less where only the rounding of noise to its grid sets them apart
 MOST = 2_000_000  # queries of a group among which the least exact one is looked for
 
 
@@ -115,12 +117,39 @@ def _variance(found: GroupVariance, query: int | None) -> float:
 @lru_cache(maxsize=8)
 def group_table(plan: Plan) -> pd.DataFrame:
     """Return `Plan.by_group` for reading: the group's number, attributes as text, errors in counts."""
-    found = plan.by_group()
+    found = errors_by_group(plan)
     names = [" × ".join(names) or "(total)" for names in found["attributes"]]
     weights = [g.weight for g in plan.workload.groups]
     out = found.assign(attributes=names).rename(columns={"rmse": "RMSE", "max_std": "largest standard error"})
     out.insert(0, "group", range(len(out)))
     return out.assign(weight=weights)
+
+
+def worst_first(plan: Plan, *, ways: int | None = None, words: str = "") -> pd.DataFrame:
+    """Return `group_table` with the group of the least exact query first, and among equals the largest RMSE.
+
+    ``ways`` keeps the groups on so many attributes, ``words`` those that `find_groups` finds.
+    """
+    order = ["largest standard error", "RMSE"]
+    table = group_table(plan).sort_values(order, ascending=False, kind="stable", ignore_index=True)
+    kept = set(find_groups(plan.workload, words))
+    asked = plan.workload.groups
+    inside = [g in kept and ways in (None, len(asked[g].attributes)) for g in table["group"]]
+    return table[inside].reset_index(drop=True)
+
+
+def even_error(plan: Plan, group: int) -> float | None:
+    """Return the standard error, in counts, that all queries of a group share; None when they differ.
+
+    >>> from engine import Attribute, Budget, Schema, Workload
+    >>> from engine.mechanisms import plan
+    >>> workload = Workload(Schema([Attribute.of_size("a", 4)])).add("a", "marginal").add("a", "prefix")
+    >>> made = plan(workload, Budget(pcost=1.0))
+    >>> even_error(made, 0) is None, even_error(made, 1) is None
+    (False, True)
+    """
+    typical, largest = (float(errors_by_group(plan)[name][group]) for name in ("rmse", "max_std"))
+    return largest if typical >= largest * (1.0 - EVEN) else None
 
 
 def worst_error(plan: Plan) -> float:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from engine.checks import instance, positive, whole
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 COLUMNS = ("mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status")
 KEPT = 256  # results that are kept
 BOUND = "bound"
+QUICK = 1.0  # seconds of forecast up to which a mechanism is compared without being asked for
 MechanismChoice = str | tuple[str, Mapping[str, Any]]
 _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
@@ -48,12 +49,14 @@ class Comparison(Value):
     plans : the plan of every mechanism that has one, as JSON text, by the word in the column ``mechanism``.
     bound : weighted RMSE, in counts, that no matrix mechanism whatsoever can go below.
     statement : how the bound was found.
+    groups : RMSE of every group under every mechanism that has a plan, in counts, shape (groups,), by the same word.
     """
 
     frame: pd.DataFrame
     plans: Mapping[str, str]
     bound: float
     statement: str
+    groups: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
@@ -190,14 +193,14 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
 
     found = results[BOUND]
     bound = math.sqrt(found.get("square", 0.0) / workload.queries)
-    rows, plans = [], {}
+    rows, plans, groups = [], {}, {}
     for label, result in results.items():
         if label == BOUND:
             continue
         row = {"mechanism": label} | {k: v for k, v in result.items() if k in COLUMNS}
         if "weighted_rmse" in result:
             row["gap"] = result["weighted_rmse"] / bound - 1.0 if bound > 0 else math.nan
-            plans[label] = result["plan"]
+            plans[label], groups[label] = result["plan"], result["groups"]
         rows.append(row)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return Comparison(
@@ -205,6 +208,7 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
         plans=plans,
         bound=bound,
         statement=found.get("statement", "No bound was found within the limits."),
+        groups=groups,
     )
 
 
@@ -247,6 +251,31 @@ def label_of(name: str, options: Mapping[str, Any]) -> str:
     """
     words = ", ".join(f"{k}={v}" for k, v in options.items())
     return f"{name} ({words})" if words else name
+
+
+def title_of(label: str) -> str:
+    """Return a label of a comparison in words for people.
+
+    >>> title_of("querysmasher (centers=tuned)"), title_of("identity"), title_of("nonsense")
+    ('QuerySmasher, tuned', 'Identity', 'nonsense')
+    """
+    name, _, options = label.partition(" (")
+    titles = {m.name: m.title for m in known.MECHANISMS}
+    chosen = [word.partition("=")[2] or word for word in options.removesuffix(")").split(", ") if word]
+    return ", ".join([titles.get(name, name), *chosen])
+
+
+def quick_choices(table: pd.DataFrame, most: int = 5) -> list[str]:
+    """Return at most so many mechanisms of `expected` that start and take about a second: one of each, no variants.
+
+    >>> from engine import Attribute, Schema
+    >>> workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), (1,))
+    >>> quick_choices(expected(workload, Budget(pcost=1.0)), 2)
+    ['querysmasher', 'residualplanner+']
+    """
+    ready = table[(table["status"] == "ok") & (table["seconds"] <= QUICK)]
+    plain = {m.name for m in known.MECHANISMS}
+    return [str(label) for label in ready["mechanism"] if label in plain][:most]
 
 
 def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
@@ -323,6 +352,7 @@ def _planned(
         "max_std": math.sqrt(made.max_variance),
         "weighted_rmse": made.weighted_rmse,
         "plan": made.to_json(),
+        "groups": tuple(made.by_group()["rmse"].tolist()),
     }
 
 

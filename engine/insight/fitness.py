@@ -133,8 +133,13 @@ def budget_for(
     return budget_for_error(plan(workload, _budget(drawn, 1.0), mechanism, **options), targets, share)
 
 
-def budget_for_error(made: Plan, targets: float | Sequence[float], share: float = 1.0) -> Budget:
+def budget_for_error(
+    made: Plan, targets: float | Sequence[float], share: float = 1.0, *, nearly: bool = False
+) -> Budget:
     """Return `budget_for` the request of a plan, whatever its own budget; of the same kind, and without searching.
+
+    ``nearly`` takes variances as exactly in proportion to 1 / pcost: a look at the plan that is there, which promises
+    nothing, in place of plans at several budgets.
 
     >>> from engine.workload import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -142,11 +147,13 @@ def budget_for_error(made: Plan, targets: float | Sequence[float], share: float 
     True
     """
     share, given = _checked_share(share), _checked(made.workload, targets, "targets")
-    several = (given,) * len(made.workload.groups) if isinstance(given, float) else given
 
     def ratio(found: Plan) -> float:
-        seen = spread_of_ratios(found, several)
-        reached = seen.quantile(share, SURE)
+        if isinstance(given, float):  # what is kept of a plan that people look at serves every target
+            seen, target = spread(found) if found is made else spread_of_ratios(found, (1.0,) * several), given
+        else:
+            seen, target = spread_of_ratios(found, given), 1.0
+        reached = seen.quantile(share, SURE) / target
         if math.isfinite(reached):
             return reached
         raise PlanError(
@@ -155,14 +162,18 @@ def budget_for_error(made: Plan, targets: float | Sequence[float], share: float 
             "a smaller share."
         )
 
-    return smallest_budget(made, ratio)
+    several = len(made.workload.groups)
+    return smallest_budget(made, ratio, nearly=nearly)
 
 
-def budget_for_query(made: Plan, attributes: Sequence[str], query_tensor: npt.ArrayLike, error: float) -> Budget:
+def budget_for_query(
+    made: Plan, attributes: Sequence[str], query_tensor: npt.ArrayLike, error: float, *, nearly: bool = False
+) -> Budget:
     """Return the smallest budget at which one query of one's own has a standard error of at most ``error`` counts.
 
     ``query_tensor`` has the shape of the marginal table on the attributes, in the order given.  Guarantee and errors
-    are those of `budget_for`; NotAnswerable when the strategy says nothing about a piece of the query.
+    are those of `budget_for`, or of `budget_for_error` for ``nearly``; NotAnswerable when the strategy says nothing
+    about a piece of the query.
 
     >>> from engine.workload import Attribute, Schema
     >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
@@ -172,11 +183,17 @@ def budget_for_query(made: Plan, attributes: Sequence[str], query_tensor: npt.Ar
     target = _checked(made.workload, error, "error")
     if not isinstance(target, float):
         raise PlanError("error was several numbers for one query. Give one, in counts and above 0.")
-    return smallest_budget(made, lambda found: math.sqrt(found.variance_of(attributes, query_tensor)) / target)
+
+    def ratio(found: Plan) -> float:
+        return math.sqrt(found.variance_of(attributes, query_tensor)) / target
+
+    return smallest_budget(made, ratio, nearly=nearly)
 
 
-def smallest_budget(made: Plan, ratio: Callable[[Plan], float]) -> Budget:
+def smallest_budget(made: Plan, ratio: Callable[[Plan], float], *, nearly: bool = False) -> Budget:
     """Return the smallest budget, up to `PRECISION`, at which a ratio of standard error to target is at most 1.
+
+    ``nearly`` scales the ratio of the plan that is there, which makes no other plan.
 
     The plan is made at every budget that is tried.  Each try aims beside where the ratio, a power of pcost between the
     last two tries, is 1: above when the last try fell short and below when it did not, until the two sides meet.
@@ -184,9 +201,11 @@ def smallest_budget(made: Plan, ratio: Callable[[Plan], float]) -> Budget:
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
     last: tuple[float, float] | None = None
     for _ in range(STEPS):
-        found = ratio(at_budget(made, made.budget.at(pcost))) * GUARD
+        found = ratio(made if nearly else at_budget(made, made.budget.at(pcost))) * GUARD
         if found == 0.0:
             raise PlanError("These queries have no noise at any budget, so every budget meets the targets.")
+        if nearly:
+            return made.budget.at(made.budget.pcost * found**2)
         low, high = (low, pcost) if found <= 1.0 else (pcost, high)
         if high <= low * (1.0 + PRECISION):
             return made.budget.at(high)
@@ -296,13 +315,23 @@ def claim_text(plan: Plan) -> str:
         return f"{own} {error}"
 
 
-def bound_text(plan: Plan, bound: MechanismBound) -> str:
-    """Return in words how far a plan can be from the best of all matrix mechanisms."""
+def above_best(plan: Plan, bound: MechanismBound) -> str:
+    """Return how far a plan is at most above the best of all matrix mechanisms, as a percentage rounded up.
+
+    Empty where no bound above 0 is known.
+    """
     least = bound.rmse(plan)
     if least <= 0.0:
+        return ""
+    return f"{math.ceil(1000.0 * max(plan.weighted_rmse / least - 1.0, 0.0) - 1e-9) / 10.0:.1f}%"
+
+
+def bound_text(plan: Plan, bound: MechanismBound) -> str:
+    """Return in words how far a plan can be from the best of all matrix mechanisms."""
+    least, above = bound.rmse(plan), above_best(plan, bound)
+    if not above:
         return "No bound above 0 was found for all matrix mechanisms together."
-    above = math.ceil(1000.0 * max(plan.weighted_rmse / least - 1.0, 0.0) - 1e-9) / 10.0
     return (
-        f"This plan is at most {above:.1f}% above what any matrix mechanism can reach, whatever it measures: none has "
+        f"This plan is at most {above} above what any matrix mechanism can reach, whatever it measures: none has "
         f"a weighted RMSE below {least:.5g} counts on this workload at this budget. {BIASED}"
     )

@@ -18,6 +18,7 @@ from engine.arrays import Array
 from engine.checks import positive
 from engine.errors import PlanError
 from engine.insight.breakdown import group_table
+from engine.insight.compare import Comparison, title_of
 from engine.insight.fitness import smallest_budget
 from engine.insight.spread import chosen_queries, variances_of
 from engine.plans import Plan
@@ -101,8 +102,19 @@ def quality_text(plan: Plan, scale: NoiseScale) -> str:
     )
 
 
-def budget_for_quality(plan: Plan, scale: NoiseScale, share: float) -> Budget:
+def publishable_text(found: Comparison, scale: NoiseScale) -> str:
+    """Return from which count on the answers of each mechanism with a result are publishable, best first, in words."""
+    words = [
+        f"{title_of(str(row['mechanism']))} {number(math.ceil(row['rmse'] / scale.publishable))}"
+        for _, row in found.frame[found.frame["rmse"] < math.inf].iterrows()
+    ]
+    return f"With its typical error an answer is publishable from this count on: {', '.join(words)}."
+
+
+def budget_for_quality(plan: Plan, scale: NoiseScale, share: float, *, nearly: bool = False) -> Budget:
     """Return the smallest budget at which a share of all answers, above 0 and at most 1, is publishable.
+
+    ``nearly`` as for `budget_for_error`.
 
     Raises: PlanError for a share that is none, or that no budget reaches, because some queries count no cell.
     """
@@ -126,7 +138,7 @@ def budget_for_quality(plan: Plan, scale: NoiseScale, share: float) -> Budget:
             "answerable. Ask for a smaller share."
         )
 
-    return smallest_budget(plan, ratio)
+    return smallest_budget(plan, ratio, nearly=nearly)
 
 
 def with_quality(answers: pd.DataFrame, scale: NoiseScale, *, hide: bool = False) -> pd.DataFrame:

@@ -96,7 +96,7 @@ def demo(name: str) -> Schema:
 def with_plan(name: str = "cps", ways: tuple[int, ...] = (1, 2)) -> Session:
     """A session on the Preview page with all k-way sets of a demo schema."""
     session = Session().set(demo=name).press("Use this schema").press("next")
-    session.set(ways=list(ways)).press("add_ways").press("next")
+    session.set(ways_ask="Cumulative tables", ways=list(ways)).press("add_ways").press("next")
     # on a busy machine a plan that takes long goes on in a worker
     return session.until(lambda: not any((b.key or "").startswith("cancel_") for b in session.app.button))
 
@@ -359,14 +359,14 @@ def test_budgets_that_are_none(unit: str, key: str, value: float) -> None:
 
 def test_every_view_of_a_plan() -> None:
     session, made = with_plan("survey"), expected("survey")
-    for view in ("Groups", "Every query", "How many are good enough", "Where the budget goes"):
-        session.set(view=view)
+    for fold in ("share", "usable", "shares", "probe", "limit", "promise", "mechanism"):
+        session.set(**{f"fold_{fold}": True})
         assert not session.errors()
-    session.set(view="Every query", error_group=12).set(across_12=[1], fixed_12_0=3).set(across_12=[])
+    session.set(group=12).set(across_12=[1], fixed_12_0=3).set(across_12=[])
     assert "Choose one or two" in session.said()
-    session.set(view="How many are good enough", tolerance=1000.0)
+    session.set(tolerance=1000.0)
     assert "100.0% of 9,417 queries" in session.said()
-    session.set(view="One query of your own", probe_names=["age", "vote"], probe_vote=[1])
+    session.set(probe_names=["age", "vote"], probe_vote=[1])
     tensor = [[0.0, 1.0]] * 82
     assert session.metrics()["Standard error"] == f"{amount(made.variance_of(('age', 'vote'), tensor) ** 0.5)} counts"
     session.set(probe_how="Write a condition", probe_text="age >= 30 and vote == 'Nobody'")
@@ -378,7 +378,7 @@ def test_every_view_of_a_plan() -> None:
 def test_mechanisms_and_their_options() -> None:
     session = with_plan()
     version = session.app.session_state["history"].version
-    session.set(**{f"option_solver_{version}": "fourier"})
+    session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"})
     assert session.studio.options == {"solver": "fourier"}
     assert session.metrics()["Typical error (counts)"] != amount(expected().rmse)
     session.set(**{f"mechanism_{version}": "residualplanner"})
@@ -432,7 +432,7 @@ def test_twenty_edits_and_back_again() -> None:
     for k in range(9):
         session.set(add_how="One set of attributes", group_names=[session.studio.schema.names[k % 10]])
         session.press("add_group")
-    session.go("preview")
+    session.go("preview").set(budget_unit="pcost")
     key = f"budget_pcost_{session.app.session_state['history'].version}"
     for k in range(10):
         session.set(**{key: 1.5 + k})

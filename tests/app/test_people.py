@@ -99,7 +99,7 @@ def test_the_schema_says_whose_rows_they_are(ledger: Ledger, panel: Path) -> Non
     assert (declared.person, declared.rows_per_person, declared.attributes) == ("pid", 3, SCHEMA.attributes)
     assert session.studio.budget == BUDGET
     assert "person='pid', rows_per_person=3)" in session.app.code[-1].value
-    session.go("preview")
+    session.go("preview").set(fold_promise=True)
     rows = next(e for e in session.app.number_input if str(e.key).startswith("budget_rows"))
     assert rows.value == 3
     assert "will count" not in session.said()

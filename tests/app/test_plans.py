@@ -51,7 +51,7 @@ def test_another_budget_of_a_long_plan_is_neither_searched_nor_asked_for(monkeyp
     wait(session.press("plan_now"))
     jobs = set(work._JOBS)
     monkeypatch.setattr(plans, "plan", None)
-    session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
+    session.set(budget_unit="pcost").set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
     made = plan(session.studio.asked, Budget(pcost=4.0))
     assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
     assert {job for job in set(work._JOBS) - jobs if job.startswith("plan|")} == set()

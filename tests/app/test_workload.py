@@ -228,7 +228,8 @@ def test_a_numpy_file_on_the_page() -> None:
 
 
 def test_all_ways_with_a_weight_and_families_of_ones_own() -> None:
-    session = on_workload("cps").set(ways=[2], special=["age"], own_age="range", ways_weight=0.5).press("add_ways")
+    session = on_workload("cps").set(ways_ask="Cumulative tables", ways=[2])
+    session.set(special=["age"], own_age="range", ways_weight=0.5).press("add_ways")
     expected = Workload.all_ways(demo("cps"), (2,), {"age": "range"})
     assert [(g.attributes, dict(g.family), g.weight) for g in session.studio.workload.groups] == [
         (g.attributes, dict(g.family), 0.5) for g in expected.groups
@@ -386,16 +387,16 @@ def test_pages_of_hundreds_of_attributes_list_no_pairs_unasked(monkeypatch: pyte
 
     monkeypatch.setattr(Workload, "all_ways", listing)
     session = Session(plan=link.packed(Studio(workload=asked))).go("workload")
-    session.set(ways_weight=2.0).set(ways_weight=3.0)
-    assert listed == [(1,)]  # once, however often the page is drawn
+    session.set(ways_ask="Cumulative tables", ways_weight=2.0).set(ways_weight=3.0)
+    assert listed == [(1,), (1,)]  # once for each kind, however often the page is drawn
     session.press("add_ways")
     assert "asked already" in session.errors()
     assert "Choose two numbers of attributes" in session.go("coarse").said()
-    assert listed == [(1,)]
+    assert listed == [(1,), (1,)]
 
 
 def test_a_second_press_adds_nothing_and_says_so() -> None:
-    session = on_workload().set(ways=[1]).press("add_ways")
+    session = on_workload().set(ways_ask="Cumulative tables", ways=[1]).press("add_ways")
     before = session.studio.asked
     session.set(ways=[1]).press("add_ways")
     assert session.studio.asked == before
@@ -440,3 +441,30 @@ def test_a_group_is_forecast_before_it_is_added() -> None:
     assert added.weight == 0.0
     session.set(group_names=["sex", "race"], group_how="The same on each")
     assert "Planning it takes about 1 second." in session.said()
+
+
+@pytest.mark.parametrize(
+    ("asked", "family", "example"),
+    [
+        ("Tables", "marginal", "records have income = "),
+        ("Cumulative tables", "prefix", "records have income <= "),
+        ("Ranges", "range", " <= income <= "),
+    ],
+)
+def test_tables_come_first_and_every_kind_has_an_example(asked: str, family: str, example: str) -> None:
+    session = on_workload("cps")
+    choice = session.app.radio(key="ways_ask")
+    assert choice.value == "Tables" == choice.options[0]
+    session.set(ways_ask=asked, ways=[1, 2])
+    assert "Planning it takes about" in session.said()  # told before anything is added
+    schema = demo("cps")
+    of = {a.name: family for a in schema.attributes if a.kind == "numeric"}
+    wanted = Workload.all_ways(schema, (1, 2), of)
+    captions = session.app.radio(key="ways_ask").proto.captions
+    assert example in captions[["Tables", "Cumulative tables", "Ranges"].index(asked)].replace("\\", "")
+    session.press("add_ways")
+    assert session.studio.workload == wanted
+    names: dict = {}
+    exec(session.app.code[-1].value, names)
+    assert names["workload"] == wanted
+    assert "all_ways" in session.app.code[-1].value

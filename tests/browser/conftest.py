@@ -155,6 +155,11 @@ class Visit:
         tab.or_(self.page.get_by_test_id("stRadio").get_by_text(name, exact=True)).first.click()
         self.settle()
 
+    def unfold(self, name: str) -> None:
+        """Open what is folded under a name, or fold it again."""
+        with self.run():
+            self.page.get_by_test_id("stExpander").get_by_text(name, exact=True).first.click()
+
     def fill(self, label: str, text: str) -> None:
         """Type into a field and leave it."""
         self._type(self.page.get_by_role("textbox", name=label).first, text)

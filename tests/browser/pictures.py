@@ -10,7 +10,7 @@ from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import sync_playwright
 
 import demo_data
 from engine import Budget, Schema, Workload
@@ -69,12 +69,11 @@ def main() -> int:
         visit.page.get_by_text("Explain each step").click()
         print(taken(visit, "workload", "Workload"))
         visit.open(f"preview?{link.NAME}={survey}")
-        expect(visit.page.get_by_text("Searching what any mechanism could reach")).to_have_count(0)
-        print(taken(visit, "preview", "Mechanism: QuerySmasher"))
+        visit.sees("Over the best possible")
+        print(taken(visit, "preview", "Preview"))
         visit.open(f"compare?{link.NAME}={census}")
-        visit.press("Compare", exact=True)
         visit.sees("Done: the results are below")
-        print(taken(visit, "compare", "What each is expected to take"))
+        print(taken(visit, "compare", "Compare"))
         visit.open(f"release?{link.NAME}={survey}")
         visit.press("Rehearse", exact=True)
         visit.sees("REHEARSAL on simulated")

@@ -19,6 +19,7 @@ def test_a_panel_is_released_and_looked_at(visit: Visit, tmp_path: Path) -> None
     visit.press("Next: Workload")
     visit.press("Add all 1-way, 2-way sets")
     visit.press("Next: Preview")
+    visit.unfold("What the budget promises, and whom it protects")
     visit.sees(PROMISE)
     visit.look("people_1_budget")
     visit.press("Next: Compare")

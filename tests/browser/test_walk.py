@@ -35,6 +35,7 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
 
     visit.press("Next: Workload")
     visit.sees("No group yet")
+    visit.choose("Cumulative tables")
     visit.press("Add all 1-way, 2-way sets")
     visit.choose("One set of attributes")
     visit.pick("Attributes of the group", "age")
@@ -46,7 +47,6 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
     visit.press("Next: Preview")
     visit.sees("Typical error")
     visit.shot("4_preview")
-    visit.choose("Every query")
     visit.pick("Group", "55: age")
     visit.shot("5_preview_triangle")
     visit.pick("Group", "20: ")
@@ -55,15 +55,15 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
     cells.hover()
     bar = page.get_by_test_id("stPlotlyChart").locator(".modebar").first.bounding_box()
     assert bar["y"] + bar["height"] <= cells.bounding_box()["y"] + 1  # buttons stand above the cells, not on them
-    visit.choose("What can be published")
+    visit.unfold("What can be published")
     visit.number("Expected number of records (public)", "944")
     visit.sees("if 944 records are spread evenly")
     visit.look("5_preview_publishable")
-    visit.choose("How many are good enough")
+    visit.unfold("How many queries are good enough, and the budget for it")
     visit.shot("6_preview_spread")
-    visit.choose("Where the budget goes")
+    visit.unfold("Where the budget goes")
     visit.shot("7_preview_budget")
-    visit.choose("One query of your own")
+    visit.unfold("One query of your own")
     visit.pick("Attributes", "age", "vote")
     visit.shot("8_preview_query")
 
@@ -111,6 +111,27 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
     assert [row.kind for row in Ledger(ledger).rows()] == ["ledger", "dataset", "spend", "saved"]
 
 
+def test_a_newcomer_comes_to_a_finished_rehearsal_in_few_clicks(visit: Visit) -> None:
+    page = visit.page
+    page.add_init_script("window.clicks = 0; addEventListener('click', (e) => { clicks += e.isTrusted; }, true)")
+    visit.open("")
+    visit.press("Use my own schema")  # the long way, through every page
+    visit.pick("Start from a demo schema", "Census")
+    visit.press("Use this schema")
+    visit.press("Next: Workload")
+    visit.press("Add all 1-way, 2-way sets")
+    visit.press("Next: Preview")
+    visit.sees("Typical error (counts)")
+    visit.press("2 × the budget")
+    visit.press("Keep this change")
+    visit.press("Next: Compare")
+    visit.sees("is the most exact of")
+    visit.press("Next: Release")
+    visit.press("Rehearse", exact=True)
+    visit.sees("REHEARSAL on simulated records")
+    assert 12 <= page.evaluate("clicks") < 25
+
+
 def test_the_schema_table_keeps_every_edit(visit: Visit) -> None:
     visit.open()
     visit.pick("Start from a demo schema", "Census")
@@ -148,8 +169,8 @@ def test_names_are_shown_and_never_run(visit: Visit, tmp_path: Path) -> None:
     visit.shot("14_hostile_names")
     assert visit.page.locator("a[href*=example]").count() == 0
     visit.press("Next: Preview")
-    for view in ("Every query", "Where the budget goes", "One query of your own"):
-        visit.choose(view)
+    for question in ("Where the budget goes", "One query of your own"):
+        visit.unfold(question)
     visit.press("Next: Compare")
     visit.press("Next: Release")
     visit.press("Rehearse", exact=True)
@@ -170,8 +191,9 @@ def test_everybody_can_read_it(visit: Visit) -> None:
     visit.look("15_workload")
     visit.press("Next: Preview")
     visit.look("15_preview")
-    visit.choose("Every query")
-    visit.look("15_preview_chart")
+    for question in ("Where the budget goes", "What the budget promises, and whom it protects"):
+        visit.unfold(question)
+    visit.look("15_preview_unfolded")
     visit.press("Next: Compare")
     visit.press("Next: Release")
     visit.press("Rehearse", exact=True)

@@ -24,9 +24,9 @@ def at_work(visit: Visit) -> Visit:
     return visit
 
 
-def drag(visit: Visit, start: tuple[float, float], end: tuple[float, float]) -> None:
+def drag(visit: Visit, start: tuple[float, float], end: tuple[float, float], *, chart: int = 0) -> None:
     """Draw a box on the picture of the cells, from one point to another in shares of its width and height."""
-    plot = visit.page.get_by_test_id("stPlotlyChart").locator(".nsewdrag").first
+    plot = visit.page.get_by_test_id("stPlotlyChart").nth(chart).locator(".nsewdrag")
     plot.scroll_into_view_if_needed()
     place = plot.bounding_box()
     points = [(place["x"] + x * place["width"], place["y"] + y * place["height"]) for x, y in (start, end)]

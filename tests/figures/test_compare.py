@@ -14,7 +14,10 @@ from engine.errors import PlanError
 from engine.figures import (
     Picture,
     block_names,
+    budgets_picture,
+    comparison_page,
     costs,
+    effort_picture,
     factor_names,
     gram_picture,
     ranking_picture,
@@ -22,6 +25,7 @@ from engine.figures import (
     refused,
     rows_picture,
     spreads_picture,
+    where_picture,
 )
 from engine.figures.blocks import SIDE
 from engine.figures.compare import COLORS, gap_words, mechanism_look, mechanism_name, ranked
@@ -37,10 +41,11 @@ from engine.insight import (
     plan_diff,
     ratios,
     summary,
+    title_of,
     variants,
 )
 from engine.insight.published import printed
-from engine.mechanisms import MECHANISMS
+from engine.mechanisms import MECHANISMS, at_budget
 from engine.texts import amount
 from engine.workload import Custom
 
@@ -78,17 +83,25 @@ def checked(picture: Picture) -> Picture:
     return picture
 
 
-def test_the_ranking_draws_every_result_and_the_bound(found: Comparison) -> None:
+def dots(picture: Picture) -> dict[str, float]:
+    """Where the marks of a ranking stand, by label."""
+    return {trace.meta: trace.x[0] for trace in picture.figure.data if trace.meta}
+
+
+def test_the_ranking_draws_what_is_near_the_bound_and_names_the_rest(found: Comparison) -> None:
     picture = checked(ranking_picture(found))
-    bars = [trace for trace in picture.figure.data if trace.type == "bar"]
-    done = found.frame[found.frame["status"] == "ok"]
-    assert [bar.x[0] for bar in bars] == pytest.approx(sorted(done["rmse"]))
-    assert [bar.marker.color for bar in bars] == [mechanism_look(label).color for label in done["mechanism"]]
-    line = next(trace for trace in picture.figure.data if trace.type == "scatter")
-    assert line.x[0] == pytest.approx(found.bound)
-    assert all(bar.x[0] >= found.bound * (1 - 1e-9) for bar in bars)
+    done = found.frame[found.frame["status"] == "ok"].set_index("mechanism")
+    near = done[done["gap"] <= 1.0]
+    assert dots(picture) == pytest.approx((1.0 + near["gap"]).to_dict())
+    assert min(dots(picture).values()) >= 1.0 - 1e-9
+    low, high = picture.figure.layout.xaxis.range
+    assert low < 1.0 < max(dots(picture).values()) < high
+    for trace in picture.figure.data:
+        if trace.meta:
+            assert trace.marker.color == mechanism_look(trace.meta).color
     assert gap_words(float(done["gap"].iloc[0])) in picture.alt
-    assert refused(found)["mechanism"].tolist() == ["laplace", "nonsense"]
+    assert picture.alt.startswith("QuerySmasher is the most exact of 2 mechanisms")
+    assert refused(found)["mechanism"].tolist() == ["Laplace mechanism", "nonsense"]
     assert list(costs(found)) == ranked(found)["mechanism"].tolist() == ["querysmasher", "identity"]
 
 
@@ -96,20 +109,51 @@ def test_a_weighted_ranking_stands_against_its_own_bound() -> None:
     heavy = comparison(workload(weight=50.0), Budget(pcost=1.0), ["wff", "identity"])
     picture = ranking_picture(heavy)
     made = {label: load_plan(text).weighted_rmse for label, text in heavy.plans.items()}
-    assert [t.x[0] for t in picture.figure.data if t.type == "bar"] == pytest.approx(sorted(made.values()), rel=1e-6)
-    assert "weighted" in picture.figure.layout.xaxis.title.text
+    assert dots(picture) == pytest.approx({k: v / heavy.bound for k, v in made.items() if v <= 2 * heavy.bound})
+    assert amount(min(made.values())) in picture.alt
 
 
-def test_far_rankings_have_a_logarithmic_axis() -> None:
-    rows = [("querysmasher", 1.0, 1.0, 0.0), ("identity", 900.0, 1.0, 899.0)]
-    frame = pd.DataFrame(rows, columns=["mechanism", "rmse", "max_std", "gap"])
-    frame = frame.assign(seconds=1.0, peak_mb=1.0, status="ok")
-    picture = ranking_picture(Comparison(frame=frame, plans={}, bound=1.0, statement="."))
-    assert picture.figure.layout.xaxis.type == "log"
-    assert picture.figure.layout.xaxis.range[0] < 0 < math.log10(900) < picture.figure.layout.xaxis.range[1]
-    assert "logarithmic" in picture.note
-    unknown = ranking_picture(Comparison(frame=frame.assign(gap=math.nan), plans={}, bound=0.0, statement="."))
-    assert "no bound known" in unknown.alt
+def by_hand(gaps: dict[str, float], bound: float = 1.0) -> Comparison:
+    rows = [(label, 1.0 + gap, 1.0, gap, 1.0, 1.0, "ok") for label, gap in gaps.items()]
+    frame = pd.DataFrame(rows, columns=["mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"])
+    groups = {label: (1.0 + gap, 2.0) for label, gap in gaps.items()}
+    return Comparison(frame=frame, plans=dict.fromkeys(gaps, ""), bound=bound, statement=".", groups=groups)
+
+
+def test_far_mechanisms_are_folded() -> None:
+    found = by_hand({"querysmasher": 0.01, "hdmm": 0.2, "wff": 1.5, "identity": 899.0, "gaussian": math.inf})
+    for picture in (ranking_picture(found), effort_picture(found)):
+        assert "Over 2 times: Weighted Fourier Factorizations. Over 5 times: 2." in picture.note
+        assert len(picture.table) == 5
+    assert dots(ranking_picture(found)) == pytest.approx({"querysmasher": 1.01, "hdmm": 1.2})
+    # far from the bound the best is drawn all the same, with those that are near it
+    assert list(dots(ranking_picture(by_hand({"wff": 3.0, "identity": 899.0})))) == ["wff"]
+    unknown = ranking_picture(by_hand({"wff": math.nan, "identity": math.nan}, bound=0.0))
+    assert "bound" not in unknown.alt
+    assert unknown.figure.layout.xaxis.title.text == "error, in times the best of these"
+
+
+def test_the_map_shows_who_loses_where(found: Comparison, plans: dict[str, Plan]) -> None:
+    asked = workload()
+    compared = comparison(asked, Budget(pcost=0.7), list(plans))
+    picture = checked(where_picture(compared, asked))
+    errors = np.array([plans[label].by_group()["rmse"] for label in compared.groups])
+    assert [picture.table[title_of(label)].tolist() for label in compared.groups] == [
+        pytest.approx(row) for row in (errors / errors.min(axis=0)).tolist()
+    ]
+    assert np.nanmin(picture.figure.data[0].z) == pytest.approx(1.0)
+    page = comparison_page(compared, asked, Budget(pcost=0.7))
+    assert "<b>" not in page
+    assert "http" not in page
+    assert page.count("<table>") == 4
+    assert "Who loses where" in page
+
+
+def test_error_at_other_budgets_is_that_of_a_plan_there(plans: dict[str, Plan]) -> None:
+    compared = comparison(workload(), Budget(pcost=0.7), ["querysmasher"])
+    table = budgets_picture(compared, Budget(pcost=0.7)).table
+    for pcost, error in zip(table["pcost"], table["QuerySmasher"], strict=True):
+        assert error == pytest.approx(at_budget(plans["querysmasher"], Budget(pcost=pcost)).rmse, rel=1e-6)
 
 
 def test_a_mechanism_that_leaves_a_query_out_does_not_spoil_the_picture() -> None:
@@ -118,6 +162,8 @@ def test_a_mechanism_that_leaves_a_query_out_does_not_spoil_the_picture() -> Non
     assert not np.isfinite(made.frame["rmse"]).all()
     picture = checked(ranking_picture(made))
     assert np.isfinite(picture.figure.layout.xaxis.range).all()
+    checked(effort_picture(made))
+    checked(where_picture(made, asked))
     one, other = (load_plan(made.plans[name]) for name in ("querysmasher", "identity"))
     lost = losses(one, other)
     assert math.isinf(lost.worst)
@@ -153,11 +199,11 @@ def test_distributions_of_several_plans_share_an_axis(plans: dict[str, Plan]) ->
     for label, made in plans.items():
         stds = np.concatenate([np.sqrt(made.variances(i)) for i in range(len(made.workload.groups))])
         exact = np.quantile(stds, [0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0], method="inverted_cdf")
-        np.testing.assert_allclose(picture.table[label], exact)
+        np.testing.assert_allclose(picture.table[title_of(label)], exact)
         drawn = next(t for t in picture.figure.data if t.legendgroup == label and t.mode == "lines")
         np.testing.assert_allclose(np.asarray(drawn.x), np.sort(stds)[: len(drawn.x)])
     names = [t.name for t in picture.figure.data if t.showlegend is not False]
-    assert names == list(plans)
+    assert names == [title_of(label) for label in plans]
 
 
 def test_ratios_of_every_query_are_those_of_the_plans(plans: dict[str, Plan]) -> None:

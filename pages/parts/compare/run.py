@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from engine import Plan, load_plan
-from engine.insight import Comparison, expected, label_of, variants
+from engine.insight import Comparison, expected, label_of, quick_choices, title_of, variants
 from pages.parts.jobs import kept, tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import show
@@ -87,7 +87,7 @@ def run(studio: Studio) -> Compared | None:
         st.info("There is nothing to compare yet: choose a schema and add queries on the Workload page.", icon="🧮")
         return None
     all_choices = offered(studio)
-    labels, limit = _inputs(list(all_choices))
+    labels, limit = _inputs(studio, all_choices)
     chosen = [all_choices[label] for label in labels]
     base = _digest(studio.workload.to_json(), str(studio.budget.to_dict()))
     key = f"compare|{base}|{_digest(*labels)}|{limit}"
@@ -95,6 +95,8 @@ def run(studio: Studio) -> Compared | None:
         st.info("Choose at least one mechanism.", icon="⚖️")
     else:
         with shown_here():
+            if labels == _first(studio, all_choices) and work.find(key) is None:
+                begin(key, studio, chosen, limit)  # quick: nobody has to ask for it
             _start(key, studio, chosen, limit)
     found = watch.job(key, label="Comparison") if labels else None
     if found is None:
@@ -103,16 +105,31 @@ def run(studio: Studio) -> Compared | None:
     return _compared(found, key, present(studio)[0])
 
 
-def _inputs(labels: list[str]) -> tuple[list[str], float]:
+def _first(studio: Studio, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """What is compared as soon as the page is opened: what the studio has chosen, and others, if they are quick."""
+    table = _expected(f"{studio.key}|{list(choices)}", studio, list(choices.values()))
+    return quick_choices(table)
+
+
+def _add_rest(labels: list[str]) -> None:
+    st.session_state[CHOSEN] = labels
+
+
+def _inputs(studio: Studio, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> tuple[list[str], float]:
     left, right = st.columns([5, 1])
+    labels = list(choices)
+    with shown_here():
+        st.session_state.setdefault(CHOSEN, _first(studio, choices))
     chosen = left.multiselect(
         "Mechanisms to compare",
         labels,
-        default=labels,
+        format_func=title_of,
         key=CHOSEN,
         persist_state="session",
-        help="A mechanism that does not apply to this workload says why.",
+        help="The quick ones are compared at once. A mechanism that does not apply to this workload says why.",
     )
+    if len(chosen) < len(labels):
+        left.button("Choose all, the slow ones too", on_click=_add_rest, args=(labels,), key="compare_all")
     limit = right.number_input(
         "Seconds for each",
         1,
@@ -152,7 +169,8 @@ def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]]
     with st.expander("What each is expected to take", key="compare_forecast", on_change="rerun") as opened:
         if opened.open:
             st.caption("Seconds are rough, memory is an upper bound. Nothing has been planned for this table.")
-            show.table(table, name="forecast", alt="Expected seconds and memory of every mechanism, or why not")
+            named = table.assign(mechanism=[title_of(label) for label in table["mechanism"]])
+            show.table(named, name="forecast", alt="Expected seconds and memory of every mechanism, or why not")
 
 
 def _compared(job: Status, key: str, label: str) -> Compared:

@@ -14,7 +14,7 @@ from pages.parts.compare.run import Compared
 from pages.parts.shell import show, state
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
-from pages.parts.workload import group_choice
+from pages.parts.workload import group_choice, scale_form
 
 SHOWN = 4  # mechanisms that the distributions begin with
 
@@ -39,15 +39,29 @@ def ready(found: Compared | None, least: int = 1) -> TypeGuard[Compared]:
 
 
 def ranking(studio: Studio, found: Compared | None) -> str:
-    """All mechanisms against the bound, with a button to use each, and why some have no result."""
+    """All mechanisms against the bound and against the time they take, who loses where, and a button to use each."""
     if found is not None and found.best:
         picture = figures.ranking_picture(found.found)
         st.markdown(f"**{plain(picture.alt)}**")
-        show.picture(picture, key="ranking", config={"displayModeBar": False})
+        left, right = st.columns(2, gap="medium")
+        with left:
+            show.picture(picture, key="ranking")
+        with right:
+            show.picture(figures.effort_picture(found.found), key="seconds")
+        show.picture(figures.where_picture(found.found, studio.asked), key="where")
+        if (scale := scale_form.given()) is not None:
+            st.caption(plain(insight.publishable_text(found.found, scale)))
         st.subheader("Take one into the studio")
         st.caption("RMSE in counts, then the seconds and the peak memory that planning took.")
         for label, words in figures.costs(found.found).items():
             _offer(found, label, words)
+        st.download_button(
+            "Report of this comparison (HTML)",
+            lambda: figures.comparison_page(found.found, studio.asked, studio.budget),
+            "comparison.html",
+            "text/html",
+            on_click="ignore",
+        )
     else:
         ready(found)
     if found is not None and len(reasons := figures.refused(found.found)):
@@ -56,13 +70,21 @@ def ranking(studio: Studio, found: Compared | None) -> str:
     return script.compare(studio, found)
 
 
+def budgets(studio: Studio, found: Compared | None) -> str:
+    """Error of every mechanism at other budgets."""
+    if ready(found):
+        show.picture(figures.budgets_picture(found.found, studio.budget), key="budgets")
+    return script.compare(studio, found)
+
+
 def _offer(found: Compared, label: str, words: str) -> None:
     left, right = st.columns([9, 5], vertical_alignment="center")
     cls = mechanism_class(found.choices[label][0])
-    left.markdown(f"**{plain(label)}** · {plain(words)}  \n{plain(cls.title)}: {plain(cls.meaning)}")
+    title = insight.title_of(label)
+    left.markdown(f"**{plain(title)}** · {plain(words)}  \n{plain(cls.meaning)}")
     taken = label == found.present
     right.button(
-        f"In use: {label}" if taken else f"Use {label}",
+        plain(f"In use: {title}" if taken else f"Use {title}"),
         on_click=use,
         args=found.choices[label],
         disabled=taken,
@@ -77,7 +99,9 @@ def spreads(studio: Studio, found: Compared | None) -> str:
         return ""
     best = found.best
     first = [*best[:SHOWN], *([found.present] if found.present in best[SHOWN:] else [])]
-    chosen = st.multiselect("Mechanisms to draw", best, default=first, key="spread_of", max_selections=8)
+    chosen = st.multiselect(
+        "Mechanisms to draw", best, default=first, format_func=insight.title_of, key="spread_of", max_selections=8
+    )
     if not chosen:
         st.info("Choose at least one mechanism to draw.")
         return ""
@@ -94,9 +118,9 @@ def against(studio: Studio, found: Compared | None) -> str:
     best = found.best
     start = best.index(found.present) if found.present in best else 0
     left, right = st.columns(2)
-    one = left.selectbox("A", best, index=start, key="pair_a")
+    one = left.selectbox("A", best, index=start, format_func=insight.title_of, key="pair_a")
     others = [label for label in best if label != one]
-    other = right.selectbox("B", others, key="pair_b")
+    other = right.selectbox("B", others, format_func=insight.title_of, key="pair_b")
     plans = {label: found.plan(label) for label in (one, other)}
     with shown_here():
         lost = insight.losses(plans[one], plans[other])
@@ -115,36 +139,42 @@ def against(studio: Studio, found: Compared | None) -> str:
         number = group_choice.choose_group(plans[one], key="pair_group")
         drawn = group_choice.choose_slice(plans[one], number, prefix="pair_")
         if drawn is not None:
-            show.picture(figures.ratio_picture(plans, number, *drawn), key="ratio")
+            titled = {insight.title_of(label): plan for label, plan in plans.items()}
+            show.picture(figures.ratio_picture(titled, number, *drawn), key="ratio")
         st.subheader("Where A loses, group by group")
         show.table(lost.groups, name="where_a_loses", alt="Share of queries less exact under A, by group", height=320)
     return script.against(studio, found, one, other)
 
 
 def strategies(studio: Studio, found: Compared | None) -> str:
-    """Strategy rows and Gram matrix of one piece of one plan."""
+    """Strategies of two plans side by side: rows and Gram matrix of one piece of each."""
     if not ready(found):
         return ""
-    left, middle, right = st.columns(3)
-    label = left.selectbox("Mechanism", found.best, key="strategy_of")
+    texts = []
+    for place, column in enumerate(st.columns(2, gap="medium")):
+        with column:
+            texts.append(_strategy(studio, found, place))
+    return texts[0]
+
+
+def _strategy(studio: Studio, found: Compared, place: int) -> str:
+    number = min(place, len(found.best) - 1)
+    key_of = f"strategy_of_{place}"
+    label = st.selectbox("Mechanism", found.best, number, insight.title_of, key=key_of)
     plan = found.plan(label)
     names = figures.block_names(plan)
-    key = middle.selectbox(
-        "What is measured", list(names), format_func=names.__getitem__, key=f"strategy_piece_{label}"
+    key = st.selectbox(
+        "What is measured", list(names), format_func=names.__getitem__, key=f"strategy_piece_{place}_{label}"
     )
-    factors = figures.factor_names(plan, key)
-    factor = 0
+    factors, factor = figures.factor_names(plan, key), 0
     if len(factors) > 1:
-        factor = right.selectbox(
+        factor = st.selectbox(
             "Factor of the product",
             range(len(factors)),
             format_func=lambda i: factors[i],
-            key=f"strategy_factor_{label}_{'_'.join(map(str, key))}",
+            key=f"strategy_factor_{place}_{label}_{'_'.join(map(str, key))}",
         )
         st.caption("The whole strategy is the Kronecker product of its factors, which is never built.")
-    one, two = st.columns(2, gap="large")
-    with one:
-        show.picture(figures.rows_picture(plan, key, factor), key="rows")
-    with two:
-        show.picture(figures.gram_picture(plan, key, factor), key="gram")
+    show.picture(figures.rows_picture(plan, key, factor), key=f"rows_{place}")
+    show.picture(figures.gram_picture(plan, key, factor), key=f"gram_{place}")
     return script.strategies(studio, found, label, factor)

@@ -62,22 +62,35 @@ def show_rows(rows: Mapping[str, Any]) -> None:
         st.warning(plain(text))
 
 
-def job(key: str, *, label: str) -> Status | None:
-    """Draw the job of this key and return it once it is done; None while there is nothing to use."""
+def job(key: str, *, label: str, quiet: bool = False) -> Status | None:
+    """Draw the job of this key and return it once it is done; None while there is nothing to use.
+
+    A quiet one takes a line while it runs, for work that a page can do without.
+    """
     work.hold(key, _holder())
     found = work.find(key)
     if found is None:
         return None
     if found.running:
-        _bar(key, label)
+        (_line if quiet else _bar)(key, label)
         return None
     if found.done:
         return found
-    if found.state == "cancelled":
+    if quiet:
+        st.caption(plain(f"{label}: {found.error}"))
+    elif found.state == "cancelled":
         st.warning(plain(f"{label}: cancelled. {found.error}"))
     else:
         trouble(f"{label}: {found.error}")
     return None
+
+
+@st.fragment(run_every=0.4)
+def _line(key: str, label: str) -> None:
+    found = work.find(key)
+    if found is None or not found.running:
+        st.rerun()
+    st.caption(plain(f"{label} ({found.seconds:.0f} s)"))
 
 
 @st.fragment(run_every=0.4)

@@ -10,13 +10,22 @@ import streamlit as st
 
 from engine import Budget
 from engine.mechanisms import known, mechanism_class
-from engine.texts import cost
 from pages.parts.preview.person_form import person
 from pages.parts.shell import state
-from pages.parts.shell.budgets import APPROX, DELTA, MAKERS, PCOST, PURE, UNITS, numbers_of, unit_of
+from pages.parts.shell.budgets import (
+    APPROX,
+    DELTA,
+    MAKERS,
+    PURE,
+    UNIT,
+    UNITS,
+    language,
+    numbers_of,
+    others,
+    unit_of,
+)
 from pages.parts.shell.words import kept_for, plain, show_kept
 
-UNIT = "budget_unit"
 LEFT_OPEN = "as asked"
 LABELS = {"centers": "How totals are passed down", "solver": "How strategies are found", "branching": "Parts of a node"}
 # what a value means, where the value itself does not say it
@@ -50,30 +59,27 @@ def use_budget(unit: str, keys: tuple[str, ...]) -> None:
 def budget(found: Budget) -> None:
     """Inputs for the budget in one language, and what it is in the others."""
     pure = found.pure_epsilon is not None
-    if pure != (st.session_state.get(UNIT, PCOST) == PURE):  # undo, or a file, brought the other kind of budget
-        st.session_state[UNIT] = PURE if pure else PCOST
+    if pure != (st.session_state.get(UNIT, APPROX) == PURE):  # undo, or a file, brought the other kind of budget
+        st.session_state[UNIT] = PURE if pure else APPROX
+    words = list(MAKERS)
+    unit = st.selectbox(
+        "Say the budget as", words, words.index(APPROX), key=UNIT, persist_state="session", on_change=use_unit
+    )
+    _inputs(found, unit)
+    show_kept("budget")
+    st.caption(plain(others(found)))
+
+
+def promise() -> None:
+    """What the budget promises, in words, and whom it protects."""
+    found = state.current().budget
     left, right = st.columns(2, gap="large")
     with left:
-        unit = st.radio(
-            "Say the budget as", list(MAKERS), horizontal=True, key=UNIT, persist_state="session", on_change=use_unit
-        )
-        _inputs(found, unit)
+        st.info(plain(found.promise), icon="🙋")
+    with right:
         person(found)
-        st.caption(UNITS[unit])
-        show_kept("budget")
-    others = (
-        f"rho **{cost(found.rho)}** {'and' if pure else '='} mu **{cost(found.mu)}** {'and' if pure else '='} epsilon "
-        f"**{cost(found.epsilon(DELTA))}** at delta {DELTA:g}"
-    )
-    if found.pure_epsilon is not None:
-        right.markdown(
-            f"pure epsilon **{cost(found.pure_epsilon)}** (delta 0), which implies pcost **{cost(found.pcost)}**, "
-            f"{others}"
-        )
-    else:
-        right.markdown(f"pcost **{cost(found.pcost)}** = {others}")
-    right.info(plain(found.promise), icon="🙋")
-    right.caption(plain(found.describe(DELTA)))
+        st.caption(plain(found.describe(DELTA)))
+        st.caption(UNITS[language()])
 
 
 def _inputs(found: Budget, unit: str) -> None:
@@ -113,8 +119,9 @@ def use_option(name: str, key: str, inside: str | None = None) -> None:
         state.change(options=others if value == default else others | {name: value})
 
 
-def mechanism(studio: state.Studio) -> None:
+def mechanism() -> None:
     """The mechanism and those of its options that a person may want to change."""
+    studio = state.current()
     names, version = [m.name for m in known.MECHANISMS], state.version()
     st.selectbox(
         "Mechanism",

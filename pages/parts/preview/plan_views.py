@@ -1,58 +1,85 @@
-"""Views of a plan: what it promises, its groups, every query of a group, and where the budget goes."""
+"""Views of a whole plan: what it promises, where the budget goes, and its file."""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from engine import Plan, figures, insight, texts
+from engine import Plan, figures, insight, load_plan, texts
 from pages.parts.preview import target_views
-from pages.parts.shell import show
-from pages.parts.shell.words import plain
-from pages.parts.workload import group_choice
+from pages.parts.shell import show, state
+from pages.parts.shell.words import kept_for, show_kept
+from pages.parts.workload import scale_form
 
 
 def headline(plan: Plan) -> None:
-    """What the plan promises, in four numbers with unit and meaning."""
-    one, two, three, four = st.columns(4)
-    one.metric(
-        "Typical error (counts)",
-        texts.amount(plan.rmse),
-        help="RMSE: root of the mean squared error over all queries. About two thirds of the answers will be off by "
-        "less than this, 95% by less than twice this.",
-    )
-    two.metric(
-        "Largest error (counts)",
-        texts.amount(insight.worst_error(plan)),
-        help="Standard error of the query that comes out least exact",
-    )
-    three.metric(
-        "Over the proven bound",
-        insight.gap_text(plan).replace("less than", "<"),
-        help="How much larger the weighted RMSE is than what any plan of this class must have; 0% is the best possible",
-    )
-    four.metric(
-        "Queries",
-        texts.number(plan.workload.queries),
-        help="Numbers that will be published, each with its standard error and interval",
-    )
-    target_views.claim(plan)
-    st.caption(plain(insight.certificate_text(plan)))
+    """What the plan promises, in a few numbers with unit and meaning."""
+    best = target_views.best(plan)
+    with st.container(horizontal=True, gap="medium"):
+        _number(
+            "Typical error (counts)",
+            texts.amount(plan.rmse),
+            "RMSE: root of the mean squared error over all queries. About two thirds of the answers will be off by "
+            "less than this, 95% by less than twice this.",
+        )
+        _number(
+            "Largest error (counts)",
+            texts.amount(insight.worst_error(plan)),
+            "Standard error of the query that comes out least exact",
+        )
+        if best is None:
+            _number(
+                "Over its bound",
+                insight.gap_text(plan).replace("less than", "<"),
+                "How much larger the weighted RMSE is than what any plan of this class must have; 0% is the best.",
+            )
+        else:
+            _number(
+                "Over the best possible",
+                f"≤ {best}",
+                "How much larger the weighted RMSE is at most than what any matrix mechanism can reach, whatever it "
+                "measures; proven for this workload.",
+            )
+        if (scale := scale_form.given()) is not None:
+            share = insight.quality_shares(plan, scale)[0]
+            _number(
+                "Publishable",
+                f"{share:.0%}",
+                f"Share of the answers with a coefficient of variation up to {scale.publishable:.0%}, if the expected "
+                "records are spread evenly",
+            )
 
 
-def groups(plan: Plan) -> None:
-    """Predicted error of every group."""
-    st.caption("Errors in counts: RMSE over the queries of a group, and the largest standard error of one of them.")
-    show.table(insight.group_table(plan), name="groups_of_plan", alt="Predicted error of every group", height=420)
-
-
-def every_query(plan: Plan) -> None:
-    """Standard error of every query of a chosen group."""
-    number = group_choice.choose_group(plan, key="error_group")
-    drawn = group_choice.choose_slice(plan, number)
-    if drawn is not None:
-        show.picture(figures.error_picture(plan, number, *drawn), key="errors")
+def _number(label: str, value: str, meaning: str) -> None:
+    st.metric(label, value, help=meaning, width="content")
 
 
 def budget(plan: Plan) -> None:
     """Where the budget goes."""
     show.picture(figures.budget_picture(plan), key="budget", config={"displayModeBar": False})
+
+
+def use_plan_file() -> None:
+    """Take workload, budget and mechanism from the uploaded plan."""
+    file = st.session_state.get("plan_file")
+    if file is None:
+        return
+    with kept_for("plan_file"):
+        found = load_plan(file.getvalue())
+        options = dict(found.options) | {"max_records": found.max_records}
+        studio = state.Studio(workload=found.workload, budget=found.budget, mechanism=found.mechanism, options=options)
+        state.commit(studio, redraw=True)
+
+
+def files(plan: Plan | None) -> None:
+    """Keep the plan, or take another one."""
+    st.subheader("Keep it")
+    left, right = st.columns(2)
+    if plan is not None:
+        left.download_button("Download plan.json", plan.to_json, "plan.json", "application/json", on_click="ignore")
+    else:
+        left.caption("A plan can be downloaded once there is one.")
+    with right:
+        st.file_uploader(
+            "Open a plan file", type=["json"], key="plan_file", on_change=use_plan_file, max_upload_size=100
+        )
+        show_kept("plan_file")

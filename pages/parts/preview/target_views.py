@@ -11,10 +11,12 @@ import streamlit as st
 from engine import Budget, Plan, figures, insight, texts
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.shell import show, state
-from pages.parts.shell.words import plain, shown_here
+from pages.parts.shell.budgets import others
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 from pages.parts.workload import query_form, scale_form
 
 SHARES = {0.5: "50%", 0.8: "80%", 0.9: "90%", 0.95: "95%", 0.99: "99%", 1.0: "all"}
+NEEDED = "needed"
 ERROR, INTERVAL = "standard error", "95% interval"
 
 
@@ -44,26 +46,15 @@ def spread(plan: Plan) -> None:
     error = tolerance if meant == ERROR else insight.error_for(plan, tolerance)
     text = insight.within_text(plan, error)
     st.markdown(f"**With this plan:** {plain(text)}")
-    budget = needed(
+    if needed(
         plan,
         f"To bring {_share_words(share)} within it",
-        lambda: _budget_for_error(f"{plan.hash}|{error}|{share}", plan, error, share),
+        lambda nearly: insight.budget_for_error(plan, error, share, nearly=nearly),
         key="share",
-    )
-    if budget is not None:
+    ):
         reached = texts.amount(insight.tolerance_for(plan, share))
         st.caption(f"With the present budget the standard error is at most {reached} counts for {_share_words(share)}.")
     show.picture(replace(figures.spread_picture(plan, error), alt=text), key="spread")
-
-
-@st.cache_resource(max_entries=256, show_spinner=False)
-def _budget_for_error(key: str, _plan: Plan, _error: float, _share: float) -> Budget:
-    return insight.budget_for_error(_plan, _error, _share)
-
-
-@st.cache_resource(max_entries=256, show_spinner=False)
-def _budget_for_quality(key: str, _plan: Plan, _scale: insight.NoiseScale, _share: float) -> Budget:
-    return insight.budget_for_quality(_plan, _scale, _share)
 
 
 def usable(plan: Plan) -> None:
@@ -80,30 +71,34 @@ def usable(plan: Plan) -> None:
         needed(
             plan,
             f"To make {_share_words(share).replace('queries', 'answers')} publishable",
-            lambda: _budget_for_quality(f"{plan.hash}|{scale}|{share}", plan, scale, share),
+            lambda nearly: insight.budget_for_quality(plan, scale, share, nearly=nearly),
             key="usable",
         )
         show.picture(found, key="usable", config={"displayModeBar": False})
 
 
-def needed(plan: Plan, goal: str, find: Callable[[], Budget], *, key: str) -> Budget | None:
-    """Say which budget reaches a goal, with the button that takes it; None, with the reason, when none does."""
+def needed(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -> bool:
+    """Say which budget reaches a goal, with the button that takes it; False, with the reason, when none does.
+
+    `find` is asked for the budget nearly, which is all that the digits shown tell, and exactly when the button is
+    pressed: that makes plans.
+    """
     with shown_here():
-        found = find()
+        found = find(True)
         left, right = st.columns([3, 1], vertical_alignment="center")
         left.markdown(
-            f"**{goal}:** a budget of pcost **{texts.cost(found.pcost)}** = rho **{texts.cost(found.rho)}** = mu "
-            f"**{texts.cost(found.mu)}** is needed; this plan spends pcost {texts.cost(plan.budget.pcost)}."
+            f"**{goal}:** a budget of {plain(others(found))} is needed; this plan spends pcost "
+            f"{texts.cost(plan.budget.pcost)}."
         )
-        right.button(
-            "Use this budget",
-            on_click=state.change,
-            kwargs={"budget": found, "redraw": True},
-            key=f"use_budget_{key}",
-            width="stretch",
-        )
-        return found
-    return None
+        right.button("Use this budget", on_click=_use, args=(find, key), key=f"use_budget_{key}", width="stretch")
+        show_kept(f"{NEEDED}_{key}")
+        return True
+    return False
+
+
+def _use(find: Callable[[bool], Budget], key: str) -> None:
+    with kept_for(f"{NEEDED}_{key}"):
+        state.change(budget=find(False), redraw=True)
 
 
 def one_query(plan: Plan) -> None:
@@ -134,7 +129,9 @@ def one_query(plan: Plan) -> None:
         needed(
             plan,
             f"To know it within ± {texts.amount(wanted)}",
-            lambda: insight.budget_for_query(plan, query.attributes, query.tensor, insight.error_for(plan, wanted)),
+            lambda nearly: insight.budget_for_query(
+                plan, query.attributes, query.tensor, insight.error_for(plan, wanted), nearly=nearly
+            ),
             key="probe",
         )
         show.picture(figures.interval_picture(plan, variance), key="probe_budgets", config={"displayModeBar": False})
@@ -142,30 +139,28 @@ def one_query(plan: Plan) -> None:
 
 def distance(plan: Plan) -> None:
     """How far the plan is from what its class, and what any matrix mechanism, could reach."""
-    st.caption(
-        "The certificate of a plan compares it with plans of its own class. This bound holds for every mechanism that "
-        "adds Gaussian or Laplace noise to linear queries, whatever it measures. It depends on the workload alone."
-    )
     key = _bound_key(plan)
-    found = work.find(key)  # started with the headline, which tells how it goes
-    if found is not None and found.state == "done":
+    found = work.find(key)  # started with the headline
+    if found is not None and found.done:
+        st.markdown(f"**{plain(insight.bound_text(plan, found.result))}**")
         show.picture(figures.distance_picture(plan, found.result), key="distance", config={"displayModeBar": False})
     elif not work.is_there(key):
         st.button("Search again", on_click=_search, args=(plan,), key="bound_again")
+    st.caption(plain(insight.certificate_text(plan)))
 
 
-def claim(plan: Plan) -> None:
-    """How far any matrix mechanism could be below the plan, searched beside the page and told once it is known."""
+def best(plan: Plan) -> str | None:
+    """How far the plan is at most above the best of all matrix mechanisms, searched beside the page; None before."""
     key = _bound_key(plan)
     if work.find(key) is None:
         _search(plan)
     found = work.find(key)
-    if found is not None and found.running:
-        watch.job(key, label="Searching what any mechanism could reach")
-    elif found is not None and found.state == "done":
-        st.markdown(f"**{plain(insight.bound_text(plan, found.result))}**")
-    elif found is not None:
-        st.caption(plain(found.error))
+    return (insight.above_best(plan, found.result) or None) if found is not None and found.done else None
+
+
+def search(plan: Plan) -> None:
+    """How the search for the best possible goes on; nothing once it is found."""
+    watch.job(_bound_key(plan), label="Searching what any mechanism could reach", quiet=True)
 
 
 def _search(plan: Plan) -> None:

@@ -9,21 +9,24 @@ from engine.insight import CHANGES, Change, Changed, breakdown_text, worst_query
 from pages.parts.jobs import plans
 from pages.parts.shell import show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
-from pages.parts.workload import group_choice
 
 MEAN, WORST, CHOSEN = "All its queries, on average", "Its least exact query", "One query by number"
+TALL = 240  # pixels
 TRIED = "what_if"  # the change that is tried: its name, the group, the attribute, and the state it was tried on
 
 
-def why(plan: Plan) -> None:
+def why(plan: Plan, number: int) -> None:
     """Breakdown of a group's variance by residual space, and the changes that could help."""
     with shown_here():
-        number = group_choice.choose_group(plan, key="why_group")
+        place = st.container()
         query = _query(plan, number)
-        st.markdown(f"**{plain(breakdown_text(plan, number, query))}**")
-        show.picture(figures.breakdown_picture(plan, number, query), key="why", config={"displayModeBar": False})
-    st.subheader("What would help?")
-    st.caption("Each button plans a changed request and shows the errors before and after. Nothing is kept yet.")
+        with place:
+            st.markdown(f"**Why:** {plain(breakdown_text(plan, number, query))}")
+            found = figures.breakdown_picture(plan, number, query)
+            show.picture(
+                found, key="why", config={"displayModeBar": False}, height=min(TALL, found.figure.layout.height)
+            )
+    st.markdown("**What would help?** Each button plans a changed request; nothing is kept yet.")
     _buttons(plan, number)
     show_kept(TRIED)
     _tried(plan)
@@ -58,16 +61,15 @@ def _buttons(plan: Plan, group: int) -> None:
             key=f"why_attribute_{group}",
             help="Pairs of neighbouring cells become one cell. Only numeric attributes have neighbours.",
         )
-    for column, change in zip(st.columns(len(CHANGES)), CHANGES, strict=True):
-        missing = change.name == "coarser" and not names
-        column.button(
-            plain(change.label(request)),
-            on_click=_try,
-            args=(change, group, attribute),
-            disabled=missing,
-            key=f"what_if_{change.name}",
-            width="stretch",
-        )
+    with st.container(horizontal=True):
+        for change in CHANGES:
+            st.button(
+                plain(change.label(request)),
+                on_click=_try,
+                args=(change, group, attribute),
+                disabled=change.name == "coarser" and not names,
+                key=f"what_if_{change.name}",
+            )
     if not names:
         st.caption("No attribute of this group is numeric with four cells or more, so it has no bins to merge.")
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import streamlit as st
+
 from engine import Budget
+from engine.texts import cost
 
 PCOST, RHO, MU, APPROX, PURE = "pcost", "rho", "mu", "epsilon, delta", "pure epsilon"
 MAKERS: dict[str, Callable[..., Budget]] = {
@@ -27,11 +30,43 @@ AGAINST = {"add_remove": "is in the data or not", "replace_one": "has these valu
 ROWS_LABEL = "Most rows of one person"
 AGAINST_LABEL = "Nobody can tell whether a person"
 DELTA = 1e-6
+UNIT = "budget_unit"  # where the language is kept that was chosen
 
 
 def unit_of(found: Budget) -> dict[str, Any]:
     """Whom a budget protects, as the arguments that every way of saying a budget takes."""
     return {"rows_per_person": found.rows_per_person, "neighbours": found.neighbours}
+
+
+def language() -> str:
+    """The language that this person says budgets in."""
+    chosen: str = st.session_state.get(UNIT, APPROX)
+    return chosen
+
+
+def headline(found: Budget, unit: str) -> str:
+    """A budget in one language, in a few signs.
+
+    >>> headline(Budget(pcost=1.0), APPROX), headline(Budget(pcost=1.0), RHO), headline(Budget.pure(1.0), PCOST)
+    ('ε 4.887', 'rho 0.5', 'ε 1')
+    """
+    if found.pure_epsilon is not None:
+        return f"ε {cost(found.pure_epsilon)}"
+    word = "ε" if unit in (APPROX, PURE) else unit
+    return f"{word} {cost(numbers_of(found, APPROX if unit == PURE else unit)[0])}"
+
+
+def others(found: Budget) -> str:
+    """A budget in all languages, as plain text.
+
+    >>> others(Budget(pcost=1.0))
+    'epsilon 4.887 at delta 1e-06 · pcost 1 · rho 0.5 · mu 1'
+    """
+    pure = "" if found.pure_epsilon is None else f"pure epsilon {cost(found.pure_epsilon)}, which implies "
+    return (
+        f"{pure}epsilon {cost(found.epsilon(DELTA))} at delta {DELTA:g} · pcost {cost(found.pcost)} · "
+        f"rho {cost(found.rho)} · mu {cost(found.mu)}"
+    )
 
 
 def numbers_of(found: Budget, unit: str) -> list[float]:

@@ -16,6 +16,7 @@ from pages.parts.shell.state import Studio
 
 MAX_LINES = 40  # longer schemas and workloads are read from the file that the page offers for download
 MAX_TEXT = 4000
+USUAL = ("prefix", "marginal", "range")  # families that all k-way sets may ask of numeric attributes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +70,10 @@ def workload_script(studio: Studio) -> Script:
     head = schema_script(studio.schema)
     if studio.workload is None:
         return head
-    ways, rest = _leading_ways(studio.workload)
-    start = f"Workload.all_ways(schema, ways={ways!r})" if ways else "Workload(schema)"
+    ways, numeric, rest = _leading_ways(studio.workload)
+    each = f'{{a.name: "{numeric}" for a in schema.attributes if a.kind == "numeric"}}'
+    family = f", family={each}" if numeric != USUAL[0] else ""
+    start = f"Workload.all_ways(schema, ways={ways!r}{family})" if ways else "Workload(schema)"
     groups = studio.workload.groups[rest:]
     in_file = len(groups) > MAX_LINES or any(map(_bulky, groups))
     lines = [] if in_file else [f"workload = workload.add({_group(g)})" for g in groups]
@@ -162,16 +165,19 @@ def _attribute(attribute: Attribute) -> str:
     return f"Attribute.of_size({attribute.name!r}, {attribute.size}, kind={attribute.kind!r})"
 
 
-def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], int]:
-    """Ways k such that the workload begins with all k-way sets in order, and the number of groups they make."""
+def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
+    """Ways k such that the workload begins with all k-way sets in order, what they ask of numeric attributes, and the
+    number of groups they make.
+    """
     schema = workload.schema
-    usual = {a.name: usual_family(a.kind) for a in schema.attributes}
-    for ways in sorted((c for k in (1, 2, 3) for c in combinations((1, 2, 3), k)), key=len, reverse=True):
-        groups = sum(comb(len(schema), k) for k in ways) if max(ways) <= len(schema) else 0
-        sets = chain.from_iterable(combinations(schema.names, k) for k in ways)
-        if 0 < groups <= len(workload.groups) and all(map(partial(_is_usual, usual), workload.groups, sets)):
-            return ways, groups
-    return (), 0
+    for numeric in USUAL:
+        usual = {a.name: numeric if a.kind == "numeric" else usual_family(a.kind) for a in schema.attributes}
+        for ways in sorted((c for k in (1, 2, 3) for c in combinations((1, 2, 3), k)), key=len, reverse=True):
+            groups = sum(comb(len(schema), k) for k in ways) if max(ways) <= len(schema) else 0
+            sets = chain.from_iterable(combinations(schema.names, k) for k in ways)
+            if 0 < groups <= len(workload.groups) and all(map(partial(_is_usual, usual), workload.groups, sets)):
+                return ways, numeric, groups
+    return (), USUAL[0], 0
 
 
 def _is_usual(usual: Mapping[str, str], group: Group, names: tuple[str, ...]) -> bool:

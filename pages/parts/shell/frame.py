@@ -6,10 +6,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from engine import Budget
 from engine.texts import cost
-from pages.parts.shell import link, places, state
+from pages.parts.shell import budgets, link, places, state
 from pages.parts.shell.words import plain, summary, trouble
 
 
@@ -42,6 +43,8 @@ def page(title: str) -> PageInfo:
 
 STEPS = (("Schema",), ("Workload",), ("Preview",), ("Compare", "Coarse or fine"), ("Release",))
 PREVIEWED = "previewed"  # what was chosen when a plan of it was looked at
+BUDGETS = "Preview"  # the page with the form for the budget
+_PLACE: ContextVar[DeltaGenerator] = ContextVar("place")
 _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)  # whether the frame is there while a page draws itself
 
 
@@ -75,11 +78,15 @@ def require() -> None:
 
 
 def sidebar() -> None:
-    """What is chosen so far, the budget, undo and redo, and the tutorial switch."""
+    """The budget, what is chosen so far, undo and redo, and the tutorial switch."""
     studio, steps = state.current(), state.history()
     with st.sidebar:
         st.caption("Privacy budget of this plan")
-        budget_shown(studio.budget)
+        place = st.container()
+        with place:
+            if st.session_state["page"] != BUDGETS:
+                budget_shown(studio.budget)
+        _PLACE.set(place)
         gauge()
         st.caption(plain(summary(studio)))
         back, forth = st.columns(2)
@@ -88,22 +95,21 @@ def sidebar() -> None:
         st.toggle("Explain each step", value=True, key="tutorial", help="Switch the explanations on every page off.")
 
 
+def budget_place() -> DeltaGenerator:
+    """Where the page that changes the budget draws its form: it stays in view however far the page is scrolled."""
+    return _PLACE.get()
+
+
 def budget_shown(budget: Budget) -> None:
-    """The budget in its own terms, and what it implies in others."""
-    delta, pure = 1e-6, budget.pure_epsilon
+    """The budget as this person says budgets, and what that is in other terms."""
     st.metric(
         "Privacy cost",
-        f"{cost(budget.pcost)} pcost" if pure is None else f"ε {cost(pure)}",
-        help="The largest effect one record can have on everything released, squared, in units of the noise. "
-        "Half of it is the rho of zero-concentrated differential privacy; its root is the mu of Gaussian "
-        "differential privacy."
-        if pure is None
-        else "Pure differential privacy: no output becomes more than e^epsilon times as likely through one record. "
-        "Only Laplace noise keeps it; what it implies in other terms stands below.",
+        budgets.headline(budget, budgets.language()),
+        help="What everything released may tell about one person at most. The Preview page says it in other words, and "
+        "what it protects from.",
         label_visibility="collapsed",
     )
-    others = f"rho {budget.rho:.4g} · mu {budget.mu:.4g} · epsilon {budget.epsilon(delta):.3g} at delta {delta:g}"
-    st.caption(others if pure is None else f"pure, Laplace noise · implies pcost {cost(budget.pcost)} · {others}")
+    st.caption(plain(budgets.others(budget)))
 
 
 def gauge() -> None:
@@ -115,14 +121,18 @@ def gauge() -> None:
     st.progress(min(status.spent / status.total, 1.0), text=plain(words))
 
 
-def header(info: PageInfo, lead: str, tutorial: str) -> state.Studio:
-    """Draw title, summary and tutorial text; return what is chosen so far."""
+def header(info: PageInfo, lead: str, tutorial: str, *, folded: bool = False) -> state.Studio:
+    """Draw title, summary and tutorial text, both in a fold where results come first; return what is chosen so far."""
     studio = state.current()
     st.title(f"{info.icon} {info.title}")
-    st.markdown(lead)
+    if not folded:
+        st.markdown(lead)
     st.caption(path(studio, info.title))
     if st.session_state.get("tutorial", True):
-        explained(info, tutorial)
+        if folded:
+            st.expander(lead, icon="💡", type="compact").markdown(tutorial)
+        else:
+            explained(info, tutorial)
     if damaged := st.session_state.get("address_trouble"):
         trouble(damaged)
     if missed := state.lost():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import streamlit as st
 
 from engine.figures import Picture
-from engine.texts import csv_text
-from pages.parts.shell.words import plain
+from engine.texts import csv_text, latex_text
+from pages.parts.shell.words import plain, shown_here
 
 if TYPE_CHECKING:
     from streamlit.elements.lib.column_types import ColumnConfig
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
 SHORT = 8  # rows that need no height of their own
 QUALITY = ("publishable", "doubtful", "noise", "relative error")
 SHARES = ("share", "over the bound", "worse", "better", *QUALITY)  # columns that are shares
-FINE = ("ratio", "worst ratio", "paper", "ours", "ours / paper")  # columns whose third and fourth digits matter
+OPTIMUM = "certified optimum"
+FINE = (
+    "ratio",
+    "worst ratio",
+    "paper",
+    "ours",
+    "ours / paper",
+    OPTIMUM,
+    f"{OPTIMUM} / paper",
+)  # columns whose third and fourth digits matter
 
 
 def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[Any, ...] = ()) -> Any:
@@ -33,17 +43,34 @@ def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[
     return result
 
 
+def folds(views: Mapping[str, tuple[str, Callable[..., Any]]], *, arguments: tuple[Any, ...] = ()) -> None:
+    """Draw one fold a view, key -> (what it says, how to draw it), of which only open ones are computed."""
+    for key, (label, view) in views.items():
+        with st.expander(label, key=f"fold_{key}", on_change="rerun") as fold:
+            if fold.open:
+                with shown_here():
+                    view(*arguments)
+
+
 def picture(
-    found: Picture, *, key: str, config: dict[str, Any] | None = None, on_box: Callable[[], None] | None = None
+    found: Picture,
+    *,
+    key: str,
+    config: dict[str, Any] | None = None,
+    on_box: Callable[[], None] | None = None,
+    height: int | Literal["content"] = "content",
+    titled: bool = True,
 ) -> None:
     """Draw a figure of the engine, its note, and its table with a download; `on_box` hears of a box drawn on it."""
-    st.markdown(f"**{plain(found.title)}**")
+    if titled:
+        st.markdown(f"**{plain(found.title)}**")
     draw = partial(
         st.plotly_chart,
         found.figure,
         key=f"chart_{key}",
         alt=found.alt,
-        config={"displaylogo": False} | (config or {}),
+        height=height,
+        config={"displaylogo": False, "toImageButtonOptions": {"format": "svg", "filename": key}} | (config or {}),
     )
     if on_box is None:
         draw()
@@ -67,13 +94,58 @@ def table(
     """Draw a table with its CSV download; `whole` makes the table to download when only a part is drawn."""
     tall: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
     st.dataframe(frame, hide_index=True, alt=alt, height=tall, column_config=_columns(frame), placeholder="")
-    st.download_button(
-        "Download CSV",
-        data=lambda: csv_text(frame if whole is None else whole()).encode(),
-        file_name=f"{name}.csv",
-        mime="text/csv",
-        key=f"csv_{name}",
-        on_click="ignore",
+    downloads(whole or (lambda: frame), name=name)
+
+
+def downloads(whole: Callable[[], Frame], *, name: str) -> None:
+    """Draw the buttons that write a table to a file, for spreadsheets and for papers."""
+    with st.container(horizontal=True):
+        st.download_button(
+            "Download CSV",
+            data=lambda: csv_text(whole()).encode(),
+            file_name=f"{name}.csv",
+            mime="text/csv",
+            key=f"csv_{name}",
+            on_click="ignore",
+        )
+        st.download_button(
+            "LaTeX",
+            data=lambda: latex_text(whole()).encode(),
+            file_name=f"{name}.tex",
+            mime="text/x-tex",
+            key=f"tex_{name}",
+            on_click="ignore",
+            help="The same table for a paper, with the package booktabs",
+        )
+
+
+def choice(
+    frame: Frame, *, key: str, alt: str, row: int | None, bar: str, pick: Callable[[int], None], height: int
+) -> None:
+    """Draw a table of which one row is chosen by a click; `pick` hears its number; `bar` is a column of sizes."""
+
+    def picked() -> None:
+        rows = st.session_state[key].selection.rows
+        if rows:
+            pick(rows[0])
+
+    sizes = frame[bar]
+    most = float(sizes[sizes < math.inf].max()) if len(sizes) else 1.0
+    columns = _columns(frame) | {
+        bar: st.column_config.ProgressColumn(
+            bar.replace("standard ", ""), width=130, format="%,.2f", min_value=0.0, max_value=most if most > 0 else 1.0
+        )
+    }
+    st.dataframe(
+        frame,
+        hide_index=True,
+        alt=alt,
+        height=height,
+        column_config=columns,
+        key=key,
+        on_select=picked,
+        selection_mode="single-row",
+        selection_default={"selection": {"rows": [row] if row is not None else []}},
     )
 
 
@@ -87,6 +159,8 @@ def _columns(frame: Frame) -> dict[str, ColumnConfig]:
         elif kind.kind == "f":
             style = "percent" if column in SHARES else "%.4f" if column in FINE else "%,.2f"
             formats[column] = st.column_config.NumberColumn(labels.get(column, column), format=style)
+        elif column == "attributes":
+            formats[column] = st.column_config.TextColumn(width="medium")
         elif kind.kind in "iu":
             formats[column] = st.column_config.NumberColumn(format="localized")
     return formats

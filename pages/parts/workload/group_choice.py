@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
@@ -13,16 +15,16 @@ from pages.parts.shell.words import count, plain
 MANY = 2_000  # choices that a list may hold
 
 
-def choose_group(plan: Plan, *, key: str) -> int:
+def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None = None) -> int:
     """A group of the plan's workload, by name or, when there are too many for a list, by number; first the worst."""
-    start = worst_group(plan)
     asked = plan.workload.groups
+    st.session_state.setdefault(key, worst_group(plan))
     if len(asked) > MANY:
-        number = int(st.number_input("Group", 0, len(asked) - 1, start, key=key))
+        number = int(st.number_input("Group", 0, len(asked) - 1, key=key, on_change=on_change))
         st.caption(plain(_group_words(asked[number], number)))
         return number
     words = lambda i: _group_words(asked[i], i)  # noqa: E731
-    return st.selectbox("Group", range(len(asked)), index=start, format_func=words, key=key)
+    return st.selectbox("Group", range(len(asked)), format_func=words, key=key, on_change=on_change)
 
 
 def choose_slice(plan: Plan, number: int, prefix: str = "") -> tuple[tuple[int, ...] | None, list[int]] | None:

@@ -22,6 +22,7 @@ WIDE = 100  # attributes up to which all pairs are offered at first
 MAX_DRAWN = 100_000  # cells of a family that is drawn
 MAX_SLIDER = 10_000
 PLANE = -1  # the choice to draw one query on both attributes of a group
+ASKED = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}  # of a numeric attribute
 SAME, EACH, JOINT = "The same on each", "One per attribute", "Joint"
 
 
@@ -57,24 +58,42 @@ def all_ways(schema: Schema) -> None:
     """All sets of k attributes, with one family per kind or per attribute."""
     choices = [k for k in (1, 2, 3) if k <= len(schema)]
     first = choices[: 2 if len(schema) <= WIDE else 1]
+    asked = st.radio(
+        "What to ask of each set", list(ASKED), captions=[_example(schema, how) for how in ASKED], key="ways_ask"
+    )
     ways = st.multiselect("Sets of how many attributes", choices, default=first, key="ways", format_func=_way)
     special = st.multiselect(
         "Attributes with a family of their own",
         schema.names,
         key="special",
-        help="All others: every single cell of a categorical attribute, every prefix (at or below) of a numeric one.",
+        help="All others as chosen above; of a categorical attribute always every single cell.",
     )
     with shown_here():
-        families = {name: _own_family(schema, name) for name in special}
+        families = _families(schema, asked) | {name: _own_family(schema, name) for name in special}
         made = _all_sets(f"{schema.to_json()}|{sorted(ways)}|{_asked(families)}", schema, sorted(ways), families)
         weight = weight_form("ways_weight")
         groups = made.groups if weight == 1.0 else tuple(replace(group, weight=weight) for group in made.groups)
         text = f"{count(len(made.groups), 'group')} with {count(made.queries, 'query', 'queries')}"
         label = f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
+        if groups:
+            dear.before_adding(groups)
         st.button(label, type="primary", disabled=not groups, on_click=add_groups, args=(groups,), key="add_ways")
         if not made.groups:
             st.caption("Choose at least one number of attributes.")
     show_kept("group")
+
+
+def _families(schema: Schema, asked: str) -> dict[str, Any]:
+    """What a word asks of the numeric attributes; the others have no order and are asked cell by cell."""
+    numeric = [a for a in schema.attributes if a.kind == "numeric"]
+    return {a.name: ASKED[asked] for a in numeric if ASKED[asked] != usual_family(a.kind)}
+
+
+def _example(schema: Schema, asked: str) -> str:
+    """One of the queries that a word stands for, on the first numeric attribute if there is one."""
+    first = next((a for a in schema.attributes if a.kind == "numeric"), schema.attributes[0])
+    made = Workload(schema).add(first.name, ASKED[asked] if first.kind == "numeric" else "marginal")
+    return plain(f"such as: how many records have {made.describe(made.queries // 2)}")
 
 
 @st.cache_resource(max_entries=4, show_spinner="Listing the sets")

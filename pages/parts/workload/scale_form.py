@@ -34,6 +34,11 @@ def scale() -> NoiseScale | None:
     return None
 
 
+def given() -> NoiseScale | None:
+    """The scale, where a number of records was given on any page."""
+    return known() if st.session_state.get(RECORDS) else None
+
+
 def known() -> NoiseScale | None:
     """The scale that was given on another page; for answers only its thresholds matter."""
     form = st.session_state

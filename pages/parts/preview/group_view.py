@@ -1,0 +1,85 @@
+"""The groups of a plan, the least exact first, beside the one that is looked at: its queries, why, and what helps."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine import Plan, figures, insight, texts
+from pages.parts.preview import why_view
+from pages.parts.shell import show, state
+from pages.parts.shell.words import count
+from pages.parts.workload import group_choice, scale_form
+
+GROUP, LAST = "group", "group_last"  # the group that is looked at, as the list gives it back and as it was last
+TURN = "group_turn"  # how often it was chosen beside the table
+MANY = 500  # groups that the table holds
+TALL, PICTURE = 430, 300  # pixels
+ALL = "All"
+
+
+def groups(plan: Plan) -> None:
+    """The groups by error, the least exact first; a click looks at one."""
+    ways = sorted({len(group.attributes) for group in plan.workload.groups})
+    sets, words = {f"{k}-way": k for k in ways}, ""
+    wanted = st.radio("Groups, least exact first", [ALL, *sets], horizontal=True, key=f"ways_shown_{len(ways)}")
+    if len(plan.workload.groups) > MANY:
+        words = st.text_input("Find groups", key="find_groups", placeholder="age income", help="Words of their names.")
+    table = insight.worst_first(plan, ways=sets.get(wanted), words=words).head(MANY)
+    if not len(table):
+        st.info("No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎")
+        return
+    numbers, chosen = table["group"].tolist(), looked_at(plan)
+    columns = ["largest standard error", "attributes", "RMSE", "queries", "family"]
+    if (scale := scale_form.given()) is not None:
+        shares = insight.quality_by_group(plan, scale).set_index("group")["publishable"]
+        table, columns = table.join(shares, on="group"), [*columns[:3], "publishable", *columns[3:]]
+    show.choice(
+        table[columns],
+        key=f"groups_{state.version()}_{st.session_state.get(TURN, 0)}_{wanted}_{words}",
+        alt="Groups by error, the least exact first; the queries of the chosen one stand beside it",
+        row=numbers.index(chosen) if chosen in numbers else None,
+        bar="largest standard error",
+        pick=lambda row: _look_at(numbers[row]),
+        height=TALL,
+    )
+    show.downloads(lambda: insight.group_table(plan), name="groups_of_plan")
+
+
+def looked_at(plan: Plan) -> int:
+    """The group that is looked at: the one with the least exact query, until another is chosen."""
+    form, groups = st.session_state, range(len(plan.workload.groups))
+    if form.get(GROUP) not in groups:  # a list whose words changed with the workload gives back the old words
+        _look_at(form[LAST] if form.get(LAST) in groups else insight.worst_group(plan))
+    form[LAST] = number = int(form[GROUP])
+    return number
+
+
+def chosen(plan: Plan) -> None:
+    """The group that is looked at: its queries, where its error comes from, and what would help."""
+    number = looked_at(plan)
+    group_choice.choose_group(plan, key=GROUP, on_change=_turned)
+    group, row = plan.workload.groups[number], insight.group_table(plan).iloc[number]
+    typical, largest = (texts.amount(row[name]) for name in ("RMSE", "largest standard error"))
+    even = insight.even_error(plan, number)
+    if even is not None:
+        st.markdown(
+            f"**Each of its {count(group.count, 'query', 'queries')} has a standard error of {typical} counts.**"
+        )
+    else:
+        words = f"{count(group.count, 'query', 'queries')}, typical error {typical} counts, largest {largest} counts."
+        st.markdown(f"**{words}**")
+        place = st.container()
+        drawn = group_choice.choose_slice(plan, number)
+        if drawn is not None:
+            with place:
+                show.picture(figures.error_picture(plan, number, *drawn), key="errors", height=PICTURE, titled=False)
+    why_view.why(plan, number)
+
+
+def _look_at(number: int) -> None:
+    st.session_state[GROUP] = number
+
+
+def _turned() -> None:
+    """Draw the table afresh, so that it shows the group that was chosen beside it."""
+    st.session_state[TURN] = st.session_state.get(TURN, 0) + 1
