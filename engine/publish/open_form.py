@@ -23,7 +23,7 @@ from engine.spaces import Space, basis, center
 
 SCRIPT = r"""# Recomputes estimates, standard errors and the error of a sum from the released integers, in base R.
 #
-#   Rscript recompute.R            compares every table with what the package says, and one sum
+#   Rscript recompute.R            compares every table, and a sum of two of its cells, with what the package says
 #   source("recompute.R")          then sum_of_cells(c("a", "b"), q): q an array with one entry a cell of the table
 
 attributes <- read.csv("attributes.csv", colClasses = c("character", "character", "integer"), check.names = FALSE)
@@ -94,6 +94,8 @@ if (sys.nframe() == 0) {
     }
     if (nrow(told) > 1) {
       both <- sum_of_cells(names, cell(1) + cell(nrow(told)))
+      worst <- max(worst, abs(both["estimate"] - as.numeric(files$sum[f])) / (1 + abs(as.numeric(files$sum[f]))),
+                   abs(both["std"] / as.numeric(files$sum_std[f]) - 1))
       cat(sprintf("%s: the sum of its first and last cell is %.9g with standard error %.9g\n",
                   files$table[f], both["estimate"], both["std"]))
     }
@@ -153,8 +155,17 @@ def write_open_form(measurement: Measurement, folder: Path, tables: Iterable[tup
         ["space", "position", "integer"],
         ([b, i, int(z)] for b, found in enumerate(answers, start=1) for i, z in enumerate(found)),
     )
-    written("tables.csv", ["table", "attributes"], ([t, " ".join(ids[n] for n in names)] for t, names in tables))
+    ends = ([t, " ".join(ids[n] for n in names), *_sum_of_ends(measurement, names)] for t, names in tables)
+    written("tables.csv", ["table", "attributes", "sum", "sum_std"], ends)
     return made
+
+
+def _sum_of_ends(measurement: Measurement, names: Space) -> tuple[str, str]:
+    """Return the sum of the first and the last cell of a table, and its standard error: it takes their covariance."""
+    query = np.zeros(measurement.plan.schema.sizes(names))
+    query.flat[0] = query.flat[-1] = 1.0
+    found = measurement.answer(names, query)
+    return repr(float(found.answer)), repr(float(found.std))
 
 
 def _lifts(block: Block) -> list[Array]:

@@ -2,7 +2,9 @@
 
 README.md, codebook.md           in words: what was counted, what the columns mean, what the numbers are good for
 table1.csv, table2.csv, ...      one row a query, one column a code and one a label of every attribute
+table2_crosstab.csv, ...         published counts of two attributes as rows and columns, for spreadsheets
 tables.csv-metadata.json         the same for machines, CSV on the Web (W3C)
+registry.json                    what public registries of differential-privacy deployments ask for, or "not stated"
 recompute.R and its files        the released integers, and a script that makes estimates and standard errors of them
 """
 
@@ -26,10 +28,11 @@ from engine.publish.report import MARK, escaped
 from engine.publish.tables import REASONS, QualityRule, Uncertainty
 from engine.publish.target import new_file
 from engine.release import Measurement
-from engine.texts import set_name
+from engine.texts import csv_text, set_name
 from engine.workload import Group, Schema
 
 MOST_ROWS = 2_000_000
+UNKNOWN = "not stated"
 COLUMNS = {
     "query_id": ("integer", "number of the query in the whole release, from 0"),
     "query": ("string", "the query in words"),
@@ -86,9 +89,14 @@ def write_tables(
             described.append((name, group, [str(c) for c in frame]))
             if _is_cells(group):
                 cells.append((name, group.attributes))
+                if len(group.attributes) == 2:
+                    made.append(folder / f"{name}_crosstab.csv")
+                    words = csv_text(_crosstab(frame, group, workload.schema))
+                    made[-1].write_text(words, encoding="utf-8-sig")  # by the mark Excel tells the encoding
         for file, words in (
             ("README.md", _readme(measurement, described, confidence)),
             ("codebook.md", _codebook(workload.schema)),
+            ("registry.json", json.dumps(registry(measurement), indent=1, ensure_ascii=False)),
             ("tables.csv-metadata.json", json.dumps(_metadata(described), indent=1)),
         ):
             made.append(folder / file)
@@ -128,6 +136,18 @@ def _rows(found: Uncertainty, number: int, first: int, rule: QualityRule | None,
     return frame
 
 
+def _crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
+    """Return the published counts of a pair, one row a cell of its first attribute; what is suppressed is empty."""
+    down, across = (schema[name] for name in group.attributes)
+    values = frame["published"].to_numpy().reshape(down.size, across.size)
+    head = f"{down.name} \\ {across.name}"
+    rows = pd.DataFrame({across.label(i): values[:, i] for i in range(across.size)})
+    rows.insert(0, head, [down.label(i) for i in range(down.size)], allow_duplicates=True)
+    if "status" in frame:
+        rows.insert(0, MARK, "REHEARSAL", allow_duplicates=True)
+    return rows
+
+
 def _column(values: pd.Series) -> pa.Array:
     # pandas has texts of types of its own, which what looks for formulas passes over
     return pa.array(values, pa.string() if values.dtype.kind not in "if" else None, from_pandas=True)
@@ -141,6 +161,7 @@ def _readme(measurement: Measurement, described: Described, confidence: float) -
     title = MARK if measurement.rehearsal else f"Tables of {measurement.dataset}"
     lines = [f"# {title}", "", plan.budget.promise, "", plan.budget.describe(), "", "## Tables", ""]
     lines += [f"- {name}.csv: {g.family_text}, {set_name(g.attributes) or 'all records'}" for name, g, _ in described]
+    lines += ["", "`registry.json` says what public registries of deployments ask for, as far as it is known here."]
     lines += ["", "## Columns", "", f"Intervals are at {confidence:.0%}. Codes and labels are in codebook.md.", ""]
     lines += [f"- `{name}`: {words}" for name, (_, words) in COLUMNS.items()]
     lines += [
@@ -175,6 +196,41 @@ def _codebook(schema: Schema) -> str:
         lines += [f"| {i} | {attribute.label(i).replace('|', chr(92) + '|')} |" for i in range(attribute.size)]
         lines.append("")
     return "\n".join(lines)
+
+
+def registry(measurement: Measurement) -> dict[str, object]:
+    """Return a release in the fields that public registries of differential-privacy deployments ask for.
+
+    What the project cannot know is "not stated", for the office to fill in.
+    """
+    plan, budget = measurement.plan, measurement.plan.budget
+    pure = budget.pure_epsilon
+    loss: dict[str, object] = {"rho": plan.pcost / 2, "pcost": plan.pcost}
+    loss["epsilon by delta"] = {f"{d:g}": budget.epsilon_zcdp(d) for d in (1e-5, 1e-6, 1e-9)}
+    if pure is not None:
+        loss["epsilon"] = pure
+    unit = "1 row" if budget.rows_per_person == 1 else f"all of up to {budget.rows_per_person:,} rows"
+    return {
+        "status": MARK if measurement.rehearsal else "release",
+        "deployment name": measurement.dataset or UNKNOWN,
+        "data curator": UNKNOWN,
+        "intended use": UNKNOWN,
+        "data product": f"tables of counts on {len(plan.schema):,} attributes, {plan.workload.queries:,} queries",
+        "release date": measurement.utc or UNKNOWN,
+        "region": UNKNOWN,
+        "privacy unit": f"a person, {unit}",
+        "neighbours": budget.neighbours,
+        "model": "central: a curator adds the noise to exact counts",
+        "flavor": "pure epsilon-DP" if pure is not None else "zero-concentrated DP",
+        "privacy loss": loss,
+        "loss of other releases of these records": UNKNOWN,
+        "mechanism": f"exact discrete {budget.law.capitalize()} noise on linear queries, planned by {plan.mechanism}",
+        "accounting": "privacy cost of the matrix mechanism, the dearest cell, rounding and floating point charged",
+        "post-processing": "published counts are fitted to be consistent and not negative, from released numbers alone",
+        "unprotected": "schema, queries, plan, noise scales",
+        "open source implementation": UNKNOWN,
+        "justification of the loss": UNKNOWN,
+    }
 
 
 def _metadata(described: Described) -> dict[str, object]:

@@ -311,3 +311,13 @@ def test_progress_goes_up_to_the_end():
     found.publish(progress=lambda share, words: told.append(share))
     assert told == sorted(told)
     assert told[-1] == 1.0
+
+
+def test_a_total_is_drawn_towards_nothing_as_far_as_noise_may_have_made_it():
+    found, _ = measured_on(Workload.all_ways(SCHEMA, (1,), family="marginal"), Budget(pcost=1e-5))
+    proof = evidence(found)
+    assert proof.total > 0
+    wanted = shrunk_total(proof.total, proof.total_variance)
+    assert abs(wanted - proof.total) > 1.0
+    assert found.publish().total == pytest.approx(wanted)
+    assert found.publish("none").total == pytest.approx(proof.total)

@@ -29,7 +29,11 @@ WORKLOAD = (
     .add(("age", "region"), {"age": "prefix", "region": "marginal"})
     .add(("sex", "age", "region"), "marginal")
 )
-PLANS = [("residualplanner", {}), ("querysmasher", {"centers": "uniform"}), ("residualplanner+", {})]
+PLANS = [
+    ("residualplanner", {}),
+    ("querysmasher", {"centers": "uniform"}),
+    ("residualplanner+", {}),
+]
 
 
 def packed(tmp_path, mechanism="residualplanner", workload=WORKLOAD, **options):
@@ -81,6 +85,55 @@ def test_estimates_errors_and_covariances_follow_from_the_open_form_alone(mechan
             assert np.sqrt(variance) == pytest.approx(said.std, rel=1e-9)
 
 
+def test_the_sum_of_two_cells_is_told_with_their_covariance(tmp_path):
+    made, folder = packed(tmp_path)
+    attributes = pd.read_csv(folder / "attributes.csv").set_index("id")["name"]
+    apart = 0
+    for row in pd.read_csv(folder / "tables.csv", keep_default_na=False).itertuples():
+        names = [attributes[i] for i in row.attributes.split()]
+        query = np.zeros(SCHEMA.sizes(names))
+        query.flat[0] = query.flat[-1] = 1.0
+        value, variance = from_files(folder, names, query)
+        assert row.sum == pytest.approx(value, rel=1e-9, abs=1e-9)
+        assert row.sum_std == pytest.approx(np.sqrt(variance), rel=1e-9)
+        one = np.zeros_like(query)
+        one.flat[0] = 1.0
+        cells = made.published.measurement.plan.variance_of(names, one)
+        apart += query.size > 1 and abs(variance / (2 * cells) - 1) > 0.01
+    assert apart >= 3  # adding up their variances would be wrong
+
+
+def test_crosstabs_open_in_spreadsheets_with_the_published_counts(tmp_path):
+    made, folder = packed(tmp_path)
+    pair = next(i for i, g in enumerate(WORKLOAD.groups) if g.attributes == ("region", "age"))
+    file = folder / f"table{pair + 1}_crosstab.csv"
+    assert file.read_bytes().startswith(b"\xef\xbb\xbf")
+    rows = pd.read_csv(file)
+    told = made.answers(pair, rule=QualityRule(least_count=3.0))["published"].to_numpy().reshape(3, 5)
+    assert np.isnan(told).any()
+    np.testing.assert_allclose(rows.iloc[:, 2:].to_numpy(dtype=float), told, rtol=1e-9)
+    assert list(rows)[1:] == ["region \\ age", *(SCHEMA["age"].label(i) for i in range(5))]
+    assert rows.iloc[:, 1].tolist() == ["North, upper", "'=South", "East|West"]
+    assert set(rows.iloc[:, 0]) == {"REHEARSAL"}
+    assert len(list(folder.glob("*_crosstab.csv"))) == sum(len(g.attributes) == 2 for g in WORKLOAD.groups) - 1
+
+
+def test_the_registry_has_what_is_known_and_no_more(tmp_path):
+    made, folder = packed(tmp_path)
+    told, plan = json.loads((folder / "registry.json").read_text()), made.published.measurement.plan
+    assert told["status"].startswith("REHEARSAL")
+    assert told["privacy loss"]["rho"] == plan.pcost / 2
+    assert told["privacy loss"]["epsilon by delta"]["1e-06"] == plan.budget.epsilon_zcdp(1e-6)
+    assert "epsilon" not in told["privacy loss"]
+    assert told["privacy unit"] == "a person, 1 row"
+    assert told["neighbours"] == plan.budget.neighbours
+    assert told["data curator"] == told["release date"] == "not stated"
+    pure = measured_on(WORKLOAD, Budget.pure(0.5, rows_per_person=3), records=50, mechanism="laplace")[0]
+    found = tables_package.registry(pure)
+    assert (found["flavor"], found["privacy loss"]["epsilon"]) == ("pure epsilon-DP", 0.5)
+    assert found["privacy unit"] == "a person, all of up to 3 rows"
+
+
 def test_the_script_in_r_says_the_same(tmp_path):
     """Where R is; elsewhere the test above reads the same files by the same arithmetic."""
     _, folder = packed(tmp_path)
@@ -90,6 +143,10 @@ def test_the_script_in_r_says_the_same(tmp_path):
     run = subprocess.run(["Rscript", "recompute.R"], cwd=folder, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "largest relative difference" in run.stdout
+    sums = pd.read_csv(folder / "tables.csv")
+    sums.assign(sum_std=1.001 * sums["sum_std"]).to_csv(folder / "tables.csv", index=False)
+    assert subprocess.run(["Rscript", "recompute.R"], cwd=folder, capture_output=True, check=False).returncode == 1
+    sums.to_csv(folder / "tables.csv", index=False)
     integers = folder / "integers.csv"
     text = integers.read_text().splitlines()
     text[1] = text[1] + "0000"

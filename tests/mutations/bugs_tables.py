@@ -1,0 +1,156 @@
+"""Bugs of published tables: how they are fitted, made to agree, flagged, judged and written."""
+
+from tests.mutations.planting import bug
+
+FOLDER = "engine/publish/tables"
+BORROW, ENTROPIC, METRIC = f"{FOLDER}/borrow.py", f"{FOLDER}/entropic.py", f"{FOLDER}/metric.py"
+JOINT, PUBLISHED, EVIDENCE = f"{FOLDER}/joint.py", f"{FOLDER}/published.py", f"{FOLDER}/evidence.py"
+QUALITY, UNCERTAIN, ACCEPTANCE = f"{FOLDER}/quality.py", f"{FOLDER}/uncertainty.py", f"{FOLDER}/acceptance.py"
+FILE, PACKAGE = "engine/publish/published_file.py", "engine/publish/tables_package.py"
+OPEN = "engine/publish/open_form.py"
+TABLES, ERRORS, PACKED = (f"tests/publish/test_{name}.py" for name in ("tables", "uncertainty", "tables_package"))
+SUMS, FILES = "tests/publish/test_metric.py", "tests/publish/test_published_file.py"
+OPENED = f"{PACKED}::test_estimates_errors_and_covariances_follow_from_the_open_form_alone"
+
+BUGS = (
+    bug(
+        "even tables are not mixed in where cells are negative",
+        JOINT,
+        "    if worst > 0.0:\n        kept",
+        "    if False:\n        kept",
+        TABLES,
+    ),
+    bug(
+        "noise of prefix answers taken for alike in all directions",
+        METRIC,
+        " if uneven else None",
+        " if False else None",
+        f"{SUMS}::test_published_sums_are_as_exact_as_the_unbiased_ones",
+    ),
+    bug(
+        "a metric of covariances in place of their inverses",
+        METRIC,
+        "(lifted / values) @ lifted.T",
+        "(lifted * values) @ lifted.T",
+        f"{SUMS}::test_a_metric_tells_apart_what_the_rows_of_the_strategy_tell_apart",
+    ),
+    bug(
+        "a metric without the scale of the noise",
+        METRIC,
+        "scale=1.0 / block.noise**2",
+        "scale=1.0 / block.noise",
+        f"{SUMS}::test_a_metric_tells_apart_what_the_rows_of_the_strategy_tell_apart",
+    ),
+    bug(
+        "the search in a metric stops at once",
+        BORROW,
+        "        if moved <= SETTLED * math.sqrt(seen.variance):\n",
+        "        if True:\n",
+        f"{SUMS}::test_a_table_of_one_attribute_is_the_nearest_in_standard_errors",
+    ),
+    bug(
+        "a fit in a metric stays at its reference",
+        ENTROPIC,
+        "        made = _moved(table, point - step * slope, step / tau, axes, margins, MISSED)\n",
+        "        made = _moved(table, point + 0.0 * slope, step / tau, axes, margins, MISSED)\n",
+        f"{SUMS}::test_a_fit_in_a_metric_follows_what_is_known_well_and_not_what_is_not",
+    ),
+    bug(
+        "a doubtful number passes for publishable",
+        QUALITY,
+        "errors > self.doubtful_cv * values",
+        "errors > self.suppressed_cv * values",
+        f"{ERRORS}::test_a_rule_marks_numbers_with_its_gravest_reason",
+    ),
+    bug(
+        "suppressed numbers are shown",
+        UNCERTAIN,
+        '        found["published"] = np.where(shown, values, np.nan)\n',
+        '        found["published"] = values\n',
+        f"{ERRORS}::test_suppressed_cells_are_not_shown_and_stay_in_the_sums",
+    ),
+    bug(
+        "errors without those of rounding to whole people",
+        UNCERTAIN,
+        "np.sqrt(squares + self._rounding(attributes) ** 2)",
+        "np.sqrt(squares)",
+        f"{ERRORS}::test_whole_tables_have_the_errors_of_their_rounding_too",
+    ),
+    bug(
+        "answers below zero are counted with those at it",
+        UNCERTAIN,
+        'negative = found["answer"].to_numpy() < 0.0',
+        'negative = found["answer"].to_numpy() < 10.0',
+        f"{FILES}::test_a_summary_counts_what_was_below_zero_and_what_is_published_there",
+    ),
+    bug(
+        "records far from the tables are accepted",
+        ACCEPTANCE,
+        "        met = value >= limit",
+        "        met = True or value >= limit",
+        f"{FILES}::test_records_near_the_tables_are_accepted_and_others_are_not",
+    ),
+    bug(
+        "more records than the tables sum to are taken for far",
+        ACCEPTANCE,
+        "    scale = published.total / len(codes) if len(codes) else 0.0\n",
+        "    scale = 1.0\n",
+        f"{FILES}::test_records_near_the_tables_are_accepted_and_others_are_not",
+    ),
+    bug(
+        "a file of a rehearsal is not marked",
+        FILE,
+        'pa.array(["REHEARSAL"] * len(rows), pa.string())',
+        'pa.array(["release"] * len(rows), pa.string())',
+        f"{FILES}::test_a_rehearsal_is_marked_in_every_row_of_every_file",
+    ),
+    bug(
+        "a page of a group begins in another one",
+        FILE,
+        "    before = sum(g.count for g in plan.workload.groups[:group])\n",
+        "    before = sum(g.count for g in plan.workload.groups[: group + 1])\n",
+        f"{FILES}::test_a_file_gives_back_every_page_of_every_group",
+    ),
+    bug(
+        "labels of records may be formulas",
+        FILE,
+        "pyarrow.csv.write_csv(escaped(table), partial)",
+        "pyarrow.csv.write_csv(table, partial)",
+        f"{FILES}::test_records_have_the_labels_of_their_cells_and_no_formulas",
+    ),
+    bug(
+        "a forecast counts every cell once",
+        PUBLISHED,
+        "bytes_needed=8 * (COPIES * sum(cells) + WORKING * max(cells))",
+        "bytes_needed=8 * sum(cells)",
+        f"{FILES}::test_a_forecast_says_what_publishing_takes_and_what_it_refuses",
+    ),
+    bug(
+        "codes of a table in another order than its answers",
+        PACKAGE,
+        "np.unravel_index(np.arange(group.count), schema.sizes(group.attributes))",
+        'np.unravel_index(np.arange(group.count), schema.sizes(group.attributes), order="F")',
+        f"{PACKED}::test_every_query_has_its_row_with_codes_labels_and_both_numbers",
+    ),
+    bug(
+        "the open form tells the grid for the noise",
+        OPEN,
+        "repr(block.grid), repr(block.noise)]",
+        "repr(block.grid), repr(block.grid)]",
+        OPENED,
+    ),
+    bug(
+        "the draws of published tables come from the system",
+        PUBLISHED,
+        '    return list(np.frombuffer(made.digest(), "<u4").astype(int))\n',
+        "    import os\n\n    return list(os.urandom(8))\n",
+        f"{ERRORS}::test_the_same_tables_have_the_same_errors_and_others_have_others",
+    ),
+    bug(
+        "the total of the tables is the noisy one as it is",
+        PUBLISHED,
+        'total = found.total if fit == "none" else shrunk_total(found.total, found.total_variance)',
+        "total = found.total",
+        f"{TABLES}::test_a_total_is_drawn_towards_nothing_as_far_as_noise_may_have_made_it",
+    ),
+)
