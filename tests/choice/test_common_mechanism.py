@@ -38,7 +38,9 @@ def mechanism(rows, variance=1.0):
 def random_mechanism(rng, cells, *, rank=None):
     """Correlated noise of unequal levels on one row more than the rank, so that the rows are dependent."""
     rank = rank or cells
-    rows = rng.standard_normal((rank + 1, rank)) @ rng.standard_normal((rank, cells))
+    # directions at right angles: of nearly parallel ones, the reference with an inverse would lose all digits
+    directions = np.linalg.qr(rng.standard_normal((cells, rank)))[0] * np.exp(rng.standard_normal(rank))
+    rows = rng.standard_normal((rank + 1, rank)) @ directions.T
     half = rng.standard_normal((rank + 1, rank + 3)) * np.exp(rng.standard_normal((rank + 1, 1)))
     return LinearMechanism(rows, half @ half.T)
 
