@@ -90,9 +90,8 @@ def test_a_rehearsal_shows_the_truth_and_spends_nothing(monkeypatch: pytest.Monk
     assert (sides["published"].dropna() >= 0).all()
     assert any("criterion" in frame.value for frame in session.app.dataframe)
     assert "criteria read released numbers alone" in session.said()
-    files = {b.label: b.disabled for b in session.app.get("download_button") if "CSV" not in b.label[:13]}
-    assert list(files) == ["Tables (zip)", "Published as CSV", "Published as Parquet", "Simulated records"]
-    assert not any(files.values())
+    files = {b.label for b in session.app.get("download_button") if not b.disabled}
+    assert files >= {"Tables (zip)", "Published as CSV", "Published as Parquet", "Simulated records"}
     assert list(session.set(rehearsal_shown="Published").app.dataframe[0].value) == list(sides)[:7]
     session.set(rehearsal_least=1e6)  # another rule is another work
     assert "Nothing published yet" in session.said()
