@@ -62,7 +62,7 @@ def test_names_and_labels_are_shown_and_never_run(visit: Visit, tmp_path: Path) 
     visit.sees("There is no attribute")
     visit.shot("22_hostile_sql")
     visit.press("Next: Preview")
-    visit.choose("One query of your own")
+    visit.unfold("One query of your own")
     visit.pick("Attributes", "![x]", "<i>")
     visit.shot("23_hostile_query")
     for tag in ("img[src*=example]", "a[href*=example]", "main b:text-is('c')", "main i:text-is('code')"):
