@@ -14,12 +14,17 @@ os.environ["DP_WORKBENCH_FOLDERS"] = os.pathsep.join([tempfile.gettempdir(), str
 os.environ["DP_WORKBENCH_SETTINGS"] = tempfile.mkdtemp(prefix="test-settings-")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def searches_begin_cold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No module's strategies are warm from those of another: which modules a worker ran before must not be told."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DP_WORKBENCH_CACHE", str(tmp_path_factory.mktemp("searches")))
-        yield
+class ColdSearches:
+    """No module's strategies are warm from those of another: which modules a worker ran before must not be told.
+
+    A plugin, so that the examples in the engine's docstrings are modules, too.
+    """
+
+    @pytest.fixture(scope="module", autouse=True)
+    def searches_begin_cold(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DP_WORKBENCH_CACHE", str(tmp_path_factory.mktemp("searches")))
+            yield
 
 
 class LeftOut:
@@ -46,3 +51,4 @@ class LeftOut:
 
 def pytest_configure(config):
     config.pluginmanager.register(LeftOut())
+    config.pluginmanager.register(ColdSearches())
