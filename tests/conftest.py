@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,19 +11,6 @@ os.environ["DP_WORKBENCH_CACHE"] = tempfile.mkdtemp(prefix="test-cache-")
 # and the app, which may touch files below its own folder alone, may touch those of the tests
 os.environ["DP_WORKBENCH_FOLDERS"] = os.pathsep.join([tempfile.gettempdir(), str(Path(__file__).resolve().parents[1])])
 os.environ["DP_WORKBENCH_SETTINGS"] = tempfile.mkdtemp(prefix="test-settings-")
-
-
-class ColdSearches:
-    """No module's strategies are warm from those of another: which modules a worker ran before must not be told.
-
-    A plugin, so that the examples in the engine's docstrings are modules, too.
-    """
-
-    @pytest.fixture(scope="module", autouse=True)
-    def searches_begin_cold(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("DP_WORKBENCH_CACHE", str(tmp_path_factory.mktemp("searches")))
-            yield
 
 
 class LeftOut:
@@ -51,4 +37,5 @@ class LeftOut:
 
 def pytest_configure(config):
     config.pluginmanager.register(LeftOut())
-    config.pluginmanager.register(ColdSearches())
+    # a plugin's fixture reaches the examples in the engine's docstrings, too
+    config.pluginmanager.import_plugin("tests.searches")
