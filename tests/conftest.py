@@ -2,7 +2,9 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -11,6 +13,14 @@ os.environ["DP_WORKBENCH_CACHE"] = tempfile.mkdtemp(prefix="test-cache-")
 # and the app, which may touch files below its own folder alone, may touch those of the tests
 os.environ["DP_WORKBENCH_FOLDERS"] = os.pathsep.join([tempfile.gettempdir(), str(Path(__file__).resolve().parents[1])])
 os.environ["DP_WORKBENCH_SETTINGS"] = tempfile.mkdtemp(prefix="test-settings-")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def searches_begin_cold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No module's strategies are warm from those of another: which modules a worker ran before must not be told."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DP_WORKBENCH_CACHE", str(tmp_path_factory.mktemp("searches")))
+        yield
 
 
 class LeftOut:
@@ -37,5 +47,7 @@ class LeftOut:
 
 def pytest_configure(config):
     config.pluginmanager.register(LeftOut())
-    # a plugin's fixture reaches the examples in the engine's docstrings, too
-    config.pluginmanager.import_plugin("tests.searches")
+    # as a plugin it reaches the examples in the engine's docstrings, too, which do not stand below this file
+    everywhere = ModuleType("everywhere")
+    everywhere.searches_begin_cold = searches_begin_cold
+    config.pluginmanager.register(everywhere)

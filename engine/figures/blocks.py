@@ -12,7 +12,7 @@ from engine.plans import Plan
 from engine.spaces import Space
 from engine.texts import set_name
 
-SIDE = 128  # lines of half a page; two pictures of so many cells, in single precision, take 180 kB to the browser
+SIDE = 80  # of a heat map; four of them stand on a page, and each takes 35 kB
 SQUARE = 520  # pixels, height of a picture whose cells should be seen
 TICKS = 6  # texts on the axis of a picture that is half as wide as the page
 
@@ -44,7 +44,7 @@ def factor_names(plan: Plan, key: Space) -> list[str]:
 
 
 def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
-    """Rows of one factor of a strategy on its cells, at most 128 x 128."""
+    """Rows of one factor of a strategy on its cells, at most 80 x 80."""
     rows, labels, name = _factor(plan, key, factor)
     m, n = rows.shape
     down, across = thinned(m, SIDE), thinned(n, SIDE)

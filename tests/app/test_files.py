@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -207,3 +208,14 @@ def test_records_given_as_a_schema_are_told_apart_with_a_way_out() -> None:
     session = give(session, "schema.csv", demo("survey").to_csv().encode())
     assert session.studio.schema == demo("survey")
     assert "looks like a file of records" not in session.said()
+
+
+def test_what_nobody_reaches_goes_back_to_the_machine_where_its_allocator_can() -> None:
+    assert not serve.allocator("no_such_function", 0)
+    ring: list[object] = []
+    ring.append(ring)
+    gone = weakref.ref(made := type("Held", (), {})())
+    ring.append(made)
+    del ring, made
+    serve.give_back()
+    assert gone() is None

@@ -15,7 +15,7 @@ from engine import Plan
 from engine.spaces import Bounded
 from engine.values import held_bytes
 
-BYTES = 128 * 2**20
+BYTES = 100 * 2**20
 GROUP = 8 * 2**10  # bytes of a group's variances, which a plan computes when they are first looked at
 _TURNS = tuple(threading.Lock() for _ in range(64))
 

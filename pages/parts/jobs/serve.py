@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import traceback
@@ -17,6 +18,8 @@ from pages.parts.jobs import private
 from pages.parts.shell.guard import LOOPBACK
 
 EVERY = 5.0  # seconds between two looks for sessions whose page is gone
+M_ARENA_MAX = -8  # of glibc's malloc.h
+ARENAS = 2  # as many as cores are asked for; by itself, glibc keeps what threads freed in eight pools a core
 
 
 def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
@@ -25,6 +28,7 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def life(_: Any) -> AsyncIterator[None]:
         keep_values_out_of_logs()
+        allocator("mallopt", M_ARENA_MAX, ARENAS)
         private.sweep()
         ending = asyncio.create_task(_end_sessions())
         names = [name for name in config.get_option("server.allowedHosts") if name not in LOOPBACK]
@@ -57,6 +61,20 @@ def keep_values_out_of_logs() -> None:
     logging.setLogRecordFactory(quiet)
 
 
+def allocator(name: str, *given: int) -> bool:
+    """Call one of glibc's own functions of its allocator; False where there is none, as on a Mac, or it failed."""
+    try:
+        return bool(getattr(ctypes.CDLL(None), name)(*given))
+    except (AttributeError, OSError, TypeError):
+        return False
+
+
+def give_back() -> None:
+    """Collect what nobody can reach any more, and give its memory back to the machine."""
+    gc.collect()
+    allocator("malloc_trim", 0)
+
+
 async def _end_sessions() -> None:
     """End sessions whose time is over, and give back what they held.
 
@@ -72,5 +90,5 @@ async def _end_sessions() -> None:
             found.session.shutdown()  # its uploads are held until then, and the collector of garbage may never come
         now = len(manager.list_sessions())
         if now < before:
-            gc.collect()
+            give_back()
         before = now
