@@ -36,8 +36,7 @@ def test_answers_tables_and_the_way_to_the_studio(visit: Visit) -> None:
     visit.press("Check answer 1")
     visit.sees(f"Answered 1 of {every} questions, 1 of them right.")
     visit.page.get_by_role("button", name="e", exact=True).first.wait_for(state="hidden")
-    visit.page.get_by_role("button", name="a", exact=True).first.click()
-    visit.settle()
+    visit.press("a", exact=True)
     visit.page.get_by_text("The same as a table").first.click()
     with visit.page.expect_download() as waiting:
         visit.page.get_by_role("button", name="Download CSV").first.click()
