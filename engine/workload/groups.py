@@ -89,11 +89,13 @@ class Group:
 
     def named(self, axes: Iterable[int]) -> tuple[str, ...]:
         """Return the names of the attributes at some positions."""
-        return tuple(self.attributes[axis] for axis in axes)
+        return tuple(map(self.attributes.__getitem__, axes))
 
     def ranks(self, schema: Schema) -> tuple[int, ...]:
         """Return the positions of the attributes, those first that come first in the schema."""
-        return tuple(sorted(range(len(self.attributes)), key=lambda axis: schema.order[self.attributes[axis]]))
+        order = schema.order
+        placed = [order[name] for name in self.attributes]
+        return tuple(sorted(range(len(placed)), key=placed.__getitem__))
 
     def spaces(self, schema: Schema) -> Iterator[tuple[int, ...]]:
         """Yield the residual spaces inside, small ones first: positions of their attributes, as `ranks` orders them.

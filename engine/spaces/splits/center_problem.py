@@ -143,22 +143,31 @@ class CenterProblem:
         return True
 
     def _kinds(self) -> list[SpaceKind]:
-        totals: dict[tuple[str, ...], dict[Any, dict[tuple[int, ...], float]]] = {}
-        patterns: dict[Any, list[Any]] = {}
+        totals: dict[tuple[str, ...], dict[int, float]] = {}
+        patterns: dict[Any, list[tuple[Axes, int]]] = {}
+        products: dict[Any, int] = {}  # numbers of (factors, scalars)
         for group in self.groups:
             ranks = group.ranks(self.workload.schema)
             key = (group.key, ranks, tuple(self.roles[n] for n in group.attributes))
             if key not in patterns:
-                patterns[key] = self._pattern(group, ranks)
+                patterns[key] = [
+                    (positions, products.setdefault((factors, scalars), len(products)))
+                    for positions, factors, scalars in self._pattern(group, ranks)
+                ]
             ranked = group.named(ranks)
-            for positions, factors, scalars in patterns[key]:
-                monomials = totals.setdefault(tuple(ranked[p] for p in positions), {}).setdefault(factors, {})
-                monomials[scalars] = monomials.get(scalars, 0.0) + group.weight
+            for positions, number in patterns[key]:
+                space = totals.setdefault(tuple(map(ranked.__getitem__, positions)), {})
+                space[number] = space.get(number, 0.0) + group.weight
         alike: dict[Any, SpaceKind] = {}
-        for names, terms in totals.items():
-            roles = tuple(self.roles[name] for name in names)
-            kind = (roles, frozenset((f, frozenset(m.items())) for f, m in terms.items()))
+        known = list(products)
+        for names, weights in totals.items():
+            roles = tuple(map(self.roles.__getitem__, names))
+            kind = (roles, frozenset(weights.items()))
             if kind not in alike:
+                terms: dict[Any, dict[tuple[int, ...], float]] = {}
+                for number, weight in weights.items():
+                    factors, scalars = known[number]
+                    terms.setdefault(factors, {})[scalars] = weight
                 alike[kind] = SpaceKind(count=0, roles=roles, terms=terms)
             alike[kind].count += 1
         for shape in sorted(alike.values(), key=lambda k: math.prod(self.sizes[r] for r in k.roles)):
