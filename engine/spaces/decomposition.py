@@ -233,16 +233,14 @@ def decompose(
     products: dict[Factors, int] = {}
     totals: dict[Space, dict[int, float]] = {}
     centers = {name: digest(pi) for name, pi in split.centers.items()}
-    for group in workload.groups:
+    for group, (kind, ranks, names) in zip(workload.groups, workload.placed, strict=True):
         if group.weight == 0.0:
             continue
-        ranks = group.ranks(workload.schema)
-        names = group.named(ranks)
         complement = split.complement(group.attributes)
         given = tuple(map(centers.get, group.attributes))
         # groups that ask the same in the same order under the same split fall into spaces alike: a thousand pairs take
         # one look
-        key = (group.key, ranks, given, complement and complement.key)
+        key = (kind, given, complement and complement.key)
         if key not in patterns:
             patterns[key] = [
                 (positions, coefficient, products.setdefault(factors, len(products)))
