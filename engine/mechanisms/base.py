@@ -219,7 +219,7 @@ def check_size(workload: Workload, memory_limit: float) -> None:
                 f"inside it; at most {MAX_ATTRIBUTES} attributes are allowed. Ask for smaller groups."
             )
         for part in group.parts:
-            cells, classes = math.prod(part.sizes), math.prod(n - 1 for n in part.sizes)
+            cells, classes = part.cells, math.prod([n - 1 for n in part.sizes])
             # one attribute is solved in dense matrices on its cells; of several, the queries' factor is what is held
             entries = 6 * cells**2 if len(part.sizes) == 1 else 8 * cells + 2 * min(part.count, classes) * classes
             if 8 * entries > memory_limit:

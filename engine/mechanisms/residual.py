@@ -336,14 +336,14 @@ class ResidualMechanism(Mechanism):
         solved: Solved,
         bound: float | None = None,
     ) -> Plan:
-        tradeoff = solved.tradeoff
+        tradeoff, row_pcost = solved.tradeoff, budget.row_pcost
         if tradeoff is None or bound is None:
             values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
-            noises = {s: math.sqrt(v / budget.row_pcost) for s, v in noise_shares(values).items()}
+            noises = {s: math.sqrt(v / row_pcost) for s, v in noise_shares(values).items()}
             # the same inequality with the proven bounds in place of the values
             bound = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
         else:
-            noises = {s: math.sqrt(v / budget.row_pcost) for s, v in zip(parts.spaces, tradeoff.shares, strict=True)}
+            noises = {s: math.sqrt(v / row_pcost) for s, v in zip(parts.spaces, tradeoff.shares, strict=True)}
         own = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
         strategies = {s: own[k] for s, (k, _) in parts.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
@@ -355,7 +355,7 @@ class ResidualMechanism(Mechanism):
             blocks=calibrate(
                 strategies,
                 noises,
-                budget.row_pcost,
+                row_pcost,
                 self.max_records,
                 unions=solved.split.unions,
                 pcost=row_pcosts(budget),

@@ -288,25 +288,29 @@ def calibrate(
                 f"The noise for {' x '.join(space) or 'the total'} came out as {noise}; the plan is refused."
             )
     # spaces of one strategy and one noise have one grid, and plans have few of those however many spaces
-    alike = {(strategies[space], noise): 0.0 for space, noise in noises.items()}
-    for own, noise in alike:
-        alike[own, noise] = noise_grid(noise, max_records * math.prod(f.column_norm for _, f in own))
-    stretch, step = 1.0, max([2.0**-GRID_BITS, *(grid / noise for (_, noise), grid in alike.items())])  # one grid step
+    kinds: dict[tuple[tuple[tuple[Axes, Strategy], ...], float], int] = {}
+    numbers = [kinds.setdefault((strategies[space], noise), len(kinds)) for space, noise in noises.items()]
+    grids = [noise_grid(noise, max_records * math.prod(f.column_norm for _, f in own)) for own, noise in kinds]
+    steps = [grid / noise for (_, noise), grid in zip(kinds, grids, strict=True)]
+    stretch, step = 1.0, max([2.0**-GRID_BITS, *steps])  # one grid step
     # the rounding of answers depends on the grid, and the grid on the noise: the noise is raised until the cost holds
     for _ in range(20):
-        blocks = {}
-        for space, noise in noises.items():
-            grid = alike[strategies[space], noise]
-            # up, never to the nearest: noise below what was asked for would cost more than the budget
-            steps = math.ceil(noise * stretch / DEVIATION[law] / grid)
-            blocks[space] = Block(
+        # up, never to the nearest: noise below what was asked for would cost more than the budget
+        raised = [
+            math.ceil(noise * stretch / DEVIATION[law] / grid) * grid * DEVIATION[law]
+            for (_, noise), grid in zip(kinds, grids, strict=True)
+        ]
+        blocks = {
+            space: Block(
                 attributes=attributes[space] if attributes else space,
                 factors=strategies[space],
-                noise=steps * grid * DEVIATION[law],
-                grid=grid,
+                noise=raised[k],
+                grid=grids[k],
                 law=law,
                 union=unions.get(space, ()) if unions else (),
             )
+            for space, k in zip(noises, numbers, strict=True)
+        }
         cost = pcost(blocks, max_records)
         if cost <= budget:
             return blocks

@@ -50,7 +50,7 @@ from engine.spaces import (
     positions,
 )
 from engine.threads import threads_for
-from engine.workload import Group, Part, Schema, whole_group
+from engine.workload import Group, Part, Schema, subsets, whole_group
 
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
 AskedSpace = tuple[Axes, Block | None]  # a residual space inside a group, by positions, and what measures it
@@ -95,7 +95,7 @@ class VarianceBuilder:
 
         Where it is False their variances tell.
         """
-        if all(group.named(axes) in self._complete for axes in group.spaces(self.schema)):
+        if self._complete.issuperset(subsets(group.named(group.ranks(self.schema)))):
             return True
         key, _, _, alone, whole = self._kind(group)
         if key not in self._measured:
@@ -125,10 +125,10 @@ class VarianceBuilder:
         whole = [(axes, b) for axes, b in inside if axes in fed or (b is not None and b.union)]
         return key, ranks, tuned, [(axes, b) for axes, b in inside if (axes, b) not in whole], whole
 
-    def _products(self, group: Group, subsets: Sequence[AskedSpace]) -> list[Summand]:
+    def _products(self, group: Group, inside: Sequence[AskedSpace]) -> list[Summand]:
         """Return the summands for spaces whose pieces are products."""
         summands = []
-        for axes, block in subsets:
+        for axes, block in inside:
             if block is not None:
                 arrays: list[tuple[Parts, Array]] = [
                     ((p,), self._outside(group, p)) for p in parts_outside(group, axes)
@@ -140,10 +140,10 @@ class VarianceBuilder:
                 summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes))
         return summands
 
-    def _marks(self, group: Group, subsets: Sequence[AskedSpace]) -> list[Summand]:
+    def _marks(self, group: Group, inside: Sequence[AskedSpace]) -> list[Summand]:
         """Return marks of what is not measured for spaces whose pieces are products."""
         unmeasured = []
-        for axes, block in subsets:
+        for axes, block in inside:
             missing = self._missing(group, axes, block)
             asked = [((p,), self._present(group, p, ())) for p in parts_outside(group, axes)] if missing else []
             unmeasured += [Summand(coefficient=1.0, arrays=(*asked, *marks)) for marks in missing]
@@ -154,13 +154,13 @@ class VarianceBuilder:
         group: Group,
         ranks: Axes,
         tuned: Mapping[Axes, Complement],
-        subsets: Sequence[tuple[Axes, Block | None]],
+        asked: Sequence[tuple[Axes, Block | None]],
     ) -> tuple[list[Summand], list[Summand]]:
         """Return the same for spaces whose pieces need every query row of the group."""
         sizes = tuple(group.sizes[a] for a in ranks)
         centers = self.split.given(group.named(ranks))
         targets: dict[Any, tuple[Block | None, list[tuple[Axes, Any]]]] = {}
-        for axes, block in subsets:
+        for axes, block in asked:
             at = positions(sizes, [tuple(ranks.index(a) for a in axes)])
             targets.setdefault(axes if block is None else block, (block, []))[1].append((axes, at))
         if not tuned and (found := self._united(group, ranks, list(targets.values()))):

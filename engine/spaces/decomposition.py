@@ -37,6 +37,9 @@ ROUNDING = 1e-28  # the square of a sum this small against the squares of its te
 NEGLIGIBLE = 1e-13  # a class Gram this small against its Gram is the rounding of zero
 
 
+Factors = tuple[tuple[Axes, int], ...]  # (axes of the space, number of the factor)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Factor:
     """Class Gram on some axes: ``matrix`` is the Gram or, when ``low_rank``, fewer rows R with R^T R = Gram."""
@@ -70,7 +73,7 @@ class Term:
     """One summand of a subworkload's Gram: ``coefficient`` times the Kronecker product of factors on disjoint axes."""
 
     coefficient: float
-    factors: tuple[tuple[Axes, int], ...]  # (axes of the space, number of the factor)
+    factors: Factors
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -209,13 +212,6 @@ def _nothing_if_rounding(square: float, whole: float) -> float:
     return square if square > ROUNDING * whole else 0.0
 
 
-@dataclass(kw_only=True)
-class _Pattern:
-    """How one kind of group spreads over the residual spaces inside it: (positions, coefficient, factors) each."""
-
-    pieces: list[tuple[Axes, float, tuple[tuple[Axes, int], ...]]] = field(default_factory=list)
-
-
 def decompose(
     workload: Workload,
     split: Split = UNIFORM,
@@ -233,27 +229,31 @@ def decompose(
     (7, 3)
     """
     registry = Registry(split)
-    patterns: dict[Any, _Pattern] = {}
-    totals: dict[Space, dict[tuple[tuple[Axes, int], ...], float]] = {}
-    for group in workload.groups:
+    patterns: dict[Any, list[tuple[Axes, float, int]]] = {}
+    products: dict[Factors, int] = {}
+    totals: dict[Space, dict[int, float]] = {}
+    centers = {name: digest(pi) for name, pi in split.centers.items()}
+    for group, (kind, ranks, names) in zip(workload.groups, workload.placed, strict=True):
         if group.weight == 0.0:
             continue
-        ranks = group.ranks(workload.schema)
-        names = group.named(ranks)
         complement = split.complement(group.attributes)
-        given = tuple(map(digest, split.given(group.attributes)))
+        given = tuple(map(centers.get, group.attributes))
         # groups that ask the same in the same order under the same split fall into spaces alike: a thousand pairs take
         # one look
-        key = (group.key, ranks, given, complement and complement.key)
+        key = (kind, given, complement and complement.key)
         if key not in patterns:
-            patterns[key] = _pattern(group, ranks, registry)
-        for positions, coefficient, factors in patterns[key].pieces:
-            space = totals.setdefault(tuple(names[p] for p in positions), {})
-            space[factors] = space.get(factors, 0.0) + group.weight * coefficient
-    return _distinct(workload, registry, totals, labels or {})
+            patterns[key] = [
+                (positions, coefficient, products.setdefault(factors, len(products)))
+                for positions, coefficient, factors in _pattern(group, ranks, registry)
+            ]
+        for positions, coefficient, number in patterns[key]:
+            space = totals.setdefault(tuple(map(names.__getitem__, positions)), {})
+            space[number] = space.get(number, 0.0) + group.weight * coefficient
+    return _distinct(workload, registry, totals, tuple(products), labels or {})
 
 
-def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern:
+def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> list[tuple[Axes, float, Factors]]:
+    """Return how one kind of group spreads over the spaces inside it: (positions, coefficient, factors) each."""
     parts, weights = group.parts, group.query_weights
     if len(parts) > 1 and (weights is not None or registry.split.complement(group.attributes) is not None):
         # neither weights of single queries nor complements are products of parts, so that the rows are taken as a whole
@@ -266,7 +266,7 @@ def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern
             found = registry.look_up(part, names, inside, weights)
             options.append((tuple(position[part.axes[i]] for i in inside), found))
         choices.append(options)
-    out = _Pattern()
+    out = []
     # equation 3 multiplied out: every part is inside the space on some of its attributes and outside on the others, and
     # the Gram of a product is the scalars of the one times the Kronecker product of the other
     for combination in itertools.product(*choices):
@@ -281,50 +281,58 @@ def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> _Pattern
             positions = tuple(sorted(a for axes, _ in touched for a in axes))
             index = {p: i for i, p in enumerate(positions)}
             factors = tuple(sorted((tuple(index[a] for a in axes), number) for axes, number in touched))
-            out.pieces.append((positions, coefficient, factors))
+            out.append((positions, coefficient, factors))
     return out
 
 
 def _distinct(
     workload: Workload,
     registry: Registry,
-    totals: Mapping[Space, Mapping[tuple[tuple[Axes, int], ...], float]],
+    totals: Mapping[Space, Mapping[int, float]],
+    products: Sequence[Factors],
     labels: Mapping[str, Hashable],
 ) -> Decomposition:
     numbers: dict[Any, int] = {}
+    alike: dict[Any, tuple[int, float]] = {}
     subworkloads: list[Subworkload] = []
     spaces: dict[Space, tuple[int, float]] = {}
-    for space in sorted(totals, key=lambda s: (len(s), s)):
-        # Grams in proportion have the same best strategy: the scale matters to the shares of the budget alone
-        scale = max(totals[space].values())
-        sizes = workload.schema.sizes(space)
-        # coefficients that differ in the last digits only belong to the same subworkload
-        terms = tuple(
-            Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
-            for factors, c in sorted(totals[space].items())
-        )
-        centers = tuple(registry.split.given(space))
-        told = tuple(labels.get(name) for name in space)
+    looks: dict[Any, int] = {}
+    look = {}
+    for a in workload.schema.attributes:
+        told = (a.size, digest(registry.split.centers.get(a.name)), labels.get(a.name))
+        look[a.name] = looks.setdefault(told, len(looks))
+    for space in sorted(sorted(totals), key=len):
         complement = registry.split.complements.get(space)
-        key = (sizes, terms, tuple(map(digest, centers)), told, complement and complement.key)
-        if key not in numbers:
-            numbers[key] = len(subworkloads)
-            subworkloads.append(
-                Subworkload(
-                    sizes=sizes,
-                    terms=terms,
-                    centers=centers,
-                    labels=told,
-                    complements={} if complement is None else {(0, 1): complement},
-                )
+        seen = tuple(map(look.__getitem__, space)), complement and complement.key
+        # of ten thousands of spaces few differ: the first of a kind is looked at, the others follow it
+        kind = (*seen, tuple(totals[space].items()))
+        if kind not in alike:
+            # Grams in proportion have the same best strategy: the scale matters to the shares of the budget alone
+            scale = max(totals[space].values())
+            # coefficients that differ in the last digits only belong to the same subworkload
+            terms = tuple(
+                Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
+                for factors, c in sorted((products[k], c) for k, c in totals[space].items())
             )
-        spaces[space] = (numbers[key], scale)
+            number = numbers.setdefault((*seen, terms), len(subworkloads))
+            if number == len(subworkloads):
+                subworkloads.append(
+                    Subworkload(
+                        sizes=workload.schema.sizes(space),
+                        terms=terms,
+                        centers=tuple(registry.split.given(space)),
+                        labels=tuple(map(labels.get, space)),
+                        complements={} if complement is None else {(0, 1): complement},
+                    )
+                )
+            alike[kind] = number, scale
+        spaces[space] = alike[kind]
     return Decomposition(factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces)
 
 
-def merge_shape(sub: Subworkload) -> list[tuple[tuple[Axes, int], ...]]:
+def merge_shape(sub: Subworkload) -> list[Factors]:
     """Return the terms by factor numbers, terms that differ on one set of axes only counted once."""
-    kept: list[tuple[tuple[Axes, int], ...]] = []
+    kept: list[Factors] = []
     for term in sub.terms:
         same = [
             k

@@ -11,7 +11,7 @@ from engine.workload.conditions import box_workload
 from engine.workload.draft import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
 from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family, usual_family
 from engine.workload.family import Family
-from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group, subsets
+from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, RankedGroup, Workload, make_group, subsets
 from engine.workload.matrix_file import read_matrix
 from engine.workload.predicates import named_in
 from engine.workload.runs import Circular, Intervals, Marginal, Prefix, Range, Suffix, Total, Width
@@ -41,6 +41,7 @@ __all__ = [
     "Prefix",
     "Random",
     "Range",
+    "RankedGroup",
     "Schema",
     "Suffix",
     "Total",

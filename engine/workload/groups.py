@@ -33,6 +33,7 @@ MAX_GROUPS = 200_000
 SMALLEST_WEIGHT = 1e-100  # squares of weights and their inverses must stay numbers
 MAX_QUERY_WEIGHTS = 50_000_000
 FamilySpec = str | Family | Mapping[str, "str | Family"]
+RankedGroup = tuple[int, tuple[int, ...], tuple[str, ...]]
 _Item = TypeVar("_Item")
 
 
@@ -89,11 +90,12 @@ class Group:
 
     def named(self, axes: Iterable[int]) -> tuple[str, ...]:
         """Return the names of the attributes at some positions."""
-        return tuple(self.attributes[axis] for axis in axes)
+        return tuple(map(self.attributes.__getitem__, axes))
 
     def ranks(self, schema: Schema) -> tuple[int, ...]:
         """Return the positions of the attributes, those first that come first in the schema."""
-        return tuple(sorted(range(len(self.attributes)), key=lambda axis: schema.order[self.attributes[axis]]))
+        placed = [schema.order[name] for name in self.attributes]
+        return tuple(sorted(range(len(placed)), key=placed.__getitem__))
 
     def spaces(self, schema: Schema) -> Iterator[tuple[int, ...]]:
         """Yield the residual spaces inside, small ones first: positions of their attributes, as `ranks` orders them.
@@ -223,6 +225,13 @@ class Workload(Value):
     def queries(self) -> int:
         """Exact number of queries, however large."""
         return sum(g.count for g in self.groups)
+
+    @cached_property
+    def placed(self) -> list[RankedGroup]:
+        """For every group a number, equal where ranks and queries are, its ranks, and its attributes in that order."""
+        kinds: dict[Any, int] = {}
+        ranked = [(group, group.ranks(self.schema)) for group in self.groups]
+        return [(kinds.setdefault((g.key, ranks), len(kinds)), ranks, g.named(ranks)) for g, ranks in ranked]
 
     def __len__(self) -> int:
         return self.queries

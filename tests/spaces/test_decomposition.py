@@ -256,3 +256,31 @@ def test_order_of_groups_and_of_attributes_within_does_not_matter():
     other = Workload(one.schema).add(("c", "b"), "affine").add(("b", "a"), {"a": "prefix", "b": "range"})
     budget = Budget(pcost=1.0)
     assert plan(one, budget).rmse == pytest.approx(plan(other, budget).rmse, rel=1e-6)
+
+
+def test_spaces_alike_keep_their_own_centers_and_labels():
+    workload = Workload.all_ways(shapes.numeric(4, 4, 4), (1,), "prefix")
+    own = {"b": np.array([0.4, 0.3, 0.2, 0.1])}
+    for told in ({"split": Split(centers=own)}, {"labels": {"b": "b"}}):
+        parts = decompose(workload, **told)
+        numbers = [parts.spaces[name,][0] for name in "abc"]
+        assert numbers[0] == numbers[2] != numbers[1]
+        found = parts.subworkloads[numbers[1]]
+        assert (found.centers, found.labels) == (
+            (own["b"] if "split" in told else None,),
+            (told.get("labels", {}).get("b"),),
+        )
+
+
+def test_groups_that_ask_alike_in_another_order_are_not_mixed_up():
+    families = ("prefix", "range")
+    workload = Workload(shapes.numeric(4, 4, 4))
+    for names in (("a", "b"), ("c", "b")):
+        workload = workload.add(names, dict(zip(names, families, strict=True)))
+    parts = decompose(workload)
+    for space in (("a",), ("b",), ("c",), ("a", "b"), ("b", "c")):
+        number, scale = parts.spaces[space]
+        terms = parts.subworkloads[number].terms
+        found = sum(t.coefficient * dense(t, parts.factors, (4,) * len(space)) for t in terms)
+        expected = expected_gram(workload, space)
+        np.testing.assert_allclose(scale * found, expected, rtol=1e-9, atol=1e-10 * np.trace(expected))

@@ -26,7 +26,7 @@ from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.evaluation import Evaluation
 from engine.spaces.splits.rows import part_rows, rows_bytes
 from engine.threads import threads_for
-from engine.workload import Group, Part, Workload, subsets
+from engine.workload import Group, Part, RankedGroup, Workload, subsets
 
 ROUNDING = 1e-9  # a sum this small against its terms is the rounding of zero
 MAX_ROWS = 40_000_000  # joint parts with more matrix entries keep uniform centers on their attributes
@@ -64,16 +64,16 @@ def roles_of(workload: Workload) -> dict[str, Role]:
     seen: dict[str, list[Any]] = {name: [] for name in workload.schema.names}
     known: dict[Any, int] = {}
     places: dict[Any, list[tuple[int, Any]]] = {}
-    for group in workload.groups:
-        if group.key not in places:
+    for group, (kind, _, _) in zip(workload.groups, workload.placed, strict=True):
+        if kind not in places:
             asked = [known.setdefault(part.key, len(known)) for part in group.parts]
             whole = tuple(sorted(asked))
-            places[group.key] = [
+            places[kind] = [
                 (axis, (number, position, whole))
                 for number, part in zip(asked, group.parts, strict=True)
                 for position, axis in enumerate(part.axes)
             ]
-        for axis, place in places[group.key]:
+        for axis, place in places[kind]:
             seen[group.attributes[axis]].append((place, group.weight))
     numbers: dict[Any, Role] = {}
     out = {}
@@ -104,21 +104,21 @@ class CenterProblem:
         self._grams: dict[Any, Array] = {}
         self._void: dict[int, bool] = {}
         self._bytes, self._seconds = 0, 0.0
-        asked = [g for g in workload.groups if g.weight > 0.0]
+        asked = [own for own in zip(workload.groups, workload.placed, strict=True) if own[0].weight > 0.0]
         fits = self._affordable(asked)
-        self.groups = list(itertools.compress(asked, fits))
-        uniform = {self.roles[n] for g, own in zip(asked, fits, strict=True) if not own for n in g.attributes}
+        self._asked = list(itertools.compress(asked, fits))
+        uniform = {self.roles[n] for (g, _), own in zip(asked, fits, strict=True) if not own for n in g.attributes}
         self.kinds = self._kinds()
         self.tuned = [r for r in sorted(self.sizes) if self.sizes[r] > 1 and not (r in uniform or self._settled(r))]
         self.options = START
 
-    def _affordable(self, asked: Sequence[Group]) -> list[bool]:
+    def _affordable(self, asked: Sequence[tuple[Group, RankedGroup]]) -> list[bool]:
         """Return for every group whether its parts can be held, all together, from the smallest on."""
         held: dict[Any, bool] = {}
         alike: dict[Any, list[int]] = {}  # numbers of groups whose parts are those of the first
-        for i, group in enumerate(asked):
-            alike.setdefault((group.key, tuple(self.roles[name] for name in group.attributes)), []).append(i)
-        firsts = [asked[own[0]] for own in alike.values()]
+        for i, (_, (kind, _, names)) in enumerate(asked):
+            alike.setdefault((kind, tuple(map(self.roles.__getitem__, names))), []).append(i)
+        firsts = [asked[own[0]][0] for own in alike.values()]
         for group in sorted(firsts, key=lambda g: max((p.cells for p in g.parts), default=0)):
             for part in group.parts:
                 key, n, rank = self._part_key(group, part), part.cells, min(part.count, part.cells)
@@ -143,22 +143,29 @@ class CenterProblem:
         return True
 
     def _kinds(self) -> list[SpaceKind]:
-        totals: dict[tuple[str, ...], dict[Any, dict[tuple[int, ...], float]]] = {}
-        patterns: dict[Any, list[Any]] = {}
-        for group in self.groups:
-            ranks = group.ranks(self.workload.schema)
-            key = (group.key, ranks, tuple(self.roles[n] for n in group.attributes))
+        totals: dict[tuple[str, ...], dict[int, float]] = {}
+        patterns: dict[Any, list[tuple[Axes, int]]] = {}
+        products: dict[Any, int] = {}  # numbers of (factors, scalars)
+        for group, (place, ranks, names) in self._asked:
+            key = (place, tuple(map(self.roles.__getitem__, names)))
             if key not in patterns:
-                patterns[key] = self._pattern(group, ranks)
-            ranked = group.named(ranks)
-            for positions, factors, scalars in patterns[key]:
-                monomials = totals.setdefault(tuple(ranked[p] for p in positions), {}).setdefault(factors, {})
-                monomials[scalars] = monomials.get(scalars, 0.0) + group.weight
+                patterns[key] = [
+                    (positions, products.setdefault((factors, scalars), len(products)))
+                    for positions, factors, scalars in self._pattern(group, ranks)
+                ]
+            for positions, number in patterns[key]:
+                space = totals.setdefault(tuple(map(names.__getitem__, positions)), {})
+                space[number] = space.get(number, 0.0) + group.weight
         alike: dict[Any, SpaceKind] = {}
-        for names, terms in totals.items():
-            roles = tuple(self.roles[name] for name in names)
-            kind = (roles, frozenset((f, frozenset(m.items())) for f, m in terms.items()))
+        known = list(products)
+        for names, weights in totals.items():
+            roles = tuple(map(self.roles.__getitem__, names))
+            kind = (roles, frozenset(weights.items()))
             if kind not in alike:
+                terms: dict[Any, dict[tuple[int, ...], float]] = {}
+                for number, weight in weights.items():
+                    factors, scalars = known[number]
+                    terms.setdefault(factors, {})[scalars] = weight
                 alike[kind] = SpaceKind(count=0, roles=roles, terms=terms)
             alike[kind].count += 1
         for shape in sorted(alike.values(), key=lambda k: math.prod(self.sizes[r] for r in k.roles)):

@@ -30,6 +30,7 @@ class Evaluation:
     by_scalar: dict[int, float] = field(default_factory=dict)
     by_value: dict[int, float] = field(default_factory=dict)
     factors: dict[int, Factor] = field(default_factory=dict)
+    asking: dict[int, bool] = field(default_factory=dict)
     by_factor: dict[int, Array] = field(default_factory=dict)
     by_role: dict[Role, Array] = field(default_factory=dict)
     solved: dict[int, tuple[float, Array, list[Array]]] = field(default_factory=dict)
@@ -121,7 +122,10 @@ class Evaluation:
 
     def _asks(self, number: int) -> bool:
         """Return whether a piece asks more than rounding of the attributes inside."""
-        return self.factor(number).trace > NEGLIGIBLE * self.problem.whole(self.problem.pieces[number].part)
+        if number not in self.asking:
+            whole = self.problem.whole(self.problem.pieces[number].part)
+            self.asking[number] = self.factor(number).trace > NEGLIGIBLE * whole
+        return self.asking[number]
 
     def _alone(self, number: int) -> tuple[float, Array, list[Array]]:
         if number not in self.solved:
