@@ -27,6 +27,7 @@ TABLES = {
     "common_mechanism": "the common mechanism, savings and choices",
     "release": "from the click to the file",
     "ledger": "durable spends a second",
+    "counting": "records to tables, beside DuckDB, pandas and Polars",
     "published_tables": "published tables beside unbiased and clipped ones",
     "coverage": "how often intervals of published tables hold",
     "warm": "plans after an edit",

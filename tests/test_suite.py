@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import options, table
+from benchmarks import options, own_process, peak_megabytes, table
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = """
@@ -77,3 +77,10 @@ def test_half_a_table_replaces_none(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="row"):
         broken()
     assert kept.read_text(encoding="utf-8") == "whole"
+
+
+def test_the_peak_of_memory_is_that_of_the_process_alone():
+    held = bytearray(400 * 2**20)
+    held[:: 2**12] = b"x" * len(held[:: 2**12])
+    del held
+    assert own_process(peak_megabytes) < 300 < peak_megabytes()

@@ -88,7 +88,7 @@ def _count(tally: Any, table: Any, columns: Sequence[str], heard: Any, kept: boo
         some = sets[start : start + TOGETHER]
         questions = [(names, [place[name] for name in names]) for names in some]
         ask = _one_by_one if kept else _together
-        for names, cells, counts in ask(tally.schema, good, questions, weight):
+        for names, cells, counts in ask(tally.schema, good, questions, weight, counted):
             tally.tables[names].reshape(-1)[cells] += counts
         for names in some:
             if int(tally.tables[names].sum()) - before[names] != counted:
@@ -121,28 +121,42 @@ def _total(values: Any) -> Any:
     return values.cast("int64").sum().fill_null(0).cast("int64")
 
 
-def _one_by_one(schema: Schema, table: Any, sets: Sequence[_Asked], weight: str | None) -> Iterator[_Cells]:
-    """The cells of some sets that hold rows, and how many: a grouped query each, in one statement."""
+def _one_by_one(
+    schema: Schema, table: Any, sets: Sequence[_Asked], weight: str | None, counted: int
+) -> Iterator[_Cells]:
+    """The cells of some sets that hold rows, and how many: a grouped query each, in one statement.
+
+    All that travels is two numbers a cell, so cells are numbered through all sets, and both are as narrow as they can.
+    """
     backend = table.get_backend()
     inner = tried(lambda: backend.compile(table), WHAT)
     rows, questions = "COUNT(*)" if weight is None else f"SUM({weight})", []
+    starts = list(itertools.accumulate((schema.cells(names) for names, _ in sets), initial=0))
     for i, (names, columns) in enumerate(sets):
         cell = f"CAST({columns[0]} AS BIGINT)"
         for name, column in zip(names[1:], columns[1:], strict=True):
             cell = f"({cell} * {schema[name].size} + {column})"
         listed = ", ".join(columns)
         questions.append(
-            f"SELECT CAST({i} AS SMALLINT) AS part, {cell} AS cell, counted FROM "
-            f"(SELECT {listed}, CAST({rows} AS BIGINT) AS counted FROM ({inner}) AS good{i} "
+            f"SELECT CAST({cell} + {starts[i]} AS {_integers(starts[-1])}) AS cell, counted FROM "
+            f"(SELECT {listed}, CAST({rows} AS {_integers(counted)}) AS counted FROM ({inner}) AS good{i} "
             f"GROUP BY {listed}) AS g{i}"
         )
     found = _asked(backend, " UNION ALL ".join(questions))
-    part = np.asarray(found["part"])
-    for i, (names, _) in enumerate(sets):
-        yield names, np.asarray(found["cell"])[part == i], np.asarray(found["counted"])[part == i]
+    cells, counts = np.asarray(found["cell"]).astype(np.int64), np.asarray(found["counted"])
+    for (names, _), (low, high) in zip(sets, itertools.pairwise(starts), strict=True):
+        own = (low <= cells) & (cells < high)
+        yield names, cells[own] - low, counts[own]
 
 
-def _together(schema: Schema, table: Any, sets: Sequence[_Asked], weight: str | None) -> Iterator[_Cells]:
+def _integers(most: int) -> str:
+    """A type of SQL that holds every number from 0 to `most`."""
+    return "INTEGER" if most < 2**31 else "BIGINT"
+
+
+def _together(
+    schema: Schema, table: Any, sets: Sequence[_Asked], weight: str | None, _counted: int
+) -> Iterator[_Cells]:
     """The same in one scan where the database has grouping sets, because codes that are not kept are made in it."""
     backend = table.get_backend()
     if backend.name not in GROUPING_SETS or len(sets) == 1:

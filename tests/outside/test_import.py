@@ -13,7 +13,7 @@ import pytest
 
 import engine
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 WHERE_USED = {
     *("pandas", "scipy.optimize", "scipy.sparse", "sqlglot", "joblib", "loky", "plotly", "streamlit", "tqdm"),
     *("scipy.linalg", "scipy.special", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),

@@ -1,0 +1,60 @@
+"""The comparison of programs that count is one of the same work: all must find the same integers."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import counting
+
+ROWS, COLUMNS = 900, 3
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    return counting.write_records(tmp_path / "records.parquet", ROWS, COLUMNS)
+
+
+def counted(frame: pd.DataFrame, ways: int) -> str:
+    """The digest of all tables of a frame of codes, row by row."""
+    tables = []
+    for names in itertools.combinations(frame.columns, ways):
+        made = np.zeros((counting.CELLS,) * ways, np.int64)
+        np.add.at(made, tuple(frame[name].to_numpy() for name in names), 1)
+        tables.append(made)
+    return counting.digest(tables)
+
+
+def test_all_programs_count_the_same(records: Path) -> None:
+    frame = pd.read_parquet(records)
+    assert len(frame) == ROWS
+    for ways in (2, 3):
+        assert counting.here(records, COLUMNS, ways)[2] == counted(frame, ways)
+    for name in ("duckdb", "pandas"):
+        assert counting.elsewhere(name, records, COLUMNS)[2] == counted(frame, 2)
+    _, moved, found = counting.pushed_down(records, COLUMNS)
+    assert found == counted(frame, 2)
+    assert moved >= 3 * sum(len(frame[list(pair)].drop_duplicates()) for pair in itertools.combinations(frame, 2))
+
+
+def test_a_program_that_counts_other_rows_is_no_comparison(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    true, count = counting.here(records, COLUMNS, 2)[2], counting.by_pandas
+    less = [(a, b, n - (n > 1)) for a, b, n in count(records, list(itertools.combinations(["x0", "x1", "x2"], 2)))]
+    monkeypatch.setitem(counting.RIVALS, "pandas", lambda path, pairs: less)
+    with pytest.raises(RuntimeError, match="pandas found other tables"):
+        counting.agree("pandas", counting.elsewhere("pandas", records, COLUMNS)[2], true)
+
+
+@pytest.mark.parametrize(("measured", "met"), [(1.0, ("yes", "yes")), (0.9, ("yes", "no")), (1.1, ("no", "yes"))])
+def test_a_figure_says_whether_it_is_what_was_asked(measured: float, met: tuple[str, str]) -> None:
+    most, least = (counting.Figure(name="s", measured=measured, **{bar: 1.0}) for bar in ("at_most", "at_least"))
+    assert (str(most).split()[-1], str(least).split()[-1]) == met
+
+
+def test_a_csv_file_holds_the_same_records(records: Path, tmp_path: Path) -> None:
+    other = counting.write_records(tmp_path / "records.csv", ROWS, COLUMNS)
+    assert counting.here(other, COLUMNS, 2)[2] == counting.here(records, COLUMNS, 2)[2]
