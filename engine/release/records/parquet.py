@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,12 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
     # makes the reader go page by page, where it would otherwise load a whole column of a row group.
     buffer = max(2**12, min(2**20, BATCH_BYTES // max(1, len(names))))
     with tried(lambda: _parquet_file(path, read_dictionary=texts, buffer_size=buffer), what) as file:
-        source = tried(lambda: file.iter_batches(batch_size=rows, columns=list(names)), what)
-        yield from batches(source, names, rows, metadata.num_rows, what)
+        # One row group after the other, because a reader of many keeps the buffers of all that it went through.
+        groups = (
+            file.iter_batches(batch_size=rows, row_groups=[group], columns=list(names))
+            for group in range(metadata.num_row_groups)
+        )
+        yield from batches(chain.from_iterable(groups), names, rows, metadata.num_rows, what)
 
 
 def _is_text(kind: pa.DataType) -> bool:
