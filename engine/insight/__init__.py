@@ -70,7 +70,7 @@ from engine.insight.scale import (
 )
 from engine.insight.spread import spread
 from engine.insight.totals import at_least, releases_within
-from engine.insight.what_if import CHANGES, Change, Changed, Request, asked_text, can_be_coarser, effect
+from engine.insight.what_if import CHANGES, Change, Changed, Request, added_text, asked_text, can_be_coarser, effect
 
 __all__ = [
     "CHANGES",
@@ -86,6 +86,7 @@ __all__ = [
     "Query",
     "Request",
     "above_best",
+    "added_text",
     "asked_text",
     "at_least",
     "beside",

@@ -14,7 +14,7 @@ from engine.insight.breakdown import errors_by_group
 from engine.mechanisms import mechanism_class
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.texts import number
+from engine.texts import amount, number
 from engine.workload import SMALLEST_WEIGHT, Attribute, Family, Group, Intervals, Schema, Width, Workload, make_group
 
 if TYPE_CHECKING:
@@ -215,6 +215,31 @@ def asked_text(before: Plan, after: Plan) -> str:
     """Return how many queries two plans answer, in words."""
     one, two = before.workload.queries, after.workload.queries
     return f"Both answer {number(one)} queries." if one == two else f"{number(two)} queries instead of {number(one)}."
+
+
+def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
+    """Return in words how exact the last ``new`` groups of a plan come out, and what they cost those ``before`` them.
+
+    >>> from engine import Attribute, Budget, Schema, Workload, plan
+    >>> asked = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
+    >>> added_text(plan(asked, Budget(pcost=1.0)), 1)
+    'These 4 queries come out with a typical error of 1.00 counts, the largest 1.00.'
+    """
+    errors, kept = errors_by_group(after), len(after.workload.groups) - new
+    asked, typical, largest = errors[kept:], _typical(errors[kept:]), float(errors["max_std"][kept:].max())
+    if not math.isfinite(largest):
+        return "Some of these queries cannot be answered: they have the weight 0, and nothing else tells them."
+    text = (
+        f"These {number(int(asked['queries'].sum()))} queries come out with a typical error of {amount(typical)} counts"
+    )
+    text += f", the largest {amount(largest)}."
+    if before is None or not kept:
+        return text
+    return f"{text} That of the others goes from {amount(before.rmse)} to {amount(_typical(errors[:kept]))}."
+
+
+def _typical(errors: pd.DataFrame) -> float:
+    return math.sqrt(np.average(errors["rmse"] ** 2, weights=errors["queries"]))
 
 
 def _change(before: float, after: float) -> str:

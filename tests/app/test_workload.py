@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, plan
+from engine import Attribute, Budget, Schema, Workload, insight, plan
 from engine.errors import WorkloadError
 from engine.figures import questions as domain_figures
 from engine.insight import ask
+from engine.texts import amount
 from engine.workload import Custom, box_workload, example, read_matrix, workload_from_sql
+from pages.parts.jobs import plans
 from pages.parts.shell import code, designs, link, places
 from pages.parts.shell.state import History, Studio
 from tests.app.test_pages import Session, demo
@@ -432,15 +434,38 @@ def test_the_group_that_makes_planning_too_dear_is_named_and_mended(remedy: str)
 
 
 def test_a_group_is_forecast_before_it_is_added() -> None:
-    session = Session(plan=link.packed(Studio(workload=Workload.all_ways(demo("adult"), (1, 2))))).go("workload")
+    asked = Workload.all_ways(demo("adult"), (1, 2))
+    session = Session(plan=link.packed(Studio(workload=asked))).go("workload")
     session.set(**JOINT)
-    assert "With age × hours-per-week, affine planning takes about" in session.said()
-    before = session.studio.asked
+    assert "What makes it so dear is age × hours-per-week, affine." in session.said()
+    assert not any(b.label.startswith("Add: Remove it") for b in session.app.button)  # it is not there yet
     session.press("Add: Approximate it")
-    (added,) = session.studio.asked.groups[len(before.groups) :]
+    (added,) = session.studio.asked.groups[len(asked.groups) :]
     assert added.weight == 0.0
     session.set(group_names=["sex", "race"], group_how="The same on each")
+    assert "asked already" not in session.errors()
+    session.set(group_names=["sex", "race", "income"])
     assert "Planning it takes about 1 second." in session.said()
+
+
+def test_how_exact_new_groups_would_be_is_told_before_they_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = on_workload("cps").set(add_how="One set of attributes", group_names=["income", "sex"])
+    first = Workload(demo("cps")).add(("income", "sex"), "marginal")
+    assert insight.added_text(plan(first, Budget(pcost=1.0)), 1) in session.set(same="marginal").said()
+    session.press("add_group").set(group_names=["age"], same="range", group_weight=2.0)
+    both = first.add("age", "range", weight=2.0)
+    text = insight.added_text(plan(both, Budget(pcost=1.0)), 1, plan(first, Budget(pcost=1.0)))
+    assert "That of the others goes from" in text
+    assert f"At ε 4.887: {text}" in session.said().replace("*", "")
+    session.press("add_group").go("preview")
+    row = plan(both, Budget(pcost=1.0)).by_group().iloc[1]
+    assert f"typical error of {amount(row['rmse'])} counts, the largest {amount(row['max_std'])}." in text
+    assert session.studio.asked == both
+    monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # what takes long is foretold by a worker, on request
+    session.go("workload").set(group_names=["income"], same="prefix")
+    assert "These" not in session.said()
+    session.press("foresee").until(lambda: "At ε 4.887" in session.said())
+    assert session.studio.asked == both
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from engine.errors import EngineError, NotApplicable
-from engine.insight import REMEDIES, Changed, Request, dear_groups, forecast_added
+from engine.errors import NotApplicable
+from engine.insight import REMEDIES, Changed, dear_groups
 from engine.mechanisms import Forecast, forecast
 from engine.texts import amount
-from engine.workload import Group, Workload
+from engine.workload import Group
 from pages.parts.shell import state
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import kept_for, plain, show_kept
 
 MEMORY_LIMIT = 4e9  # bytes that planning may take
 PATIENCE = 300.0  # seconds of planning from which on the page says what makes it so dear
-LIVE = 3_000  # groups up to which new ones are forecast while a form is filled in
 PLACE = "remedy"
 
 
@@ -46,59 +45,28 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
-def culprits(studio: Studio) -> None:
-    """Name the groups that make a plan too dear, each with what can be done about it."""
+def culprits(studio: Studio, *, new: int = 0) -> None:
+    """Name the groups that make a plan too dear, each with what can be done about it; the last `new` are not added yet.
+
+    A press takes the whole state with the group mended, so that new groups are added at once.
+    """
     dear = _dear(studio.question, studio)
     for group in dear:
         asked = studio.asked.groups[group]
-        st.markdown(f"**What makes it so dear is group {group}: {plain(_name(asked))}.**")
+        first_new = len(studio.asked.groups) - new
+        who = plain(_name(asked)) if group >= first_new else f"group {group}: {plain(_name(asked))}"
+        st.markdown(f"**What makes it so dear is {who}.**")
         st.caption(
             "A joint family is quick alone; together with other queries on its attributes all their cells have to be "
             "planned at once. Each button says what planning would take then."
             if any(len(part.axes) > 1 for part in asked.parts)
             else "Its attributes have too many cells to be planned at once. Each button says what planning would take."
         )
-        _buttons([(label, studio.asking(made.request)) for label, made in _mended(studio, group)], f"group_{group}")
+        mended = [(label, made) for label, made in _mended(studio, group) if new != 1 or made.group is not None]
+        word = "Add: " if new else ""
+        _buttons([(f"{word}{label}", studio.asking(made.request)) for label, made in mended], f"group_{group}")
     if dear:
         show_kept(PLACE)
-
-
-def before_adding(groups: Sequence[Group]) -> bool:
-    """Say what planning will take with new groups, and what could be added instead; True when it is too much."""
-    studio = state.current()
-    if len(groups) + len(studio.asked.groups) > LIVE:
-        return False
-    try:
-        expected = forecast_added(studio.request, groups)
-    except EngineError as error:
-        st.caption(plain(f"Planning could not start with it: {error}"))
-        return True
-    if not too_dear(expected):
-        st.caption(plain(f"Planning it takes about {duration(expected.seconds)}."))
-        return False
-    if len(groups) > 1:
-        st.warning(plain(f"Planning these together with the groups that are there takes {words(expected)}."), icon="⏳")
-        return True
-    st.warning(
-        plain(
-            f"With {_name(groups[0])} planning takes {words(expected)}: all its cells would have to be planned at "
-            "once with what is asked of the same attributes already."
-        ),
-        icon="⏳",
-    )
-    asked = studio.asked
-    whole = studio.asking(
-        Request(
-            workload=Workload(asked.schema, (*asked.groups, *groups)),
-            budget=studio.budget,
-            mechanism=studio.mechanism,
-            options=studio.options,
-        )
-    )
-    mended = [(label, made) for label, made in _mended(whole, len(asked.groups)) if made.group is not None]
-    _buttons([(f"Add: {label}", studio.asking(made.request)) for label, made in mended], "new")
-    show_kept(PLACE)
-    return True
 
 
 def _buttons(choices: Sequence[tuple[str, Studio]], name: str) -> None:

@@ -20,6 +20,7 @@ from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 
 AT_ONCE = 1.0  # seconds of forecast up to which a plan is made while the page waits
+FORESEEN = "foreseen"  # the plan that a form asked about last
 PATIENCE = 2.0  # seconds after which a plan that was forecast to be quick goes on in a worker
 
 
@@ -51,26 +52,59 @@ def plan_of(studio: Studio) -> Plan | None:
         st.info("There is nothing to plan yet: choose a schema and add queries on the Workload page.", icon="🧮")
         return None
     with shown_here():
-        if (known := kept.known(studio.key)) is not None:
-            return known
-        if (searched := kept.known(_searched(studio))) is not None:
-            return kept.plan_of_key(studio.key, lambda: at_budget(searched, studio.budget))
-        expected, key = _expected(studio), f"plan|{studio.key}"
-        if work.find(key) is None and expected.seconds <= AT_ONCE:
-            try:
-                return kept.plan_of_key(studio.key, lambda: _plan(studio))
-            except Cancelled:
-                _start(key, studio)
+        if (quick := at_once(studio)) is not None:
+            return quick
+        key = _job(studio)
         if not work.is_there(key):
             watch.job(key, label="Planning")
-            _offer(key, studio, expected)
+            _offer(key, studio, _expected(studio))
             return None
-        found = watch.job(key, label="Planning")
-        if found is not None:
-            made = kept.plan_of_key(studio.key, lambda: load_plan(found.result))
-            kept.plan_of_key(_searched(studio), lambda: made)
-            return made
+        return _waited(studio, "Planning", quiet=False)
     return None
+
+
+def foreseen(studio: Studio) -> Plan | None:
+    """The plan of a state that a form only asks about: at once when that is quick, else when the person asks for it."""
+    with shown_here():
+        if (quick := at_once(studio)) is not None:
+            return quick
+        key = _job(studio)
+        old = st.session_state.get(FORESEEN, key)
+        if old not in (key, _job(state.current())):
+            watch.let_go(old)
+        st.session_state[FORESEEN] = key
+        if work.is_there(key):
+            return _waited(studio, "Foretelling how exact they would be", quiet=True)
+        watch.job(key, label="Foretelling", quiet=True)
+        st.button("How exact would they be?", on_click=_start, args=(key, studio), key="foresee")
+    return None
+
+
+def at_once(studio: Studio) -> Plan | None:
+    """The plan of a state where it is there, or quick to make; one that is not as quick as forecast is started."""
+    if (known := kept.known(studio.key)) is not None:
+        return known
+    if (searched := kept.known(_searched(studio))) is not None:
+        return kept.plan_of_key(studio.key, lambda: at_budget(searched, studio.budget))
+    if work.find(_job(studio)) is None and _expected(studio).seconds <= AT_ONCE:
+        try:
+            return kept.plan_of_key(studio.key, lambda: _plan(studio))
+        except Cancelled:
+            _start(_job(studio), studio)
+    return None
+
+
+def _waited(studio: Studio, label: str, *, quiet: bool) -> Plan | None:
+    """The plan that a worker makes, once it is there."""
+    found = watch.job(_job(studio), label=label, quiet=quiet)
+    if found is None:
+        return None
+    made = kept.plan_of_key(studio.key, lambda: load_plan(found.result))
+    return kept.plan_of_key(_searched(studio), lambda: made)
+
+
+def _job(studio: Studio) -> str:
+    return f"plan|{studio.key}"
 
 
 def _expected(studio: Studio) -> Forecast:
@@ -79,7 +113,7 @@ def _expected(studio: Studio) -> Forecast:
 
 def begin(studio: Studio) -> None:
     """Start a plan that `plan_of` would offer to start, because the person asked for it elsewhere."""
-    expected, key = _expected(studio), f"plan|{studio.key}"
+    expected, key = _expected(studio), _job(studio)
     if kept.known(_searched(studio)) is None and expected.seconds > AT_ONCE and expected.memory <= MEMORY_LIMIT:
         _start(key, studio)
 

@@ -12,10 +12,9 @@ import streamlit as st
 from engine import Schema, Workload, figures, texts
 from engine.errors import WorkloadError
 from engine.workload import Group, usual_family
-from pages.parts.jobs import dear
 from pages.parts.shell import show, state
 from pages.parts.shell.words import count, kept_for, plain, show_kept, shown_here
-from pages.parts.workload import family_form
+from pages.parts.workload import family_form, forecast_form
 
 ADDED = "added"
 WIDE = 100  # attributes up to which all pairs are offered at first
@@ -38,8 +37,7 @@ class GroupRequest:
 def add_groups(groups: tuple[Group, ...]) -> None:
     """Add groups that were made for the present schema, each once: asked twice, one would weigh double unseen."""
     workload = state.current().asked
-    known = {(group.attributes, group.key) for group in workload.groups}
-    new = tuple(group for group in groups if (group.attributes, group.key) not in known)
+    new = forecast_form.not_asked_yet(workload, groups)
     with kept_for("group"):
         if not new:
             raise WorkloadError("All of this is asked already. To make it more exact, give it a larger weight below.")
@@ -76,7 +74,7 @@ def all_ways(schema: Schema) -> None:
         text = f"{count(len(made.groups), 'group')} with {count(made.queries, 'query', 'queries')}"
         label = f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
         if groups:
-            dear.before_adding(groups)
+            forecast_form.before_adding(groups)
         st.button(label, type="primary", disabled=not groups, on_click=add_groups, args=(groups,), key="add_ways")
         if not made.groups:
             st.caption("Choose at least one number of attributes.")
@@ -125,7 +123,7 @@ def one_set(schema: Schema) -> None:
                 f"{count(group.count, 'query', 'queries')} on {count(schema.cells(names), 'cell')}. "
                 f"First: {plain(made.describe(0))}. Last: {plain(made.describe(group.count - 1))}."
             )
-            dear.before_adding(made.groups)
+            forecast_form.before_adding(made.groups)
             st.button("Add this group", type="primary", on_click=add_groups, args=(made.groups,), key="add_group")
             with right:
                 picture(schema, group, key="family")

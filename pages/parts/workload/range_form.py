@@ -8,7 +8,7 @@ from engine import Schema, figures, texts
 from engine.workload import Attribute, box_workload
 from pages.parts.shell import show
 from pages.parts.shell.words import count, plain, show_kept, shown_here
-from pages.parts.workload import group_form
+from pages.parts.workload import forecast_form, group_form
 
 MAX_LABELS = 2_000  # cells that a slider may have
 CHART = "range_cells"
@@ -57,6 +57,7 @@ def drag_range(schema: Schema) -> None:
         made = box_workload(schema, chosen, weight)
         cells = count(schema.cells(chosen), "cell")
         st.markdown(f"**The range: {plain(made.describe(0))}** (one query on a table of {cells})")
+        forecast_form.before_adding(made.groups)
         st.button(
             "Add this range", type="primary", on_click=group_form.add_groups, args=(made.groups,), key="add_range"
         )

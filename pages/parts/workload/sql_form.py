@@ -10,7 +10,7 @@ from engine import Schema, Workload, insight
 from engine.workload import example, whole_edges, workload_from_sql
 from pages.parts.shell import show
 from pages.parts.shell.words import count, plain, show_kept, shown_here
-from pages.parts.workload import group_form
+from pages.parts.workload import forecast_form, group_form
 
 MAX_SHOWN = 200  # groups of a text that are listed
 
@@ -75,6 +75,7 @@ def _check(schema: Schema, made: Workload) -> None:
     )
     weight = group_form.weight_form("sql_weight")
     groups = tuple(replace(group, weight=weight) for group in made.groups)
+    forecast_form.before_adding(groups)
     st.button(
         f"Add {count(len(groups), 'group')} from SQL",
         type="primary",

@@ -1,0 +1,56 @@
+"""What new groups would bring, told before they are added: the time to plan them, what is too dear, and the errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import streamlit as st
+
+from engine import Workload, insight
+from engine.errors import EngineError
+from engine.workload import Custom, Group
+from pages.parts.jobs import dear, plans
+from pages.parts.shell import budgets, state
+from pages.parts.shell.words import plain
+
+LIVE = 3_000  # groups up to which new ones are forecast while a form is filled in
+WIDE = 1_000  # cells of queries without structure, from which on a forecast alone takes seconds
+
+
+def not_asked_yet(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]:
+    """The groups that are new to a workload."""
+    known = {(group.attributes, group.key) for group in workload.groups}
+    return tuple(group for group in groups if (group.attributes, group.key) not in known)
+
+
+def before_adding(groups: Sequence[Group]) -> None:
+    """Say what planning will take with new groups and how exact all would be, or what could be added instead."""
+    studio = state.current()
+    asked, new = studio.asked, not_asked_yet(studio.asked, groups)
+    if not new:
+        return
+    if len(new) + len(asked.groups) > LIVE or any(map(_wide, new)):
+        st.caption("It is too large to be forecast while you choose. The Preview page says what planning it takes.")
+        return
+    whole = replace(studio, workload=Workload(asked.schema, (*asked.groups, *new)))
+    try:
+        expected = insight.forecast_added(studio.request, new)
+    except EngineError as error:
+        st.caption(plain(f"Planning could not start with it: {error}"))
+        return
+    if dear.too_dear(expected):
+        st.warning(plain(f"With what is asked already, planning takes {dear.words(expected)}."), icon="⏳")
+        dear.culprits(whole, new=len(new))
+        return
+    st.caption(plain(f"Planning it takes about {dear.duration(expected.seconds)}."))
+    after = plans.foreseen(whole)
+    if after is not None:
+        before = plans.at_once(studio) if asked.groups else None
+        spent = budgets.headline(studio.budget, budgets.language())
+        st.markdown(f"**At {plain(spent)}:** {plain(insight.added_text(after, len(new), before))}")
+
+
+def _wide(group: Group) -> bool:
+    return any(isinstance(part.family, Custom) and prod(part.sizes) > WIDE for part in group.parts)
