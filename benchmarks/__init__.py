@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import re
-import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from engine.insight import peak_megabytes
+
+__all__ = ["options", "own_process", "peak_megabytes", "table"]
 
 os.environ["DP_WORKBENCH_CACHE"] = "off"
 
@@ -45,16 +47,3 @@ def own_process(work: Callable[..., Any], *given: Any) -> Any:
     """Return what `work` returns in a process of its own, which has a peak of memory of its own."""
     with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(work, *given).result()
-
-
-def peak_megabytes() -> float:
-    """Return the most memory that this process held so far, in MiB.
-
-    Linux hands the largest resident set of a process on to the programs that it starts, so it is asked for the peak of
-    this address space instead.
-    """
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    (kilobytes,) = re.findall(r"^VmHWM:\s*(\d+) kB$", status.read_text(encoding="ascii"), flags=re.MULTILINE)
-    return int(kilobytes) / 1024

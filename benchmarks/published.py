@@ -9,12 +9,11 @@ Every row is planned in a fresh process, so that seconds and peak memory are its
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import time
 
-from benchmarks import options, table
+from benchmarks import options, peak_megabytes, table
 from engine import Budget, plan
 from engine.insight import ROWS
 from engine.insight.published import SCHEMAS, PublishedRow
@@ -26,20 +25,17 @@ HEAD = f"{'workload':<22}{'queries':>15}{'paper':>9}{'bound':>10}{'ours':>10}{'r
 
 def measure(row: PublishedRow) -> dict[str, float]:
     """Plan one row here and now; seconds include building the workload, peak memory the whole process."""
-    import resource
-
     start = time.perf_counter()
     workload = row.workload()
     made = plan(workload, Budget(pcost=1.0))
     ours, certificate = made.rmse, made.certificate
-    unit = 1 if platform.system() == "Darwin" else 1024
     return {
         "queries": workload.queries,
         "bound": certificate.lower_bound,
         "ours": ours,
         "gap": certificate.gap,
         "seconds": time.perf_counter() - start,
-        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6,
+        "megabytes": peak_megabytes(),
     }
 
 

@@ -6,10 +6,13 @@ import gc
 import html
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import wraps
 from types import FunctionType, ModuleType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Value(ABC):
@@ -44,6 +47,29 @@ class Value(ABC):
 
 def _made(kind: type[Any], given: dict[str, Any]) -> Any:
     return kind(**given)
+
+
+def kept_with(function: _Function) -> _Function:
+    """Keep what a function finds of a value for as long as the value lives, however many others are looked at between.
+
+    Its other arguments are positional and hashable.
+
+    >>> class Few(list): pass
+    >>> total = kept_with(lambda value: print("added up") or sum(value))
+    >>> few = Few([1, 2])
+    >>> total(few), total(few)
+    added up
+    (3, 3)
+    """
+
+    @wraps(function)
+    def found(value: object, *given: Any) -> Any:
+        kept = vars(value).setdefault("_kept", {})
+        if (function, given) not in kept:
+            kept[function, given] = function(value, *given)
+        return kept[function, given]
+
+    return cast(_Function, found)
 
 
 def held_bytes(value: object) -> int:

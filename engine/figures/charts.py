@@ -56,57 +56,74 @@ def fitting(texts: Sequence[str]) -> list[str]:
 TOOLBAR = 40  # pixels above the cells for the buttons that appear there
 
 
+# A figure is made in one piece where it is drawn often: plotly takes longer for each later change than for all of it.
+
+
 def framed(figure: go.Figure) -> go.Figure:
     cells = any(isinstance(trace, go.Heatmap) for trace in figure.data)
     top = TOOLBAR if cells else 30 if figure.layout.annotations else 10
-    return figure.update_layout(margin={"l": 10, "r": 10, "t": top, "b": 10})
+    figure.layout.margin = {"l": 10, "r": 10, "t": top, "b": 10}
+    return figure
 
 
-def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str) -> go.Figure:
+def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, tickformat: str = "") -> go.Figure:
     texts = fitting(labels)
-    bar = go.Bar(x=list(sizes), y=texts, orientation="h", marker_color=BLUE, hovertemplate=f"{hover}<extra></extra>")
-    figure = go.Figure(bar)
-    figure.update_layout(height=90 + 22 * len(texts), bargap=0.3)
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    figure.update_xaxes(title=axis)
-    return framed(figure)
+    bar = {
+        "type": "bar",
+        "x": list(sizes),
+        "y": texts,
+        "orientation": "h",
+        "marker": {"color": BLUE},
+        "hovertemplate": f"{hover}<extra></extra>",
+    }
+    layout = {
+        "height": 90 + 22 * len(texts),
+        "bargap": 0.3,
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
+        "xaxis": {"title": {"text": axis}} | ({"tickformat": tickformat} if tickformat else {}),
+    }
+    return framed(go.Figure([bar], layout))
 
 
-def line(errors: Array, labels: Sequence[str], name: str, *, connected: bool) -> go.Figure:
+def line(values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, *, connected: bool) -> go.Figure:
     texts = fitting(labels)
-    figure = go.Figure(
-        go.Scatter(
-            x=texts,
-            y=errors,
-            mode="lines+markers" if connected and len(texts) <= 60 else "lines" if connected else "markers",
-            marker={"color": BLUE, "size": 8},
-            line={"color": BLUE},
-            hovertemplate=f"{html.escape(name)} %{{x}}<br>standard error %{{y:.4g}} counts<extra></extra>",
-        )
-    )
-    figure.update_xaxes(type="category", title=fitting([f"query on {name}"])[0], nticks=20)
-    figure.update_yaxes(title="standard error (counts)", rangemode="tozero")
-    return framed(figure)
+    drawn = {
+        "type": "scatter",
+        "x": texts,
+        "y": values,
+        "mode": "lines+markers" if connected and len(texts) <= 60 else "lines" if connected else "markers",
+        "marker": {"color": BLUE, "size": 8},
+        "line": {"color": BLUE},
+        "hovertemplate": f"{hover}<extra></extra>",
+    }
+    across, up = axes
+    layout = {
+        "xaxis": {"type": "category", "title": {"text": fitting([across])[0]}, "nticks": 20},
+        "yaxis": {"title": {"text": up}, "rangemode": "tozero"},
+    }
+    return framed(go.Figure([drawn], layout))
 
 
 def heat_map(grid: Any, labels: Sequence[Sequence[str]], axes: Sequence[str], hover: str, unit: str) -> go.Figure:
     rows, columns = (fitting(side) for side in labels)
-    bar = {"title": {"text": unit}, "thickness": 14}
-    heat = go.Heatmap(
-        z=grid,
-        x=columns,
-        y=rows,
-        colorscale="Cividis",
-        colorbar=bar,
-        hoverongaps=False,
-        hovertemplate=f"{hover}<extra></extra>",
-    )
-    figure = go.Figure(heat)
-    figure.update_layout(height=min(620, max(380, 140 + 18 * len(rows))))
-    across, down = (fitting([name])[0] for name in (axes[1], axes[0]))
-    figure.update_xaxes(type="category", title=across, nticks=16, automargin=True)
-    figure.update_yaxes(type="category", title=down, nticks=20, autorange="reversed", automargin=True)
-    return framed(figure)
+    heat = {
+        "type": "heatmap",
+        "z": grid,
+        "x": columns,
+        "y": rows,
+        "colorscale": "Cividis",
+        "colorbar": {"title": {"text": unit}, "thickness": 14},
+        "hoverongaps": False,
+        "hovertemplate": f"{hover}<extra></extra>",
+    }
+    across, down = ({"text": fitting([name])[0]} for name in (axes[1], axes[0]))
+    both = {"type": "category", "automargin": True}
+    layout = {
+        "height": min(620, max(380, 140 + 18 * len(rows))),
+        "xaxis": {"title": across, "nticks": 16} | both,
+        "yaxis": {"title": down, "nticks": 20, "autorange": "reversed"} | both,
+    }
+    return framed(go.Figure([heat], layout))
 
 
 MAX_SIDE = 512

@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.arrays import Array
-from engine.figures.charts import BLUE, MAX_SIDE, ORANGE, Picture, bars, fitting, framed, heat_map, line, short, thinned
+from engine.figures.charts import BLUE, MAX_SIDE, ORANGE, Picture, bars, framed, heat_map, line, short, thinned
 from engine.insight import spread
 from engine.plans import Plan
 from engine.texts import amount, number, set_name
@@ -49,10 +49,9 @@ def grid_figure(grid: Grid, values: Array, quantity: str, unit: str) -> go.Figur
         return bars([float(values)], ["all records"], what, f"%{{y}}: %{{x:.4g}} {unit}")
     words = f"{quantity} %{{z:.4g}} {unit}".strip()
     if len(grid.axes) == 1:
-        figure = line(values, grid.labels[0], grid.axes[0], connected=len(values) > 1 and grid.ordered)
-        figure.update_traces(hovertemplate=f"{grid.hover}<br>{words.replace('%{z', '%{y')}<extra></extra>")
-        figure.update_xaxes(title=fitting(grid.axes)[0])
-        return figure.update_yaxes(title=what)
+        hover = f"{grid.hover}<br>{words.replace('%{z', '%{y')}"
+        connected = len(values) > 1 and grid.ordered
+        return line(values, grid.labels[0], (grid.axes[0], what), hover, connected=connected)
     return heat_map(values, grid.labels, grid.axes, f"{grid.hover}<br>{words}", quantity.replace(" ", "<br>"))
 
 

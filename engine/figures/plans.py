@@ -40,8 +40,7 @@ def budget_picture(plan: Plan) -> Picture:
     rest = 1.0 - sum(shares)
     if len(names) > MAX_BARS:
         shares, labels = [*shares, rest], [*labels, f"{len(names) - MAX_BARS:,} smaller ones together"]
-    figure = bars(shares, labels, "share of the budget", "%{y}: %{x:.2%} of the budget")
-    figure.update_xaxes(tickformat=".0%")
+    figure = bars(shares, labels, "share of the budget", "%{y}: %{x:.2%} of the budget", tickformat=".0%")
     return Picture(
         title="Where the budget goes",
         figure=figure,
@@ -98,8 +97,7 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
     shares, labels = found["share"].tolist()[:MAX_SHARES], names[:MAX_SHARES]
     if len(names) > MAX_SHARES:
         shares, labels = [*shares, 1.0 - sum(shares)], [*labels, f"{len(names) - MAX_SHARES:,} smaller ones together"]
-    figure = bars(shares, labels, "share of the variance", "%{y}: %{x:.2%} of the variance")
-    figure.update_xaxes(tickformat=".0%")
+    figure = bars(shares, labels, "share of the variance", "%{y}: %{x:.2%} of the variance", tickformat=".0%")
     what = "query" if query is not None else "group"
     table = found.assign(attributes=names).rename(
         columns={"variance": "variance (counts²)", "noise": "noise (standard deviation, counts)"}

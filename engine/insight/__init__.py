@@ -55,6 +55,7 @@ from engine.insight.fitness import (
     two_digits,
     within_text,
 )
+from engine.insight.keeper import peak_megabytes
 from engine.insight.pair import SAMPLED, check_same_queries, losses, ratios, single_groups_text
 from engine.insight.plan_diff import plan_diff, summary
 from engine.insight.published import ROWS, beside
@@ -68,7 +69,7 @@ from engine.insight.scale import (
     quality_text,
     with_quality,
 )
-from engine.insight.spread import spread
+from engine.insight.spread import Spread, spread
 from engine.insight.totals import at_least, releases_within
 from engine.insight.what_if import CHANGES, Change, Changed, Request, added_text, asked_text, can_be_coarser, effect
 
@@ -85,6 +86,7 @@ __all__ = [
     "NoiseScale",
     "Query",
     "Request",
+    "Spread",
     "above_best",
     "added_text",
     "asked_text",
@@ -122,6 +124,7 @@ __all__ = [
     "losses",
     "mechanism_bound",
     "page_of",
+    "peak_megabytes",
     "plan_diff",
     "publishable_text",
     "quality_by_group",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from engine.errors import NotAnswerable, PlanError
 from engine.insight.ask import find_groups
 from engine.plans import GroupVariance, Plan
+from engine.values import kept_with
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +51,12 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
     """
     import pandas as pd
 
+    table = pd.DataFrame(_summands(plan, group, query), columns=["attributes", "variance", "share", "noise"])
+    return table.sort_values("share", ascending=False, kind="stable", ignore_index=True)
+
+
+@kept_with
+def _summands(plan: Plan, group: int, query: int | None) -> list[tuple[tuple[str, ...], float, float, float]]:
     found = plan.group_variance(group)
     asked = plan.workload.groups[group]
     if query is not None and not 0 <= query < asked.count:
@@ -65,13 +71,12 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
     for summand, block in zip(found.summands, plan.sources(group), strict=True):
         variance = _variance(replace(found, summands=(summand,), unmeasured=()), query)
         rows.append((block.attributes, variance, variance / whole if whole > 0 else 0.0, block.noise))
-    table = pd.DataFrame(rows, columns=["attributes", "variance", "share", "noise"])
-    return table.sort_values("share", ascending=False, kind="stable", ignore_index=True)
+    return rows
 
 
-@lru_cache(maxsize=8)
+@kept_with
 def errors_by_group(plan: Plan) -> pd.DataFrame:
-    """Return `Plan.by_group`, kept for the plans that are looked at."""
+    """Return `Plan.by_group`, kept with the plan."""
     return plan.by_group()
 
 
@@ -80,7 +85,7 @@ def worst_group(plan: Plan) -> int:
     return int(np.argmax(errors_by_group(plan)["max_std"].to_numpy()))
 
 
-@lru_cache(maxsize=64)
+@kept_with
 def worst_query(plan: Plan, group: int) -> int | None:
     """Return the number of the least exact query of a group; None when the group is too large to look at each."""
     if plan.workload.groups[group].count > MOST:
@@ -114,7 +119,7 @@ def _variance(found: GroupVariance, query: int | None) -> float:
     return float(found.at(tuple(np.array([i]) for i in np.unravel_index(query, found.counts)))[0])
 
 
-@lru_cache(maxsize=8)
+@kept_with
 def group_table(plan: Plan) -> pd.DataFrame:
     """Return `Plan.by_group` for reading: the group's number, attributes as text, errors in counts."""
     found = errors_by_group(plan)

@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import os
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -19,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 from engine.checks import instance, positive, whole
 from engine.errors import EngineError, PlanError
 from engine.insight.fitness import BIASED
-from engine.insight.keeper import Failed, call_apart
+from engine.insight.keeper import Failed, call_apart, peak_megabytes
+from engine.insight.spread import Spread, spread
 from engine.mechanisms import Forecast, check_request, forecast, known, mechanism_class, plan
+from engine.plans import Plan
 from engine.privacy import REPLACE_ONE, Budget
 from engine.progress import Progress, told
 from engine.spaces import best_bound
@@ -50,6 +51,7 @@ class Comparison(Value):
     bound : weighted RMSE, in counts, that no matrix mechanism whatsoever can go below.
     statement : how the bound was found.
     groups : RMSE of every group under every mechanism that has a plan, in counts, shape (groups,), by the same word.
+    spreads : distribution of its standard errors, thinned for pictures, by the same word.
     """
 
     frame: pd.DataFrame
@@ -57,6 +59,7 @@ class Comparison(Value):
     bound: float
     statement: str
     groups: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
@@ -193,14 +196,14 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
 
     found = results[BOUND]
     bound = math.sqrt(found.get("square", 0.0) / workload.queries)
-    rows, plans, groups = [], {}, {}
+    rows, plans, groups, spreads = [], {}, {}, {}
     for label, result in results.items():
         if label == BOUND:
             continue
         row = {"mechanism": label} | {k: v for k, v in result.items() if k in COLUMNS}
         if "weighted_rmse" in result:
             row["gap"] = result["weighted_rmse"] / bound - 1.0 if bound > 0 else math.nan
-            plans[label], groups[label] = result["plan"], result["groups"]
+            plans[label], groups[label], spreads[label] = result["plan"], result["groups"], result["spread"]
         rows.append(row)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return Comparison(
@@ -209,6 +212,7 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
         bound=bound,
         statement=found.get("statement", "No bound was found within the limits."),
         groups=groups,
+        spreads=spreads,
     )
 
 
@@ -325,34 +329,28 @@ def _result(asked: _Request, name: str, options: dict[str, Any]) -> dict[str, An
     started = time.perf_counter()
     try:
         workload, budget = Workload.from_json(asked.workload), Budget.from_dict(asked.budget)
-        found = _bound(workload, budget) if name == BOUND else _planned(workload, budget, asked, name, options)
+        if name == BOUND:
+            return _bound(workload, budget) | {"status": "ok"}
+        limits: dict[str, Any] = {"time_limit": asked.time_limit, "memory_limit": asked.memory_limit}
+        made = plan(workload, budget, name, **limits, **options)
+        taken = {"seconds": time.perf_counter() - started, "peak_mb": peak_megabytes()}
+        return _read(made) | taken | {"status": "ok"}
     except MemoryError as error:
         words = f"It ran out of the memory limit of {asked.memory_limit / 1e9:.1f} GB."
         return {"status": str(error) if isinstance(error, EngineError) else words}
     except EngineError as error:
         return {"status": str(error)}
-    return found | {"seconds": time.perf_counter() - started, "peak_mb": _peak(), "status": "ok"}
 
 
-def _peak() -> float:
-    """Return the largest memory of this process so far, in MB; not a number where the system does not tell."""
-    try:
-        import resource
-    except ImportError:  # only POSIX has it
-        return math.nan
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-
-
-def _planned(
-    workload: Workload, budget: Budget, asked: _Request, name: str, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    made = plan(workload, budget, name, time_limit=asked.time_limit, memory_limit=asked.memory_limit, **options)
+def _read(made: Plan) -> dict[str, Any]:
+    """Return what is told of a plan: read here, it need not be read again by everybody who looks."""
     return {
         "rmse": made.rmse,
         "max_std": math.sqrt(made.max_variance),
         "weighted_rmse": made.weighted_rmse,
         "plan": made.to_json(),
         "groups": tuple(made.by_group()["rmse"].tolist()),
+        "spread": spread(made).thinned(),
     }
 
 

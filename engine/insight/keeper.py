@@ -8,14 +8,18 @@ milliseconds and its memory is its own.  Asker and keeper share one line: a hang
 from __future__ import annotations
 
 import atexit
+import math
 import multiprocessing
+import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -28,6 +32,23 @@ class Failed:
     """Why a call has no result, in words."""
 
     reason: str
+
+
+def peak_megabytes() -> float:
+    """Return the most memory that this process held so far, in MiB; not a number where the system does not tell.
+
+    Linux hands the largest resident set of a process on to the programs that it starts, so it is asked for the peak of
+    this address space instead.
+    """
+    status = Path("/proc/self/status")
+    text = status.read_text(encoding="ascii", errors="replace") if status.exists() else ""
+    if found := re.search(r"^VmHWM:\s*(\d+) kB$", text, flags=re.MULTILINE):
+        return int(found[1]) / 2**10
+    try:
+        import resource
+    except ImportError:  # only POSIX has it
+        return math.nan
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 class _Keeper:

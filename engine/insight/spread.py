@@ -21,6 +21,7 @@ from engine.workload import Group, Workload
 EXACT_QUERIES = 4_000_000  # up to so many queries, or different variances, each is computed for a distribution
 SAMPLE = 200_000
 LEAST = 256  # queries of a group that are computed at least
+DRAWN = 800  # points of a distribution in a picture: about as many as a wide screen shows
 NEVER = 1e300  # stands for an infinite variance, which no product of arrays can hold
 ROUNDING = 1.0 + 1e-12  # of a standard error that is computed in two ways
 LARGEST = float(np.finfo(float).max)
@@ -37,11 +38,13 @@ class Spread:
     shares : share of all queries up to each, shape (unlike queries,).
     chance : 1 over the number of queries that the shares rest on, when they come from a sample; 0 when every query was
         counted.  The standard error of a share s is about the root of s (1 - s) chance.
+    sampled : queries that were computed, when they are a sample.
     """
 
     errors: Array
     shares: Array
     chance: float = 0.0
+    sampled: int = 0
 
     @property
     def exact(self) -> bool:
@@ -63,12 +66,24 @@ class Spread:
         at = int(np.searchsorted(self.shares, asked)) if asked < 1.0 else len(self.errors)
         return float(self.errors[min(at, len(self.errors) - 1)])
 
+    def thinned(self) -> Spread:
+        """The same distribution at under a thousand of its points, for pictures: quantiles of whole percents stay.
+
+        Between its points a share is too low and a quantile too high, never the other way round.
+        """
+        if len(self.errors) < DRAWN + 100:
+            return self
+        percents = np.searchsorted(self.shares, np.arange(1, 100) / 100)
+        even = np.linspace(0, len(self.errors) - 1, DRAWN).round().astype(np.int64)
+        kept = np.unique(np.append(even, percents))
+        return replace(self, errors=self.errors[kept], shares=self.shares[kept])
+
     @property
     def how(self) -> str:
         """How it was computed, in words."""
         if self.exact:
             return "Every query was counted."
-        return f"Shares come from an evenly spread sample of {len(self.errors):,} queries; the largest error is exact."
+        return f"Shares come from an evenly spread sample of {self.sampled:,} queries; the largest error is exact."
 
 
 @lru_cache(maxsize=16)
@@ -109,7 +124,8 @@ def spread_of_ratios(plan: Plan, targets: Sequence[float]) -> Spread:
     variances, counts = np.concatenate(values), np.concatenate(numbers)
     order = np.argsort(variances, kind="stable")
     reached = np.cumsum(counts[order])
-    return Spread(errors=np.sqrt(variances[order]), shares=reached / reached[-1], chance=chance)
+    sampled = len(order) if chance else 0
+    return Spread(errors=np.sqrt(variances[order]), shares=reached / reached[-1], chance=chance, sampled=sampled)
 
 
 def _counted(found: GroupVariance) -> Footprint | None:

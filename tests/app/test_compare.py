@@ -130,7 +130,7 @@ def test_distributions(census: Session) -> None:
     census.set(compare_view="How errors spread", spread_of=["wff", "identity"])
     assert "95% are within" in census.said()
     assert "wff" in census.app.code[-1].value
-    assert set(ran(census)["plans"]) == {"wff", "identity"}
+    assert set(ran(census)["spreads"]) == {"wff", "identity"}
     assert "Choose at least one mechanism to draw" in census.set(spread_of=[]).said()
 
 

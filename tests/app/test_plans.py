@@ -68,3 +68,15 @@ def test_a_plan_that_takes_longer_than_was_foretold_goes_on_in_a_worker(monkeypa
     session = wait(with_plan("survey", (2,)))
     assert session.metrics()["Typical error (counts)"] == amount(expected("survey", (2,)).rmse)
     assert [work.find(job).done for job in set(work._JOBS) - jobs if job.startswith("plan|")] == [True]
+
+
+def test_figures_of_a_plan_are_kept_as_long_as_it_is_whoever_looks_at_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[Plan] = []
+    by_group = Plan.by_group
+    monkeypatch.setattr(Plan, "by_group", lambda made: computed.append(made) or by_group(made))
+    many = [plan(expected("survey", (1,)).workload, Budget(pcost=1 + k)) for k in range(20)]  # one of each user
+    for _ in range(2):
+        for made in many:
+            insight.group_table(made)
+            insight.worst_error(made)
+    assert computed == many

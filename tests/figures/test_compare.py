@@ -40,6 +40,7 @@ from engine.insight import (
     losses,
     plan_diff,
     ratios,
+    spread,
     summary,
     title_of,
     variants,
@@ -168,7 +169,7 @@ def test_a_mechanism_that_leaves_a_query_out_does_not_spoil_the_picture() -> Non
     lost = losses(one, other)
     assert math.isinf(lost.worst)
     assert losses(other, one).worse == pytest.approx(2 / 7)  # the total, and the prefix that is the total
-    checked(spreads_picture({"querysmasher": one, "identity": other}))
+    checked(spreads_picture(made.spreads))
     checked(ratio_picture({"querysmasher": one, "identity": other}, 1))
 
 
@@ -195,7 +196,9 @@ def test_every_mechanism_has_one_colour_and_no_two_look_the_same() -> None:
 
 
 def test_distributions_of_several_plans_share_an_axis(plans: dict[str, Plan]) -> None:
-    picture = checked(spreads_picture(plans))
+    picture = checked(spreads_picture({label: spread(made) for label, made in plans.items()}))
+    told = comparison(workload(), Budget(pcost=0.7), list(plans)).spreads
+    assert checked(spreads_picture(told)).alt == picture.alt
     for label, made in plans.items():
         stds = np.concatenate([np.sqrt(made.variances(i)) for i in range(len(made.workload.groups))])
         exact = np.quantile(stds, [0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0], method="inverted_cdf")

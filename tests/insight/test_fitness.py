@@ -184,6 +184,20 @@ def test_a_sample_says_so_and_keeps_a_margin() -> None:
     assert 0.5 <= (stds(plan(made.workload, budget)) <= 4.0).mean() < 0.55
 
 
+@pytest.mark.usefixtures("small")
+def test_a_thinned_distribution_keeps_its_percents_and_its_words() -> None:
+    made = plan(Workload.all_ways(shapes.numeric(12, 10, 8), (1, 2, 3), "range"), ONE)
+    found = spread(made)
+    drawn = found.thinned()
+    assert len(drawn.errors) < 1000 < len(found.errors)
+    assert drawn.how == found.how
+    assert drawn.thinned() is drawn
+    for percent in range(1, 101):
+        assert drawn.quantile(percent / 100) == found.quantile(percent / 100)
+    for tolerance in found.errors[::97]:
+        assert found.within(tolerance) - 0.002 <= drawn.within(tolerance) <= found.within(tolerance)
+
+
 def check_budget(made: Plan, wanted: float | list[float], share: float) -> Budget:
     """The budget keeps the targets for the share, and a slightly smaller one does not."""
     several = [wanted] * len(made.workload.groups) if isinstance(wanted, float) else wanted

@@ -40,10 +40,10 @@ def compare(studio: Studio, found: Compared | None) -> str:
 def spreads(studio: Studio, found: Compared, chosen: Sequence[str]) -> str:
     """Distributions of chosen mechanisms."""
     lines = [
-        f"plans = {{label: load_plan(found.plans[label]) for label in {list(chosen)!r}}}",
-        "print(spreads_picture(plans).table)",
+        f"spreads = {{label: found.spreads[label] for label in {list(chosen)!r}}}",
+        "print(spreads_picture(spreads).table)",
     ]
-    return _comparison(studio, found, lines, engine="load_plan", engine__figures="spreads_picture")
+    return _comparison(studio, found, lines, engine__figures="spreads_picture")
 
 
 def against(studio: Studio, found: Compared, one: str, other: str) -> str:

@@ -105,7 +105,7 @@ def spreads(studio: Studio, found: Compared | None) -> str:
     if not chosen:
         st.info("Choose at least one mechanism to draw.")
         return ""
-    picture = figures.spreads_picture({label: found.plan(label) for label in chosen})
+    picture = figures.spreads_picture({label: found.found.spreads[label] for label in chosen})
     st.markdown(f"**{plain(picture.alt)}**")
     show.picture(picture, key="spreads")
     return script.spreads(studio, found, chosen)

@@ -16,7 +16,7 @@ from engine.spaces import Bounded
 from engine.values import held_bytes
 
 BYTES = 100 * 2**20
-GROUP = 8 * 2**10  # bytes of a group's variances, which a plan computes when they are first looked at
+TABLES, GROUP = 40 * 2**10, 2**10  # bytes of the tables that are made when a plan is looked at, and of a group in them
 _TURNS = tuple(threading.Lock() for _ in range(64))
 
 
@@ -26,8 +26,9 @@ def _plans() -> Bounded[Plan]:
 
 
 def size(made: Plan) -> int:
-    """Bytes that a new plan takes, with what it will compute when it is looked at."""
-    return held_bytes(made) + GROUP * len(made.workload.groups)
+    """Bytes that a plan takes, with what it computes when it is looked at."""
+    _ = made.totals  # the first look computes them: the variances of all groups, which are most of what it holds
+    return held_bytes(made) + TABLES + GROUP * len(made.workload.groups)
 
 
 def known(key: str) -> Plan | None:

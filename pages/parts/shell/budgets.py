@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import streamlit as st
@@ -56,6 +57,12 @@ def headline(found: Budget, unit: str) -> str:
     return f"{word} {cost(numbers_of(found, APPROX if unit == PURE else unit)[0])}"
 
 
+@lru_cache(maxsize=256)
+def _epsilon(found: Budget) -> float:
+    """Epsilon at the usual delta, which takes a search that every page would do for every draw."""
+    return found.epsilon(DELTA)
+
+
 def others(found: Budget) -> str:
     """A budget in all languages, as plain text.
 
@@ -64,7 +71,7 @@ def others(found: Budget) -> str:
     """
     pure = "" if found.pure_epsilon is None else f"pure epsilon {cost(found.pure_epsilon)}, which implies "
     return (
-        f"{pure}epsilon {cost(found.epsilon(DELTA))} at delta {DELTA:g} · pcost {cost(found.pcost)} · "
+        f"{pure}epsilon {cost(_epsilon(found))} at delta {DELTA:g} · pcost {cost(found.pcost)} · "
         f"rho {cost(found.rho)} · mu {cost(found.mu)}"
     )
 
@@ -75,7 +82,7 @@ def numbers_of(found: Budget, unit: str) -> list[float]:
         PCOST: [found.pcost],
         RHO: [found.rho],
         MU: [found.mu],
-        APPROX: [found.epsilon(DELTA), DELTA],
+        APPROX: [_epsilon(found), DELTA],
         PURE: [found.pure_epsilon or found.pcost**0.5],
     }[unit]
 
