@@ -8,7 +8,7 @@ decided by the rule of `people`; all others stay.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -19,14 +19,16 @@ from engine.errors import DataError
 from engine.progress import Progress, listener
 from engine.release.records.batches import check_columns, tried
 from engine.release.records.counts import note
-from engine.release.records.database.recoding import NotThereError, code_of
+from engine.release.records.database.recoding import NotThereError, code_of, in_bytes
 from engine.release.records.encoding import REASONS, Encoder
 from engine.release.records.nested import Names
 from engine.release.records.people import NOBODY
 from engine.workload import Schema
 
+SQL = {"int32": "INTEGER", "int64": "BIGINT"}
 TOGETHER = 32  # grouped sets of one query
-KEEPING = ("duckdb",)  # where a temporary table is made by a statement of ours
+MOST_ANSWERS = 1_000  # numbers of one row; PostgreSQL has at most 1,664
+KEEPING = ("duckdb", "postgres")  # where a temporary table is made by a statement of ours
 GROUPING_SETS = ("duckdb", "postgres", "pyspark", "snowflake", "trino")
 WHAT = "the database"
 _PROBLEMS = {
@@ -35,7 +37,7 @@ _PROBLEMS = {
     ("connection", "operational", "interface", "ioexception", "closed"): "cannot be reached; check the connection",
     ("catalog", "undefined", "binder", "notfound", "tablenotfound"): "has another table, or other columns, than before",
 }
-_PERSON, _ROWS, _GOOD = "person", "counted", "good"
+_PERSON, _KEY, _ROWS, _GOOD = "person", "key", "counted", "good"
 _Asked = tuple[Names, list[str]]  # a set, and the columns of its codes
 _Cells = tuple[Names, np.ndarray, np.ndarray]  # a set, its cells by their number, and the rows in each
 
@@ -57,15 +59,14 @@ def count_there(tally: Any, data: Any, progress: Progress | None) -> bool:
     check_columns(list(data.columns), [*names, *([tally.cap.column] if tally.cap is not None else [])])
     try:
         codes = {f"c{i}": code_of(data[e.attribute.name], e, _distinct) for i, e in enumerate(encoders)}
+        people = {} if tally.cap is None else _person(data[tally.cap.column], tally.cap.column)
     except NotThereError:
         return False
     if not codes:
         codes = {"c": ibis.literal(0, "int64")}
     heard = listener(progress)
-    if tally.cap is not None:
-        codes[_PERSON] = _person(data[tally.cap.column], tally.cap.column)
     columns = [f"c{names.index(name)}" for name in tally.names]
-    coded = data.select(**codes)
+    coded = data.select(**codes, **people)
     coded = coded.mutate(**{_GOOD: ibis.and_(*(coded[c] >= 0 for c in columns)) if columns else ibis.literal(True)})
     with _kept(coded) as (table, kept):
         if tally.cap is not None:
@@ -107,7 +108,10 @@ def _take_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | 
     asked = {"good": _total(ibis.ifelse(good, rows, 0)), "bad": _total(ibis.ifelse(good, 0, rows))}
     for column, reason in itertools.product(columns, range(len(REASONS))):
         asked[f"{column}_{reason}"] = _total(ibis.ifelse(table[column] == -1 - reason, rows, 0))
-    found = {name: int(values[0]) for name, values in _fetched(table.aggregate(**asked)).to_pydict().items()}
+    found: dict[str, int] = {}
+    for start in range(0, len(asked), MOST_ANSWERS):
+        answers = _fetched(table.aggregate(**dict(list(asked.items())[start : start + MOST_ANSWERS])))
+        found |= {name: int(values[0]) for name, values in answers.to_pydict().items()}
     tally.records += found["good"]
     tally.rows_refused += found["bad"]
     for name, column in zip(tally.names, columns, strict=True):
@@ -132,17 +136,18 @@ def _one_by_one(
     inner = tried(lambda: backend.compile(table), WHAT)
     rows, questions = "COUNT(*)" if weight is None else f"SUM({weight})", []
     starts = list(itertools.accumulate((schema.cells(names) for names, _ in sets), initial=0))
+    kinds = {"cell": _integers(starts[-1]), "counted": _integers(counted)}
     for i, (names, columns) in enumerate(sets):
         cell = f"CAST({columns[0]} AS BIGINT)"
         for name, column in zip(names[1:], columns[1:], strict=True):
             cell = f"({cell} * {schema[name].size} + {column})"
         listed = ", ".join(columns)
         questions.append(
-            f"SELECT CAST({cell} + {starts[i]} AS {_integers(starts[-1])}) AS cell, counted FROM "
-            f"(SELECT {listed}, CAST({rows} AS {_integers(counted)}) AS counted FROM ({inner}) AS good{i} "
+            f"SELECT CAST({cell} + {starts[i]} AS {SQL[kinds['cell']]}) AS cell, counted FROM "
+            f"(SELECT {listed}, CAST({rows} AS {SQL[kinds['counted']]}) AS counted FROM ({inner}) AS good{i} "
             f"GROUP BY {listed}) AS g{i}"
         )
-    found = _asked(backend, " UNION ALL ".join(questions))
+    found = _asked(backend, " UNION ALL ".join(questions), kinds)
     cells, counts = np.asarray(found["cell"]).astype(np.int64), np.asarray(found["counted"])
     for (names, _), (low, high) in zip(sets, itertools.pairwise(starts), strict=True):
         own = (low <= cells) & (cells < high)
@@ -150,8 +155,8 @@ def _one_by_one(
 
 
 def _integers(most: int) -> str:
-    """A type of SQL that holds every number from 0 to `most`."""
-    return "INTEGER" if most < 2**31 else "BIGINT"
+    """A type that holds every number from 0 to `most`."""
+    return "int32" if most < 2**31 else "int64"
 
 
 def _together(
@@ -173,6 +178,7 @@ def _together(
         backend,
         f"SELECT {', '.join(used)}, CAST({rows} AS BIGINT) AS counted FROM ({inner}) AS good "
         f"GROUP BY GROUPING SETS ({groups})",
+        {**{column: table[column].type() for column in used}, "counted": "int64"},
     )
     # a cell of a set has no code in the columns of others, and every row has codes in all of its own
     held = np.stack([np.asarray(found[column].is_valid()) for column in used], axis=1)
@@ -191,11 +197,12 @@ def _capped(tally: Any, table: Any, names: Sequence[str]) -> Any:
     import ibis
 
     cap, known = tally.cap, table.filter(table[_PERSON].notnull())
-    sized = known.mutate(**{_ROWS: ibis._.count().over(ibis.window(group_by=_PERSON))})
+    sized = known.mutate(**{_ROWS: ibis._.count().over(ibis.window(group_by=_KEY))})
     light = sized.filter(sized[_ROWS] <= cap.rows)
-    asked = {"nobody": _total(table[_PERSON].isnull()), "people": table[_PERSON].nunique(), "all": table.count()}
+    nobody = table[_PERSON].isnull()
+    asked = {"nobody": _total(ibis.ifelse(nobody, 1, 0)), "people": table[_KEY].nunique(where=~nobody)}
     found = {name: values[0] for name, values in _fetched(table.aggregate(**asked)).to_pydict().items()}
-    over = sized.filter(sized[_ROWS] > cap.rows).drop(_ROWS)
+    over = sized.filter(sized[_ROWS] > cap.rows).drop(_ROWS, _KEY)
     for batch in tried(lambda: over.to_pyarrow_batches(), WHAT, _explained):
         cap.take(batch.column(_PERSON), [np.asarray(batch.column(f"c{i}")) for i in range(len(names))])
     if found["nobody"]:
@@ -206,11 +213,15 @@ def _capped(tally: Any, table: Any, names: Sequence[str]) -> Any:
     return light
 
 
-def _person(column: Any, name: str) -> Any:
+def _person(column: Any, name: str) -> dict[str, Any]:
+    """Whose row it is, and what tells persons apart there."""
     kind = column.type()
-    if not kind.is_integer() and not kind.is_string() and not kind.is_null():
+    if kind.is_string():
+        column = column.nullif("")
+        return {_PERSON: column, _KEY: in_bytes(column)}
+    if not kind.is_integer() and not kind.is_null():
         raise DataError(f"the person column {name!r} must hold whole numbers or texts, all of one kind")
-    return column.nullif("") if kind.is_string() else column
+    return {_PERSON: column, _KEY: column}
 
 
 @contextmanager
@@ -223,7 +234,7 @@ def _kept(table: Any) -> Iterator[tuple[Any, bool]]:
         yield table, False
         return
     try:
-        yield tried(lambda: backend.sql(f'SELECT * FROM "{name}"'), WHAT, _explained), True
+        yield tried(lambda: backend.sql(f'SELECT * FROM "{name}"', schema=table.schema()), WHAT, _explained), True
     finally:
         with suppress(Exception):  # it goes with the connection, too
             backend.raw_sql(f'DROP TABLE "{name}"')
@@ -245,8 +256,9 @@ def _distinct(column: Any, most: int) -> list[Any]:
     return list(found["value"].to_pylist())
 
 
-def _asked(backend: Any, text: str) -> pa.Table:
-    return _fetched(tried(lambda: backend.sql(text), WHAT, _explained))
+def _asked(backend: Any, text: str, columns: Mapping[str, Any]) -> pa.Table:
+    """What a question of ours is answered by, of columns of known types: to find them out Ibis would make a view."""
+    return _fetched(tried(lambda: backend.sql(text, schema=dict(columns)), WHAT, _explained))
 
 
 def _fetched(expression: Any) -> pa.Table:

@@ -1,14 +1,18 @@
 """A column of a database -> cell codes of one attribute, as an expression: what `encoding` says, value for value.
 
 Numbers are compared with constants that no reader of SQL can round: whole numbers, and fractions as a quotient of two
-of them.  Columns of few distinct values that no rule fits, such as decimals, and texts that spell numbers, are recoded
-by the rule for one value.  What none of this serves is not recoded there, and its rows travel.
+of them; decimals are whole numbers of their last place.  Texts are compared by their bytes, because a database may take
+"f" for "F".  Columns of few distinct values that no rule fits, and texts that spell numbers, are recoded by the rule
+for one value.  What none of this serves is not recoded there, and its rows travel.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,17 +20,19 @@ import numpy as np
 from engine.release.records.encoding import OUTSIDE, UNSUPPORTED, Encoder
 
 MOST_CASES = 1_000  # of one expression, and distinct values that are looked at one by one
-_EXACT, _LARGE = 2**53, 2**63
+MOST_PLACES = 18  # of decimals, so that whole numbers of their last place have 64 bits
+WITH_HEX = ("duckdb", "pyspark")  # where hex(text) gives the bytes of a text
+_LARGE = 2**63
 
 
 class NotThereError(Exception):
     """The database cannot tell which cell a value belongs to; the rows have to travel."""
 
 
-def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[Any]]) -> Any:
+def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[str | None]]) -> Any:
     """Return an expression of the codes of a column, or raise NotThereError.
 
-    `distinct` returns the distinct values of a column if they are at most so many, or more than that.
+    `distinct` returns the distinct values of a column of texts if they are at most so many, or more than that.
     """
     import ibis
 
@@ -40,8 +46,8 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[A
     if kind.is_temporal() or kind.is_interval() or kind.is_array() or kind.is_struct() or kind.is_map():
         rest = UNSUPPORTED
     elif kind.is_string() and attribute.labels is not None:
-        cases += [(column == label, code) for code, label in enumerate(attribute.labels)]
-        cases.append((column == "", encoder.missing))
+        known = {"": encoder.missing} | {label: code for code, label in enumerate(attribute.labels)}
+        rest = _chosen(in_bytes(column), {text.encode().hex().upper(): code for text, code in known.items()}, rest)
     elif kind.is_boolean():
         cases.append((column, encoder.one(True)))
         rest = encoder.one(False)
@@ -49,7 +55,7 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[A
         whole = {label: int(label) for label in attribute.labels if _is_whole(label)}
         cases += [(column == number, encoder.one(number)) for number in whole.values()]
     elif kind.is_integer():
-        cases += _cells(column, encoder, [_up(edge) for edge in attribute.edges or ()], math.floor)
+        cases += _cells(column, encoder, *_steps([Fraction(edge) for edge in attribute.edges or ()]))
         rest = _last(column, encoder)
     elif kind.is_floating() and attribute.labels is not None:
         column = column.cast("float64")
@@ -62,10 +68,18 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[A
             # an infinite number is outside, and only a finite one may be no whole number
             finite = (column > -_exact(2.0**62)) & (column < _exact(2.0**62))
             cases.append((finite & (column.floor() != column), encoder.one(0.5)))
-        cases += _cells(column, encoder, [_exact(edge) for edge in attribute.edges or ()], lambda edge: edge)
+        edges = [_exact(edge) for edge in attribute.edges or ()]
+        cases += _cells(column, encoder, edges, *edges[-1:])
         rest = _last(column, encoder)
-    elif kind.is_decimal() or kind.is_string():
-        cases += _by_distinct(column, encoder, distinct)
+    elif kind.is_decimal() and attribute.labels is None and _is_exact(column):
+        cases += _decimal_cases(column, encoder)
+        rest = _last(column, encoder)
+    elif kind.is_decimal():
+        texts = column.cast("string")
+        rest = _chosen(texts, _by_distinct(texts, lambda text: encoder.one(Decimal(text)), distinct), rest)
+    elif kind.is_string():
+        texts = in_bytes(column)
+        rest = _chosen(texts, _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct), rest)
     else:
         raise NotThereError
     if len(cases) > MOST_CASES + 4:
@@ -80,13 +94,42 @@ def _integer(code: Any) -> Any:
     return ibis.literal(code, "int64") if isinstance(code, int) else code
 
 
-def _cells(column: Any, encoder: Encoder, edges: list[Any], down: Callable[[float], Any]) -> list[tuple[Any, Any]]:
-    """What a number must be to lie in each cell but the last, the ones outside first."""
+def in_bytes(column: Any) -> Any:
+    """A column of texts as the hexadecimal digits of their bytes, which no collation takes for others."""
+    name, call = column.get_backend().name, _functions()
+    if name in WITH_HEX:
+        return call["hex"](column)
+    if name != "postgres":
+        raise NotThereError
+    # what only looks like a text, such as a value of an enumeration, becomes one as it is written
+    return call["encode"](call["convert_to"](call["concat_ws"]("", column), "UTF8"), "hex").upper()
+
+
+@cache
+def _functions() -> dict[str, Callable[..., Any]]:
+    """Functions that databases have and Ibis does not name."""
+    import ibis
+
+    def hex(text: str) -> str: ...  # type: ignore[empty-body]
+    def concat_ws(between: str, text: str) -> str: ...  # type: ignore[empty-body]
+    def convert_to(text: str, encoding: str) -> bytes: ...  # type: ignore[empty-body]
+    def encode(content: bytes, form: str) -> str: ...  # type: ignore[empty-body]
+
+    return {made.__name__: ibis.udf.scalar.builtin(made) for made in (hex, concat_ws, convert_to, encode)}
+
+
+def _chosen(column: Any, codes: dict[str, int], rest: Any) -> Any:
+    """The code of each of some texts, and what all others have."""
+    if len(codes) > MOST_CASES + 1:
+        raise NotThereError
+    return column.cases(*((text, _integer(code)) for text, code in codes.items()), else_=_integer(rest))
+
+
+def _cells(column: Any, encoder: Encoder, edges: list[Any], last: Any = None) -> list[tuple[Any, Any]]:
+    """What a number must be to lie in each cell but the last, the ones outside first; `last` is the largest inside."""
     attribute = encoder.attribute
     if attribute.edges is None:
         return [((column < 0) | (column >= attribute.size), OUTSIDE)]
-    top = attribute.edges[-1]
-    last = edges[-1] if isinstance(down(top), float) else down(top)
     outside = [] if attribute.clip else [((column < edges[0]) | (column > last), OUTSIDE)]
     return [*outside, *((column < edge, cell) for cell, edge in enumerate(edges[1:-1]))]
 
@@ -96,11 +139,38 @@ def _last(column: Any, encoder: Encoder) -> Any:
     return column.cast("int64") if encoder.attribute.edges is None else encoder.attribute.size - 1
 
 
-def _up(edge: float) -> int:
-    """The least whole number from an edge on: a whole number is below the one if it is below the other."""
-    if abs(edge) >= _LARGE:
+def _steps(edges: Sequence[Fraction]) -> tuple[list[int], int | None]:
+    """The least whole number from each edge on, and the largest that is not past the last one.
+
+    A whole number is below the one if it is below the other.
+    """
+    if any(abs(edge) >= _LARGE for edge in edges):
         raise NotThereError
-    return math.ceil(edge)
+    return [math.ceil(edge) for edge in edges], math.floor(edges[-1]) if edges else None
+
+
+def _is_exact(column: Any) -> bool:
+    """Whether a column of decimals can be compared with any number: where it is as long as it has to be, or short."""
+    return column.get_backend().name == "postgres" or (column.type().precision or 99) <= MOST_PLACES
+
+
+def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
+    """What a decimal must be to lie in each cell but the last."""
+    import ibis
+
+    edges, cases = encoder.attribute.edges, []
+    if column.get_backend().name == "postgres":  # where decimals may be no number
+        cases.append((column == ibis.literal("NaN").cast("decimal"), encoder.missing))
+    if edges is None:
+        return [*cases, (column.floor() != column, encoder.one(0.5)), *_cells(column, encoder, [])]
+    if column.get_backend().name == "postgres":
+        exact = [ibis.literal(format(Decimal(edge), "f")).cast("decimal") for edge in edges]
+        return cases + _cells(column, encoder, exact, exact[-1])
+    places = 10 ** column.type().scale
+    # beyond every number of so many places it is all one where an edge lies
+    far = Fraction(10**MOST_PLACES)
+    steps, last = _steps([max(-far, min(far, Fraction(edge) * places)) for edge in edges])
+    return _cells((column * places).cast("int64"), encoder, steps, last)
 
 
 def _exact(number: float) -> Any:
@@ -136,13 +206,11 @@ def _spelled(encoder: Encoder) -> list[tuple[float, int]]:
     return found
 
 
-def _by_distinct(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[Any]]) -> list[tuple[Any, int]]:
-    """Each distinct value by the rule for one."""
-    values = distinct(column, MOST_CASES)
-    if len(values) > MOST_CASES or any(value != value for value in values):
+def _by_distinct(
+    texts: Any, one: Callable[[str], int], distinct: Callable[[Any, int], list[str | None]]
+) -> dict[str, int]:
+    """The code of each distinct text, by the rule for one."""
+    values = distinct(texts, MOST_CASES)
+    if len(values) > MOST_CASES:
         raise NotThereError
-    codes: dict[int, list[Any]] = {}
-    for value in values:
-        if value is not None:
-            codes.setdefault(encoder.one(value), []).append(value)
-    return [(column.isin(some), code) for code, some in codes.items()]
+    return {value: one(value) for value in values if value is not None}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,31 +15,7 @@ import pytest
 import engine.release.records.database.grouped as grouped
 from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
 from engine.errors import DataError
-from engine.release import Counts
-
-NEAR = [0.1, np.nextafter(0.1, 1), np.nextafter(0.1, 0), 1 / 3, np.nextafter(1 / 3, 1), 2.5, -0.0, 0.0, 1e-300, 1e300]
-VALUES: dict[str, pa.Array] = {
-    "text": pa.array(["F", "M", "", None, "f", "F ", "ü", "1", "01", "1.0", "True", "nan", "é́"]),
-    "spelled": pa.array(["1", " 2 ", "2.5", "nan", "", None, "1_0", "x", "inf", "-1", "1e0", "٣", "3"]),
-    "whole": pa.array([0, 1, 2, 3, -1, None, 5, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 10, 4], pa.int64()),
-    "large": pa.array([0, 1, 2, 3, 2**64 - 1, None, 5, 2**53, 2**53 + 1, 2**63, 9, 10, 4], pa.uint64()),
-    "small": pa.array([0, 1, 2, 3, -1, None, 5, 127, -128, 4, 9, 10, 2], pa.int8()),
-    "float": pa.array([*NEAR, math.nan, math.inf, None]),
-    "more": pa.array([1.0, 2.0, 3.0, 0.5, -1.0, 2.0**53, 2.0**62, -math.inf, 1.5, 4.0, 1e17, None, 0.25]),
-    "narrow": pa.array([0.1, 1 / 3, 2.5, 1, 2, -1, 0, 3, 0.5, 4, math.nan, math.inf, None], pa.float32()),
-    "yes": pa.array([True, False, None] * 4 + [True]),
-    "money": pa.array([*(Decimal(n) / 4 for n in [0, 1, 2, 4, 8, -4, 40, 3, 10, 6, 9, 9]), None], pa.decimal128(9, 2)),
-    "day": pa.array([datetime.date(2020, 1, 1), None] * 6 + [None], pa.date32()),
-    "list": pa.array([[1], None] * 6 + [None], pa.list_(pa.int64())),
-}  # fmt: skip
-ATTRIBUTES = {
-    "labels": lambda name: Attribute.categorical(name, ["F", "1", "0.5", "True", "0", "ü", "-1", "01", "1.0", "0.1"]),
-    "sorted": lambda name: Attribute.categorical(name, ["F", "1", "rest", "gone"], other="rest", missing="gone"),
-    "bins": lambda name: Attribute.numeric(name, [-1.5, 0.1, 1 / 3, 2.5, 10]),
-    "clipped": lambda name: Attribute.numeric(name, [0.1, 0.25, 1, 2**53, 2**60], clip=True, missing=0.5),
-    "codes": lambda name: Attribute.of_size(name, 5),
-}
-ROWS = pa.table(VALUES)
+from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, VALUES, Traffic, same, survey
 
 
 def table(frame: pd.DataFrame | pa.Table) -> Any:
@@ -61,27 +35,6 @@ def rows() -> Any:
     return table(ROWS)
 
 
-def same(one: Counts, two: Counts) -> bool:
-    told = ("records", "rows_refused", "refused", "people", "cap", "rows_over_cap", "people_over_cap")
-    tables = list(one) == list(two) and all((one[names] == two[names]).all() for names in one)
-    return tables and all(getattr(one, name) == getattr(two, name) for name in told)
-
-
-class Traffic:
-    """Notes what travels, and lets nothing but answers travel."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.bytes, fetched = 0, grouped._fetched
-
-        def counted(expression: Any) -> pa.Table:
-            found = fetched(expression)
-            self.bytes += found.nbytes
-            return found
-
-        monkeypatch.setattr(grouped, "_fetched", counted)
-        monkeypatch.setattr("engine.release.records.tables.read_batches", None)
-
-
 @pytest.mark.parametrize("kind", ATTRIBUTES)
 @pytest.mark.parametrize("name", VALUES)
 def test_every_value_lies_in_the_cell_that_it_lies_in_here(rows: Any, name: str, kind: str, monkeypatch: Any) -> None:
@@ -93,29 +46,6 @@ def test_every_value_lies_in_the_cell_that_it_lies_in_here(rows: Any, name: str,
     if here.rows_refused:
         with pytest.raises(DataError, match=f"{here.rows_refused} of 13 rows do not fit"):
             count_marginals(rows.select(name), schema, [(name,)])
-
-
-def survey(size: int = 3_000) -> pd.DataFrame:
-    rng = np.random.default_rng(5)
-    return pd.DataFrame(
-        {
-            "sex": rng.choice(["F", "M", "", "x"], size, p=[0.5, 0.4, 0.05, 0.05]),
-            "age": rng.uniform(-2, 122, size),
-            "code": rng.integers(-1, 6, size),
-            "zip": rng.integers(0, 50, size).astype(str),
-        }
-    )
-
-
-SCHEMA = Schema(
-    [
-        Attribute.categorical("sex", ["F", "M"], missing="M"),
-        Attribute.numeric("age", [0, 20, 65, 120]),
-        Attribute.of_size("code", 5),
-        Attribute.categorical("zip", [str(i) for i in range(40)] + ["other"], other="other"),
-    ]
-)
-SETS = [("sex", "age"), ("zip", "code"), ("code", "sex", "age"), ("age",), ()]
 
 
 @pytest.mark.parametrize("together", [1, 2, 32])
@@ -258,3 +188,33 @@ def test_a_table_that_changes_while_it_is_counted_is_refused(monkeypatch: pytest
     monkeypatch.setattr(grouped, "_fetched", later)
     with pytest.raises(DataError, match="changed while it was counted"):
         count_marginals(there, SCHEMA, SETS, on_refused="drop")
+
+
+def test_texts_are_the_same_there_only_when_their_bytes_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the database takes small letters for large ones, and a value of an enumeration for a number."""
+    connection, texts = ibis.duckdb.connect(), ["F", "f", "é", "É", "", None, "1", "NaN", "nan", "NAN"]
+    connection.raw_sql(
+        "CREATE TABLE records (text VARCHAR COLLATE nocase, pid VARCHAR COLLATE nocase, mood ENUM ('F', 'f', '1'))"
+    )
+    moods = ["F", "f", "1", None] * 2 + ["F", "f"]
+    connection.con.executemany("INSERT INTO records VALUES (?, ?, ?)", list(zip(texts, texts, moods, strict=True)))
+    there, rows = connection.table("records"), pa.table({"text": texts, "pid": texts, "mood": moods})
+    for make in ATTRIBUTES.values():
+        schema = Schema([make("text"), make("mood")])
+        for given in ({}, {"person": "pid"}):
+            here = count_marginals(rows, schema, [("text",), ("mood",)], on_refused="drop", **given)
+            with monkeypatch.context() as patch:
+                Traffic(patch)
+                found = count_marginals(there, schema, [("text",), ("mood",)], on_refused="drop", **given)
+            assert same(found, here)
+
+
+def test_decimals_of_any_number_of_values_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    cents = np.random.default_rng(4).integers(-200, 13_000, 4_000)
+    rows = pa.table({"age": pa.array([Decimal(int(c)).scaleb(-2) for c in cents], pa.decimal128(18, 2))})
+    for attribute in (Attribute.numeric("age", [0, 0.1, 1 / 3, 50.25, 120]), Attribute.of_size("age", 90)):
+        here = count_marginals(rows, Schema([attribute]), [("age",)], on_refused="drop")
+        assert 20 < here.records < 4_000
+        with monkeypatch.context() as patch:
+            Traffic(patch)
+            assert same(count_marginals(table(rows), Schema([attribute]), [("age",)], on_refused="drop"), here)

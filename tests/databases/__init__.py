@@ -1,0 +1,1 @@
+"""Tables that are counted where they are, in databases of several makers."""
