@@ -32,7 +32,7 @@ def test_a_target_gives_a_budget_and_undo_takes_it_back(session: Session) -> Non
     made = expected()
     session.set(budget_unit="pcost", fold_share=True, tolerance=4.0, tolerance_share=0.95)
     found = budget_for(made.workload, 4.0, 0.95)
-    assert f"pcost {cost(found.pcost)} · rho" in session.said()
+    assert f"a budget of pcost {cost(found.pcost)} is needed; this plan spends pcost 1." in session.said()
     assert fitness.within_text(made, 4.0) in session.said()
     session.press("use_budget_share")
     assert session.studio.budget == found
