@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import scipy
 
+from engine.errors import BudgetError
+
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 # log(delta) is evaluated to about 1e-12; it is raised by this much (1.5e-11), and by the error of a, before any use
@@ -45,3 +47,23 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
 
 def _mills(x: Any) -> Any:
     return math.sqrt(math.pi / 2) * scipy.special.erfcx(x / math.sqrt(2))
+
+
+def mu_of_guess(percent: float) -> float:
+    """The largest mu at which whoever knows everybody else guesses right at most this often, rounded down.
+
+    Guarantee: `Budget.gdp(mu_of_guess(percent)).guess` is at most the percentage.
+    Raises: BudgetError unless it is above 50, a coin flip, and below 100.
+
+    >>> round(mu_of_guess(69.2), 4), round(mu_of_guess(50.1), 4)
+    (1.0031, 0.005)
+    """
+    if isinstance(percent, bool) or not isinstance(percent, (int, float)) or not 50.0 < percent < 100.0:
+        raise BudgetError(
+            f"The guessing risk was given as {percent!r} percent. Give a number above 50, which is a coin flip, and "
+            "below 100, such as 60."
+        )
+    mu = 2.0 * float(scipy.special.ndtri(percent / 100.0 - 1e-11))
+    if mu > 0.0:
+        return mu
+    raise BudgetError(f"A guessing risk of {percent!r} percent is a coin flip. Give a number such as 50.1.")

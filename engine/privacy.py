@@ -266,12 +266,12 @@ class Budget:
         rows = "one row, is protected" if k == 1 else f"up to {k:,} rows, is protected together"
         return (
             "Whoever sees what is published, and knows everything about everybody else, guesses right at most "
-            f"{self._guess:g}% of the time {whether[self.neighbours == REPLACE_ONE]} (a coin flip: 50%). All that you "
+            f"{self.guess:g}% of the time {whether[self.neighbours == REPLACE_ONE]} (a coin flip: 50%). All that you "
             f"contributed, {rows}."
         )
 
     @property
-    def _guess(self) -> float:
+    def guess(self) -> float:
         """How often whoever knows everybody else guesses one person right, in percent, rounded up."""
         return min(math.ceil(1000 * float(scipy.special.ndtr(self.mu / 2)) + 1e-9) / 10, 100.0)
 
@@ -286,12 +286,12 @@ class Budget:
         if self.pure_epsilon is not None:
             return (
                 f"Pure epsilon {_shown(self.pure_epsilon)}: whoever knows everybody else guesses right whether "
-                f"{self.protects} at most {self._guess:g}% of the time (a coin flip: 50%). Where "
+                f"{self.protects} at most {self.guess:g}% of the time (a coin flip: 50%). Where "
                 f"zCDP is counted it costs rho {_shown(self.rho)}, pcost {_shown(self.pcost)}."
             )
         return (
             f"Privacy cost {_shown(self.pcost)}: whoever knows everybody else guesses right whether {self.protects} at "
-            f"most {self._guess:g}% of the time (a coin flip: 50%). "
+            f"most {self.guess:g}% of the time (a coin flip: 50%). "
             f"zCDP rho {_shown(self.rho)}; epsilon {_shown(self.epsilon(delta))} at delta {delta:g} "
             f"(proved: {_shown(self.epsilon_zcdp(delta))})."
         )

@@ -4,8 +4,8 @@ import streamlit as st
 
 import demo_data
 from engine import Measurement, Schema, Workload, figures, measure, plan
-from pages.parts.shell import code, frame, state
-from pages.parts.shell.words import plain, summary
+from pages.parts.shell import budgets, code, frame, state
+from pages.parts.shell.words import plain, show_kept
 
 frame.require()
 
@@ -52,7 +52,7 @@ studio = frame.header(
 if studio.workload is not None:
     target = frame.page("Preview" if studio.workload.groups else "Workload")
     with st.container(border=True):
-        st.markdown(f"**Go on where you were.** {plain(summary(studio))}")
+        st.markdown(f"**Go on where you were.** {plain(budgets.summary(studio))}")
         if st.button(f"Go on: {target.title} →", key="go_on", type="primary"):
             st.switch_page(target.file)
 for column, (title, words, page) in zip(
@@ -69,6 +69,11 @@ for column, (title, words, page) in zip(
             if title == DEMO:
                 try_demo()
             st.switch_page(frame.page(page).file)
+left, right = st.columns([1, 2], vertical_alignment="bottom")
+with left:
+    chosen = budgets.choose_language()
+right.caption(budgets.UNITS[chosen])
+show_kept("budget")
 drawn = figures.answers_picture(example().answers(0), rehearsal=True)
 st.markdown("**What comes out: counts with noise, each with the interval that holds the truth 95% of the time**")
 st.plotly_chart(drawn.figure, key="chart_start", alt=drawn.alt, config={"displayModeBar": False})

@@ -17,6 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import BudgetError
+from engine.gaussian import mu_of_guess
 from engine.privacy import Budget
 
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
@@ -277,3 +278,16 @@ def test_described_numbers_are_rounded_up():
     assert "rho 0.6173" in budget.describe()
     guess = float(budget.describe().split("at most ")[1].split("%")[0])
     assert 0 <= guess - 100 * NormalDist().cdf(budget.mu / 2) < 0.1 + 1e-6
+
+
+@pytest.mark.parametrize("percent", [50.1, 51, 69.2, 90.0, 99.9])
+def test_a_guessing_risk_is_kept_and_used_up(percent: float) -> None:
+    mu = mu_of_guess(percent)
+    assert Budget.gdp(mu).guess <= percent < Budget.gdp(mu * 1.001 + 1e-3).guess
+    assert NormalDist().cdf(mu / 2) <= percent / 100
+
+
+@pytest.mark.parametrize("percent", [50, 50.0000000001, 49.9, 100, 120.0, True, "60", float("nan"), float("inf")])
+def test_a_guessing_risk_that_is_none_is_refused(percent: object) -> None:
+    with pytest.raises(BudgetError, match="coin flip"):
+        mu_of_guess(percent)

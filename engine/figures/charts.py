@@ -13,6 +13,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine.arrays import Array
+from engine.privacy import Budget
+from engine.texts import cost
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#7f7f7f"
 MAX_LABEL = 40  # characters of a text on an axis
@@ -36,6 +38,11 @@ class Picture:
     table: pd.DataFrame
     alt: str
     note: str = ""
+
+
+def in_pcost(budget: Budget) -> str:
+    """Words of a budget where nobody asked for others."""
+    return f"{cost(budget.pcost)} pcost"
 
 
 def thinned(count: int, most: int) -> npt.NDArray[np.int64]:
@@ -64,6 +71,39 @@ def framed(figure: go.Figure) -> go.Figure:
     top = TOOLBAR if cells else 30 if figure.layout.annotations else 10
     figure.layout.margin = {"l": 10, "r": 10, "t": top, "b": 10}
     return figure
+
+
+LETTER, LINE = 6.5, 16.0  # pixels of a text beside a mark
+
+
+def label_places(x: Sequence[float], y: Sequence[float], texts: Sequence[str]) -> list[str]:
+    """Where the text of every mark stands so that none covers another text or a mark; empty where it has no room.
+
+    ``x`` and ``y`` are pixels to the right and up; earlier marks choose first.
+
+    >>> label_places([100.0, 104.0, 300.0], [50.0, 52.0, 50.0], ["first", "second", "third"])
+    ['bottom center', 'top center', 'top center']
+    """
+    taken = [(a - LINE / 2, b - LINE / 2, a + LINE / 2, b + LINE / 2) for a, b in zip(x, y, strict=True)]
+    marks, found = list(taken), []
+    for number, (a, b, text) in enumerate(zip(x, y, texts, strict=True)):
+        wide = LETTER * len(html.unescape(text))
+        boxes = {
+            "top center": (a - wide / 2, b + LINE / 2, a + wide / 2, b + 1.5 * LINE),
+            "bottom center": (a - wide / 2, b - 1.5 * LINE, a + wide / 2, b - LINE / 2),
+            "middle right": (a + LINE / 2, b - LINE / 2, a + LINE / 2 + wide, b + LINE / 2),
+            "middle left": (a - LINE / 2 - wide, b - LINE / 2, a - LINE / 2, b + LINE / 2),
+        }
+        others = [box for box in taken if box is not marks[number]]
+        free = (name for name, box in boxes.items() if not any(_overlap(box, other) for other in others))
+        found.append(next(free, ""))
+        if found[-1]:
+            taken.append(boxes[found[-1]])
+    return found
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, tickformat: str = "") -> go.Figure:

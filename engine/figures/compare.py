@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine.figures.charts import GREY, Picture, fitting, framed, heat_map
+from engine.figures.charts import GREY, Picture, fitting, framed, heat_map, in_pcost, label_places
 from engine.figures.errors import QUANTILES, error_grid, grid_figure, spread_axes
-from engine.insight import Comparison, Spread, check_same_queries, ratios, title_of, variants
-from engine.mechanisms import known
+from engine.figures.looks import mechanism_look
+from engine.insight import Comparison, Spread, check_same_queries, ratios, title_of
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.texts import amount, number, set_name
 from engine.workload import Workload
 
 WIDE = 20.0  # largest over smallest, from which an axis is logarithmic
+WIDTH = 460  # pixels of a picture beside another one, roughly
 MARKS = 12  # marks on one distribution
 # blue, pale, vermilion: better, the same, worse; told apart with every common colour vision
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
@@ -160,25 +161,30 @@ def ranking_picture(found: Comparison) -> Picture:
 def effort_picture(found: Comparison) -> Picture:
     """Error over the bound against the seconds that planning took, one mark a mechanism."""
     table, standing = ranked(found).set_index("mechanism"), _standing(found)
-    figure = go.Figure()
-    for label in standing.near:
-        seen, text = mechanism_look(label), fitting([title_of(label)])[0]
-        seconds = float(table["seconds"][label])
+    figure, height = go.Figure(), max(300, 110 + 34 * len(standing.near))
+    room, times = 0.15 * (standing.reach - 1.0), [math.log10(float(table["seconds"][label])) for label in standing.near]
+    ends = [min(times, default=0.0) - 0.4, max(times, default=0.0) + 0.4]
+    texts = [fitting([title_of(label)])[0] for label in standing.near]
+    places = label_places(
+        [(time - ends[0]) / (ends[1] - ends[0]) * WIDTH for time in times],
+        [(standing.over[label] - 1.0 + room) / (standing.reach - 1.0 + 2.0 * room) * height for label in standing.near],
+        texts,
+    )
+    for label, text, place in zip(standing.near, texts, places, strict=True):
+        seen, seconds = mechanism_look(label), float(table["seconds"][label])
         figure.add_scatter(
             x=[seconds],
             y=[standing.over[label]],
-            mode="markers+text",
+            mode="markers+text" if place else "markers",
             text=text,
-            textposition="top center",
+            textposition=place or "top center",
             cliponaxis=False,
             marker={"color": seen.color, "symbol": seen.symbol, "size": 13},
             hovertemplate=f"{text}<br>%{{y:.4g}} times after %{{x:.3g}} s<extra></extra>",
         )
-    room, times = 0.15 * (standing.reach - 1.0), [math.log10(float(table["seconds"][label])) for label in standing.near]
-    ends = [min(times, default=0.0) - 0.4, max(times, default=0.0) + 0.4]
     figure.update_xaxes(title="seconds to plan", type="log", range=ends)
     figure.update_yaxes(title=standing.axis, range=[1.0 - room, standing.reach + room], automargin=True)
-    figure.update_layout(height=max(300, 110 + 34 * len(standing.near)), showlegend=False)
+    figure.update_layout(height=height, showlegend=False)
     quick = min(standing.near, key=lambda label: float(table["seconds"][label]), default="")
     rows = [(title_of(label), float(table["seconds"][label]), standing.over[label]) for label in table.index]
     return Picture(
@@ -228,24 +234,29 @@ def where_picture(found: Comparison, workload: Workload) -> Picture:
     )
 
 
-def budgets_picture(found: Comparison, budget: Budget) -> Picture:
-    """Error of every mechanism at other budgets, one line each, in counts."""
+def budgets_picture(found: Comparison, budget: Budget, say: Callable[[Budget], str] = in_pcost) -> Picture:
+    """Error of every mechanism at other budgets, in the words of ``say``, one line each, in counts.
+
+    Every dot has as its data the words, the label of the mechanism, and the pcost.
+    """
     standing = _standing(found)
-    pcosts = budget.pcost * np.logspace(-1.0, 1.0, 9)
-    figure, table = go.Figure(), {"pcost": pcosts}
+    pcosts = [float(pcost) for pcost in budget.pcost * np.logspace(-1.0, 1.0, 9)]
+    words = [say(budget.at(pcost)) for pcost in pcosts]
+    figure, table = go.Figure(), {"budget": words, "pcost": pcosts}
     for label in standing.near:
         seen, text = mechanism_look(label), fitting([title_of(label)])[0]
-        table[title_of(label)] = standing.sizes[label] * np.sqrt(budget.pcost / pcosts)
+        table[title_of(label)] = standing.sizes[label] * np.sqrt(budget.pcost / np.array(pcosts))
         figure.add_scatter(
             x=pcosts,
             y=table[title_of(label)],
             mode="lines+markers",
             name=text,
             line={"color": seen.color, "dash": seen.dash},
-            marker={"color": seen.color, "symbol": seen.symbol, "size": 7},
-            hovertemplate=f"{text}<br>pcost %{{x:.4g}}: %{{y:.4g}} counts<extra></extra>",
+            marker={"color": seen.color, "symbol": seen.symbol, "size": 9},
+            customdata=[(word, label, pcost) for word, pcost in zip(words, pcosts, strict=True)],
+            hovertemplate=f"{text}<br>%{{customdata[0]}}: %{{y:.4g}} counts<extra></extra>",
         )
-    figure.update_xaxes(title="privacy cost (pcost)", type="log")
+    figure.update_xaxes(title="budget", type="log", tickvals=pcosts[::2], ticktext=words[::2])
     figure.update_yaxes(title="typical error (counts)", type="log")
     figure.update_layout(height=380, legend={"orientation": "h", "y": -0.25})
     return Picture(
@@ -346,51 +357,4 @@ def ratio_picture(
         alt=f"Of {shown.size:,} {grid.what}, {one} is less exact for {worse:.1%} and more exact for {better:.1%}; the "
         f"ratio goes from {amount(float(shown.min()))} to {amount(float(shown.max()))}.",
         note=f"Above 1, in vermilion on a map, {one} has the larger error; below 1, in blue, {other} has. {grid.note}",
-    )
-
-
-COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f")  # Okabe-Ito without yellow
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-PATTERNS = ("", "/", "x", ".", "-", "+")
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """Colour and marks of one mechanism with its options, in plotly's words."""
-
-    color: str
-    dash: str
-    pattern: str
-    symbol: str
-
-
-def mechanism_name(label: str) -> str:
-    """Return the name of the mechanism in a label such as ``name (option=value)``.
-
-    >>> mechanism_name("querysmasher (centers=tuned)")
-    'querysmasher'
-    """
-    return label.split(" (", 1)[0]
-
-
-def mechanism_look(label: str) -> Look:
-    """Return the look of a label of a comparison; a mechanism has the same colour whatever its options.
-
-    >>> mechanism_look("querysmasher").color == mechanism_look("querysmasher (centers=tuned)").color
-    True
-    >>> mechanism_look("querysmasher").dash == mechanism_look("querysmasher (centers=tuned)").dash
-    False
-    """
-    names = [m.name for m in known.MECHANISMS]
-    name = mechanism_name(label)
-    place = names.index(name) if name in names else len(names)
-    siblings = [other for other in variants() if mechanism_name(other) == name]
-    within = siblings.index(label) if label in siblings else len(siblings)
-    turn = place // len(COLORS) * 2 + within
-    return Look(
-        color=COLORS[place % len(COLORS)],
-        dash=DASHES[turn % len(DASHES)],
-        pattern=PATTERNS[turn % len(PATTERNS)],
-        symbol=SYMBOLS[(place + within) % len(SYMBOLS)],
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -14,6 +16,7 @@ from engine.figures.charts import (
     bars,
     fitting,
     framed,
+    in_pcost,
 )
 from engine.insight import (
     MechanismBound,
@@ -25,8 +28,9 @@ from engine.insight import (
     quality_text,
 )
 from engine.plans import Plan
+from engine.privacy import Budget
 from engine.release import quantile
-from engine.texts import amount, cost, set_name
+from engine.texts import amount, set_name
 
 MAX_BARS = 30
 
@@ -111,11 +115,14 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
     )
 
 
-def interval_picture(plan: Plan, variance: float) -> Picture:
-    """How far the 95% interval of one query reaches at other budgets; ``variance`` is the present one, in counts^2."""
+def interval_picture(plan: Plan, variance: float, say: Callable[[Budget], str] = in_pcost) -> Picture:
+    """How far the 95% interval of one query reaches at other budgets, in the words of ``say``.
+
+    ``variance`` is the present one, in counts^2.
+    """
     pcosts = plan.budget.pcost * np.array(FACTORS)
     halves = half_width(plan, variance) / np.sqrt(np.array(FACTORS))
-    now = FACTORS.index(1.0)
+    now, words = FACTORS.index(1.0), [say(plan.budget.at(float(p))) for p in pcosts]
     figure = go.Figure()
     figure.add_scatter(
         x=pcosts,
@@ -124,7 +131,8 @@ def interval_picture(plan: Plan, variance: float) -> Picture:
         line={"color": BLUE},
         marker={"color": BLUE, "size": 7},
         name="other budgets",
-        hovertemplate="pcost %{x:.4g}<br>answer ± %{y:.4g} counts<extra></extra>",
+        customdata=words,
+        hovertemplate="%{customdata}<br>answer ± %{y:.4g} counts<extra></extra>",
     )
     figure.add_scatter(
         x=[pcosts[now]],
@@ -132,18 +140,21 @@ def interval_picture(plan: Plan, variance: float) -> Picture:
         mode="markers",
         marker={"color": ORANGE, "size": 14, "symbol": "diamond"},
         name="this plan",
-        hovertemplate="pcost %{x:.4g}<br>answer ± %{y:.4g} counts<extra></extra>",
+        customdata=[words[now]],
+        hovertemplate="%{customdata}<br>answer ± %{y:.4g} counts<extra></extra>",
     )
-    figure.update_xaxes(title="privacy cost (pcost)", type="log", tickvals=pcosts, ticktext=[cost(p) for p in pcosts])
+    figure.update_xaxes(title="budget", type="log", tickvals=pcosts, ticktext=words)
     figure.update_yaxes(title="interval ± (counts)", rangemode="tozero")
     figure.update_layout(height=300, legend={"orientation": "h", "y": 1.15})
     errors = halves / quantile(0.95, plan.budget.law)
-    table = pd.DataFrame({"pcost": pcosts, "standard error": errors, "95% interval ± (counts)": halves})
+    table = pd.DataFrame(
+        {"budget": words, "pcost": pcosts, "standard error": errors, "95% interval ± (counts)": halves}
+    )
     return Picture(
         title="The interval at other budgets",
         figure=framed(figure),
         table=table,
-        alt=f"At a budget of {cost(plan.budget.pcost)} pcost the interval is ± {amount(halves[now])} counts; at four "
+        alt=f"At a budget of {words[now]} the interval is ± {amount(halves[now])} counts; at four "
         f"times that budget it is half as wide, ± {amount(halves[now] / 2.0)}.",
         note="Half the error costs four times the budget.",
     )

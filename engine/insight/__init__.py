@@ -56,6 +56,7 @@ from engine.insight.fitness import (
     within_text,
 )
 from engine.insight.keeper import peak_megabytes
+from engine.insight.locks import fit_targets, largest_errors, reached, targets_after, without_targets
 from engine.insight.pair import SAMPLED, check_same_queries, losses, ratios, single_groups_text
 from engine.insight.plan_diff import plan_diff, summary
 from engine.insight.published import ROWS, beside
@@ -115,12 +116,14 @@ __all__ = [
     "even_error",
     "expected",
     "find_groups",
+    "fit_targets",
     "forecast_added",
     "further_answers",
     "gap_text",
     "group_table",
     "half_width",
     "label_of",
+    "largest_errors",
     "losses",
     "mechanism_bound",
     "page_of",
@@ -132,12 +135,14 @@ __all__ = [
     "quality_text",
     "quick_choices",
     "ratios",
+    "reached",
     "releases_within",
     "run_query",
     "share_within",
     "single_groups_text",
     "spread",
     "summary",
+    "targets_after",
     "title_of",
     "tolerance_for",
     "two_digits",
@@ -145,6 +150,7 @@ __all__ = [
     "with_quality",
     "with_truth",
     "within_text",
+    "without_targets",
     "workload_table",
     "worst_error",
     "worst_first",

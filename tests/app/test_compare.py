@@ -17,8 +17,8 @@ from engine.insight import comparison, expected, quick_choices, title_of, varian
 from engine.mechanisms import Forecast, known
 from engine.mechanisms.base import Limits, Mechanism
 from engine.plans import Solved
-from engine.texts import amount
-from pages.parts.compare import run
+from engine.texts import amount, cost
+from pages.parts.compare import run, views
 from pages.parts.jobs import work
 from pages.parts.shell import code
 from tests.app.test_pages import Session, demo, with_plan
@@ -326,3 +326,19 @@ def test_a_plan_of_a_comparison_is_the_present_one(census: Session) -> None:
     label, (name, options) = run.present(census.studio)
     assert (label, name, dict(options)) == ("querysmasher", "querysmasher", {})
     assert math.isfinite(comparison(census.studio.workload, Budget(pcost=1.0), FEW).bound)
+
+
+def test_a_dot_of_another_budget_is_taken_with_its_mechanism(census: Session) -> None:
+    before = census.studio
+    census.set(compare_view="Other budgets")
+    assert "Choose a dot" in census.said()
+    # what a click on the lines leaves behind
+    census.app.session_state["only_here"][views.DOT] = (before.key, "wff", 10.0)
+    census.run(census.app)
+    made = plan(before.asked, Budget(pcost=10.0), "wff")
+    said = f"{title_of('wff')} at ε {cost(made.budget.epsilon(1e-6))}: typical error {amount(made.rmse)} counts"
+    assert said in census.said().replace("*", "")
+    census.press("use_dot")
+    assert (census.studio.mechanism, census.studio.budget) == ("wff", Budget(pcost=10.0))
+    assert "typical error" not in census.said()  # the dot was one of another budget
+    assert census.press("undo").studio is before

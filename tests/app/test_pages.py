@@ -14,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 import demo_data
 from engine import Budget, Plan, Schema, Workload, plan
+from engine.gaussian import mu_of_guess
 from engine.texts import amount
 from pages.parts.jobs import work
 from pages.parts.shell import frame, link
@@ -135,6 +136,18 @@ def test_a_newcomer_starts_with_a_demo_and_comes_back_to_it() -> None:
     session.go("start")
     assert "✓ Schema → ✓ Workload → ✓ Preview →" in session.said()
     assert session.press("go_on").app.title[0].value.endswith("Preview")
+    # how budgets are said is chosen once, and every page says them so
+    session.set(budget_unit="guessing risk")
+    for page in ("start", "workload", "preview", "compare", "release"):
+        session.go(page)
+        assert "Budget: guess ≤ 69.2%" in session.said(), page
+        assert not session.errors()
+    session.go("preview").set(**{"budget_guessed right, % of the time_1": 60.0})
+    assert session.studio.budget == Budget.gdp(mu_of_guess(60.0))
+    assert session.go("start").metrics()["Privacy cost"] == "guess ≤ 60%"
+    session.set(budget_unit="pure epsilon")  # which is another kind of budget, chosen anywhere
+    assert session.studio.budget.pure_epsilon
+    session.set(budget_unit="epsilon, delta")
     assert session.go("start").press("start_Use my own schema").app.title[0].value.endswith("Schema")
     assert session.go("start").press("start_Take a lesson").app.title[0].value.endswith("Learn")
 
@@ -346,6 +359,7 @@ def test_the_preview_shows_the_plans_own_numbers() -> None:
         ("mu", "mu", 0.0),
         ("epsilon, delta", "delta", 2.0),
         ("epsilon, delta", "epsilon", 0.0),
+        ("guessing risk", "guessed right, % of the time", 50.0),
     ],
 )
 def test_budgets_that_are_none(unit: str, key: str, value: float) -> None:

@@ -9,6 +9,7 @@ import pytest
 from engine import Budget, Schema, Workload, budget_for, plan, share_within
 from engine.insight import NoiseScale, budget_for_quality, budget_for_query, fitness, quality_text, worst_group
 from engine.texts import amount, cost
+from pages.parts.preview.lock_form import EACH, PRESENT
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.app.test_pages import Session, demo, expected, with_plan
@@ -32,7 +33,7 @@ def test_a_target_gives_a_budget_and_undo_takes_it_back(session: Session) -> Non
     made = expected()
     session.set(budget_unit="pcost", fold_share=True, tolerance=4.0, tolerance_share=0.95)
     found = budget_for(made.workload, 4.0, 0.95)
-    assert f"pcost {cost(found.pcost)} · rho" in session.said()
+    assert f"a budget of pcost {cost(found.pcost)} is needed; this plan spends pcost 1." in session.said()
     assert fitness.within_text(made, 4.0) in session.said()
     session.press("use_budget_share")
     assert session.studio.budget == found
@@ -190,3 +191,41 @@ def test_noise_is_read_on_the_scale_of_the_records(session: Session) -> None:
     assert session.set(scale_publishable=40.0).errors()
     session.set(scale_publishable=15.0, usable_share=0.95).press("use_budget_usable")
     assert session.studio.budget == budget_for_quality(expected(), scale, 0.95)
+
+
+def test_targets_with_locks_are_solved_used_and_taken_back() -> None:
+    asked = Workload.all_ways(Schema.from_json('{"a": 3, "b": 4, "c": 2}'), (1, 2), "marginal")
+    session, made = opened(asked), plan(asked, Budget(pcost=1.0))
+    before = session.studio
+    session.set(fold_targets=True)
+    rows = [n.label for n in session.app.number_input if (n.key or "").startswith("target_")]
+    assert [row.replace("\\", "").split(" ")[0] for row in rows] == ["1-way", "2-way"]
+    keys = [n.key for n in session.app.number_input if (n.key or "").startswith("target_")]
+    session.set(**dict(zip(keys, (10.0, 50.0), strict=True))).press("targets_solve")
+    session.until(lambda: any(b.key == "targets_use" for b in session.app.button))
+    targets = [{1: 10.0, 2: 50.0}[len(group.attributes)] for group in made.workload.groups]
+    needed = budget_for(made.workload, targets, fit="shape")
+    assert f"It takes ε {cost(needed.epsilon(1e-6))}" in session.said().replace("*", "")
+    assert session.studio is before
+    session.press("targets_use")
+    assert session.studio.budget == needed
+    assert session.studio.options == {"objective": "max", "targets": targets}
+    names: dict = {}
+    exec(session.app.code[-1].value, names)
+    assert names["made"].hash == plan(made.workload, needed, objective="max", targets=targets).hash
+    assert session.metrics()["Typical error (counts)"] == amount(names["made"].rmse)
+    assert link.unpacked(link.packed(session.studio)).to_json() == session.studio.to_json()
+    session.press("what_if_drop").press("what_if_keep")  # the groups that stay keep their targets
+    assert session.studio.options["targets"] == targets[:3]
+    assert not session.errors()
+    session.go("workload").set(add_how="One set of attributes").press("add_total").go("preview")
+    assert session.studio.options == {}
+    assert "They went with a change of the groups" in session.said()
+    session.press("undo")
+    assert session.studio.options["targets"] == targets[:3]
+    assert "They went with" not in session.said()
+    session.set(fold_targets=True).press("targets_forget")
+    assert session.studio.options == {}
+    assert "They went with" not in session.said()
+    session.set(targets_goal=PRESENT, targets_for=EACH)
+    assert len([c for c in session.app.checkbox if (c.key or "").startswith("lock_")]) == 3

@@ -28,8 +28,9 @@ from engine.figures import (
     where_picture,
 )
 from engine.figures.blocks import SIDE
-from engine.figures.compare import COLORS, gap_words, mechanism_look, mechanism_name, ranked
+from engine.figures.compare import gap_words, ranked
 from engine.figures.errors import error_grid
+from engine.figures.looks import COLORS, mechanism_look, mechanism_name
 from engine.insight import (
     ROWS,
     Comparison,

@@ -13,7 +13,7 @@ from engine import CommonPlan, NestedPlanRule, Plan, Schema, Workload, choice, f
 from engine.choice import coarse_or_fine, nested_choices
 from pages.parts.coarse import script as coarse_code
 from pages.parts.jobs import plans
-from pages.parts.shell import show
+from pages.parts.shell import budgets, show
 from pages.parts.shell.code import Script
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
@@ -71,7 +71,7 @@ def choose(studio: Studio) -> Chosen | None:
             return None
         st.caption(
             plain(
-                f"All of them at the present budget of {studio.budget.pcost:.4g} pcost, by the mechanism "
+                f"All of them at the present budget of {budgets.said(studio.budget)}, by the mechanism "
                 f"{studio.mechanism}; both are chosen on the Preview page."
             )
         )

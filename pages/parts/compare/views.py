@@ -7,22 +7,25 @@ from typing import Any, TypeGuard
 
 import streamlit as st
 
-from engine import figures, insight, texts
+from engine import Budget, figures, insight, texts
 from engine.mechanisms import mechanism_class
 from pages.parts.compare import run, script
 from pages.parts.compare.run import Compared
+from pages.parts.shell import budgets as say
 from pages.parts.shell import show, state
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 from pages.parts.workload import group_choice, scale_form
 
+DOT = "budget_dot"  # a dot that was chosen: what for, its mechanism, its pcost
 SHOWN = 4  # mechanisms that the distributions begin with
 
 
-def use(name: str, options: Mapping[str, Any]) -> None:
-    """Take one mechanism with its options; the cap on records stays."""
+def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> None:
+    """Take one mechanism with its options, and a budget if one is given; the cap on records stays."""
     kept = {k: v for k, v in state.current().options.items() if k == "max_records"}
-    state.change(mechanism=name, options=dict(options) | kept, redraw=True)
+    budget = budget or state.current().budget
+    state.change(mechanism=name, options=dict(options) | kept, budget=budget, redraw=True)
 
 
 def ready(found: Compared | None, least: int = 1) -> TypeGuard[Compared]:
@@ -73,8 +76,32 @@ def ranking(studio: Studio, found: Compared | None) -> str:
 def budgets(studio: Studio, found: Compared | None) -> str:
     """Error of every mechanism at other budgets."""
     if ready(found):
-        show.picture(figures.budgets_picture(found.found, studio.budget), key="budgets")
+        drawn = figures.budgets_picture(found.found, studio.budget, say.said)
+        show.picture(drawn, key="budgets", on_select=_pick_dot, selects="points")
+        dot = state.only_here().get(DOT)
+        if dot is None or dot[0] != studio.key or insight.title_of(dot[1]) not in drawn.table:
+            st.caption("Choose a dot to see what it is, and to take its mechanism and its budget.")
+        else:
+            _dot(studio, found, drawn, *dot[1:])
     return script.compare(studio, found)
+
+
+def _pick_dot() -> None:
+    """Note the dot that was chosen on the lines, and what it was chosen for."""
+    if points := st.session_state["chart_budgets"].selection.points:
+        _, label, pcost = points[-1]["customdata"]
+        state.only_here()[DOT] = (state.current().key, str(label), float(pcost))
+
+
+def _dot(studio: Studio, found: Compared, drawn: figures.Picture, label: str, pcost: float) -> None:
+    """What a dot stands for, and a button that takes its mechanism and its budget."""
+    title, budget = insight.title_of(label), studio.budget.at(pcost)
+    size = drawn.table.set_index("pcost")[title][pcost]
+    left, right = st.columns([9, 5], vertical_alignment="center")
+    left.markdown(f"**{plain(title)} at {plain(say.said(budget))}:** typical error {texts.amount(size)} counts")
+    name, options = found.choices[label]
+    label = f"Use {title} at this budget"
+    right.button(plain(label), on_click=use, args=(name, options, budget), key="use_dot", width="stretch")
 
 
 def _offer(found: Compared, label: str, words: str) -> None:

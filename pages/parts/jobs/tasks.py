@@ -14,8 +14,10 @@ from engine.insight import (
     Comparison,
     Coverage,
     MechanismBound,
+    Request,
     comparison,
     coverage_check,
+    fit_targets,
     label_of,
     mechanism_bound,
 )
@@ -67,6 +69,24 @@ def find_bound(workload: str, law: str, *, progress: Progress) -> MechanismBound
     """Search what no matrix mechanism can go below on a workload."""
     progress(0.1, "Searching a bound that holds for every matrix mechanism")
     return mechanism_bound(Workload.from_json(workload), law)
+
+
+def solve_targets(
+    workload: str,
+    budget: Mapping[str, float],
+    mechanism: str,
+    options: Mapping[str, Any],
+    targets: Sequence[float],
+    locked: Sequence[bool] | None,
+    *,
+    progress: Progress,
+) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Solve targets of single groups; return the budget, the options, and the plan as text."""
+    asked = Request(
+        workload=Workload.from_json(workload), budget=Budget.from_dict(budget), mechanism=mechanism, options=options
+    )
+    found = fit_targets(asked, targets, locked, progress)
+    return found.request.budget.to_dict(), dict(found.request.options), found.plan.to_json()
 
 
 def rehearse(made: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:

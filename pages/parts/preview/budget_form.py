@@ -16,9 +16,9 @@ from pages.parts.shell.budgets import (
     APPROX,
     DELTA,
     MAKERS,
-    PURE,
-    UNIT,
+    RISK,
     UNITS,
+    choose_language,
     language,
     numbers_of,
     others,
@@ -26,6 +26,7 @@ from pages.parts.shell.budgets import (
 )
 from pages.parts.shell.words import kept_for, plain, show_kept
 
+RISK_LABEL = "guessed right, % of the time"
 LEFT_OPEN = "as asked"
 LABELS = {"centers": "How totals are passed down", "solver": "How strategies are found", "branching": "Parts of a node"}
 # what a value means, where the value itself does not say it
@@ -39,16 +40,6 @@ MEANINGS: dict[tuple[str, object], str] = {
 }
 
 
-def use_unit() -> None:
-    """Take another language; pure epsilon is another kind of budget, so that choosing it changes the budget itself."""
-    found, unit = state.current().budget, st.session_state[UNIT]
-    with kept_for("budget"):
-        if unit == PURE and found.pure_epsilon is None:
-            state.change(budget=Budget.pure(found.pcost**0.5, **unit_of(found)), redraw=True)
-        elif unit != PURE and found.pure_epsilon is not None:
-            state.change(budget=Budget(pcost=found.pcost, **unit_of(found)), redraw=True)
-
-
 def use_budget(unit: str, keys: tuple[str, ...]) -> None:
     """Take the budget that was typed."""
     with kept_for("budget"):
@@ -58,13 +49,7 @@ def use_budget(unit: str, keys: tuple[str, ...]) -> None:
 
 def budget(found: Budget) -> None:
     """Inputs for the budget in one language, and what it is in the others."""
-    pure = found.pure_epsilon is not None
-    if pure != (st.session_state.get(UNIT, APPROX) == PURE):  # undo, or a file, brought the other kind of budget
-        st.session_state[UNIT] = PURE if pure else APPROX
-    words = list(MAKERS)
-    unit = st.selectbox(
-        "Say the budget as", words, words.index(APPROX), key=UNIT, persist_state="session", on_change=use_unit
-    )
+    unit = choose_language()
     _inputs(found, unit)
     show_kept("budget")
     st.caption(plain(others(found)))
@@ -85,7 +70,7 @@ def promise() -> None:
 def _inputs(found: Budget, unit: str) -> None:
     version = state.version()
     starts = numbers_of(found, unit)
-    labels = {APPROX: ["epsilon", "delta"]}.get(unit, [unit])
+    labels = {APPROX: ["epsilon", "delta"], RISK: [RISK_LABEL]}.get(unit, [unit])
     keys = tuple(f"budget_{label}_{version}" for label in labels)
     for column, label, key, start in zip(st.columns(len(labels)), labels, keys, starts, strict=True):
         small = label == "delta"

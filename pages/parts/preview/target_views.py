@@ -11,7 +11,7 @@ import streamlit as st
 from engine import Budget, Plan, figures, insight, texts
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.shell import show, state
-from pages.parts.shell.budgets import others
+from pages.parts.shell.budgets import others, said
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 from pages.parts.workload import query_form, scale_form
 
@@ -87,8 +87,8 @@ def needed(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -
         found = find(True)
         left, right = st.columns([3, 1], vertical_alignment="center")
         left.markdown(
-            f"**{goal}:** a budget of {plain(others(found))} is needed; this plan spends pcost "
-            f"{texts.cost(plan.budget.pcost)}."
+            f"**{goal}:** a budget of {plain(said(found))} is needed; this plan spends {plain(said(plan.budget))}.",
+            help=plain(others(found)),
         )
         right.button("Use this budget", on_click=_use, args=(find, key), key=f"use_budget_{key}", width="stretch")
         show_kept(f"{NEEDED}_{key}")
@@ -134,7 +134,9 @@ def one_query(plan: Plan) -> None:
             ),
             key="probe",
         )
-        show.picture(figures.interval_picture(plan, variance), key="probe_budgets", config={"displayModeBar": False})
+        show.picture(
+            figures.interval_picture(plan, variance, said), key="probe_budgets", config={"displayModeBar": False}
+        )
 
 
 def distance(plan: Plan) -> None:

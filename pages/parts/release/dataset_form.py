@@ -20,12 +20,14 @@ from pages.parts.shell.budgets import (
     MAKERS,
     PCOST,
     PURE,
+    RISK,
     ROWS_LABEL,
     UNITS,
     kind_of_total,
     numbers_of,
+    said,
 )
-from pages.parts.shell.words import budget_words, count, kept_for, plain, show_kept, shown_here, trouble
+from pages.parts.shell.words import count, kept_for, plain, show_kept, shown_here, trouble
 
 DEFAULT_LEDGER = "budget.ledger"
 
@@ -132,7 +134,9 @@ def dataset(book: Ledger) -> DatasetStatus | None:
             "these records may ever cost together. A later change stays on the ledger with a name and a reason."
         )
         st.text_input("Name of the dataset", key="dataset_name")
-        language = st.radio("Say the total as", list(MAKERS), horizontal=True, key="dataset_unit")
+        language = st.radio(
+            "Say the total as", [word for word in MAKERS if word != RISK], horizontal=True, key="dataset_unit"
+        )
         st.caption(UNITS[language])
         _total(language, state.current().budget)
         st.text_input("Note (optional)", key="dataset_note")
@@ -189,7 +193,7 @@ def _total(language: str, planned: Budget) -> None:
     right.selectbox(AGAINST_LABEL, list(AGAINST), neighbours, AGAINST.__getitem__, key="dataset_neighbours")
     with suppress(EngineError):  # numbers that make no budget are told when they are declared
         fit = insight.releases_within(_declared(language), planned)
-        each = f"of the present plan, which spends {budget_words(planned)}"
+        each = f"of the present plan, which spends {said(planned)}"
         if fit is None:
             st.caption(plain(f"It counts something else than the budget {each}, so that it cannot pay for it."))
         else:

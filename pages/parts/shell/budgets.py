@@ -9,17 +9,24 @@ from typing import Any
 import streamlit as st
 
 from engine import Budget
-from engine.texts import cost
+from engine.gaussian import mu_of_guess
+from engine.texts import cost, number
+from pages.parts.shell import state
+from pages.parts.shell.words import count, kept_for
 
 PCOST, RHO, MU, APPROX, PURE = "pcost", "rho", "mu", "epsilon, delta", "pure epsilon"
+RISK = "guessing risk"
 MAKERS: dict[str, Callable[..., Budget]] = {
+    APPROX: Budget.approx,
+    RISK: lambda percent, **whom: Budget.gdp(mu_of_guess(percent), **whom),
     PCOST: Budget,
     RHO: Budget.zcdp,
     MU: Budget.gdp,
-    APPROX: Budget.approx,
     PURE: Budget.pure,
 }
 UNITS = {
+    RISK: "How often, in percent, somebody who knows everybody else guesses right whether one person is in the data; a "
+    "coin flip is right 50% of the time.",
     PCOST: "Privacy cost: 1 / variance of the noise that one count alone would get.",
     RHO: "rho of zero-concentrated differential privacy (zCDP).",
     MU: "mu of Gaussian differential privacy: 1 / standard deviation of the noise that one count alone would get.",
@@ -50,7 +57,11 @@ def headline(found: Budget, unit: str) -> str:
 
     >>> headline(Budget(pcost=1.0), APPROX), headline(Budget(pcost=1.0), RHO), headline(Budget.pure(1.0), PCOST)
     ('ε 4.887', 'rho 0.5', 'ε 1')
+    >>> headline(Budget(pcost=1.0), RISK)
+    'guess ≤ 69.2%'
     """
+    if unit == RISK:
+        return f"guess ≤ {found.guess:g}%"
     if found.pure_epsilon is not None:
         return f"ε {cost(found.pure_epsilon)}"
     word = "ε" if unit in (APPROX, PURE) else unit
@@ -63,15 +74,63 @@ def _epsilon(found: Budget) -> float:
     return found.epsilon(DELTA)
 
 
+def said(found: Budget) -> str:
+    """A budget in the language that was chosen, with whom it protects where that is not one row, there or not.
+
+    >>> said(Budget(pcost=1.0)), said(Budget.pure(1.0, rows_per_person=3))
+    ('ε 4.887', 'ε 1, for up to 3 rows a person')
+    """
+    rows = f", for up to {found.rows_per_person:,} rows a person" if found.rows_per_person > 1 else ""
+    return headline(found, language()) + rows + (", replaced by any others" if found.neighbours != "add_remove" else "")
+
+
+def summary(studio: state.Studio) -> str:
+    """One line about everything chosen so far, as plain text."""
+    if studio.workload is None:
+        return "Nothing chosen yet. Start with a schema."
+    schema, workload = studio.workload.schema, studio.workload
+    asked = f"{count(len(workload.groups), 'group')}, {count(workload.queries, 'query', 'queries')}"
+    return (
+        f"Schema: {count(len(schema), 'attribute')}, {number(schema.size)} cells · "
+        f"Workload: {asked if workload.groups else 'empty'} · Budget: {said(studio.budget)}"
+    )
+
+
+def choose_language() -> str:
+    """Draw the choice of the language that budgets are said in, the same on every page."""
+    pure = state.current().budget.pure_epsilon is not None
+    if pure != (language() == PURE):  # undo, or a file, brought the other kind of budget
+        st.session_state[UNIT] = PURE if pure else APPROX
+    return st.selectbox(
+        "Say the budget as",
+        list(MAKERS),
+        key=UNIT,
+        persist_state="session",
+        on_change=_use_language,
+        help="All pages say it so. Which is chosen changes no noise; only pure epsilon is another kind of budget.",
+    )
+
+
+def _use_language() -> None:
+    """Take another language; pure epsilon is another kind of budget, so that choosing it changes the budget itself."""
+    found, unit = state.current().budget, st.session_state[UNIT]
+    with kept_for("budget"):
+        if unit == PURE and found.pure_epsilon is None:
+            state.change(budget=Budget.pure(found.pcost**0.5, **unit_of(found)), redraw=True)
+        elif unit != PURE and found.pure_epsilon is not None:
+            state.change(budget=Budget(pcost=found.pcost, **unit_of(found)), redraw=True)
+
+
 def others(found: Budget) -> str:
     """A budget in all languages, as plain text.
 
     >>> others(Budget(pcost=1.0))
-    'epsilon 4.887 at delta 1e-06 · pcost 1 · rho 0.5 · mu 1'
+    'epsilon 4.887 at delta 1e-06 · guessed right 69.2% of the time · pcost 1 · rho 0.5 · mu 1'
     """
     pure = "" if found.pure_epsilon is None else f"pure epsilon {cost(found.pure_epsilon)}, which implies "
     return (
-        f"{pure}epsilon {cost(_epsilon(found))} at delta {DELTA:g} · pcost {cost(found.pcost)} · "
+        f"{pure}epsilon {cost(_epsilon(found))} at delta {DELTA:g} · guessed right {found.guess:g}% of the time · "
+        f"pcost {cost(found.pcost)} · "
         f"rho {cost(found.rho)} · mu {cost(found.mu)}"
     )
 
@@ -82,6 +141,7 @@ def numbers_of(found: Budget, unit: str) -> list[float]:
         PCOST: [found.pcost],
         RHO: [found.rho],
         MU: [found.mu],
+        RISK: [found.guess],
         APPROX: [_epsilon(found), DELTA],
         PURE: [found.pure_epsilon or found.pcost**0.5],
     }[unit]
@@ -90,4 +150,4 @@ def numbers_of(found: Budget, unit: str) -> list[float]:
 def kind_of_total(language: str) -> str | None:
     """What a total counts that is said in a language; the ledger's own choice where that is right."""
     # mu, and epsilon with delta, are read off the curve of Gaussian noise
-    return "gdp" if language in (MU, APPROX) else None
+    return "gdp" if language in (MU, APPROX, RISK) else None

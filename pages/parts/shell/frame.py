@@ -11,7 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 from engine import Budget
 from engine.texts import cost
 from pages.parts.shell import budgets, link, places, state
-from pages.parts.shell.words import plain, summary, trouble
+from pages.parts.shell.words import plain, trouble
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def sidebar() -> None:
                 budget_shown(studio.budget)
         _PLACE.set(place)
         gauge()
-        st.caption(plain(summary(studio)))
+        st.caption(plain(budgets.summary(studio)))
         back, forth = st.columns(2)
         back.button("↩ Undo", key="undo", on_click=state.undo, disabled=not steps.past, width="stretch")
         forth.button("↪ Redo", key="redo", on_click=state.redo, disabled=not steps.future, width="stretch")

@@ -57,11 +57,12 @@ def picture(
     *,
     key: str,
     config: dict[str, Any] | None = None,
-    on_box: Callable[[], None] | None = None,
+    on_select: Callable[[], None] | None = None,
+    selects: Literal["box", "points"] = "box",
     height: int | Literal["content"] = "content",
     titled: bool = True,
 ) -> None:
-    """Draw a figure of the engine, its note, and its table with a download; `on_box` hears of a box drawn on it."""
+    """Draw a figure of the engine, its note, and its table with a download; `on_select` hears of what is chosen."""
     if titled:
         st.markdown(f"**{plain(found.title)}**")
     draw = partial(
@@ -72,10 +73,10 @@ def picture(
         height=height,
         config={"displaylogo": False, "toImageButtonOptions": {"format": "svg", "filename": key}} | (config or {}),
     )
-    if on_box is None:
+    if on_select is None:
         draw()
     else:
-        draw(on_select=on_box, selection_mode="box")
+        draw(on_select=on_select, selection_mode=selects)
     if found.note:
         st.caption(plain(found.note))
     with st.expander("The same as a table", key=f"twin_{key}", on_change="rerun") as twin:

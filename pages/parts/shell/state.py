@@ -19,10 +19,11 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from engine import Budget, Schema, Workload
 from engine.errors import EngineError, PlanError
-from engine.insight import Request
+from engine.insight import Request, targets_after, without_targets
 
 LIMIT = 200  # steps that undo remembers
 KEY = "history"
+TARGETS, DROPPED = "targets", "targets_dropped"  # of single groups: the option, and whether a change took it away
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,7 +54,15 @@ class Studio:
 
     def asking(self, made: Request) -> Studio:
         """The state that asks for a changed request."""
-        return replace(self, workload=made.workload, budget=made.budget, mechanism=made.mechanism, options=made.options)
+        asked = Studio(workload=made.workload, budget=made.budget, mechanism=made.mechanism, options=made.options)
+        return asked._after(self)
+
+    def _after(self, before: Studio) -> Studio:
+        """This state, with targets of single groups only as far as its groups are those that had them before."""
+        if before.workload is None or self.workload is None or self.workload.groups is before.workload.groups:
+            return self
+        kept = targets_after(self.options, before.workload.groups, self.workload.groups)
+        return replace(self, options=without_targets(self.options) if kept is None else kept)
 
     @cached_property
     def question(self) -> str:
@@ -140,12 +149,21 @@ def version() -> int:
 
 def commit(studio: Studio, *, redraw: bool = False) -> None:
     """Make `studio` the present state; `redraw` when the widgets on screen do not show it yet."""
-    st.session_state[KEY] = history().push(studio, redraw=redraw)
+    before = current()
+    made = studio._after(before)
+    if TARGETS in before.options and TARGETS not in made.options:
+        st.session_state[DROPPED] = made.workload is not before.workload
+    st.session_state[KEY] = history().push(made, redraw=redraw)
 
 
 def change(*, redraw: bool = False, **fields: Any) -> None:
     """Commit the present state with some fields replaced."""
     commit(replace(current(), **fields), redraw=redraw)
+
+
+def targets_dropped() -> bool:
+    """Whether a change of the groups took the targets of single groups away, and there are none again."""
+    return bool(st.session_state.get(DROPPED)) and TARGETS not in current().options
 
 
 def start_with(studio: Studio) -> None:

@@ -8,10 +8,8 @@ from contextlib import contextmanager
 
 import streamlit as st
 
-from engine import Budget
 from engine.errors import EngineError
 from engine.texts import number
-from pages.parts.shell import state
 
 _ADDRESS = re.compile(r"://|www\.|\w@")
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:&-])")
@@ -74,28 +72,3 @@ def count(things: int, one: str, many: str = "") -> str:
     ('1 group', '2,500 queries')
     """
     return f"{number(things)} {one if things == 1 else many or one + 's'}"
-
-
-def summary(studio: state.Studio) -> str:
-    """One line about everything chosen so far, as plain text."""
-    if studio.workload is None:
-        return "Nothing chosen yet. Start with a schema."
-    schema, workload = studio.workload.schema, studio.workload
-    asked = f"{count(len(workload.groups), 'group')}, {count(workload.queries, 'query', 'queries')}"
-    return (
-        f"Schema: {count(len(schema), 'attribute')}, {number(schema.size)} cells · "
-        f"Workload: {asked if workload.groups else 'empty'} · Budget: {budget_words(studio.budget)}"
-    )
-
-
-def budget_words(budget: Budget) -> str:
-    """A budget in its own terms, with whom it protects where that is not one row that is there or not.
-
-    >>> budget_words(Budget(pcost=2.0)), budget_words(Budget.pure(1.0, rows_per_person=3))
-    ('pcost 2 (rho 1)', 'pure epsilon 1, for up to 3 rows a person')
-    """
-    rows = f", for up to {budget.rows_per_person:,} rows a person" if budget.rows_per_person > 1 else ""
-    whom = rows + (", replaced by any others" if budget.neighbours != "add_remove" else "")
-    if budget.pure_epsilon is not None:
-        return f"pure epsilon {budget.pure_epsilon:.4g}{whom}"
-    return f"pcost {budget.pcost:.4g} (rho {budget.rho:.4g}){whom}"

@@ -48,8 +48,9 @@ def before_adding(groups: Sequence[Group]) -> None:
     after = plans.foreseen(whole)
     if after is not None:
         before = plans.at_once(studio) if asked.groups else None
-        spent = budgets.headline(studio.budget, budgets.language())
-        st.markdown(f"**At {plain(spent)}:** {plain(insight.added_text(after, len(new), before))}")
+        st.markdown(
+            f"**At {plain(budgets.said(studio.budget))}:** {plain(insight.added_text(after, len(new), before))}"
+        )
 
 
 def _wide(group: Group) -> bool:

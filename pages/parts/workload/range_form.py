@@ -42,7 +42,7 @@ def choose(schema: Schema) -> dict[str, tuple[int, int]]:
         figures.range_picture(schema, chosen),
         key=CHART,
         config={"modeBarButtonsToRemove": ["lasso2d", "zoom2d", "pan2d", "autoScale2d"], "doubleClick": False},
-        on_box=lambda: take_box(schema, tuple(names)),
+        on_select=lambda: take_box(schema, tuple(names)),
     )
     return chosen
 

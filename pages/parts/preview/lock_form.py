@@ -1,0 +1,111 @@
+"""A target for every size of table, or for every group, some of them locked: noise and budget are solved for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from engine import Budget, Plan, insight, load_plan
+from engine.texts import amount, set_name
+from pages.parts.jobs import kept, tasks, watch, work
+from pages.parts.shell import show, state
+from pages.parts.shell.budgets import others, said
+from pages.parts.shell.state import Studio
+from pages.parts.shell.words import count, plain
+
+SIZES, EACH = "every number of attributes", "every group"
+SMALLEST = "the smallest budget that keeps all of them"
+PRESENT = "the present budget, and what is not locked gives way"
+MANY = 12  # groups that have a target each
+Rows = Mapping[str, Sequence[int]]
+
+
+def draw(plan: Plan) -> None:
+    """The targets with their locks, the button that solves them, and what came of it."""
+    studio = state.current()
+    rows = _rows(plan)
+    goal = st.radio("Solve for", [SMALLEST, PRESENT], horizontal=True, key="targets_goal")
+    targets, locked = _table(plan, studio, rows, locks=goal == PRESENT)
+    key = f"targets|{studio.key}|{targets}|{locked}"
+    with st.container(horizontal=True):
+        st.button("Solve", on_click=_solve, args=(key, studio, targets, locked), key="targets_solve", type="primary")
+        if "targets" in studio.options:
+            st.button("Plan without targets again", on_click=_forget, key="targets_forget")
+    done = watch.job(key, label="Solving the targets")
+    if done is not None:
+        budget, options, text = done.result
+        made = kept.plan_of_key(key, lambda: load_plan(text))
+        _found(studio.budget, plan, made, insight.reached(made, rows, options["targets"]))
+        changed = replace(studio, budget=Budget.from_dict(budget), options=options)
+        st.button("Use this", on_click=_use, args=(changed, made), key="targets_use", type="primary")
+
+
+def dropped() -> None:
+    """Say that a change of the groups took the targets away, until there are others."""
+    if state.targets_dropped():
+        st.info(
+            "The plan was shaped for targets of single groups. They went with a change of the groups; solve them "
+            "again under “A target for each size of table”.",
+            icon="🎯",
+        )
+
+
+def _rows(plan: Plan) -> Rows:
+    """The groups that have a target together, by name."""
+    groups, how = plan.workload.groups, SIZES
+    if len(groups) <= MANY:
+        how = st.radio("A target for", [SIZES, EACH], horizontal=True, key="targets_for")
+    if how == EACH:
+        return {f"{i}: {set_name(group.attributes)}": [i] for i, group in enumerate(groups)}
+    sizes: dict[int, list[int]] = {}
+    for i, group in enumerate(groups):
+        sizes.setdefault(len(group.attributes), []).append(i)
+    return {f"{k}-way ({count(len(those), 'group')})": those for k, those in sorted(sizes.items())}
+
+
+def _table(plan: Plan, studio: Studio, rows: Rows, *, locks: bool) -> tuple[list[float], list[bool] | None]:
+    """A line for every row; returns a target, and whether it is locked, for every group."""
+    groups = len(plan.workload.groups)
+    now = studio.options.get("targets") or insight.largest_errors(plan)
+    targets, locked = [1.0] * groups, [False] * groups
+    for row, those in rows.items():
+        left, right, _ = st.columns([2, 1, 2], vertical_alignment="bottom")
+        start = insight.two_digits(max(now[i] for i in those), plan)
+        key = f"{state.version()}_{row}"
+        target = left.number_input(
+            f"{plain(row)}: largest standard error", 0.001, value=start, format="%.4g", key=f"target_{key}"
+        )
+        lock = locks and right.checkbox("Locked", key=f"lock_{key}", help="It keeps its target whatever else gives way")
+        for i in those:
+            targets[i], locked[i] = target, lock
+    return targets, locked if locks else None
+
+
+def _solve(key: str, studio: Studio, targets: list[float], locked: list[bool] | None) -> None:
+    if (old := st.session_state.get("targets_job", key)) != key:
+        watch.let_go(old)
+    st.session_state["targets_job"] = key
+    request = studio.asked.to_json(), studio.budget.to_dict(), studio.mechanism, dict(studio.options)
+    if not work.is_there(key):
+        watch.start(key, tasks.solve_targets, *request, targets, locked)
+
+
+def _found(before: Budget, plan: Plan, made: Plan, table: Any) -> None:
+    st.markdown(
+        f"**It takes {plain(said(made.budget))}**; the present plan spends {plain(said(before))}. The typical error of "
+        f"all queries is then {amount(made.rmse)} counts instead of {amount(plan.rmse)}.",
+        help=plain(others(made.budget)),
+    )
+    show.table(table, name="targets", alt="Targets and the largest standard errors that are reached")
+
+
+def _use(changed: Studio, made: Plan) -> None:
+    kept.plan_of_key(changed.key, lambda: made)
+    state.commit(changed, redraw=True)
+
+
+def _forget() -> None:
+    state.change(options=insight.without_targets(state.current().options), redraw=True)
