@@ -430,6 +430,20 @@ BUGS = (
         "tests/release/test_counted.py",
     ),
     bug(
+        "row groups are read together",
+        "engine/release/records/parquet.py",
+        "row_groups=[group], columns=list(names))\n            for group in range(metadata.num_row_groups)\n",
+        "columns=list(names))\n            for _ in range(1)\n",
+        "tests/release/test_sources.py::test_row_groups_are_read_one_after_the_other",
+    ),
+    bug(
+        "packed batches of any size are unfolded",
+        "engine/release/records/packed.py",
+        "            if size_unfolded > UNFOLDED_BYTES:\n",
+        "            if False:\n",
+        "tests/release/test_sources.py::test_arrow_files_that_unfold_to_too_much_are_refused_before_they_do",
+    ),
+    bug(
         "a database takes texts for equal that are not",
         "engine/release/records/database/recoding.py",
         "_chosen(in_bytes(column), {text.encode().hex().upper(): code for",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import bz2
 import gzip
 import json
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,8 @@ import pyreadstat
 import pytest
 
 from engine import Attribute, Schema, TextFile, count_marginals, draft_schema
-from engine.errors import DataError, EngineError, SchemaError
+from engine.errors import DataError, EngineError, LimitExceeded, SchemaError
+from engine.release.records.sources import read_batches
 
 SCHEMA = Schema(
     [
@@ -321,6 +324,138 @@ def test_a_sheet_of_a_workbook(tmp_path: Path) -> None:
     (tmp_path / "z.xlsx").write_bytes(b"no workbook")
     with pytest.raises(DataError, match="cannot be read"):
         count_marginals(tmp_path / "z.xlsx", SCHEMA, SETS)
+
+
+SMALL = pd.DataFrame(
+    {"SEX": ["F", "M", "", "x", "f", "F"], "AGE": [30.0, 19.5, None, 80, -3, 120], "CODE": [0, 4, 2, 5, 1, 3]}
+)
+# what nothing at hand writes: the same records as files of SAS and of an old Excel, packed
+WRITTEN = {
+    ".sas7bdat": (
+        "c-rmSze@sP9LMpm8e!CMf`dcQ5e-doqC_p_k!J)-fesB3O+iajL0h&rME^>2AT5s77BsXsHC50LJH5vr&r_E*G)V84!}p%gJ>N$hPWZx!bY0vZ"
+        "ZJi|(m*=N(8L6j_QxjGqBQhxwNz1pA+N$i9?ZQgY%exh~>{aYA(nqsD*jK%+@7=lGYG|HhiA0Tfe#S{V>5}8utY2q~JG=V_0ssI2000000002M"
+        "e-!sWA~$2fYC5Lht*Ja^be*W&X$O&@Y^XeI<d({dMt(IK)SP*KNWK=50{{R3f8qV5(K4w0uR(ib?$Z<?G9=Mf?XDxu*KW0SFLhMI?j++9j1RV|"
+        "Q+|)`P4$fTWaj(AWp7>FWlxq?^WLMcnHgh=Jo$d|d)sr%aLD~wzXPnV<A#AJ0|O}%JQ)QoT<DC~rQW!jQMsj$-`CHF>MEzde_v7ilDTdD-=-GS"
+        "heiE+H`V?)<2?WX0002L@BvSSdb0"
+    ),
+    ".xls": (
+        "c-rk)O=uHA6n?YW-Tcs|NlXi^5JJJKZ7<@*OB-8Fb84;jU=cx68$nu92_Ce9R%?!e;7RdP=*3Ibi$AEKH$kDI2SE^$dh{e%@z7>{^X+U+>K+=<"
+        "`on(9yqS43-<!8HZ)Sg9FGfpq_u9&|4!z`~iWMZYN+&o4ol1nb-LhoS$pf4$5C0T`0bWScpvR4`{BjNDdY4I~yZUpML`$5G(rFr+%IA`sh<^Bx"
+        "71D<umV$1vCQPmHDh7E1atq`g^n3!j7n-Y(J>0h>j?iLisB@2s;!&*~ZDEpjAAs{7nqAaPFJu&7ye90v2K5zAWhej6hJ@Zg^Tg|x$>no}>|}}J"
+        "ynyqxY$b`lI6L)O($jCQUJ&cQ)$08&`s<obG(*;L1bC4T*Oxwffk#%T3+Jial&l*`kFxB`q?xeq!2UGH!2qX0PG>ot49TMzTRBp*l^YS_4J^m0"
+        "3FRmPJ;KIUZhw9=I5wO*2F(nHvk&=g(l4^;l4LMBj20M`&QK>9U67Yybt}qkkZ}%A&O3&iRbgNjeXgLjgU8toyiIMdD(~QO@zcSFiQ>o9PA)HG"
+        "%G2?Mcd0pQ=Xn`tzPx6sTXc(?HzXdVoLr~_;R9srPlrQ5izweM^(1SeRSKaPg|usOcEnmuQ*$NR!i6osmh<tH#}{BvL#Kf)d72APLmyr7>@_)`"
+        "kh<6!&$o_uK?`wRdK6L~=`NOaST>Yp9hUor)U~WxHe7fHc&6eR;C<zXgRQf9rVG!knE?~LC5#sauUCuFeR;clB>zB&Jb3Wn!Gi}69z6Up2)wA-"
+        "ul4fv(NG@_e)V5xl~cw0P4eI35KZxQhCfWxl;^xa=jw`|7BYlmOKgzi{4bO^%%c}*g2v#-MBVYrA5fzDel|>u{JJev@A#E^{QS-1e+O1p)dB"
+    ),
+}
+
+
+def open_document(path: Path) -> None:
+    """A sheet of Open Document as small as it can be."""
+
+    def cell(value: Any) -> str:
+        if value is None or value == "" or value != value:
+            return "<table:table-cell/>"
+        if isinstance(value, str):
+            return f'<table:table-cell office:value-type="string"><text:p>{value}</text:p></table:table-cell>'
+        return f'<table:table-cell office:value-type="float" office:value="{value}"/>'
+
+    spaces = "".join(f' xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{n}:1.0"' for n in ("office", "table", "text"))
+    rows = "".join(
+        f"<table:table-row>{''.join(map(cell, row))}</table:table-row>"
+        for row in [list(SMALL.columns), *SMALL.to_numpy(object).tolist()]
+    )
+    with zipfile.ZipFile(path, "w") as book:
+        book.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
+        book.writestr("META-INF/manifest.xml", "<manifest/>")
+        book.writestr(
+            "content.xml",
+            f"<office:document-content{spaces}><office:body><office:spreadsheet><table:table table:name='S'>{rows}"
+            "</table:table></office:spreadsheet></office:body></office:document-content>",
+        )
+
+
+def written(path: Path) -> Path:
+    """The small records as a file of the kind that its name says."""
+    match path.suffix:
+        case ".xpt":
+            pyreadstat.write_xport(SMALL, path)
+        case ".por":
+            pyreadstat.write_por(SMALL, path)
+        case ".zsav":
+            pyreadstat.write_sav(SMALL, path, compress=True)
+        case ".ods":
+            open_document(path)
+        case kind:
+            path.write_bytes(zlib.decompress(base64.b85decode(WRITTEN[kind])))
+    return path
+
+
+@pytest.mark.parametrize("form", [".sas7bdat", ".xpt", ".por", ".zsav", ".xls", ".ods"])
+def test_files_of_other_programs_hold_the_same_records(tmp_path: Path, form: str) -> None:
+    schema = Schema(
+        [
+            Attribute.categorical("SEX", ["F", "M"], missing="M"),
+            Attribute.numeric("AGE", [0, 20, 65, 120]),
+            Attribute.of_size("CODE", 5),
+        ]
+    )
+    sets = [("SEX", "CODE"), ("AGE",)]
+    place, here = written(tmp_path / f"x{form}"), count_marginals(SMALL, schema, sets, on_refused="drop")
+    found = count_marginals(place, schema, sets, on_refused="drop")
+    assert all((found[names] == table).all() for names, table in here.items())
+    assert found.refused == here.refused
+    assert found.rows_in == len(SMALL)
+    with pytest.raises(DataError, match=r"'CODE', which holds numbers"):
+        count_marginals(place, Schema(schema.attributes[:2]), [("SEX",), ("AGE",)])
+    body = place.read_bytes()
+    for spoiled in (body[: len(body) // 2], b"CANARY7391"):
+        place.write_bytes(spoiled)
+        with pytest.raises(DataError) as caught:
+            count_marginals(place, schema, sets, on_refused="drop")
+        assert "7391" not in str(caught.value)
+        assert caught.value.__context__ is None
+
+
+def test_row_groups_are_read_one_after_the_other(tmp_path: Path) -> None:
+    """What a row group took in memory is given back before the next one, however many there are."""
+    rows, groups, place = 20_000, 24, tmp_path / "x.parquet"
+    numbers = np.random.default_rng(0).integers(0, 2**40, (2, rows * groups))
+    pa.parquet.write_table(
+        pa.table({"a": numbers[0], "b": numbers[1]}), place, row_group_size=rows, use_dictionary=False
+    )
+    before, most = pa.total_allocated_bytes(), 0
+    for _ in read_batches(place, ["a", "b"]):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert 0 < most < 5 * 16 * rows < groups / 3 * 16 * rows
+
+
+@pytest.mark.parametrize("packing", ["lz4", "zstd", None])
+@pytest.mark.parametrize("form", ["file", "stream", "labels"])
+def test_arrow_files_that_unfold_to_too_much_are_refused_before_they_do(
+    tmp_path: Path, form: str, packing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, small = tmp_path / "x.arrow", 100_000
+    column: Any = pa.array(np.zeros(small, np.int64))
+    if form == "labels":
+        column = pa.DictionaryArray.from_arrays(pa.array([0]), [" " * (8 * small)])
+    table = pa.table({"code": column})
+    new = pa.ipc.new_stream if form == "stream" else pa.ipc.new_file
+    with new(place, table.schema, options=pa.ipc.IpcWriteOptions(compression=packing)) as writer:
+        writer.write_table(table)
+    schema = Schema([Attribute.of_size("code", 5)])
+    assert count_marginals(place, schema, [("code",)], on_refused="drop").rows_in == len(column)
+    monkeypatch.setattr("engine.release.records.packed.UNFOLDED_BYTES", 8 * small - 1)
+    if packing is None:
+        assert count_marginals(place, schema, [("code",)], on_refused="drop").rows_in == len(column)
+        return
+    assert place.stat().st_size < small
+    with pytest.raises(LimitExceeded, match="unfolds to 8"):
+        next(read_batches(place, ["code"]))
+    place.write_bytes(place.read_bytes()[:-30].replace(b"code", b"cod\xff"))
+    with pytest.raises(DataError):
+        count_marginals(place, schema, [("code",)], on_refused="drop")
 
 
 @pytest.mark.parametrize("library", ["pyreadstat", "python_calamine"])

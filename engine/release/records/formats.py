@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from engine.errors import DataError
 from engine.release.records.batches import Batch, batches, check_columns, guarded, needed, tried
-from engine.release.records.packed import lines, unpacked
+from engine.release.records.packed import MAGIC, arrow_start, check_arrow, lines, unpacked
 from engine.texts import shown
 
 MOST_LINE = 4_000_000
@@ -25,23 +25,21 @@ def arrow_schema(path: Path) -> pa.Schema:
 
 
 def arrow_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """The named columns of an Arrow or Feather file."""
+    """The named columns of an Arrow or Feather file.  Raises: LimitExceeded for batches that unfold to too much."""
     what = f"the file {shown(path.name)}"
+    tried(lambda: check_arrow(path), what)
     file = tried(lambda: _arrow(path), what)
     check_columns(file.schema.names, names)
-    if isinstance(file, pa.RecordBatchFileReader):
-        return batches((file.get_batch(i) for i in range(file.num_record_batches)), names, rows, None, what)
     return batches(file, names, rows, None, what)
 
 
 def _arrow(path: Path) -> Any:
-    """A file of Arrow's, with its places at the end or as a stream."""
+    """The batches of a file of Arrow's, one after the other, as they were looked through."""
     source = pa.memory_map(str(path))
-    try:
-        return pa.ipc.open_file(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        return pa.ipc.open_stream(source)
+    source.seek(arrow_start(source.read(len(MAGIC))))
+    file = pa.ipc.open_stream(source)
+    _ = file.schema.names  # which are read now, and may be no text
+    return file
 
 
 def json_names(path: Path) -> list[str]:

@@ -76,8 +76,8 @@ def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Ba
         str(path),
         chunksize=rows,
         usecols=list(names) or meta.column_names[:1],
-        user_missing=True,
         disable_datetime_conversion=True,
+        **_missing_kept(path),
     )
     done, total = 0, meta.number_rows
     for frame, _ in guarded(chunks, what):
@@ -112,4 +112,9 @@ def _meta(path: Path) -> Any:
     what = f"the file {shown(path.name)}"
     library = needed("pyreadstat", what)
     read = getattr(library, READERS[path.suffix.lower()])
-    return tried(lambda: read(str(path), metadataonly=True, user_missing=True)[1], what)
+    return tried(lambda: read(str(path), metadataonly=True, **_missing_kept(path))[1], what)
+
+
+def _missing_kept(path: Path) -> dict[str, bool]:
+    """Ask for the values that a file declares as missing; two readers know no such question, and give none of them."""
+    return {} if path.suffix.lower() in (".por", ".xpt") else {"user_missing": True}
