@@ -55,6 +55,7 @@ from engine.insight.fitness import (
     two_digits,
     within_text,
 )
+from engine.insight.keeper import PRELOADED
 from engine.insight.pair import SAMPLED, check_same_queries, losses, ratios, single_groups_text
 from engine.insight.plan_diff import plan_diff, summary
 from engine.insight.published import ROWS, beside
@@ -74,6 +75,7 @@ from engine.insight.what_if import CHANGES, Change, Changed, Request, asked_text
 
 __all__ = [
     "CHANGES",
+    "PRELOADED",
     "REMEDIES",
     "ROWS",
     "SAMPLED",
