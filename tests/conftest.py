@@ -1,6 +1,7 @@
 """Settings of every test run, and a word at its end on what was left out."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +9,24 @@ from types import ModuleType
 
 import pytest
 
+# a shell lets what runs in its background ignore Ctrl-C, which some tests press
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # before any test module is imported: no test reads or writes the cache of the person who runs it
 os.environ["DP_WORKBENCH_CACHE"] = tempfile.mkdtemp(prefix="test-cache-")
 # and the app, which may touch files below its own folder alone, may touch those of the tests
 os.environ["DP_WORKBENCH_FOLDERS"] = os.pathsep.join([tempfile.gettempdir(), str(Path(__file__).resolve().parents[1])])
 os.environ["DP_WORKBENCH_SETTINGS"] = tempfile.mkdtemp(prefix="test-settings-")
+
+
+# files in which few tests take long: side by side with the others they have to begin first, or a core waits for them
+LONG = ("tests/browser/", "tests/server/", "tests/app/", "tests/spaces/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest."""
+    places = [*LONG, ""]
+    items.sort(key=lambda item: next(i for i, place in enumerate(places) if item.nodeid.startswith(place)))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,28 @@ def test_the_ci_script_runs_the_documented_test_command() -> None:
     assert lines[0] == "#!/usr/bin/env bash"
     assert "set -euo pipefail" in lines
     assert lines[-1] == TEST_COMMAND
+
+
+@pytest.mark.parametrize(("lowest", "newest"), [(0, 0), (3, 0), (0, 4), (3, 4)])
+def test_the_ci_script_fails_with_the_lowest_versions_and_with_the_newest(
+    lowest: int, newest: int, tmp_path: Path
+) -> None:
+    programs, venv = tmp_path / "programs", tmp_path / ".venv" / "bin"
+    stubs = {
+        programs / "apt-get": "",
+        programs / "python3": f'case "$*" in *versions) echo old; sleep 0.1; exit {lowest};; esac',
+        venv / "pip": "",
+        venv / "python": f"echo new; exit {newest}",
+        tmp_path / ".ci" / "run": (ROOT / ".ci" / "run").read_text(encoding="utf-8"),
+    }
+    for file, text in stubs.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+        file.chmod(0o755)
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run([tmp_path / ".ci" / "run"], env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    assert (ran.returncode == 0) == (lowest == newest == 0), ran
+    assert {"old", "new"} <= set(ran.stdout.split())
 
 
 @pytest.mark.parametrize("command", [START_COMMAND, TEST_COMMAND])

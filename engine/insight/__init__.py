@@ -55,7 +55,7 @@ from engine.insight.fitness import (
     two_digits,
     within_text,
 )
-from engine.insight.keeper import peak_megabytes
+from engine.insight.keeper import PRELOADED, peak_megabytes
 from engine.insight.locks import fit_targets, largest_errors, reached, targets_after, without_targets
 from engine.insight.pair import SAMPLED, check_same_queries, losses, ratios, single_groups_text
 from engine.insight.plan_diff import plan_diff, summary
@@ -76,6 +76,7 @@ from engine.insight.what_if import CHANGES, Change, Changed, Request, added_text
 
 __all__ = [
     "CHANGES",
+    "PRELOADED",
     "REMEDIES",
     "ROWS",
     "SAMPLED",

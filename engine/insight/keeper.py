@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
-USED = ("pandas", "scipy.optimize", "scipy.sparse.linalg")  # by most planning, and slow to import
+PRELOADED = ("pandas", "scipy.optimize", "scipy.sparse.linalg", "joblib")  # used by most work, and slow to import
 EVERY = 0.2  # seconds between two words of a keeper, which is also how fast a cancel is heard
 
 
@@ -143,7 +143,7 @@ def _answered(calls: Mapping[str, Call], at_once: int, seconds: float, line: Con
 
     forks = "fork" in multiprocessing.get_all_start_methods()
     if forks:  # once here, and not again in every process
-        for name in USED:
+        for name in PRELOADED:
             import_module(name)
     context: Any = multiprocessing.get_context("fork") if forks else get_context("loky")
     waiting = list(calls)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine import load_plan
+from engine.insight import PRELOADED
 from pages.parts.jobs import private, tasks, work
 from pages.parts.jobs.status import Status
 from tests.app.test_pages import expected
@@ -46,6 +47,10 @@ def killed(*, progress: Callable) -> None:
     os.kill(os.getpid(), 9)
 
 
+def loaded(*, progress: Callable) -> list[str]:
+    return [name for name in PRELOADED if name in sys.modules]
+
+
 def reads(file: str, *, progress: Callable) -> int:
     return len(Path(file).read_text())
 
@@ -73,6 +78,11 @@ def ended(key: str) -> Status | None:
 
 def processes() -> list[object]:
     return [job.process for job in work._JOBS.values() if job.process is not None]
+
+
+def test_a_worker_begins_with_what_takes_long_to_import() -> None:
+    work.start("loaded", loaded)
+    assert ended("loaded").result == list(PRELOADED)
 
 
 def test_cancelling_by_its_key_ends_the_process() -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 from demo_data import make_synthetic
 from engine import Budget
 from engine.commands import main
+from tests.mutations.bugs import BUGS
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 ROOT = README.parent
@@ -127,6 +128,11 @@ def test_its_pictures_are_there_small_and_taken_by_the_command_that_it_names() -
         with Image.open(ROOT / name) as picture:
             assert picture.size == (1440, 900)
         assert (ROOT / name).stat().st_size < 150_000
+
+
+def test_so_many_bugs_as_it_says_are_planted() -> None:
+    (told,) = re.findall(r"^\| over (\d+) privacy bugs planted,", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert int(told) < len(BUGS) <= int(told) + 100
 
 
 def unknown_places(text: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 
 import numpy as np
 import pytest
@@ -223,12 +222,12 @@ def test_tuned_plans_of_published_workloads_are_close_to_the_best_of_all(schema,
     assert bound <= made.weighted_rmse <= bound * (1 + most)
 
 
-def test_a_search_ends_in_its_time_with_the_best_so_far():
+def test_a_search_ends_in_its_time_with_the_best_so_far(monkeypatch):
     workload = standard_workload("Adult", "<=3-way")
-    began = time.process_time()
-    quick = global_bound(workload, seconds=0.0)
-    assert time.process_time() - began < 10.0
-    assert quick > 0.0
+    honest, looks = Model.value, []
+    monkeypatch.setattr(Model, "value", lambda *given, **more: looks.append(1) or honest(*given, **more))
+    assert global_bound(workload, seconds=0.0) > 0.0
+    assert len(looks) == 2  # at one start, and at the first step from it
     assert global_bound(workload, steps=0) == global_bound(workload, steps=0, seconds=0.0)
     asked = in_links(workload)
     s, _ = drawn(asked, 8)

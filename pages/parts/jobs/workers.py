@@ -16,11 +16,12 @@ from multiprocessing.synchronize import Event
 from typing import Any
 
 from engine.errors import EngineError
+from engine.insight import PRELOADED
 
-# fork would copy a server that has threads; a fork server is clean, and has the engine imported before it is needed
+# fork would copy a server that has threads; a fork server is clean, and has imported what else every worker would
 _FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
 _CONTEXT = multiprocessing.get_context("forkserver") if _FORKSERVER else multiprocessing.get_context("spawn")
-_CONTEXT.set_forkserver_preload(["pages.parts.jobs.tasks"])
+_CONTEXT.set_forkserver_preload(["pages.parts.jobs.tasks", *PRELOADED])
 POLITE = 10  # how far workers step back before the pages, which people wait for
 _EVERY = 0.1  # seconds between two progress messages
 
