@@ -74,6 +74,14 @@ def test_states_survive_text_and_address() -> None:
     assert link.unpacked(link.packed(here)).to_json() == here.to_json()
 
 
+def test_sessions_that_ask_the_same_share_one_workload_whatever_their_budgets() -> None:
+    one, other = (link.unpacked(link.packed(studio(pcost=k))) for k in (1.0, 2.0))
+    assert one.asked is other.asked
+    more = Studio(workload=one.asked.add(("age",), "prefix"))
+    assert link.unpacked(link.packed(more)).asked is not one.asked
+    assert link.unpacked(link.packed(more)).to_json() == more.to_json()
+
+
 @pytest.mark.parametrize("text", ["", "x", "%%%", "eJwDAAAAAAE=", link.packed(Studio())[:-6]])
 def test_damaged_addresses_are_refused_by_name(text: str) -> None:
     with pytest.raises(PlanError):

@@ -9,9 +9,12 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
+from dataclasses import replace
+from weakref import WeakValueDictionary
 
 import streamlit as st
 
+from engine import Workload
 from engine.errors import EngineError, PlanError
 from pages.parts.shell import designs, state
 from pages.parts.shell.state import Studio
@@ -20,6 +23,7 @@ NAME = "plan"
 MAX_LENGTH = 12_000  # longer addresses are cut by some browsers and proxies
 MAX_TEXT = 5_000_000
 MAX_QUESTION = 1_000_000  # characters; a longer one would not fit into an address however well it is packed
+_HELD: WeakValueDictionary[str, Workload] = WeakValueDictionary()
 NAMED = "~"  # what a name begins with that stands for a design on the server
 
 
@@ -39,7 +43,17 @@ def unpacked(text: str) -> Studio:
         found = unpacker.decompress(base64.urlsafe_b64decode(text.encode()), MAX_TEXT)
     except (ValueError, binascii.Error, zlib.error):
         raise PlanError("The plan in the address of this page is damaged. Open a plan file instead.") from None
-    return Studio.from_json(found)
+    return _shared(Studio.from_json(found))
+
+
+def _shared(studio: Studio) -> Studio:
+    """The same state with the workload that others who ask the same hold already: what is known of it is known there.
+
+    Workloads hold no data, and go when nobody holds them.
+    """
+    if studio.workload is None:
+        return studio
+    return replace(studio, workload=_HELD.setdefault(studio.question_key, studio.workload))
 
 
 def restore() -> None:
@@ -49,7 +63,7 @@ def restore() -> None:
         return
     try:
         if text.startswith(NAMED):
-            state.start_with(Studio.from_json(designs.find(text.removeprefix(NAMED))))
+            state.start_with(_shared(Studio.from_json(designs.find(text.removeprefix(NAMED)))))
             st.session_state["packed"] = (state.current(), text)
         else:
             state.start_with(unpacked(text))
