@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from streamlit import config, runtime
 
 from pages.parts.jobs import private
@@ -72,6 +73,7 @@ def allocator(name: str, *given: int) -> bool:
 def give_back() -> None:
     """Collect what nobody can reach any more, and give its memory back to the machine."""
     gc.collect()
+    pa.default_memory_pool().release_unused()  # tables that are drawn come from an allocator of its own
     allocator("malloc_trim", 0)
 
 
