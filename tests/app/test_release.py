@@ -179,6 +179,7 @@ def test_one_release_however_often_it_is_asked_for(ledger: Ledger) -> None:
     )
     assert made["total"] == len(pd.read_csv(files["records"])) == len(stored.publish(integer=True).people)
     assert made["acceptance"]["met"][0]
+    assert {Path(file).stat().st_mode & 0o777 for file in files.values()} == {0o600}
     for kind in ("csv", "zip"):
         assert b"REHEARSAL" not in Path(files[kind]).read_bytes()
 

@@ -27,6 +27,7 @@ class Client:
     line: ClientConnection
     page: str = ""
     query: str = ""
+    session: str = ""
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
     told: list[ForwardMsg] = field(default_factory=list)
     elements: dict[str, Any] = field(default_factory=dict)
@@ -65,6 +66,8 @@ class Client:
                 self._note(found)
             elif kind == "navigation":
                 self.pages = {page.url_pathname: page.page_script_hash for page in found.navigation.app_pages}
+            elif kind == "new_session":
+                self.session = found.new_session.initialize.session_id
             elif kind == "page_info_changed":
                 self.query = found.page_info_changed.query_string
             elif kind == "script_finished" and found.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
@@ -79,6 +82,15 @@ class Client:
             found = ForwardMsg.FromString(self.line.recv(timeout=CEILING))
             if found.WhichOneof("type") == kind:
                 return getattr(found, kind)
+
+    def file(self, key: str) -> str:
+        """The address of the file behind a download button, which is made when this session asks for it."""
+        asked = BackMsg()
+        asked.backend_operation_request.request_id = key
+        asked.backend_operation_request.session_id = self.session
+        asked.backend_operation_request.deferred_file.file_id = self.elements[self.id_of(key)].deferred_file_id
+        self.line.send(asked.SerializeToString())
+        return str(self.hear("backend_operation_response").deferred_file.url)
 
     @property
     def drawn(self) -> list[str]:

@@ -36,6 +36,14 @@ def metric(server: Served, name: str) -> float:
     return sum(float(row.split()[-1]) for row in text.splitlines() if name in row)
 
 
+def got(server: Served, place: str, cookie: str) -> tuple[int, bytes]:
+    """Status and first bytes of a file."""
+    line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=CEILING)
+    line.request("GET", place, headers={"Cookie": cookie})
+    answer = line.getresponse()
+    return answer.status, answer.read()[:2]
+
+
 def test_a_rehearsal_goes_with_its_session(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     with serving(tmp_path, TMPDIR=str(tmp_path / "t")) as server:
@@ -50,6 +58,14 @@ def test_a_rehearsal_goes_with_its_session(tmp_path: Path) -> None:
         page.press("rehearse").until("REHEARSAL on simulated")
         assert len(private_files(tmp_path / "t")) == 1
         assert private_files(tmp_path / "t") != [file]
+        page.set("rehearsal_view", string_value="Tables to publish").press("rehearsal_publish")
+        page.until("All tables sum to")
+        made = private_files(tmp_path / "t")
+        assert sorted(one.suffix for one in made) == ["", ".csv", ".parquet", ".zip"]
+        assert {stat.S_IMODE(one.stat().st_mode) for one in made} == {0o600}
+        place = page.file("rehearsal_published_zip")
+        assert got(server, place, server.cookie) == (200, b"PK")
+        assert got(server, place, "")[0] == 403
         page.close()
         until(lambda: not private_files(tmp_path / "t"), words="the rehearsal outlived its session")
         opened(server, "release", QUERY).press("rehearse").until("REHEARSAL on simulated")

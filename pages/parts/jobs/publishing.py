@@ -56,6 +56,9 @@ def publish_tables(
         drawn = made.records(people, progress=_part(progress, 0.85, 1.0))
         write_records(found, drawn, places["records"])
         out["acceptance"] = acceptance(errors, drawn)
+    for place in places.values():
+        if place.exists():
+            place.chmod(0o600)  # written anew, with the rights that a file gets which is handed out
     return out
 
 
