@@ -222,6 +222,13 @@ BUGS = (
         PLACES,
     ),
     bug(
+        "tables that wait for a download are for everybody",
+        "pages/parts/jobs/publishing.py",
+        "            place.chmod(0o600)",
+        "            place.chmod(0o644)",
+        "tests/app/test_release.py::test_one_release_however_often_it_is_asked_for",
+    ),
+    bug(
         "a release may be written over its ledger",
         RELEASING,
         "    check_target(given.out, keep=keep, overwrite=given.overwrite)\n",
