@@ -127,9 +127,14 @@ ACTIONS: dict[str, Sequence[tuple[str, Callable[[Client], Client]]]] = {
     "preview": [*look(20, 60, 0), *unfold("share", "shares", "probe", "limit", "promise", "mechanism")],
     "compare": [*tab("compare_view", ("Two plans", "Published numbers", "Ranking"))],
     "coarse": [*switch("tutorial"), *tab("coarse_step", ("Look for real", "Earlier looks", "Rehearse"))],
+    "learn": [*switch("tutorial")],
+    "guide": [*tab("guide", ("Release and verify",))],
     "release": [
         *tab("step", ("2. Release", "3. Paid releases", "1. Rehearse")),
-        *tab("rehearsal_view", ("Ask something else", "Download", "Do the intervals hold?", "Answers")),
+        *tab(
+            "rehearsal_view",
+            ("Tables to publish", "Ask something else", "Download", "Do the intervals hold?", "Answers"),
+        ),
     ],
 }
 
@@ -166,11 +171,13 @@ def alone(server: Served, size: Size) -> Iterator[Row]:
     """One user on every page, with Adult's tables of two attributes, and of three where errors are predicted."""
     for name, ways in [*((name, (1, 2)) for name in ACTIONS), ("preview", (1, 2, 3))]:
         page, times = at(server, name, query("adult", ways)), Times()
-        before = cpu(server)
+        before, largest = cpu(server), page.size
         for _ in range(size.rounds):
             for word, act in ACTIONS[name]:
                 times.note(word, act(page))
+                largest = max(largest, page.size)
         yield times.row(f"alone: {name}, <={ways[-1]}-way", cpu(server) - before, "p95 0.2", 0.2, 60)
+        yield sized(f"{name}, <={ways[-1]}-way", largest)
         if name == "preview":
             times, before = Times(), cpu(server)
             for k in range(2 * size.rounds):
@@ -260,16 +267,11 @@ def sized(name: str, largest: float) -> Row:
 
 
 def contents(server: Served, _: Size) -> Iterator[Row]:
-    """First content of a server that has just started and of a warm one, and bytes of every view of a plan."""
+    """First content of a server that has just started and of a warm one."""
     for word, bar in (("cold", 2.5), ("warm", 0.6)):
         page = opened(server)
         met = "met" if page.first <= bar else "MISSED"
         yield f"first content, {word}", 1, page.first, page.first, page.first, "", f"{bar}", met, ""
-        page.close()
-    for ways in ((1, 2), (1, 2, 3)):
-        page = at(server, "preview", query("adult", ways))
-        largest = max([page.size, *(act(page).size for _, act in ACTIONS["preview"])])
-        yield sized(f"Preview, <={ways[-1]}-way", largest)
         page.close()
 
 
