@@ -3,10 +3,10 @@
 For weights u on the queries the mechanism's own solver gives strategies and shares that are best for the weighted sum,
 and by its certificate a lower bound: the bound on the weighted sum over the dual norm of u holds for every plan of the
 class.  The search maximises that bound over weights in factored form: it multiplies every weight by what it earns over
-what it costs (by the envelope theorem the variances are the gradient), with Anderson acceleration.  At every step the
-strategies found get the best shares for the objective itself; the best plan and the best bound are kept.  The first
-step is the weighted sum that the workload asks for, so the result is never worse than its strategies with the best
-shares.
+what it costs (by the envelope theorem the variances are the gradient), with Anderson acceleration.  Now and then, and
+near the end at every step, the strategies found get the best shares for the objective itself; the best plan and the
+best bound are kept.  The first step is the weighted sum that the workload asks for, so the result is never worse than
+its strategies with the best shares.
 
 Source: Weighted Fourier Factorizations, lemma 3.10, for marginals; the factored weights are our own.
 """
@@ -40,12 +40,15 @@ from engine.plans import (
     symmetry,
 )
 from engine.spaces import Decomposition, Space, SpaceSolution, Split, contract, decompose
-from engine.workload import Workload
+from engine.workload import Part, Workload
 
 EVALUATIONS = 40
 GAP = 1e-5  # of the standard error: closer is not worth another step
 COARSE = 1e-4  # gap of the shares in the first steps
-MEMORY = 4  # points that the acceleration looks back on
+FINE = 1e-7  # gap of the shares of the plan
+CALMER = 0.6  # shares are searched again when weights move by this much less than when they last were ...
+CALM = 0.02  # ... or by this little, where every step may be the best
+MEMORY = 8  # points that the acceleration looks back on
 RIDGE = 1e-3  # directions this much shorter than the longest are left out of it
 SETBACK = 1e-3  # of the logarithm of the bound that one step may lose
 PROGRESS = 1e-4  # of the variance: a step that gains less is none
@@ -66,10 +69,11 @@ class Candidate:
     solutions: list[SpaceSolution]
     duals: tuple[Array, ...]
     endings: tuple[str, ...]
-    shares: Array
-    value: float
+    noises: Array
     bound: float
     asked: list[Asked]
+    unrest: float
+    value: float = math.inf
 
 
 class TradeoffSearch:
@@ -100,6 +104,8 @@ class TradeoffSearch:
         self.same: Symmetry = symmetry(workload, spaces, goal, labels, split)
         self.best: Candidate | None = None
         self.witness: Candidate | None = None
+        self.pending: Candidate | None = None  # the calmest whose shares were not searched
+        self.shared = math.inf  # how much the weights moved when shares were searched last
         self.evaluations = self.stale = 0
         self.last: tuple[Array, ...] = ()
         self._lay_out()
@@ -121,10 +127,13 @@ class TradeoffSearch:
                 own = [np.ones(group.count) if group.query_weights is None else group.query_weights]
             else:
                 keys, own = [], []
+                # one vector for all groups keeps what every space is asked a product; so do two, where one of them is
+                # for parts that stand alone among tables of cells, and their best weights are others
+                uneven = sum(not _even(part) for part in group.parts)
                 for part in group.parts:
                     roles = tuple(self.same.spaces.get((group.attributes[a],), -1) for a in part.axes)
                     names = tuple(self.workload.schema[group.attributes[a]].name for a in part.axes)
-                    shared = (part.key, roles if min(roles) >= 0 else names)
+                    shared = (uneven > 1, part.key, roles if min(roles) >= 0 else names)
                     keys.append(("group", kind) if len(group.parts) == 1 else shared)
                     own.append(np.ones(part.count))
             for key, start in zip(keys, own, strict=True):
@@ -183,24 +192,22 @@ class TradeoffSearch:
         asked = footprints(self.workload, blocks, builder, self.same, self.goal)
         if asked is None:
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
-        found = best_shares(asked, self.same.counts, self.goal, noises, self._tolerance())
-        shares = np.array([found.noises[self.same.spaces[s]] for s in parts.spaces])
+        slope = self._slope(emphasis, builder, asked, noises) / total**2
+        # at the optimum every weight earns in variance what it costs in the dual norm: the log of the ratio is the step
+        ratio = np.log(np.maximum(slope, 1e-300) / np.maximum(costs, 1e-300))
         candidate = Candidate(
             emphasis=emphasis,
             parts=parts,
             solutions=solutions,
             duals=duals,
             endings=endings,
-            shares=shares,
-            value=found.value,
+            noises=noises,
             bound=proven(self.workload, self.goal, emphasis, parts, solutions),
             asked=asked,
+            unrest=math.sqrt(float(costs @ self._moving(x, ratio) ** 2) / float(costs.sum())),
         )
-        self._keep(candidate)
-        slope = self._slope(emphasis, builder, asked, noises) / total**2
-        # at the optimum every weight earns in variance what it costs in the dual norm: the log of the ratio is the step
-        ratio = np.log(np.maximum(slope, 1e-300) / np.maximum(costs, 1e-300))
-        return 2.0 * math.log(total) - math.log(size), ratio, costs, found.mass
+        mass = self._keep(candidate)
+        return 2.0 * math.log(total) - math.log(size), ratio, costs, mass
 
     def _tolerance(self) -> float:
         """Return how close the shares of this step need to be: the strategies are still far off at first."""
@@ -209,34 +216,38 @@ class TradeoffSearch:
         # a tenth of the gap is as close as the gap can show
         return min(COARSE, max(0.1 * GAP, 0.02 * (self.best.value / self.witness.bound - 1.0)))
 
-    def _polish(self) -> None:
-        """Give the best strategies the best shares."""
-        assert self.best is not None
-        noises = np.zeros(len(self.same.counts))
-        for space, noise in zip(self.best.parts.spaces, self.best.shares, strict=True):
-            noises[self.same.spaces[space]] = noise
-        found = best_shares(self.best.asked, self.same.counts, self.goal, noises)
-        if found.value < self.best.value:
-            shares = np.array([found.noises[self.same.spaces[s]] for s in self.best.parts.spaces])
-            polished = replace(self.best, shares=shares, value=found.value)
+    def _share(self, candidate: Candidate, gap: float) -> Array:
+        """Give a candidate the best shares and keep the best plan; return the mass of every kind of group."""
+        found = best_shares(candidate.asked, self.same.counts, self.goal, candidate.noises, gap)
+        self.pending = None if self.pending is candidate else self.pending
+        if found.value < candidate.value:
+            shared = replace(candidate, noises=found.noises, value=found.value)
             # one object stays one, so that a file holds its weights once
-            self.witness = polished if self.witness is self.best else self.witness
-            self.best = polished
+            self.witness = shared if self.witness is candidate else self.witness
+            self.best = shared if self.best is None or shared.value < self.best.value else self.best
+        return found.mass
 
-    def _keep(self, candidate: Candidate) -> None:
+    def _keep(self, candidate: Candidate) -> Array:
+        """Keep what is best; return the mass of every kind of group where shares were searched, else their sizes."""
         progress = False
-        if self.best is None or candidate.value < self.best.value:
-            # best and witness move apart: a step counts when either does
-            progress = self.best is None or candidate.value < self.best.value * (1.0 - PROGRESS)
-            self.best = candidate
         if self.witness is None or candidate.bound > self.witness.bound:
-            progress = progress or self.witness is None or candidate.bound > self.witness.bound * (1.0 + PROGRESS)
+            progress = self.witness is None or candidate.bound > self.witness.bound * (1.0 + PROGRESS)
             self.witness = candidate
+        if self.pending is None or candidate.unrest < self.pending.unrest:
+            self.pending = candidate
+        mass = self.same.sizes
+        # shares take as long as a step, and those of unfinished weights are no better than the last: once in a while
+        if candidate.unrest <= max(CALMER * self.shared, CALM):
+            self.shared, before = candidate.unrest, math.inf if self.best is None else self.best.value
+            mass = self._share(candidate, self._tolerance())
+            progress = progress or self.best is None or self.best.value < before * (1.0 - PROGRESS)
         self.stale = 0 if progress else self.stale + 1
+        assert self.best is not None
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
         self.tell(self.evaluations / EVALUATIONS, f"Weighing the queries, gap {gap:.1e}")
         if gap <= GAP or self.stale > PATIENCE or self.evaluations >= EVALUATIONS:
             raise StopIteration
+        return mass
 
     def _slope(self, emphasis: Emphasis, builder: VarianceBuilder, asked: list[Asked], noises: Array) -> Array:
         """Return the derivative of the weighted sum of variances by the variables, at fixed strategies and shares."""
@@ -280,7 +291,8 @@ class TradeoffSearch:
                 "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights "
                 "closer together, or give those queries the weight 0."
             )
-        self._polish()
+        for candidate in filter(None, (self.pending, self.best)):
+            self._share(candidate, FINE)
         return self.best
 
     def _climb(self, x: Array) -> None:
@@ -308,6 +320,10 @@ class TradeoffSearch:
                 x = x - (dx + df) @ gamma
             x = self._inside(x)
 
+    def _moving(self, x: Array, ratio: Array) -> Array:
+        """Return the ratio, with 0 for weights that are as small as they may be and would fall."""
+        return np.where((self._inside(x - 1e-9 * (ratio < 0)) >= x) & (ratio < 0), 0.0, ratio)
+
     def _inside(self, x: Array) -> Array:
         out = x.copy()
         for window in [slice(0, len(self.weights)), *self.windows]:
@@ -320,7 +336,17 @@ class TradeoffSearch:
         assert self.best is not None
         assert self.witness is not None
         witness = None if self.witness is self.best else self.witness.emphasis
-        return Tradeoff(shares=self.best.shares, emphasis=self.best.emphasis, witness=witness)
+        shares = np.array([self.best.noises[self.same.spaces[s]] for s in self.best.parts.spaces])
+        return Tradeoff(shares=shares, emphasis=self.best.emphasis, witness=witness)
+
+
+def _even(part: Part) -> bool:
+    """Return whether the queries of a part ask for all cells alike, so that equal weights are best for them."""
+    if len(part.sizes) > 1:
+        return False
+    gram = part.family.gram(part.sizes)
+    apart = gram[~np.eye(len(gram), dtype=bool)]
+    return not np.ptp(np.diag(gram)) and not (len(apart) and np.ptp(apart))
 
 
 def unit_blocks(parts: Decomposition, solutions: list[SpaceSolution]) -> dict[Space, Block]:
