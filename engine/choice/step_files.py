@@ -92,7 +92,8 @@ def _write(
     estimates: Mapping[Space, Array],
     texts: Mapping[str, str],
 ) -> None:
-    write_archive(file, {"format": FORMAT, "step": step}, receipt, texts=texts, answers=answers, estimates=estimates)
+    head, drawn, made = {"format": FORMAT, "step": step}, answers.items(), estimates.items()
+    write_archive(file, head, receipt, texts=texts, answers=drawn, estimates=made)
 
 
 def _shapes(blocks: Mapping[Space, Block]) -> dict[Space, tuple[int, ...]]:

@@ -18,10 +18,12 @@ from engine.errors import PlanError
 from engine.progress import Progress, told
 from engine.publish.target import new_file
 from engine.release import Measurement, quantile, query_texts
+from engine.workload import Group
 
 FORMATS = ("parquet", "csv")
 MARK = "REHEARSAL on simulated or public records. Not for publication; nothing was spent."
-BATCH = 1 << 19  # answers written at once
+BATCH = 1 << 17  # answers written at once
+SPAN = 1 << 22  # answers of a group computed at once: each time its whole table is made
 SCHEMA = pa.schema(
     [
         ("attributes", pa.dictionary(pa.int32(), pa.string())),
@@ -97,23 +99,30 @@ def answer_batches(measurement: Measurement, confidence: float = 0.95) -> Iterat
     workload, written = measurement.plan.workload, 0
     reach = quantile(confidence, measurement.plan.budget.law)
     pending: list[pa.Table] = []
-    for number, group in enumerate(workload.groups):
-        for start in range(0, group.count, BATCH):
-            stop = min(group.count, start + BATCH)
-            answer = measurement.values(number, start, stop)
-            std = np.sqrt(measurement.plan.variances(number, start, stop))
-            length = stop - start
+    for number, group, first, last in _spans(measurement):
+        answers = measurement.values(number, first, last)
+        errors = np.sqrt(measurement.plan.variances(number, first, last))
+        for start in range(first, last, BATCH):
+            stop = min(last, start + BATCH)
+            answer, std = answers[start - first : stop - first], errors[start - first : stop - first]
             columns = [
-                repeated(" x ".join(group.attributes), length),
-                repeated(group.family_text, length),
+                repeated(" x ".join(group.attributes), stop - start),
+                repeated(group.family_text, stop - start),
                 query_texts(measurement.plan, number, start, stop),
                 *(pa.array(v) for v in (answer, std, answer - reach * std, answer + reach * std)),
             ]
             pending.append(pa.Table.from_arrays(columns, schema=SCHEMA))
-            written += length
+            written += stop - start
             if sum(t.num_rows for t in pending) >= BATCH or written == workload.queries:
-                yield written / workload.queries, pa.concat_tables(pending).unify_dictionaries().combine_chunks()
+                yield written / workload.queries, pa.concat_tables(pending).unify_dictionaries()
                 pending = []
+
+
+def _spans(measurement: Measurement) -> Iterator[tuple[int, Group, int, int]]:
+    """Yield what is computed at once: the number of a group, the group, and its first and last answers."""
+    for number, group in enumerate(measurement.plan.workload.groups):
+        for first in range(0, group.count, SPAN):
+            yield number, group, first, min(group.count, first + SPAN)
 
 
 def repeated(text: str, length: int) -> pa.DictionaryArray:

@@ -33,17 +33,20 @@ def write_archive(
     receipt: Receipt | None,
     *,
     texts: Mapping[str, str],
-    answers: Mapping[Space, npt.NDArray[np.int64]],
-    estimates: Mapping[Space, Array],
+    answers: Iterable[tuple[Space, npt.NDArray[np.int64]]],
+    estimates: Iterable[tuple[Space, Array]],
 ) -> None:
-    """Write drawn numbers, arrays of any shape; the head gets key, dataset, time and cost of a receipt."""
+    """Write drawn numbers, arrays of any shape, one after the other as they come.
+
+    The head gets key, dataset, time and cost of a receipt.
+    """
     spent = {} if receipt is None else {n: getattr(receipt, n) for n in ("key", "dataset", "utc", "pcost")}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("release.json", json.dumps({**head, **spent}))
         for name, text in texts.items():
             archive.writestr(name, text)
         for folder, arrays in (("answers", answers), ("estimates", estimates)):
-            for space, array in arrays.items():
+            for space, array in arrays:
                 with archive.open(_member(folder, space), "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
 

@@ -14,10 +14,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from engine.arrays import Array
 from engine.checks import instance
 from engine.errors import PlanError
 from engine.mechanisms import load_plan
-from engine.plans import Plan
+from engine.plans import Block, Plan
 from engine.progress import Progress, unbroken
 from engine.release.answers_on_grid import draw
 from engine.release.archive import Archive, write_archive
@@ -123,8 +124,9 @@ def measure(
     if done is None:
         return load_measurement(book, key)
     tell(1.0, "Released")
-    receipt, answers = done
-    return measured(plan, answers, dataset=dataset, key=key, utc=receipt.utc, rehearsal=False)
+    # from the file, which takes memory only where it is looked at
+    with Archive(path=book.result_path(key)) as archive:
+        return _stored(archive, plan, key)
 
 
 def spend_draw_save(
@@ -174,10 +176,14 @@ def load_measurement(ledger: Ledger | str | os.PathLike[str], key: str) -> Measu
     LedgerError : nothing was spent under this key, or the stored file is damaged.
     """
     with Archive(path=Ledger.at(ledger).result_path(key)) as archive:
-        head = archive.head(key=key, format=FORMAT)
-        plan = load_plan(archive.text("plan.json"))
-        answers = archive.answers({space: (block.measurements,) for space, block in plan.blocks.items()})
-        estimates = archive.estimates({space: block.coordinates for space, block in plan.blocks.items()})
+        return _stored(archive, load_plan(archive.text("plan.json")), key)
+
+
+def _stored(archive: Archive, plan: Plan, key: str) -> Measurement:
+    """The result of a release of a plan."""
+    head = archive.head(key=key, format=FORMAT)
+    answers = archive.answers({space: (block.measurements,) for space, block in plan.blocks.items()})
+    estimates = archive.estimates({space: block.coordinates for space, block in plan.blocks.items()})
     return Measurement(
         plan=plan,
         dataset=head["dataset"],
@@ -192,8 +198,8 @@ def load_measurement(ledger: Ledger | str | os.PathLike[str], key: str) -> Measu
 def keep_rehearsal(found: Measurement, path: str | os.PathLike[str]) -> None:
     """Write the numbers of a rehearsal, without its plan, to a file that `kept_rehearsal` reads in pieces."""
     with open(path, "wb") as file:
-        head = {"format": REHEARSAL}
-        write_archive(file, head, None, texts={}, answers=found.answers_on_grid, estimates=found.estimates)
+        answers, estimates = found.answers_on_grid.items(), found.estimates.items()
+        write_archive(file, {"format": REHEARSAL}, None, texts={}, answers=answers, estimates=estimates)
 
 
 def kept_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
@@ -210,9 +216,15 @@ def kept_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
 
 
 def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Answers) -> None:
-    estimates = {space: estimate(block, answers[space]) for space, block in plan.blocks.items()}
+    # of a blank only the size is asked
+    made = _no_estimate if receipt is _BLANK else estimate
+    estimates = ((space, made(block, answers[space])) for space, block in plan.blocks.items())
     texts = {"plan.json": plan.to_json()}
-    write_archive(file, {"format": FORMAT}, receipt, texts=texts, answers=answers, estimates=estimates)
+    write_archive(file, {"format": FORMAT}, receipt, texts=texts, answers=answers.items(), estimates=estimates)
+
+
+def _no_estimate(block: Block, _answers: npt.NDArray[np.int64]) -> Array:
+    return np.zeros(block.coordinates)
 
 
 def measured(

@@ -251,21 +251,29 @@ def query_texts(plan: Plan, group: int, start: int, stop: int) -> pa.Array:
     asked = plan.workload.groups[group]
     if not asked.parts or stop <= start:
         return pa.array(["all records"] * (stop - start), pa.string())
-    index, columns = np.arange(start, stop), []
+    columns: list[pa.Array] = []
+    index, speechless = np.arange(start, stop), False
     for part in reversed(asked.parts):
         index, row = np.divmod(index, part.count)
         attributes = tuple(plan.schema[asked.attributes[a]] for a in part.axes)
-        columns.append(_part_texts(part.family, attributes, part.count).take(pa.array(row)))
-    joined = columns[0]
-    for column in columns[1:]:
+        texts, some_empty = _part_texts(part.family, attributes, part.count)
+        columns.insert(0, texts.take(pa.array(row)))
+        speechless |= some_empty
+    if not speechless:  # one pass, which for most workloads is a third of the time of writing their answers
+        return pc.binary_join_element_wise(*columns, " and ")
+    joined = columns.pop()
+    while columns:
+        column = columns.pop()
         both = pc.binary_join_element_wise(column, joined, " and ")
         joined = pc.if_else(pc.equal(column, ""), joined, pc.if_else(pc.equal(joined, ""), column, both))
     return pc.if_else(pc.equal(joined, ""), "all records", joined)
 
 
 @lru_cache(maxsize=64)
-def _part_texts(family: Any, attributes: tuple[Any, ...], count: int) -> pa.Array:
-    return pa.array([family.text(attributes, i) for i in range(count)], pa.string())
+def _part_texts(family: Any, attributes: tuple[Any, ...], count: int) -> tuple[pa.Array, bool]:
+    """What each query of a part asks, in words, and whether one of them asks for everything, without a word."""
+    texts = [family.text(attributes, i) for i in range(count)]
+    return pa.array(texts, pa.string()), "" in texts
 
 
 def quantile(confidence: float, law: str = "gaussian") -> float:

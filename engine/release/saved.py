@@ -23,9 +23,10 @@ def save_measurement(found: Measurement, path: str | os.PathLike[str]) -> None:
     """Write a measurement with its plan; see `Measurement.save`."""
     mechanism_class(found.plan.mechanism)  # what cannot be planned could not be loaded
     head = {"format": FORMAT} | {name: getattr(found, name) for name in NAMES}
+    answers, estimates = found.answers_on_grid.items(), found.estimates.items()
     with fresh_file(_place(path), "measurement", error=PlanError) as file:
         texts = {"plan.json": found.plan.to_json()}
-        write_archive(file, head, None, texts=texts, answers=found.answers_on_grid, estimates=found.estimates)
+        write_archive(file, head, None, texts=texts, answers=answers, estimates=estimates)
 
 
 def _place(path: str | os.PathLike[str]) -> Path:

@@ -208,6 +208,13 @@ BUGS = (
         f"{PLACES}::test_every_writer_refuses_what_is_there",
     ),
     bug(
+        "every piece of a file of answers begins anew",
+        REPORT,
+        "answers[start - first : stop - first]",
+        "answers[: stop - start]",
+        "tests/release/test_release.py::test_files_hold_every_answer",
+    ),
+    bug(
         "a saved rehearsal is not marked",
         "engine/release/saved.py",
         "{name: getattr(found, name) for name in NAMES}",

@@ -194,7 +194,12 @@ def test_stored_results_survive_a_changed_plan_file(small_plan: Plan, records: p
         measuring.load_measurement(ledger, key)
 
 
-def test_files_hold_every_answer(small_plan: Plan, records: pd.DataFrame, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("batch", "span"), [(1 << 17, 1 << 22), (3, 7)])
+def test_files_hold_every_answer(
+    batch: int, span: int, small_plan: Plan, records: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.publish.report.BATCH", batch)
+    monkeypatch.setattr("engine.publish.report.SPAN", span)
     drawn = measure(small_plan, records, rehearsal=True)
     parquet = pq.read_table(write_answers(drawn, tmp_path / "a.parquet"))
     assert parquet.num_rows == small_plan.workload.queries
@@ -202,6 +207,8 @@ def test_files_hold_every_answer(small_plan: Plan, records: pd.DataFrame, tmp_pa
     frame = pd.concat([drawn.answers(i) for i in range(len(small_plan.workload.groups))])
     np.testing.assert_array_equal(parquet["answer"].to_numpy(), frame["answer"])
     assert parquet["query"].to_pylist() == list(frame["query"])
+    workload = small_plan.workload
+    assert list(frame["query"]) == [workload.describe(i).rsplit(": ", 1)[-1] for i in range(workload.queries)]
     text = write_answers(drawn, tmp_path / "a.csv", format="csv")
     rows = list(csv.DictReader(text.open()))
     assert {r["status"] for r in rows} == set(parquet["status"].to_pylist()) == {"REHEARSAL"}
@@ -220,6 +227,22 @@ def test_labels_cannot_become_spreadsheet_formulas(tmp_path: Path) -> None:
     cells = [c for row in csv.reader(write_answers(drawn, tmp_path / "a.csv", format="csv").open()) for c in row]
     assert not [c for c in cells if c[:1] in "=+@" or (c[:1] == "-" and not c[1:2].isdigit())]
     assert any(c.startswith("'=cmd") for c in cells)
+
+
+def test_a_release_takes_memory_only_where_it_is_looked_at(tmp_path: Path) -> None:
+    schema = Schema([Attribute.of_size(name, 60) for name in "abc"])
+    made = plan(Workload(schema).add(("a", "b", "c")).add(("a",)), Budget(pcost=1.0))
+    counts = count_marginals(pd.DataFrame({"a": [1, 2], "b": [3, 59], "c": [5, 0]}), schema, [tuple("abc")])
+    # what is held is not copied, however often it is asked for
+    assert count_marginals(counts, schema, [("a",), tuple("abc")])[tuple("abc")] is counts[tuple("abc")]
+    book = Ledger.create(tmp_path / "book")
+    book.add_dataset("d", total=Budget(pcost=1.0))
+    tracemalloc.start()
+    found = measure(made, counts, dataset="d", ledger=book)
+    assert tracemalloc.get_traced_memory()[0] < 400_000 < 60**3 * 8
+    tracemalloc.stop()
+    assert found == measuring.load_measurement(book, found.key)
+    assert not any(a.flags.writeable for a in (*found.answers_on_grid.values(), *found.estimates.values()))
 
 
 def test_plans_of_a_release_are_those_that_were_saved(small_plan: Plan) -> None:

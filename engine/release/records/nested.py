@@ -70,7 +70,7 @@ def completed(
     """All asked tables, each of the shape of its attributes, in the order asked, from those counted or held."""
     found = dict(tables)
     for names, source in sources.items():
-        if source is not None:
+        if source is not None and source != names:  # what is held itself is taken as it is
             found[names] = _summed(found[source], source, names)
     found[()] = np.array(records, np.int64)
     return {names: found[names] for names in asked}
