@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,6 +47,20 @@ def test_full_runs_everything(tmp_path):
     found = run(tmp_path, "--full", "-n", "0")
     assert "4 passed" in found
     assert "left out" not in found
+
+
+def test_what_takes_long_begins_first_and_the_rest_stays_in_order() -> None:
+    places = [
+        "engine/texts.py::texts",
+        "tests/choice/test_b.py::b",
+        "tests/server/test_c.py::c",
+        "tests/browser/d.py::d",
+    ]
+    items = [SimpleNamespace(nodeid=place) for place in places]
+    conftest.pytest_collection_modifyitems(items)
+    assert [item.nodeid for item in items] == [places[3], places[2], places[0], places[1]]
+    workers = (ROOT / "tests" / "__main__.py").read_text(encoding="utf-8")
+    assert '"--no-loadscope-reorder"' in workers, "or files with many tests would begin first"
 
 
 def test_noise_is_that_of_the_test_here_and_its_own_in_a_child() -> None:
