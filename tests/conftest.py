@@ -1,11 +1,12 @@
-"""Settings of every test run, and a word at its end on what was left out."""
+"""Settings of every test run, its noise, and a word at its end on what was left out."""
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -35,6 +36,36 @@ def searches_begin_cold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DP_WORKBENCH_CACHE", str(tmp_path_factory.mktemp("searches")))
         yield
+
+
+def plant(place: str) -> None:
+    """Let noise be drawn from bits that only depend on this test: none may pass by good luck or fail by bad luck."""
+    if not place.startswith("tests/"):
+        return
+    import numpy as np
+
+    import engine.release.noise
+
+    engine.release.noise.os = SimpleNamespace(urandom=np.random.default_rng(list(place.encode())).bytes)
+
+
+def unplant() -> None:
+    """Give this process the bits of its own again that it would have outside the tests."""
+    if noise := sys.modules.get("engine.release.noise"):
+        noise.os = os
+
+
+os.register_at_fork(after_in_child=unplant)  # two children must not draw the same
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    if isinstance(collector, pytest.Module):
+        plant(collector.nodeid)  # some draw while they are imported
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    plant(item.nodeid)
 
 
 class LeftOut:

@@ -227,7 +227,7 @@ def half_symmetric():
 
 
 def wide():
-    return Workload.all_ways(numeric(8, 8, 5), ways=(1, 2), family="prefix")
+    return Workload.all_ways(numeric(7, 7, 4), ways=(1, 2), family="prefix")
 
 
 SHAPES = {

@@ -1,12 +1,18 @@
 """What developers run: the tests, which tell what they leave out, and tables, which are kept as they were printed."""
 
+import multiprocessing
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import options, own_process, peak_megabytes, table
+from engine.release import noise
+from engine.release.noise import discrete_gaussian
+from tests import conftest
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = """
@@ -25,22 +31,12 @@ def test_small():
 def run(tmp_path, *options):
     """Output of a run with the settings of this one over a file with three large tests and a small one."""
     (tmp_path / "test_marked.py").write_text(MARKED, encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "tests",
-        "--only-tests",
-        "-p",
-        "no:cacheprovider",
-        "-v",
-        "-c",
-        ROOT / "pyproject.toml",
-    ]
-    command += ["-p", "tests.conftest", *options, tmp_path / "test_marked.py"]
+    command = [sys.executable, "-m", "tests", "--only-tests", "-p", "no:cacheprovider", "-v"]
+    command += ["-c", ROOT / "pyproject.toml", "-p", "tests.conftest", *options, tmp_path / "test_marked.py"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", "1"])
 def test_what_is_left_out_is_told(tmp_path, workers):
     found = run(tmp_path, "-n", workers)
     assert "1 passed" in found
@@ -51,6 +47,33 @@ def test_full_runs_everything(tmp_path):
     found = run(tmp_path, "--full", "-n", "0")
     assert "4 passed" in found
     assert "left out" not in found
+
+
+def test_what_takes_long_begins_first_and_the_rest_stays_in_order() -> None:
+    places = [
+        "engine/texts.py::texts",
+        "tests/choice/test_b.py::b",
+        "tests/server/test_c.py::c",
+        "tests/browser/d.py::d",
+    ]
+    items = [SimpleNamespace(nodeid=place) for place in places]
+    conftest.pytest_collection_modifyitems(items)
+    assert [item.nodeid for item in items] == [places[3], places[2], places[0], places[1]]
+    workers = (ROOT / "tests" / "__main__.py").read_text(encoding="utf-8")
+    assert '"--no-loadscope-reorder"' in workers, "or files with many tests would begin first"
+
+
+def test_noise_is_that_of_the_test_here_and_its_own_in_a_child() -> None:
+    drawn = []
+    for place in ("tests/one", "tests/one", "tests/other"):
+        conftest.plant(place)
+        drawn.append(discrete_gaussian(variance=2**40, size=5).tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+    child = multiprocessing.get_context("fork").Process(target=lambda: os._exit(noise.os is not os))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert noise.os is not os
 
 
 def test_a_table_is_kept_as_it_was_printed_and_only_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -77,8 +77,10 @@ def counted_for_steps(
 
     Guarantee: as of `engine.release.counted_for`; the sum of the parts is known as the records that were looked at.
     """
-    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
-    return step_counts(common, common.look, data, teller(progress), memory_limit, **columns)
+    tell = teller(progress)
+    return step_counts(
+        common, common.look, data, tell, memory_limit, person=person, count_column=count_column, ignore=ignore
+    )
 
 
 def no_counts(common: CommonPlan) -> Counts:

@@ -243,8 +243,9 @@ def finish(
     counts, records = no_counts(common), None
     if left.blocks:
         looked = book.find(key)
-        columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
-        counts = step_counts(common, left, data, tell, memory_limit, **columns)
+        counts = step_counts(
+            common, left, data, tell, memory_limit, person=person, count_column=count_column, ignore=ignore
+        )
         changed = changed_records(book, looked.digest if looked else "", counts, common)
         if changed and on_changed == "refuse" and attempt == 1:
             raise DataError(
@@ -291,8 +292,9 @@ def rehearse_finish(
     i = common.position(option)
     tell, left, counts = teller(None), common.residuals[i], no_counts(common)
     if left.blocks:
-        columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
-        counts = step_counts(common, left, data, tell, MEMORY_LIMIT, "error", **columns)
+        counts = step_counts(
+            common, left, data, tell, MEMORY_LIMIT, "error", person=person, count_column=count_column, ignore=ignore
+        )
     answers = draw(left, counts, tell)
     return chosen_measurement(common, i, looked, answers, key="", utc="")
 

@@ -6,11 +6,8 @@ import html
 import re
 from collections.abc import Sequence
 
-import pandas as pd
-
 from engine.figures import Picture
 
-ROWS = 16  # of a table beside a picture
 STYLE = """
 body { font: 11pt/1.45 Georgia, serif; color: #111; background: #fff; max-width: 46rem; margin: 2rem auto; }
 h1 { font-size: 20pt; } h2 { font-size: 14pt; margin-top: 1.6em; }
@@ -34,13 +31,6 @@ def in_html(text: str) -> str:
         f"<li>{line[2:]}</li>" if line.startswith("- ") else f"<p>{line}</p>" for line in found.split("\n") if line
     ]
     return "\n".join(lines)
-
-
-def table_html(table: pd.DataFrame) -> str:
-    """A table, its first rows only where it is long."""
-    text = table.head(ROWS).to_html(index=False, border=0, float_format=lambda value: f"{value:.4g}")
-    more = len(table) - ROWS
-    return text + (f"<p>and {more:,} more rows</p>" if more > 0 else "")
 
 
 def handout_html(

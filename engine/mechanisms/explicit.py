@@ -187,12 +187,6 @@ def identity_strategy(n: int) -> Strategy:
     return Strategy(sizes=(n,), rows=np.eye(n), pinv=np.eye(n), complete=True)
 
 
-@lru_cache(maxsize=256)
-def total_strategy(n: int) -> Strategy:
-    """Return the strategy that measures the total alone."""
-    return explicit_strategy(np.ones((1, n)), (n,))
-
-
 def check_dense(workload: Workload, attributes: Space, what: str) -> int:
     """Return the number of cells of a table that is to be held whole; raise NotApplicable when there are too many."""
     cells = math.prod(workload.schema.sizes(attributes))

@@ -128,8 +128,15 @@ def check_records(
 
     Raises: DataError when the data cannot be read at all, or lacks a column.
     """
-    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
-    counts = counted_for(plan, data, **columns, progress=progress, memory_limit=memory_limit)
+    counts = counted_for(
+        plan,
+        data,
+        person=person,
+        count_column=count_column,
+        ignore=ignore,
+        progress=progress,
+        memory_limit=memory_limit,
+    )
     warnings = []
     if counts.records > plan.max_records:
         warnings.append(
@@ -160,8 +167,7 @@ def declare_public(
     would be a release that nobody pays for.
     """
     # a release keeps the same rows of every person, so that it is known again
-    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
-    counts = counted_for(plan, data, **columns, memory_limit=memory_limit)
+    counts = counted_for(plan, data, person=person, count_column=count_column, ignore=ignore, memory_limit=memory_limit)
     found = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
     for row in ledger.same_records(found):
         if row.kind != REHEARSED:

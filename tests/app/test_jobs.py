@@ -19,40 +19,7 @@ from pages.parts.jobs import private, tasks, work
 from pages.parts.jobs.status import Status
 from tests.app.test_pages import expected
 from tests.waiting import until
-
-
-def endless(*, progress: Callable) -> None:
-    while progress(0.5, "working"):
-        time.sleep(0.05)
-
-
-def deaf(*, progress: Callable) -> None:
-    progress(0.1, "started")
-    time.sleep(60)
-
-
-def quick(number: int, *, progress: Callable) -> int:
-    return number
-
-
-def broken(*, progress: Callable) -> None:
-    raise RuntimeError("a value of a record")
-
-
-def unwritable(*, progress: Callable) -> None:
-    raise PermissionError(13, "Permission denied", "/a/secret/path")
-
-
-def killed(*, progress: Callable) -> None:
-    os.kill(os.getpid(), 9)
-
-
-def loaded(*, progress: Callable) -> list[str]:
-    return [name for name in PRELOADED if name in sys.modules]
-
-
-def reads(file: str, *, progress: Callable) -> int:
-    return len(Path(file).read_text())
+from tests.working import broken, deaf, endless, killed, loaded, quick, reads, unwritable
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +48,7 @@ def processes() -> list[object]:
 
 
 def test_a_worker_begins_with_what_takes_long_to_import() -> None:
-    work.start("loaded", loaded)
+    work.start("loaded", loaded, *PRELOADED)
     assert ended("loaded").result == list(PRELOADED)
 
 

@@ -19,14 +19,9 @@ from engine.release import Ledger, load_measurement
 from pages.parts.jobs import publishing, tasks
 from pages.parts.release import download_view
 from pages.parts.shell import places
-from tests.app.test_pages import Session, expected, with_plan
+from tests.app.test_pages import Session, expected, wait, with_plan
 
 SURVEY = str(demo_data.tables()["survey"])
-
-
-def wait(session: Session) -> Session:
-    """Run the page until no work goes on."""
-    return session.until(lambda: not any((b.key or "").startswith("cancel_") for b in session.app.button))
 
 
 @pytest.fixture

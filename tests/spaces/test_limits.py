@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from engine.mechanisms.querysmasher import _in_time, _united
 from engine.mechanisms.residual import Made
 from engine.spaces import Allowance, DualProblem, Split, choose_unions, decompose, union_seconds
 from engine.spaces.splits.unions import rows_of_union, work_of
+from tests.pairs import pairwise
 from tests.shapes import numeric
 
 SMALL_CHANGE = 20e6  # bytes that planning takes beside matrices
@@ -100,10 +102,13 @@ def coupled() -> Workload:
     return Workload(numeric(5, 4, 4)).add(("a", "b", "c"), "prefix").add(("a", "b", "c"), "range")
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(0.01, marks=pytest.mark.full), 0.1, 0.5])
-@pytest.mark.parametrize("work", [0, 6e7])
-@pytest.mark.parametrize("objective", ["sum", "max"])
-@pytest.mark.parametrize("asked", [three_families, coupled], ids=["joint", "products"])
+TIMED = {"asked": (three_families, coupled), "objective": ("max", "sum"), "work": (0, 6e7), "seconds": (0.1, 0.5)}
+every_timed = itertools.product(*(TIMED | {"seconds": (0.01, 0.1, 0.5)}).values())
+
+
+@pytest.mark.parametrize(
+    tuple(TIMED), [*pairwise(*TIMED.values()), *(pytest.param(*row, marks=pytest.mark.full) for row in every_timed)]
+)
 def test_the_time_limit_is_kept(asked, objective, work, seconds, monkeypatch):
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)
     monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)

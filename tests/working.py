@@ -1,0 +1,43 @@
+"""What workers are given to do in tests; they import this file to do it, so that it imports next to nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def endless(*, progress: Callable) -> None:
+    while progress(0.5, "working"):
+        time.sleep(0.05)
+
+
+def deaf(*, progress: Callable) -> None:
+    progress(0.1, "started")
+    time.sleep(60)
+
+
+def quick(number: int, *, progress: Callable) -> int:
+    return number
+
+
+def broken(*, progress: Callable) -> None:
+    raise RuntimeError("a value of a record")
+
+
+def unwritable(*, progress: Callable) -> None:
+    raise PermissionError(13, "Permission denied", "/a/secret/path")
+
+
+def killed(*, progress: Callable) -> None:
+    os.kill(os.getpid(), 9)
+
+
+def loaded(*names: str, progress: Callable) -> list[str]:
+    return [name for name in names if name in sys.modules]
+
+
+def reads(file: str, *, progress: Callable) -> int:
+    return len(Path(file).read_text())
