@@ -89,7 +89,7 @@ def run(studio: Studio) -> Compared | None:
     all_choices = offered(studio)
     labels, limit = _inputs(studio, all_choices)
     chosen = [all_choices[label] for label in labels]
-    base = _digest(studio.workload.to_json(), str(studio.budget.to_dict()))
+    base = studio.asked_key
     key = f"compare|{base}|{_digest(*labels)}|{limit}"
     if not labels:
         st.info("Choose at least one mechanism.", icon="⚖️")
