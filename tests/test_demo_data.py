@@ -55,6 +55,18 @@ def test_schemas_have_the_sizes_of_the_papers(name: str) -> None:
     assert sorted(a.size for a in attributes if a.kind == "numeric") == sorted(numeric)
 
 
+def test_adult_reads_as_its_repository_writes_it() -> None:
+    # the first record of the repository's file, and one with values missing
+    row = {"workclass": "State-gov", "marital-status": "Never-married", "occupation": "Adm-clerical", "sex": "Male"}
+    row |= {"relationship": "Not-in-family", "race": "White", "native-country": "United-States", "income>50K": "<=50K"}
+    missing = row | {"workclass": "?", "occupation": "?", "native-country": "?"}
+    named = load("adult").subset(list(row))
+    for counts in cells(pd.DataFrame([row, missing]), named).values():
+        assert counts.sum() == 2
+    assert load("adult")["sex"].label(0) == "Female"
+    assert all(len(set(a.labels)) == len(a.labels) for a in named.attributes)
+
+
 def test_schema_files_are_what_their_script_writes() -> None:
     made = make_schemas.papers_schemas() | {"survey": make_survey.survey_schema(), "panel": make_panel.panel_schema()}
     assert {name: path.read_text(encoding="utf-8") for name, path in demo_data.schemas().items()} == {

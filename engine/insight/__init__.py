@@ -32,6 +32,7 @@ from engine.insight.breakdown import (
 from engine.insight.compare import (
     Comparison,
     compare,
+    compared_so_far,
     comparison,
     expected,
     label_of,
@@ -107,6 +108,7 @@ __all__ = [
     "check_same_queries",
     "claim_text",
     "compare",
+    "compared_so_far",
     "comparison",
     "condition_query",
     "counted_cells",

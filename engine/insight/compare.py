@@ -87,6 +87,9 @@ class _Job:
     options: Mapping[str, Any]
 
 
+_SEARCH = _Job(label=BOUND, name=BOUND, options={})
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Request:
     workload: str
@@ -162,20 +165,37 @@ def comparison(
         workload=workload.to_json(), budget=budget.to_dict(), time_limit=time_limit, memory_limit=memory_limit
     )
     results: dict[str, dict[str, Any]] = {}
-    waiting = [_Job(label=BOUND, name=BOUND, options={})]
+    waiting: list[_Job] = []
     for job in _jobs(mechanisms):
         needed = _forecast(job, workload, budget, memory_limit)
         if isinstance(needed, str):
             results[job.label] = {"status": needed}
         else:
             waiting.append(job)
-    known = {job.label: _CACHE[asked.key(job)] for job in waiting if asked.key(job) in _CACHE}
+    waiting.append(_SEARCH)  # last: it takes as long as some mechanisms together, and they say more without it
+    known = _known(waiting, asked)
     left = [job for job in waiting if job.label not in known]
     found = _found(left, asked, at_once, progress)
-    _CACHE.update((asked.key(job), found[job.label]) for job in left if found[job.label]["status"] == "ok")
-    while len(_CACHE) > KEPT:
-        _CACHE.popitem(last=False)
     return _table(workload, results | known | found)
+
+
+def compared_so_far(
+    workload: Workload, budget: Budget, mechanisms: Iterable[MechanismChoice], *, time_limit: float = 120.0
+) -> Comparison | None:
+    """Return what is kept of a `comparison` of the same request, which may be on its way; None before the first plan.
+
+    Until the bound is there the plans stand against the best of them.
+    """
+    asked = _Request(workload=workload.to_json(), budget=budget.to_dict(), time_limit=time_limit, memory_limit=4e9)
+    known = _known([*_jobs(mechanisms), _SEARCH], asked)
+    if known.keys() <= {BOUND}:
+        return None
+    return _table(workload, {BOUND: {"statement": "The bound is still being searched for."}} | known)
+
+
+def _known(jobs: Iterable[_Job], asked: _Request) -> dict[str, dict[str, Any]]:
+    kept = ((job.label, _CACHE.get(asked.key(job))) for job in jobs)
+    return {label: found for label, found in kept if found is not None}
 
 
 def _found(left: list[_Job], asked: _Request, jobs: int, progress: Progress | None) -> dict[str, dict[str, Any]]:
@@ -184,9 +204,18 @@ def _found(left: list[_Job], asked: _Request, jobs: int, progress: Progress | No
     def hear(fraction: float, labels: list[str]) -> None:
         tell(fraction, f"Comparing: {', '.join(labels)}")
 
+    def arrived(label: str, found: Any) -> None:
+        if not isinstance(found, Failed) and found["status"] == "ok":
+            _CACHE[keys[label]] = found
+        while len(_CACHE) > KEPT:
+            _CACHE.popitem(last=False)
+
+    keys = {job.label: asked.key(job) for job in left}
     calls = {job.label: (_result, (asked, job.name, dict(job.options))) for job in left}
     # planning stops itself at the limit; a process that does not is ended
-    found = call_apart(calls, at_once=jobs, seconds=asked.time_limit + 15.0, hear=hear)
+    found = call_apart(calls, at_once=jobs, seconds=asked.time_limit + 15.0, hear=hear, arrived=arrived)
+    for label, one in found.items():
+        arrived(label, one)
     return {label: {"status": one.reason} if isinstance(one, Failed) else one for label, one in found.items()}
 
 

@@ -90,6 +90,7 @@ def call_apart(
     at_once: int,
     seconds: float,
     hear: Callable[[float, list[str]], object],
+    arrived: Callable[[str, Any], object] = lambda label, result: None,
 ) -> dict[str, Any]:
     """Return what each call returned, or `Failed`, by its label.
 
@@ -100,6 +101,7 @@ def call_apart(
     seconds : what one may take before it is ended.
     hear : called some times a second with the fraction that ended and the labels of those that run; what it raises
         ends all of them.
+    arrived : called with a label and its result as soon as it is there, before the others are.
 
     >>> call_apart({"five": (len, ("abcde",))}, at_once=1, seconds=60.0, hear=lambda fraction, labels: None)
     {'five': 5}
@@ -113,6 +115,8 @@ def call_apart(
     try:
         told = keeper.told((calls, at_once, seconds))
         while told and told[0] == "running":
+            for label, result in told[3].items():
+                arrived(label, result)
             hear(told[1], told[2])
             told = keeper.told()
     except BaseException:
@@ -149,6 +153,7 @@ def _answered(calls: Mapping[str, Call], at_once: int, seconds: float, line: Con
     waiting = list(calls)
     running: dict[Any, tuple[str, Any, float]] = {}
     results: dict[str, Any] = {}
+    told = 0
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -158,7 +163,9 @@ def _answered(calls: Mapping[str, Call], at_once: int, seconds: float, line: Con
                 process.start()
                 sender.close()
                 running[receiver] = label, process, time.monotonic()
-            line.send(("running", len(results) / len(calls), [label for label, _, _ in running.values()]))
+            fresh = dict(list(results.items())[told:])
+            told = len(results)
+            line.send(("running", told / len(calls), [label for label, _, _ in running.values()], fresh))
             for ready in wait([*running, line], timeout=EVERY):
                 if ready is line:
                     raise EOFError  # the asker says nothing while it waits, so this is its end

@@ -196,10 +196,13 @@ def test_cancelling_ends_every_process() -> None:
 
 
 def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:
-    session = with_plan("adult", ways=(1, 2, 3)).set(compare_chosen=["querysmasher (centers=tuned)"]).go("compare")
+    chosen = ["querysmasher", "querysmasher (centers=tuned)"]
+    session = with_plan("adult", ways=(1, 2, 3)).set(compare_chosen=chosen).go("compare")
     session.press("compare_start")
     assert "The comparison is running" in session.said()
     assert "Press Compare above" not in session.said()
+    session.until(lambda: "1 of 2 mechanisms so far" in session.said())
+    assert "QuerySmasher is the most exact of 1 mechanisms" in session.said()
     session.press("Cancel")
     session.until(lambda: "cancelled" in session.said())
     assert not next(b for b in session.app.button if b.key == "compare_start").disabled

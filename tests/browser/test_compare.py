@@ -42,6 +42,10 @@ def test_every_view_can_be_read_by_everybody(visit: Visit, tmp_path: pytest.Temp
         visit.choose(view)
         visit.sees(text)
         visit.settle()
+        if view == "Other budgets":
+            with visit.run():
+                page.locator(".scatterlayer .trace .point").nth(2).click()
+            visit.sees("at this budget")
         if view == "A against B":
             visit.pick("Group", "3: age")
         if view == "Two plans":

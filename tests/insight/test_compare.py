@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from engine import Attribute, Budget, Schema, Workload, comparison
 from engine.errors import Cancelled
+from engine.insight import compared_so_far
 from engine.insight.keeper import Failed, call_apart
 from tests.waiting import until
 
@@ -93,3 +95,23 @@ def test_an_asker_that_is_killed_leaves_no_process() -> None:
     asker.kill()
     asker.communicate()
     until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in left))
+
+
+def test_rows_are_there_before_the_comparison_is_done() -> None:
+    asked = Workload.all_ways(Schema([Attribute.of_size(name, 3) for name in "ab"]), (1, 2))
+    request = asked, Budget(pcost=0.123), ["wff", "identity", "laplace"]
+    seen: list[tuple[list[str], bool] | None] = []
+
+    def look(fraction: float, text: str) -> bool:
+        found = compared_so_far(*request)
+        seen.append(found and (list(found.frame["mechanism"]), found.bound > 0))
+        return True
+
+    done = comparison(*request, jobs=1, progress=look)
+    assert seen[0] is None
+    assert (["wff"], False) in seen
+    best = list(done.frame["mechanism"][:2])
+    assert seen[-1] == (best, False)  # the bound comes last
+    known = compared_so_far(*request)
+    assert known is not None
+    assert (known.bound, known.plans) == (done.bound, done.plans)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from engine import Plan, load_plan
-from engine.insight import Comparison, expected, label_of, quick_choices, title_of, variants
+from engine.insight import Comparison, compared_so_far, expected, label_of, quick_choices, title_of, variants
 from pages.parts.jobs import kept, tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import show
@@ -89,7 +89,7 @@ def run(studio: Studio) -> Compared | None:
     all_choices = offered(studio)
     labels, limit = _inputs(studio, all_choices)
     chosen = [all_choices[label] for label in labels]
-    base = _digest(studio.workload.to_json(), str(studio.budget.to_dict()))
+    base = studio.asked_key
     key = f"compare|{base}|{_digest(*labels)}|{limit}"
     if not labels:
         st.info("Choose at least one mechanism.", icon="⚖️")
@@ -98,9 +98,9 @@ def run(studio: Studio) -> Compared | None:
             if labels == _first(studio, all_choices) and work.find(key) is None:
                 begin(key, studio, chosen, limit)  # quick: nobody has to ask for it
             _start(key, studio, chosen, limit)
-    found = watch.job(key, label="Comparison") if labels else None
+    found = watch.job(key, label="Comparison", stream=True) if labels else None
     if found is None:
-        return _before(key, base, present(studio)[0])
+        return _so_far(studio, key, chosen, limit) or _before(key, base, present(studio)[0])
     st.session_state[LAST] = key
     return _compared(found, key, present(studio)[0])
 
@@ -176,6 +176,19 @@ def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]]
 def _compared(job: Status, key: str, label: str) -> Compared:
     found, choices = job.result
     return Compared(found=found, choices=choices, key=key, present=label)
+
+
+def _so_far(studio: Studio, key: str, chosen: list[tuple[str, Mapping[str, Any]]], limit: float) -> Compared | None:
+    """What there is of a comparison that is on its way, row by row."""
+    job = work.find(key)
+    if job is None or not job.running:
+        return None
+    found = compared_so_far(studio.asked, studio.budget, chosen, time_limit=limit)
+    if found is None:
+        return None
+    st.caption(f"{len(found.frame)} of {count(len(chosen), 'mechanism')} so far; the others follow.")
+    choices = {label_of(name, options): (name, options) for name, options in chosen}
+    return Compared(found=found, choices=choices, key=key, present=present(studio)[0])
 
 
 def _before(key: str, base: str, label: str) -> Compared | None:

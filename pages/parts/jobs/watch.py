@@ -62,17 +62,21 @@ def show_rows(rows: Mapping[str, Any]) -> None:
         st.warning(plain(text))
 
 
-def job(key: str, *, label: str, quiet: bool = False) -> Status | None:
+def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> Status | None:
     """Draw the job of this key and return it once it is done; None while there is nothing to use.
 
-    A quiet one takes a line while it runs, for work that a page can do without.
+    A quiet one takes a line while it runs, for work that a page can do without.  One that streams draws the page
+    afresh whenever it is further, for pages that show what there is so far.
     """
     work.hold(key, _holder())
     found = work.find(key)
     if found is None:
         return None
     if found.running:
-        (_line if quiet else _bar)(key, label)
+        if quiet:
+            _line(key, label)
+        else:
+            _bar(key, label, found.fraction if stream else None)
         return None
     if found.done:
         return found
@@ -94,9 +98,9 @@ def _line(key: str, label: str) -> None:
 
 
 @st.fragment(run_every=0.4)
-def _bar(key: str, label: str) -> None:
+def _bar(key: str, label: str, shown: float | None) -> None:
     found = work.find(key)
-    if found is None or not found.running:
+    if found is None or not found.running or shown not in (None, found.fraction):
         st.rerun()
     left, right = st.columns([5, 1], vertical_alignment="center")
     ahead = work.before(key)

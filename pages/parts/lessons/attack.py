@@ -11,6 +11,7 @@ from engine.texts import amount
 from engine.workload import Custom
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
+from pages.parts.lessons.own import own_cost
 from pages.parts.shell import state
 from pages.parts.shell.state import Studio
 
@@ -44,20 +45,8 @@ def picture(step: int) -> Shown:
     count = dial(left.select_slider, "Published answers", COUNTS, of=NAME, name="answers", default=4)
     budget = state.current().budget
     if step:
-        costs = tuple(sorted({*COSTS, budget.pcost}))
-        words = {cost: f"{cost:g} (your plan)" if cost == budget.pcost else f"{cost:g}" for cost in costs}
         label = "Privacy cost (pcost) of all answers"
-        pcost = dial(
-            middle.select_slider,
-            label,
-            costs,
-            of=NAME,
-            name="pcost",
-            default=budget.pcost,
-            always=True,
-            format_func=words.get,
-        )
-        budget = Budget(pcost=pcost)
+        budget = Budget(pcost=own_cost(middle.select_slider, COSTS, of=NAME, label=label))
         right.button("Draw again", key="publish_again", on_click=publish_again, width="stretch")
     else:
         budget = Budget(pcost=budget.pcost)

@@ -9,7 +9,7 @@ from engine.lessons import WIDTHS, binned, clipped
 from engine.texts import amount
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
-from pages.parts.shell import state
+from pages.parts.lessons.own import own_cost
 from pages.parts.shell.state import Studio
 
 NAME = "binning"
@@ -24,17 +24,7 @@ STEPS = (
 def picture(step: int) -> Shown:
     """Draw what clipping at zero does to cells and to sums, and what wider cells change."""
     left, right = st.columns(2)
-    mine = state.current().budget.pcost
-    pcost = dial(
-        left.select_slider,
-        "Privacy cost (pcost)",
-        tuple(sorted({*COSTS, mine})),
-        of=NAME,
-        name="pcost",
-        default=mine,
-        always=True,
-        format_func=lambda cost: f"{cost:g} (your plan)" if cost == mine else f"{cost:g}",
-    )
+    pcost = own_cost(left.select_slider, COSTS, of=NAME)
     width = 1
     if step > 1:
         width = dial(right.select_slider, "Cells put together", WIDTHS, of=NAME, name="width", default=2)

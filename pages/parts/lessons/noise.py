@@ -8,9 +8,8 @@ from engine import Attribute, Budget, Schema, Workload, lessons
 from engine.arrays import Array
 from engine.lessons import INVENTED, meanings, neighbours, outcomes
 from engine.texts import amount
-from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
-from pages.parts.shell import state
+from pages.parts.lessons.own import own_cost
 from pages.parts.shell.state import Studio
 
 NAME = "noise"
@@ -40,17 +39,7 @@ def draw_again() -> None:
 def picture(step: int) -> Shown:
     """Draw hypothetical outcomes, the budget in words, and what a release tells about one person."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
-    mine = state.current().budget.pcost
-    pcost = dial(
-        left.select_slider,
-        "Privacy cost (pcost)",
-        tuple(sorted({*COSTS, mine})),
-        of=NAME,
-        name="pcost",
-        default=mine,
-        always=True,
-        format_func=lambda cost: f"{cost:g} (your plan)" if cost == mine else f"{cost:g}",
-    )
+    pcost = own_cost(left.select_slider, COSTS, of=NAME)
     budget = Budget(pcost=pcost)
     right.button("Draw again", key="draw_again", on_click=draw_again, width="stretch")
     st.markdown(f"Every count gets noise with a standard error of **{amount(1 / budget.mu)} counts**.")

@@ -1,6 +1,9 @@
-"""The student's own workload in a lesson, where it is small enough to be worked out while the page is drawn."""
+"""The student's own workload in a lesson, where it is small enough to be worked out at once, and the own budget."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -23,3 +26,21 @@ def own_workload(lesson: str) -> Workload | None:
         return None
     chosen = dial(st.radio, "Whose queries", (EXAMPLE, MINE), of=lesson, name="whose", default=EXAMPLE, horizontal=True)
     return workload if chosen == MINE else None
+
+
+def own_cost(
+    draw: Callable[..., Any], costs: Sequence[float], *, of: str, label: str = "Privacy cost (pcost)"
+) -> float:
+    """Let the reader choose among privacy costs, the one of the own plan among them and first; return it."""
+    mine = state.current().budget.pcost
+    chosen: float = dial(
+        draw,
+        label,
+        tuple(sorted({*costs, mine})),
+        of=of,
+        name="pcost",
+        default=mine,
+        always=True,
+        format_func=lambda cost: f"{cost:g} (your plan)" if cost == mine else f"{cost:g}",
+    )
+    return chosen

@@ -45,7 +45,7 @@ def draw(plan: Plan) -> None:
 
 def dropped() -> None:
     """Say that a change of the groups took the targets away, until there are others."""
-    if state.targets_dropped():
+    if st.session_state.get(state.DROPPED) and state.TARGETS not in state.current().options:
         st.info(
             "The plan was shaped for targets of single groups. They went with a change of the groups; solve them "
             "again under “A target for each size of table”.",

@@ -32,6 +32,12 @@ FINE = (
     f"{OPTIMUM} / paper",
 )  # columns whose third and fourth digits matter
 
+# what a table is written to: the words on the button, the ending, the kind, how, and what for
+FILES = (
+    ("Download CSV", "csv", "text/csv", csv_text, None),
+    ("LaTeX", "tex", "text/x-tex", latex_text, "The same table for a paper, with the package booktabs"),
+)
+
 
 def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[Any, ...] = ()) -> Any:
     """Draw tabs of which only the open one is computed; return what its function returns."""
@@ -101,23 +107,20 @@ def table(
 def downloads(whole: Callable[[], Frame], *, name: str) -> None:
     """Draw the buttons that write a table to a file, for spreadsheets and for papers."""
     with st.container(horizontal=True):
-        st.download_button(
-            "Download CSV",
-            data=lambda: csv_text(whole()).encode(),
-            file_name=f"{name}.csv",
-            mime="text/csv",
-            key=f"csv_{name}",
-            on_click="ignore",
-        )
-        st.download_button(
-            "LaTeX",
-            data=lambda: latex_text(whole()).encode(),
-            file_name=f"{name}.tex",
-            mime="text/x-tex",
-            key=f"tex_{name}",
-            on_click="ignore",
-            help="The same table for a paper, with the package booktabs",
-        )
+        for label, ending, mime, write, meaning in FILES:
+            st.download_button(
+                label,
+                data=partial(_written, whole, write),
+                file_name=f"{name}.{ending}",
+                mime=mime,
+                key=f"{ending}_{name}",
+                on_click="ignore",
+                help=meaning,
+            )
+
+
+def _written(whole: Callable[[], Frame], write: Callable[[Frame], str]) -> bytes:
+    return write(whole()).encode()
 
 
 def choice(

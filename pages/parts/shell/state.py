@@ -77,6 +77,12 @@ class Studio:
         return hashlib.sha256(self.question.encode()).hexdigest()
 
     @cached_property
+    def asked_key(self) -> str:
+        """A short name of the workload and the budget, by content."""
+        text = f"{self.asked.to_json()}{json.dumps(self.budget.to_dict())}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
     def key(self) -> str:
         """A short name of the whole state, by content."""
         return hashlib.sha256(f"{self.question_key}{json.dumps(self.budget.to_dict())}".encode()).hexdigest()
@@ -159,11 +165,6 @@ def commit(studio: Studio, *, redraw: bool = False) -> None:
 def change(*, redraw: bool = False, **fields: Any) -> None:
     """Commit the present state with some fields replaced."""
     commit(replace(current(), **fields), redraw=redraw)
-
-
-def targets_dropped() -> bool:
-    """Whether a change of the groups took the targets of single groups away, and there are none again."""
-    return bool(st.session_state.get(DROPPED)) and TARGETS not in current().options
 
 
 def start_with(studio: Studio) -> None:
