@@ -16,7 +16,7 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.sync.client import ClientConnection, connect
 
 from tests.server.serving import Served
-from tests.waiting import CEILING
+from tests.waiting import CEILING, until
 
 
 @dataclass(kw_only=True)
@@ -121,14 +121,20 @@ class Client:
         """Whether a widget of this key was drawn."""
         return any(name.endswith(f"-{key}") for name in self.elements)
 
+    def awaited(self, key: str) -> Client:
+        """Run until a widget of this key was drawn: on a busy machine a plan comes later than its page."""
+        if not self.has(key):
+            until(lambda: self.has(key), step=self.run, words=lambda: self.text[-3000:])
+        return self
+
     def set(self, key: str, **value: Any) -> Client:
         """Give a widget a value, such as string_value="x", and run."""
-        self.states[self.id_of(key)] = value
+        self.states[self.awaited(key).id_of(key)] = value
         return self.run()
 
     def press(self, key: str) -> Client:
         """Press a button."""
-        return self.run(**{key: {"trigger_value": True}})
+        return self.awaited(key).run(**{key: {"trigger_value": True}})
 
     def go(self, page: str) -> Client:
         """Open another page of the same session."""
