@@ -142,11 +142,11 @@ def test_a_newcomer_starts_with_a_demo_and_comes_back_to_it() -> None:
     session.set(budget_unit="guessing risk")
     for page in ("start", "workload", "preview", "compare", "release"):
         session.go(page)
-        assert "Budget: guess ≤ 69.2%" in session.said(), page
+        assert "Budget: risk 69.2%" in session.said(), page
         assert not session.errors()
     session.go("preview").set(**{"budget_guessed right, % of the time_1": 60.0})
     assert session.studio.budget == Budget.gdp(mu_of_guess(60.0))
-    assert session.go("start").metrics()["Privacy cost"] == "guess ≤ 60%"
+    assert session.go("start").metrics()["Privacy cost"] == "risk 60%"
     session.set(budget_unit="pure epsilon")  # which is another kind of budget, chosen anywhere
     assert session.studio.budget.pure_epsilon
     session.set(budget_unit="epsilon, delta")

@@ -96,7 +96,7 @@ def _pick_dot() -> None:
 def _dot(studio: Studio, found: Compared, drawn: figures.Picture, label: str, pcost: float) -> None:
     """What a dot stands for, and a button that takes its mechanism and its budget."""
     title, budget = insight.title_of(label), studio.budget.at(pcost)
-    size = drawn.table.set_index("pcost")[title][pcost]
+    size = dict(zip(drawn.table["pcost"], drawn.table[title], strict=True))[pcost]
     left, right = st.columns([9, 5], vertical_alignment="center")
     left.markdown(f"**{plain(title)} at {plain(say.said(budget))}:** typical error {texts.amount(size)} counts")
     name, options = found.choices[label]

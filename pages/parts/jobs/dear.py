@@ -62,7 +62,8 @@ def culprits(studio: Studio, *, new: int = 0) -> None:
             if any(len(part.axes) > 1 for part in asked.parts)
             else "Its attributes have too many cells to be planned at once. Each button says what planning would take."
         )
-        mended = [(label, made) for label, made in _mended(studio, group) if new != 1 or made.group is not None]
+        alone = new == 1 and group >= first_new  # to leave out what is not there yet is no remedy
+        mended = [(label, made) for label, made in _mended(studio, group) if not alone or made.group is not None]
         word = "Add: " if new else ""
         _buttons([(f"{word}{label}", studio.asking(made.request)) for label, made in mended], f"group_{group}")
     if dear:

@@ -135,7 +135,7 @@ def dataset(book: Ledger) -> DatasetStatus | None:
         )
         st.text_input("Name of the dataset", key="dataset_name")
         language = st.radio(
-            "Say the total as", [word for word in MAKERS if word != RISK], horizontal=True, key="dataset_unit"
+            "Say the total as", [word for word in UNITS if word != RISK], horizontal=True, key="dataset_unit"
         )
         st.caption(UNITS[language])
         _total(language, state.current().budget)

@@ -58,10 +58,10 @@ def headline(found: Budget, unit: str) -> str:
     >>> headline(Budget(pcost=1.0), APPROX), headline(Budget(pcost=1.0), RHO), headline(Budget.pure(1.0), PCOST)
     ('ε 4.887', 'rho 0.5', 'ε 1')
     >>> headline(Budget(pcost=1.0), RISK)
-    'guess ≤ 69.2%'
+    'risk 69.2%'
     """
     if unit == RISK:
-        return f"guess ≤ {found.guess:g}%"
+        return f"risk {found.guess:g}%"
     if found.pure_epsilon is not None:
         return f"ε {cost(found.pure_epsilon)}"
     word = "ε" if unit in (APPROX, PURE) else unit
