@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.spaces.coordinates import basis, center, class_rows
-from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, digest
+from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, chooser, digest
 from engine.workload import Group, Part, Workload, subsets, whole_group
 
 ROUNDING = 1e-28  # the square of a sum this small against the squares of its terms is the rounding of zero
@@ -229,7 +229,7 @@ def decompose(
     (7, 3)
     """
     registry = Registry(split)
-    patterns: dict[Any, list[tuple[Axes, float, int]]] = {}
+    patterns: dict[Any, list[tuple[Callable[[Space], Space], float, int]]] = {}
     products: dict[Factors, int] = {}
     totals: dict[Space, dict[int, float]] = {}
     centers = {name: digest(pi) for name, pi in split.centers.items()}
@@ -243,12 +243,16 @@ def decompose(
         key = (kind, given, complement and complement.key)
         if key not in patterns:
             patterns[key] = [
-                (positions, coefficient, products.setdefault(factors, len(products)))
+                (chooser(positions), coefficient, products.setdefault(factors, len(products)))
                 for positions, coefficient, factors in _pattern(group, ranks, registry)
             ]
-        for positions, coefficient, number in patterns[key]:
-            space = totals.setdefault(tuple(map(names.__getitem__, positions)), {})
-            space[number] = space.get(number, 0.0) + group.weight * coefficient
+        weight = group.weight
+        for choose, coefficient, number in patterns[key]:
+            space = choose(names)
+            own = totals.get(space)
+            if own is None:
+                own = totals[space] = {}
+            own[number] = own.get(number, 0.0) + weight * coefficient
     return _distinct(workload, registry, totals, tuple(products), labels or {})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from engine.spaces.coordinates import Lift, WholeDomain, basis, center, contract
 from engine.spaces.decomposition import Factor
 from engine.spaces.search import dense_bytes, step_seconds
 from engine.spaces.solvers import DualProblem, Options
-from engine.spaces.split import Axes, Role
+from engine.spaces.split import Axes, Role, Space, chooser
 from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.evaluation import Evaluation
 from engine.spaces.splits.rows import part_rows, rows_bytes
@@ -144,18 +144,22 @@ class CenterProblem:
 
     def _kinds(self) -> list[SpaceKind]:
         totals: dict[tuple[str, ...], dict[int, float]] = {}
-        patterns: dict[Any, list[tuple[Axes, int]]] = {}
+        patterns: dict[Any, list[tuple[Callable[[Space], Space], int]]] = {}
         products: dict[Any, int] = {}  # numbers of (factors, scalars)
         for group, (place, ranks, names) in self._asked:
             key = (place, tuple(map(self.roles.__getitem__, names)))
             if key not in patterns:
                 patterns[key] = [
-                    (positions, products.setdefault((factors, scalars), len(products)))
+                    (chooser(positions), products.setdefault((factors, scalars), len(products)))
                     for positions, factors, scalars in self._pattern(group, ranks)
                 ]
-            for positions, number in patterns[key]:
-                space = totals.setdefault(tuple(map(names.__getitem__, positions)), {})
-                space[number] = space.get(number, 0.0) + group.weight
+            weight = group.weight
+            for choose, number in patterns[key]:
+                space = choose(names)
+                own = totals.get(space)
+                if own is None:
+                    own = totals[space] = {}
+                own[number] = own.get(number, 0.0) + weight
         alike: dict[Any, SpaceKind] = {}
         known = list(products)
         for names, weights in totals.items():
