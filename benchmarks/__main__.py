@@ -21,6 +21,7 @@ TABLES = {
     "random_small": "tuned splits on random small workloads, against the optimum of all mechanisms",
     "random_large": "tuned splits on random large workloads, against every other mechanism",
     "scale": "QuerySmasher, tables 3, 5 and 7: the largest workloads",
+    "large_pairs": "sums and differences on every large pair, several products on one large space",
     "objectives": "largest variance and norms between; QuerySmasher, table 8",
     "hdmm_tables": "HDMM, tables 3 to 7, its own columns",
     "classic_strategies": "HDMM, tables 3 to 7, the strategies it is compared with; level selection, example 3.1",

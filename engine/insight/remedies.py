@@ -1,7 +1,7 @@
 """Groups that make planning too dear: which they are, and what can be asked in their place.
 
-Product groups stay cheap together, one attribute at a time.  A joint family such as 'affine' is cheap alone, and dear
-once its attributes are asked in another way too: then all their cells have to be planned together.
+Product groups stay cheap together, one attribute at a time.  A joint family such as 'affine' is cheap alone, and
+dearer once its attributes are asked in another way too: then all their cells are planned together, where they are few.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def dear_groups(request: Request, *, seconds: float, memory: float) -> tuple[int
     Joint groups are named before the product groups that they meet: those pay for everything else as well.
 
     >>> from engine import Attribute, Budget, Schema
-    >>> schema = Schema([Attribute.of_size("age", 90), Attribute.of_size("hours", 90)])
+    >>> schema = Schema([Attribute.of_size("age", 34), Attribute.of_size("hours", 30)])
     >>> workload = Workload(schema).add(("age", "hours"), "affine").add(("age", "hours"), "prefix").add("age", "range")
-    >>> dear_groups(Request(workload=workload, budget=Budget(pcost=1.0)), seconds=60.0, memory=4e9)
+    >>> dear_groups(Request(workload=workload, budget=Budget(pcost=1.0)), seconds=60.0, memory=1.5e8)
     (0,)
     """
     groups = request.workload.groups

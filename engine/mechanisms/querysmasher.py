@@ -30,12 +30,14 @@ from engine.spaces import (
     Space,
     Split,
     SplitMemory,
+    Subworkload,
     SubworkloadSolver,
     affordable,
     asks_products,
     can_tune,
     choose_unions,
     decompose,
+    too_slow,
     union_bytes,
     union_seconds,
 )
@@ -88,13 +90,18 @@ class QuerySmasher(ResidualMechanism):
         if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 
+    def searches(self, sub: Subworkload) -> float:
+        # what is slow in one step is left out of the search for a split, or searched term by term
+        slow = len(sub.terms) > 1 and too_slow(sub.sizes)
+        return TUNING if self.centers == "tuned" and not slow else 1.0
+
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         found = super().forecast(workload, limits)
         if self.centers != "tuned":
             return found
         unions = self._chosen(workload, decompose(workload).spaces, limits)
         more = max((union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0)
-        seconds = TUNING * found.seconds + len(unions) * UNION_SECONDS
+        seconds = found.seconds + (TUNING - 1.0) * BASE_SECONDS + len(unions) * UNION_SECONDS
         return replace(found, seconds=seconds, memory=found.memory + min(more, limits.memory_limit))
 
     def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
@@ -191,7 +198,8 @@ class QuerySmasher(ResidualMechanism):
             return {}
 
         def apart() -> float:
-            return TUNING * (ResidualMechanism.forecast(self, workload, limits).seconds - BASE_SECONDS)
+            uniform = replace(self, centers="uniform", keep=None)
+            return TUNING * (uniform.forecast(workload, limits).seconds - BASE_SECONDS)
 
         return choose_unions(workload, tuple(spaces), limits.memory_limit, apart)
 

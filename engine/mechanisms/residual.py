@@ -122,16 +122,20 @@ class ResidualMechanism(Mechanism):
         """Return what distinguishes attributes of equal size for this mechanism, beyond what is asked of them."""
         return {}
 
+    def searches(self, sub: Subworkload) -> float:
+        """Return how often a subworkload is searched, for forecasts."""
+        return 1.0
+
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
         parts = decompose(workload, labels=self.axis_labels(workload))
         costs = self.space_solver(workload, parts, limits, math.inf).forecast(parts.subworkloads)
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
         memory = BASE_BYTES + math.fsum(c.kept for c in costs) + peak
-        text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
-        seconds = math.fsum(c.seconds for c in costs)
+        seconds = math.fsum(self.searches(s) * c.seconds for s, c in zip(parts.subworkloads, costs, strict=True))
         if not self.goal(workload).linear:  # the spaces are solved again for the weights of every step
             seconds = EVALUATIONS * (seconds + 2e-4 * len(parts.spaces))
+        text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
         return Forecast(seconds=BASE_SECONDS + seconds, memory=memory, text=text)
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
@@ -268,7 +272,7 @@ class ResidualMechanism(Mechanism):
         costs = solver.forecast(parts.subworkloads)
         if hurry:
             solver.in_time(parts.subworkloads, costs, deadline - time.monotonic())
-        # a little for every solve, so that progress moves even where a forecast says 0
+        # a little for every solve: progress moves even where a forecast says 0
         work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
             solver.ahead(
@@ -319,8 +323,7 @@ class ResidualMechanism(Mechanism):
                 asked = tradeoff.witness.apply(tradeoff.witness.check(workload))
                 other, better, _ = self._solve(asked, solved.split, labels, limits, math.inf, 0.0, recorded)
                 bound = proven(workload, goal, tradeoff.witness, other, better)
-        # a file with more weights than it needs was not written by this search
-        if recorded:
+        if recorded:  # a file with more weights than it needs was not written by this search
             raise ValueError("more recorded weights than solves")
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
         if kept is not None and (np.array(plan.totals) * budget.row_pcost > kept * (1.0 + SLACK)).any():

@@ -31,6 +31,8 @@ PRODUCTS, EIGEN = 2e10, 8e9  # floating point operations a second of products an
 MAX_CHECKED = 5_000  # class coordinates up to which a forecast looks for symmetries
 DEFAULT = Options()
 MIX = 1e-4  # share of uniform weights in a start
+TURNS = 10  # sweeps that a search in turns takes, for forecasts
+MET = 600  # directions in which rows that couple attributes and a product are bounded together; see `turns`
 FAR = 100.0  # a search that ends this many gaps away from the one asked is tried again from the uniform start
 PROBLEMS: Mapping[str, type[DualProblem]] = {
     "optimal": DualProblem,
@@ -101,6 +103,12 @@ class Search:
                 copies[pair] = Complement(by_axis=(first, second), by_total=np.array(self.complements[pair].by_total))
             lift = SplitLift(sizes, centers, self.spaces or (tuple(range(len(sizes))),), copies)
         return PROBLEMS[self.method](lift=lift, factor=factor)
+
+    def cell_weights(self, mass: Array) -> Array:
+        """Return the weight of every cell, with sum 1, from that of every orbit. Shapes (orbits,) and (cells,)."""
+        problem = self.problem()
+        weights: Array = (mass / problem.multiplicity)[problem.orbit] / mass.sum()
+        return weights
 
     def run(self, known: Array | None = None, near: Array | None = None, watch: Watch | None = None) -> Solution:
         """Return the strategy. Weights have shape (orbits,).
@@ -221,3 +229,16 @@ def full_rank_cost(
     seconds = steps * each + 10.0 * dimension**3 / PRODUCTS + 1e-3
     kept = 8.0 * dimension * (cells + 2.0 * dimension)
     return Cost(seconds=seconds, peak=dense_bytes(dimension, dimension, cells), kept=kept)
+
+
+def turns_cost(sizes: tuple[int, ...], ranks: Sequence[int], gap: float, centers: Sequence[Array | None]) -> Cost:
+    """Return the cost of a search in turns, one attribute after the other.
+
+    ``ranks`` has the number of rows of every factor that couples attributes, centers have shape (n_i,).
+    """
+    alone = [full_rank_cost((n,), [], gap, None, [pi]) for n, pi in zip(sizes, centers, strict=True)]
+    entries = sum(ranks) * math.prod(n - 1 for n in sizes)
+    seconds = TURNS * math.fsum(c.seconds for c in alone) + TURNS * 4.0 * entries * sum(sizes) / PRODUCTS
+    seconds += 12.0 * (MET + sum(ranks)) * MET**2 / EIGEN if ranks else 0.0
+    peak = max(c.peak for c in alone) + 8.0 * (8.0 * entries + (3.0 * (MET + sum(ranks)) * MET if ranks else 0.0))
+    return Cost(seconds=seconds, peak=peak, kept=math.fsum(c.kept for c in alone))

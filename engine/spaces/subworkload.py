@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from engine.arrays import Array
 from engine.errors import LimitExceeded
 from engine.spaces.cache import Hints, SolveCache, nearest
 from engine.spaces.decomposition import Factor, Subworkload, merge_shape
 from engine.spaces.parallel import WORTH, Task, configured, search_all, workers_for
-from engine.spaces.search import Cost, Search, dense_bytes, full_rank_cost, low_rank_cost
+from engine.spaces.search import TURNS, Cost, Search, dense_bytes, full_rank_cost, low_rank_cost, turns_cost
 from engine.spaces.solvers import Options, Solution, Watch
 from engine.spaces.split import Axes, Complement, digest
-from engine.spaces.terms import Merged, add_factors, assemble, merge, units
-from engine.threads import SMALL
+from engine.spaces.terms import Merged, assemble, merge, units
+from engine.spaces.turns import Searched, Turns
+from engine.threads import SMALL, threads_for
 
-SWEEPS = 25
+PARTED = "in turns"  # how the note begins that a search was one of parts that factors cross
+LONG, QUICK = 300.0, 2.0  # seconds, by forecast, of one dense search; of those that are meant to be quick
 FIRST_STEPS = 0.25  # share of a forecast that a search takes at least
 PATIENCE = 30.0  # seconds, by forecast, of all dense searches at tuned centers
 
@@ -114,10 +114,12 @@ class SubworkloadSolver:
             known.update(number for _, number in terms[0])
         else:
             pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
-        sets, turns = units([(1.0, t) for t in terms], len(sub.sizes)), 1
-        needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
-        if len(terms) > 1 and len(sets) > 1 and not sub.spaces and not sub.complements and needed > self.dense_limit:
-            turns = len(terms) + SWEEPS  # in turns, as `solve` does: one search a term for the bound, then the sweeps
+        turns, (sets, parted) = 1, self._sets(sub) if len(terms) > 1 else ([], False)
+        if parted:
+            rows = [len(self.factors[k].matrix) for t in sub.terms for a, k in t.factors if len(a) > 1]
+            return turns_cost(sub.sizes, rows, self.options.gap, sub.centers)
+        if sets:
+            turns = len(terms) + TURNS  # one search a term for the bound, then the sweeps
             pieces = [(axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets]
         for axes, numbers in pieces:
             sizes = tuple(sub.sizes[a] for a in axes)
@@ -149,15 +151,45 @@ class SubworkloadSolver:
             value = coefficient * math.prod(s.value for _, s in solved)
             bound = coefficient * math.prod(s.bound for _, s in solved)
             return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=_joined(solved))
+        sets, parted = ([], False) if joined else self._sets(sub)
+        if sets:
+            return self._in_turns(terms, sub, sets, parted)
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
-        # a Gram that couples all attributes cannot be searched in turns; a plan that was made before had the memory
-        whole = len(units(terms, len(axes))) == 1 and (self.recorded is not None or needed <= self.memory_limit)
-        if joined or whole or needed <= self.dense_limit:
-            solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)
-            return SpaceSolution(
-                factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
+        if not joined and needed > self.memory_limit and self.recorded is None:
+            raise LimitExceeded(
+                f"A subworkload on {' x '.join(map(str, sub.sizes))} cells couples all its attributes and does not fit "
+                f"into {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these attributes."
             )
-        return self._alternate(terms, sub)
+        solution = self._solution(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)
+        return SpaceSolution(
+            factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
+        )
+
+    def _sets(self, sub: Subworkload) -> tuple[list[Axes], bool]:
+        """Return the sets of axes to search in turns, and whether factors cross them; none for one dense search."""
+        if sub.spaces or sub.complements:
+            return [], False
+        found = units([(1.0, t.factors) for t in sub.terms], len(sub.sizes))
+        alone: list[Axes] = [(a,) for a in range(len(sub.sizes))]
+        needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
+        if self.recorded is not None:  # a plan is read back, and what it holds says how it was made
+            if self.recorded and self.recorded[0][1].startswith(PARTED):
+                return alone, True
+            # a Gram that couples all attributes was not searched in turns before there were such notes
+            return (found, False) if len(found) > 1 and needed > self.dense_limit else ([], False)
+        joint = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
+        # more rows than coordinates are kept as their Gram, and that has no parts
+        parts = all(f.low_rank for f in joint) and sum(len(f.matrix) for f in joint) < sub.dimension
+        whole = [self.factors[t.factors[0][1]] for t in sub.terms if len(t.factors) == 1]
+        seconds = full_rank_cost(sub.sizes, whole, self.options.gap, None, sub.centers).seconds
+        slow = seconds > (LONG if self.method == "optimal" else QUICK)
+        if len(found) == 1:
+            return (alone, True) if parts and (slow or needed > self.memory_limit) else ([], False)
+        if needed <= self.dense_limit and not slow:
+            return [], False
+        sizes = [tuple(sub.sizes[a] for a in own) for own in found]
+        held = [dense_bytes(math.prod(n - 1 for n in s), math.prod(n - 1 for n in s), math.prod(s)) for s in sizes]
+        return (alone, True) if parts and max(held) > self.memory_limit else (found, False)
 
     def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
         key = (factor, *map(digest, centers))
@@ -268,7 +300,7 @@ class SubworkloadSolver:
             found = [self._search(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)]
         elif len(terms) == 1:
             found = [self._search(factor, [sub.centers[a] for a in own]) for own, factor in terms[0][1]]
-        elif dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes)) <= self.dense_limit:
+        elif not self._sets(sub)[0]:
             found = [self._search(assemble(terms, axes, sub.sizes), sub.centers)]
         else:
             return []
@@ -277,40 +309,24 @@ class SubworkloadSolver:
         apart = [s for s in fitting if s.factor.rank <= SMALL]
         return [s for s in apart if self.cache is None or self.cache.recall(s) is None]
 
-    def _alternate(self, terms: Merged, sub: Subworkload) -> SpaceSolution:
-        """Improve one set of axes at a time; feasible for any sum of products, with an honest bound.
+    def _in_turns(self, terms: Merged, sub: Subworkload, sets: Sequence[Axes], parted: bool) -> SpaceSolution:
+        """Search one set of axes at a time; ``parted`` sets leave factors between them, which is noted in the file."""
 
-        The bound adds up the optima of the single terms: the minimum of a sum is at least the sum of the minima.
-        """
-        sizes, sets = sub.sizes, units(terms, len(sub.sizes))
-        own = [[sub.centers[a] for a in axes] for axes in sets]
-        if len(sets) == 1:
-            raise LimitExceeded(
-                f"A subworkload on {' x '.join(map(str, sizes))} cells couples all its attributes and does not fit "
-                f"into {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or ask fewer cells of these attributes."
-            )
-        parts = [[assemble([(1.0, f)], axes, sizes) for _, f in terms] for axes in sets]
-        bound = 0.0
-        for t, (c, _) in enumerate(terms):
-            bound += c * math.prod(self._solution(parts[u][t], own[u]).bound for u in range(len(sets)))
-        costs = np.ones((len(sets), len(terms)))
-        coefficients = np.array([c for c, _ in terms])
-        grams = [[p.dense() for p in own] for own in parts]
-        value, solved = math.inf, list[tuple[Axes, Solution]]()
-        for _ in range(SWEEPS):
-            solved = []
-            for u, axes in enumerate(sets):
-                # with the other axes held, the sum of products is one Gram on these: an exact search, which never loses
-                weights = coefficients * np.prod(np.delete(costs, u, axis=0), axis=0)
-                total = add_factors(list(zip(weights, parts[u], strict=True)), parts[u][0].sizes)
-                solution = self._solution(total, own[u])
-                costs[u] = [float(np.sum(g * solution.strategy.covariance)) for g in grams[u]]
-                solved.append((axes, solution))
-            previous, value = value, float(coefficients @ np.prod(costs, axis=0))
-            if value > previous * (1.0 - 1e-7):
-                break
-        status = "alternating over attributes: a local optimum among products"
-        return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=status)
+        def search(factor: Factor, centers: Sequence[Array | None]) -> Searched:
+            solution = self._solution(factor, centers)
+            if parted and not self.endings[-1].startswith(PARTED):
+                self.endings[-1] = f"{PARTED}: {self.endings[-1]}"
+            return solution, lambda: self._search(factor, centers).cell_weights(solution.dual)
+
+        turns = Turns(terms=terms, sets=sets, sizes=sub.sizes, centers=sub.centers, search=search)
+        with threads_for(max(sub.sizes)):
+            turns.run()
+        return SpaceSolution(
+            factors=tuple((axes, solution) for axes, (solution, _) in turns.solved.items()),
+            value=turns.value,
+            bound=turns.bound,
+            status="alternating over attributes: a local optimum among products",
+        )
 
 
 def _joined(solved: Sequence[tuple[Axes, Solution]]) -> str:

@@ -417,6 +417,20 @@ def test_a_second_press_adds_nothing_and_says_so() -> None:
 JOINT = {"add_how": "One set of attributes", "group_names": ["age", "hours-per-week"], "group_how": "Joint"}
 
 
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("dear", "plans"):
+        monkeypatch.setattr(f"pages.parts.jobs.{module}.MEMORY_LIMIT", 1.8e8)
+
+
+def test_sums_of_two_large_attributes_do_not_stand_in_the_way() -> None:
+    asked = Workload.all_ways(demo("adult"), (1, 2)).add(("age", "hours-per-week"), "affine")
+    session = Session(plan=link.packed(Studio(workload=asked))).go("preview")
+    assert "Planning has to wait" not in session.said()
+    assert not session.errors()
+
+
+@pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("remedy", ["Remove it", "Approximate it", "Its marginal table instead"])
 def test_the_group_that_makes_planning_too_dear_is_named_and_mended(remedy: str) -> None:
     adult = demo("adult")
@@ -433,6 +447,7 @@ def test_the_group_that_makes_planning_too_dear_is_named_and_mended(remedy: str)
     assert session.press("undo").studio.asked == asked
 
 
+@pytest.mark.usefixtures("little_memory")
 def test_a_group_is_forecast_before_it_is_added() -> None:
     asked = Workload.all_ways(demo("adult"), (1, 2))
     session = Session(plan=link.packed(Studio(workload=asked))).go("workload")

@@ -4,6 +4,7 @@ To touch: `tuned` is the entrance; centers, complements and unions are the three
 """
 
 from engine.spaces.splits.allowance import Allowance
+from engine.spaces.splits.center_problem import too_slow
 from engine.spaces.splits.pairs import affordable, asks_products, can_tune
 from engine.spaces.splits.rows import fewer, part_rows
 from engine.spaces.splits.tuned import SplitMemory
@@ -18,6 +19,7 @@ __all__ = [
     "choose_unions",
     "fewer",
     "part_rows",
+    "too_slow",
     "union_bytes",
     "union_seconds",
     "unite",

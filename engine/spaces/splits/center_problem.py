@@ -29,8 +29,9 @@ from engine.threads import threads_for
 from engine.workload import Group, Part, RankedGroup, Workload, subsets
 
 ROUNDING = 1e-9  # a sum this small against its terms is the rounding of zero
-MAX_ROWS = 40_000_000  # joint parts with more matrix entries keep uniform centers on their attributes
+MAX_ROWS = 40_000_000  # joint parts with more matrix entries are left out
 STEPS = 30  # evaluations that one search takes, for forecasts
+JOINT = 20  # steps of a joint part, from the weights of the last time, in one evaluation
 SLOWEST = 2.0  # seconds of one evaluation; a space that takes longer is searched term by term
 START = Options(gap=1e-4, evaluations=60)
 
@@ -83,6 +84,11 @@ def roles_of(workload: Workload) -> dict[str, Role]:
     return out
 
 
+def too_slow(sizes: Sequence[int]) -> bool:
+    """Return whether a space that is asked several products takes too long to be searched in every step."""
+    return step_seconds(math.prod(n - 1 for n in sizes), math.prod(sizes)) > SLOWEST
+
+
 class CenterProblem:
     """S as a function of the centers, with its gradient.
 
@@ -90,7 +96,8 @@ class CenterProblem:
     ----------
     workload : groups without weights of single queries.
     watch : told the present fraction and a text; may raise to cancel.
-    allowance : groups whose parts it does not hold are left out, and their attributes keep uniform centers.
+    allowance : groups whose parts it does not hold are left out; attributes that no other group asks keep uniform
+        centers.
     """
 
     def __init__(self, workload: Workload, watch: Listener, allowance: Allowance | None = None) -> None:
@@ -107,9 +114,10 @@ class CenterProblem:
         asked = [own for own in zip(workload.groups, workload.placed, strict=True) if own[0].weight > 0.0]
         fits = self._affordable(asked)
         self._asked = list(itertools.compress(asked, fits))
-        uniform = {self.roles[n] for (g, _), own in zip(asked, fits, strict=True) if not own for n in g.attributes}
+        # what is left out is asked of the plan all the same, which has to be better than that with uniform centers
+        seen = {self.roles[n] for (g, _), own in zip(asked, fits, strict=True) if own for n in g.attributes}
         self.kinds = self._kinds()
-        self.tuned = [r for r in sorted(self.sizes) if self.sizes[r] > 1 and not (r in uniform or self._settled(r))]
+        self.tuned = [r for r in sorted(seen) if self.sizes[r] > 1 and not self._settled(r)]
         self.options = START
 
     def _affordable(self, asked: Sequence[tuple[Group, RankedGroup]]) -> list[bool]:
@@ -124,8 +132,10 @@ class CenterProblem:
                 key, n, rank = self._part_key(group, part), part.cells, min(part.count, part.cells)
                 if key not in held:
                     peak = rows_bytes(part) + dense_bytes(rank, n, n) + 32 * n * n
-                    joint = len(part.sizes) > 1 and part.count * n > MAX_ROWS
-                    held[key] = not joint and self._take(32 * n * n, peak, step_seconds(rank, n))
+                    step = step_seconds(rank, n)
+                    joint = len(part.sizes) > 1
+                    large = joint and (part.count * n > MAX_ROWS or not self.allowance.bearable(JOINT * step))
+                    held[key] = not large and self._take(32 * n * n, peak, step)
         fits = np.zeros(len(asked), dtype=bool)
         for first, own in zip(firsts, alike.values(), strict=True):
             fits[own] = all(held[self._part_key(first, part)] for part in first.parts)
@@ -177,7 +187,7 @@ class CenterProblem:
                 sizes = [self.sizes[r] for r in shape.roles]
                 d, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
                 peak = dense_bytes(d, d, cells) + 8 * d * ((len(shape.terms) + 4) * d + 3 * cells)
-                slow = step_seconds(d, cells) > SLOWEST
+                slow = too_slow(sizes)
                 shape.apart = not self._take(0, peak, step_seconds(d, cells)) or slow
         return list(alike.values())
 
