@@ -31,6 +31,7 @@ What is changed where:
     a query family                       workload.families   one class, one name in FAMILIES
     ranges, and how they read in words   workload.runs       what asks for runs of cells: prefix, range, width, ...
     a schema from a data dictionary      workload.draft
+    rules for impossible cells           workload.impossible           release.records.tables, publish.tables.joint
     SQL that is understood               workload.sql
     budget conversions, whom it protects privacy             rho, mu, epsilon, delta; rows per person, neighbours
     replace-one neighbours               plans.neighbours    what a plan costs when rows are replaced

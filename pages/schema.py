@@ -181,6 +181,28 @@ def unit_form(schema: Schema) -> None:
         st.caption("Without a column nothing keeps a person to that many rows: it is your word.")
 
 
+def use_rules(key: str) -> None:
+    """Take the rules for impossible cells."""
+    with kept_for("rules"):
+        rules = text_lines(st.session_state[key])
+        state.choose_schema(state.current().asked.schema.with_facts(impossible=rules))
+
+
+def rules_form(schema: Schema) -> None:
+    """Combinations that nobody can have."""
+    st.text_area(
+        "Combinations that nobody can have, one rule a line (empty: all are possible)",
+        "\n".join(schema.impossible),
+        key=(key := f"rules_{state.version()}"),
+        on_change=use_rules,
+        args=(key,),
+        placeholder="age < 15 and married == 'yes'",
+        help="Published tables are exactly 0 there, and rows that break a rule are left out of every count. Take rules "
+        "from laws and questionnaires, never from the records.",
+    )
+    show_kept("rules")
+
+
 def at_a_glance(schema: Schema) -> None:
     """Sizes as numbers and as a picture."""
     found = figures.domain_picture(schema)
@@ -203,6 +225,8 @@ attribute_form()
 if studio.schema is not None:
     st.header("Whose rows")
     unit_form(studio.schema)
+    st.header("Impossible cells")
+    rules_form(studio.schema)
 if studio.schema is None:
     st.info("No schema yet. Use a demo schema, upload a file, or add the first attribute.", icon="📋")
 else:

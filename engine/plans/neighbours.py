@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.arrays import Array, Index
+from engine.errors import PlanError
 from engine.plans.blocks import DEVIATION, GUARD, Block, cells_pcost, total_pcost
 from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import Axes, Space, Strategy
@@ -55,6 +56,15 @@ def row_pcosts(budget: Budget, joint: bool = False) -> Callable[[Mapping[Space, 
     """
     added = cells_pcost if joint else total_pcost
     return partial(replaced_pcost, added=added) if budget.neighbours == REPLACE_ONE else added
+
+
+def check_rules(schema: Schema, budget: Budget) -> None:
+    """Raise PlanError where rules for impossible cells would let a replaced record change how many are counted."""
+    if schema.impossible and budget.neighbours == REPLACE_ONE:
+        raise PlanError(
+            "The schema has rules for impossible cells, and rows that break one are left out: a record replaced by "
+            'such a row changes the number of records. Plan with neighbours="add_remove", or without the rules.'
+        )
 
 
 def person_pcost(blocks: Mapping[Space, Block], budget: Budget, max_records: int, joint: bool = False) -> float:

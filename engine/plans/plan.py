@@ -25,7 +25,7 @@ from engine.plans.certificate import Certificate
 from engine.plans.emphasis import pack
 from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import GroupVariance
-from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
+from engine.plans.neighbours import ReplaceOne, check_rules, person_pcost, replaced
 from engine.plans.objectives import Objective, deciding_weights, norm, objective
 from engine.plans.solved import Solved, Tradeoff, canonical, pack_split
 from engine.plans.variance import VarianceBuilder
@@ -83,6 +83,7 @@ class Plan(Value):
     tradeoff: Tradeoff | None = None
 
     def __post_init__(self) -> None:
+        check_rules(self.workload.schema, self.budget)
         if not self.pcost <= self.budget.pcost:
             raise PlanError(
                 f"The privacy cost of the matrices to be released is {self.pcost}, over the budget of "

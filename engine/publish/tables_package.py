@@ -195,6 +195,10 @@ def _codebook(schema: Schema) -> str:
         lines += ["| code | label |", "|---|---|"]
         lines += [f"| {i} | {attribute.label(i).replace('|', chr(92) + '|')} |" for i in range(attribute.size)]
         lines.append("")
+    if schema.impossible:
+        lines += ["## Impossible cells", "", "Rows that meet one of these rules were left out of every count."]
+        lines += ["Published counts of cells that are impossible are exactly 0; estimates have their noise.", ""]
+        lines += [f"- `{rule}`" for rule in schema.impossible]
     return "\n".join(lines)
 
 

@@ -12,15 +12,28 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from engine.checks import whole
 from engine.errors import EngineError, SchemaError
 from engine.privacy import MOST_ROWS
 from engine.texts import MAX_NAME, near_matches, shown
 from engine.workload.attribute import Attribute, sequence
-from engine.workload.schema_text import MAX_ATTRIBUTES, PERSON_KIND, check_text, read_csv, read_json, write_csv
+from engine.workload.impossible import Impossible, checked_rules, read_rules
+from engine.workload.predicates import named_in
+from engine.workload.schema_text import (
+    MAX_ATTRIBUTES,
+    PERSON_KIND,
+    RULE_KIND,
+    check_text,
+    read_csv,
+    read_json,
+    write_csv,
+)
 
 FORMAT = "schema/1"
-UNIT = ("person", "rows_per_person")
+OPTIONAL = ("person", "rows_per_person", "impossible")
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,8 @@ class Schema:
     person : column that tells whose row it is; no attribute, and in no table.  None where nothing tells.
     rows_per_person : the most rows of one person that count, for budgets and counts that say nothing else.  Without a
         person column it is the curator's word, and no release protects fewer.  None where it is not declared.
+    impossible : rules for structural zeros, such as "age < 15 and married == 'yes'", in the words of `Custom`.  A row
+        whose counted values break one is left out of every count, like one outside the domain.
 
     >>> schema = Schema([Attribute.of_size("age", 85), Attribute.categorical("sex", ["F", "M"])])
     >>> schema.size, schema.sizes(["sex", "age"]), schema["sex"].kind, list(schema)
@@ -44,10 +59,16 @@ class Schema:
     _: KW_ONLY
     person: str | None = None
     rows_per_person: int | None = None
+    impossible: tuple[str, ...] = ()
     _by_name: dict[str, Attribute] = field(init=False, repr=False, compare=False)
 
     def __init__(
-        self, attributes: Iterable[Attribute], *, person: str | None = None, rows_per_person: int | None = None
+        self,
+        attributes: Iterable[Attribute],
+        *,
+        person: str | None = None,
+        rows_per_person: int | None = None,
+        impossible: Iterable[str] = (),
     ) -> None:
         found = tuple(sequence(attributes, "a schema", "a list of attributes"))
         if not 1 <= len(found) <= MAX_ATTRIBUTES:
@@ -71,6 +92,8 @@ class Schema:
         object.__setattr__(self, "rows_per_person", rows_per_person)
         object.__setattr__(self, "attributes", found)
         object.__setattr__(self, "_by_name", by_name)
+        object.__setattr__(self, "impossible", checked_rules(impossible))
+        _ = self.structural_zeros  # a rule that cannot be read is told now
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -131,8 +154,45 @@ class Schema:
         return math.prod(self.sizes(names))
 
     def subset(self, names: Iterable[str]) -> Schema:
-        """The schema of the named attributes, in the order given."""
-        return replace(self, attributes=tuple(self[name] for name in names))
+        """The schema of the named attributes, in the order given, with the rules that are about these alone."""
+        found = tuple(self[name] for name in names)
+        inside = {attribute.name for attribute in found}
+        told = [r for r in self.impossible if {self.names[i] for i in named_in(r, self.attributes)} <= inside]
+        return replace(self, attributes=found, impossible=tuple(told))
+
+    def with_facts(self, *, impossible: Iterable[str]) -> Schema:
+        """The schema with public facts: rules for cells that are impossible, in place of those it has.
+
+        Raises: SchemaError for rules that cannot be read, hold for no cell, or leave no cell possible.
+
+        >>> schema = Schema([Attribute.numeric("age", [0, 15, 99]), Attribute.categorical("married", ["no", "yes"])])
+        >>> schema.with_facts(impossible=["age < 15 and married == 'yes'"]).possible_share(["age", "married"]).round(2)
+        array([[0.33, 0.  ],
+               [0.33, 0.33]])
+        """
+        return replace(self, impossible=checked_rules(impossible))
+
+    @cached_property
+    def structural_zeros(self) -> tuple[Impossible, ...]:
+        """What the rules say: cells that are impossible, rules that share attributes read together."""
+        return read_rules(self.impossible, self.attributes) if self.impossible else ()
+
+    def possible_share(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
+        """The table on some attributes if all possible cells of the full domain held the same, with sum 1.
+
+        Shape ``sizes(names)``; exactly 0 where the rules of the schema, taken together, make a cell impossible.
+        """
+        names = tuple(names)
+        out = np.full((1,) * len(names), 1.0 / self.cells(n for n in names if n not in self.ruled))
+        for found in self.structural_zeros:
+            own = [name for name in names if name in found.names]
+            out = out * found.possible(own).reshape([self[n].size if n in own else 1 for n in names])
+        return np.broadcast_to(out, self.sizes(names))
+
+    @cached_property
+    def ruled(self) -> frozenset[str]:
+        """The attributes that rules are about."""
+        return frozenset(name for found in self.structural_zeros for name in found.names)
 
     def person_column(self, given: str | None = None) -> str | None:
         """The column that tells whose row it is: the declared one, or the one that is given where none is declared.
@@ -168,8 +228,9 @@ class Schema:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready description with its format and version; what is not declared is left out."""
         attributes = [attribute.to_dict() for attribute in self.attributes]
-        unit = {key: getattr(self, key) for key in UNIT if getattr(self, key) is not None}
-        return {"format": FORMAT, "attributes": attributes} | unit
+        more = {"person": self.person, "rows_per_person": self.rows_per_person, "impossible": list(self.impossible)}
+        declared = {key: value for key, value in more.items() if value not in (None, [])}
+        return {"format": FORMAT, "attributes": attributes} | declared
 
     @classmethod
     def from_dict(cls, document: Any) -> Schema:
@@ -178,16 +239,16 @@ class Schema:
             raise SchemaError(f"a schema is given as {type(document).__name__}; give an object with attributes")
         if document and all(type(value) is int for value in document.values()):
             return cls([Attribute.of_size(name, size) for name, size in document.items()])
-        if document.get("format") != FORMAT or document.keys() - set(UNIT) != {"format", "attributes"}:
+        if document.get("format") != FORMAT or document.keys() - set(OPTIONAL) != {"format", "attributes"}:
             raise SchemaError(
                 f"this is no schema: give the keys 'format' (with {FORMAT!r}) and 'attributes', and perhaps "
-                "'person' and 'rows_per_person'"
+                "'person', 'rows_per_person' and 'impossible'"
             )
         attributes = document["attributes"]
         if not isinstance(attributes, list) or len(attributes) > MAX_ATTRIBUTES:
             raise SchemaError(f"'attributes' must be a list of 1 to {MAX_ATTRIBUTES:,} objects")
-        unit = {key: document.get(key) for key in UNIT}
-        return cls([Attribute.from_dict(attribute) for attribute in attributes], **unit)
+        more = {key: document[key] for key in OPTIONAL if key in document}
+        return cls([Attribute.from_dict(attribute) for attribute in attributes], **more)
 
     def to_json(self) -> str:
         """JSON text with format and version; `from_json` gives back an equal schema."""
@@ -203,12 +264,13 @@ class Schema:
 
         Labels and edges are joined by |.  A backslash stands before | and \ inside a text and before = + - @ at its
         start, so that a spreadsheet never takes a label for a formula.  A last row of the kind person has the person
-        column as its name and the rows per person as its size, where they are declared.
+        column as its name and the rows per person as its size, where they are declared; rows of the kind impossible
+        have a rule each as their name.
         """
         rows = [attribute.to_dict() for attribute in self.attributes]
         if self.person is not None or self.rows_per_person is not None:
             rows.append({"name": self.person, "kind": PERSON_KIND, "size": self.rows_per_person})
-        return write_csv(rows)
+        return write_csv([*rows, *({"name": rule, "kind": RULE_KIND} for rule in self.impossible)])
 
     @classmethod
     def from_csv(cls, text: str | bytes) -> Schema:
@@ -217,9 +279,14 @@ class Schema:
         """
         attributes: list[Attribute] = []
         unit: dict[str, Any] = {}
+        rules: list[str] = []
         for line, document in read_csv(text):
             try:
-                if document.get("kind") != PERSON_KIND:
+                if document.get("kind") == RULE_KIND:
+                    if document.keys() != {"name", "kind"}:
+                        raise SchemaError("a row of the kind impossible has a rule as its name, and nothing else")
+                    rules.append(document["name"])
+                elif document.get("kind") != PERSON_KIND:
                     attributes.append(Attribute.from_dict(document))
                 elif unit or not {"kind"} < document.keys() <= {"name", "kind", "size"}:
                     raise SchemaError("one row of the kind person is allowed, with a name, a size, or both")
@@ -227,4 +294,4 @@ class Schema:
                     unit = {"person": document.get("name"), "rows_per_person": document.get("size")}
             except SchemaError as error:
                 raise SchemaError(f"line {line}: {error}") from None
-        return cls(attributes, **unit)
+        return cls(attributes, **unit, impossible=rules)

@@ -112,6 +112,18 @@ def test_the_schema_says_whose_rows_they_are(ledger: Ledger, panel: Path) -> Non
     assert not waiting(session)
 
 
+def test_rules_for_impossible_cells_are_checked_as_they_are_written() -> None:
+    session = opened("schema")
+    box = next(e.key for e in session.app.text_area if str(e.key).startswith("rules_"))
+    session.set(**{box: "a == 9"})
+    assert "holds for no cell" in session.errors()
+    assert session.studio.schema == SCHEMA
+    session.set(**{box: "a == 0 and b >= 1\n\n"})
+    assert session.studio.schema == SCHEMA.with_facts(impossible=["a == 0 and b >= 1"])
+    assert "impossible=['a == 0 and b >= 1'])" in session.app.code[-1].value
+    assert not session.errors()
+
+
 def test_a_look_asks_for_the_person(ledger: Ledger, panel: Path) -> None:
     session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
     filled(session, records_path=str(panel), coarse_confirmation="office")

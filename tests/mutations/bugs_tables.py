@@ -12,7 +12,80 @@ TABLES, ERRORS, PACKED = (f"tests/publish/test_{name}.py" for name in ("tables",
 SUMS, FILES = "tests/publish/test_metric.py", "tests/publish/test_published_file.py"
 OPENED = f"{PACKED}::test_estimates_errors_and_covariances_follow_from_the_open_form_alone"
 
+IMPOSSIBLE, RULED = "tests/publish/test_impossible.py", "tests/workload/test_impossible.py"
+RULES, COUNTED = "engine/workload/impossible.py", "tests/release/test_people.py"
+
 BUGS = (
+    bug(
+        "what impossible cells still hold is cut off in silence",
+        JOINT,
+        "    if possible:\n        made = emptied(",
+        "    if False:\n        made = emptied(",
+        f"{IMPOSSIBLE}::test_impossible_cells_are_empty_and_all_tables_agree",
+    ),
+    bug(
+        "the share of even tables fills impossible cells",
+        JOINT,
+        "                if axes in even:\n",
+        "                if False:\n",
+        f"{IMPOSSIBLE}::test_impossible_cells_are_empty_and_all_tables_agree",
+    ),
+    bug(
+        "emptying cells moves the total",
+        JOINT,
+        "        lower = moved | {(): lower[()]}\n",
+        "        lower = moved\n",
+        f"{IMPOSSIBLE}::test_unbiased_tables_stay_unbiased_and_keep_their_total",
+    ),
+    bug(
+        "records are not mended",
+        PUBLISHED,
+        "        mend_people(records, self._rules(), generator)\n",
+        "",
+        f"{IMPOSSIBLE}::test_whole_records_keep_every_rule",
+    ),
+    bug(
+        "a cell is impossible as soon as one below it is",
+        RULES,
+        "        kept = (~self.cells).sum(",
+        "        kept = (~self.cells).prod(",
+        f"{RULED}::test_cells_are_impossible_where_everything_below_them_is",
+    ),
+    bug(
+        "rules that share attributes are read alone",
+        RULES,
+        "[found for found in together if found[0] & own]",
+        "[found for found in together if found[0] == own]",
+        f"{RULED}::test_cells_are_impossible_where_everything_below_them_is",
+    ),
+    bug(
+        "rows that break a rule count",
+        "engine/release/records/tables.py",
+        "                columns = self._without(columns, broken)\n",
+        "",
+        f"{COUNTED}::test_rows_whose_counted_values_are_impossible_together_count_nowhere",
+    ),
+    bug(
+        "a database counts without the rules",
+        "engine/release/records/tables.py",
+        "if is_table(data) and not self.rules and count_there",
+        "if is_table(data) and count_there",
+        f"{COUNTED}::test_rules_hold_for_persons_weights_and_databases_alike",
+    ),
+    bug(
+        "counts made under other rules are taken",
+        "engine/release/records/tables.py",
+        "    if held.schema.impossible != schema.impossible:\n",
+        "    if False:\n",
+        f"{COUNTED}::test_counts_made_without_the_rules_are_refused",
+    ),
+    bug(
+        "rules beside neighbours that replace a record",
+        "engine/plans/plan.py",
+        "        check_rules(self.workload.schema, self.budget)\n",
+        "",
+        f"{COUNTED}::test_rules_are_refused_where_neighbours_replace_a_record",
+    ),
     bug(
         "even tables are not mixed in where cells are negative",
         JOINT,

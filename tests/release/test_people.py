@@ -1,4 +1,4 @@
-"""The cap of rows per person: which rows count, and that a person moves no more than the cap."""
+"""Which rows count: no more of a person than the cap, and none that the rules of the schema make impossible."""
 
 import numpy as np
 import pandas as pd
@@ -6,8 +6,8 @@ import pytest
 
 import engine.release.records.people
 import engine.release.records.sources
-from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
-from engine.errors import DataError, LedgerError, LimitExceeded, SchemaError
+from engine import Attribute, Budget, Counts, Ledger, Schema, Workload, count_marginals, measure, plan
+from engine.errors import DataError, LedgerError, LimitExceeded, PlanError, SchemaError
 from engine.release import check_records, declare_public
 
 SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 3)])
@@ -205,3 +205,89 @@ def test_no_release_protects_fewer_rows_than_are_declared_where_no_column_keeps_
     measure(many, data, rehearsal=True, ignore=["pid"])
     # a column keeps to whatever the budget protects
     measure(few, counted(frame, 2) if as_counts else frame, rehearsal=True, person=None if as_counts else "pid")
+
+
+RULES = ["code == 4 and zip in ['1', '2']", "sex == 'F' and age < 20"]
+
+
+def surveyed():
+    """A schema with rules, records some of which break them, and which do not."""
+    schema = Schema(
+        [
+            Attribute.categorical("sex", ["F", "M"]),
+            Attribute.numeric("age", [0, 20, 120]),
+            Attribute.of_size("code", 5),
+            Attribute.categorical("zip", ["1", "2", "3"]),
+        ],
+        impossible=RULES,
+    )
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame(
+        {
+            "sex": rng.choice(["F", "M", "x"], 500),
+            "age": rng.choice([5, 50], 500),
+            "code": rng.integers(0, 5, 500),
+            "zip": rng.choice(["1", "2", "3"], 500),
+            "pid": rng.integers(0, 150, 500),
+        }
+    )
+    broken = (frame["code"] == 4) & frame["zip"].isin(["1", "2"]) | (frame["sex"] == "F") & (frame["age"] < 20)
+    return schema, frame, ~broken
+
+
+def test_rows_whose_counted_values_are_impossible_together_count_nowhere():
+    schema, frame, kept = surveyed()
+    known = frame["sex"] != "x"
+    plain, sets = schema.with_facts(impossible=()), [("sex", "age"), ("code", "zip"), ("age",), ()]
+    found = count_marginals(frame, schema, sets, on_refused="drop", ignore=["pid"])
+    clean = count_marginals(frame[known & kept], plain, sets, ignore=["pid"])
+    assert all((found[names] == clean[names]).all() for names in clean)
+    assert found.records == clean.records == (known & kept).sum()
+    assert found.rows_refused == len(frame) - found.records
+    assert found["sex", "age"][0, 0] == 0
+    judged = [found.refused[names]["impossible together"] for names in ("sex, age", "code, zip")]
+    assert min(judged) > 0
+    assert sum(judged) == (known & ~kept).sum()
+    with pytest.raises(DataError, match="impossible together"):
+        count_marginals(frame[known], schema, sets, ignore=["pid"])
+    # what is not counted judges nobody: each row by the values that count
+    alone = count_marginals(frame, schema, [("age",), ("code",)], on_refused="drop", ignore=["pid"])
+    assert alone.records == len(frame)
+
+
+def test_rules_hold_for_persons_weights_and_databases_alike():
+    ibis = pytest.importorskip("ibis")
+    schema, frame, kept = surveyed()
+    plain, sets = schema.with_facts(impossible=()), [("sex", "age"), ("code", "zip")]
+    weighted = frame.drop(columns="pid").assign(n=2)
+    for data, more in (
+        (weighted, {"count_column": "n"}),
+        (ibis.memtable(weighted), {"count_column": "n"}),
+        (ibis.memtable(frame), {"ignore": ["pid"]}),
+    ):
+        clean = weighted[kept] if "count_column" in more else frame[kept]
+        found = count_marginals(data, schema, sets, on_refused="drop", **more)
+        wanted = count_marginals(clean, plain, sets, on_refused="drop", **more)
+        assert all((found[names] == wanted[names]).all() for names in wanted)
+        assert found.rows_in == count_marginals(data, plain, sets, on_refused="drop", **more).rows_in
+    capped = count_marginals(frame, schema, sets, on_refused="drop", person="pid", rows_per_person=2)
+    everyone = count_marginals(frame, plain, [tuple(plain)], on_refused="drop", person="pid", rows_per_person=2)
+    inside = np.where(schema.possible_share(plain) > 0.0, everyone[tuple(plain)], 0)
+    assert (capped["sex", "age"] == inside.sum(axis=(2, 3))).all()
+
+
+def test_counts_made_without_the_rules_are_refused():
+    schema, frame, kept = surveyed()
+    plain, sets = schema.with_facts(impossible=()), [("sex", "age")]
+    loose = count_marginals(frame[kept], plain, sets, on_refused="drop", ignore=["pid"])
+    with pytest.raises(DataError, match="other rules"):
+        count_marginals(loose, schema, sets)
+    with pytest.raises(DataError, match="make impossible"):
+        Counts.from_tables(schema, {("sex", "age"): np.ones((2, 2), int)})
+    assert Counts.from_tables(schema, {("sex", "age"): np.array([[0, 1], [2, 3]])}).records == 6
+
+
+def test_rules_are_refused_where_neighbours_replace_a_record():
+    schema, _, _ = surveyed()
+    with pytest.raises(PlanError, match="changes the number of records"):
+        plan(Workload(schema).add("age"), Budget(pcost=1.0, neighbours="replace_one"))

@@ -43,7 +43,7 @@ def share_of_signal(found: Evidence, contrasts: Mapping[Axes, Array], unseen: fl
         seen = found.seen.get(axes)
         if len(axes) < 2 or seen is None or seen.rank == 0:
             continue
-        middle = reference(axes, {face: tables[face] for face in (*faces(axes), axes[:-2])})
+        middle = reference(axes, {f: tables[f] for f in (*faces(axes), axes[:-2])}, found.possible.get(axes))
         beyond, _ = dispersion(seen.cells - seen.lens.of(middle), seen.variance, seen.rank)
         beyond = max(0.0, beyond + unseen * seen.variance * math.sqrt(2.0 * seen.rank))
         prior = beyond / total * middle

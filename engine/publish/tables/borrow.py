@@ -104,7 +104,9 @@ def single_tables(found: Evidence, total: float, pairs: Mapping[Axes, Known]) ->
 
 def _settled(found: Evidence, total: float, axes: Axes, residual: Array, weight: Array | float) -> Array:
     weights = np.broadcast_to(np.asarray(weight, dtype=float), residual.shape)
-    return on_simplex(residual + total * found.centers[axes[0]], weights, total)
+    out, kept = np.zeros(residual.shape), found.possible.get(axes, np.ones(residual.shape, dtype=bool))
+    out[kept] = on_simplex((residual + total * found.centers[axes[0]])[kept], weights[kept], total)
+    return out
 
 
 def _unbiased_share(seen: Seen | None, value: Array, precision: Array | float) -> float:

@@ -22,6 +22,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 
 from engine.arrays import Array
@@ -39,11 +40,13 @@ LOOSEST = (1.0, 4.0, 16.0, 64.0)  # the same in a metric, until what was measure
 SIGNAL = {2: 1.0}  # standard errors of the noise from which a table is believed to differ from its reference
 SIGNAL_BEYOND = 2.0
 
+Possible = npt.NDArray[np.bool_] | None  # all cells, or those that are true; shape (n_1, ..., n_k)
 
-def reference(axes: Axes, margins: Mapping[Axes, Array]) -> Array:
+
+def reference(axes: Axes, margins: Mapping[Axes, Array], possible: Possible = None) -> Array:
     """Return the table of largest entropy with the given margins, one for every face of ``axes``.
 
-    Shapes (n_1, ..., n_k), and without one axis for every face.
+    Shapes (n_1, ..., n_k), and without one axis for every face.  What is not ``possible`` is 0.
 
     >>> reference((0, 1), {(0,): np.array([1.0, 3.0]), (1,): np.array([2.0, 2.0]), (): np.array(4.0)}).tolist()
     [[0.5, 0.5], [1.5, 1.5]]
@@ -52,7 +55,9 @@ def reference(axes: Axes, margins: Mapping[Axes, Array]) -> Array:
     first, second, rest = axes[:-1], (*axes[:-2], axes[-1]), axes[:-2]
     product = along_axes(margins[first], first, axes) * along_axes(margins[second], second, axes)
     table = _ratio(product, along_axes(np.asarray(margins[rest], dtype=float), rest, axes))
-    if len(axes) == 2:
+    if possible is not None:
+        table = np.where(possible, table, 0.0)
+    elif len(axes) == 2:
         return table
     total = float(margins[first].sum())
     for _ in range(SWEEPS):
@@ -66,13 +71,15 @@ def reference(axes: Axes, margins: Mapping[Axes, Array]) -> Array:
     return table
 
 
-def fitted(axes: Axes, seen: Seen | None, margins: Mapping[Axes, Array], total: float) -> Array:
+def fitted(
+    axes: Axes, seen: Seen | None, margins: Mapping[Axes, Array], total: float, possible: Possible = None
+) -> Array:
     """Return the table of a set of attributes: the reference, moved as far as what was seen differs from it.
 
     Where the difference is no larger than noise makes it, or nothing was seen, the reference stays as it is.
     Shape (n_1, ..., n_k); margins without one of the axes.
     """
-    table = reference(axes, margins)
+    table = reference(axes, margins, possible)
     if seen is None or seen.rank == 0:
         return table
     gap = seen.cells - seen.lens.of(table)

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from engine.arrays import Array
 from engine.errors import NotAnswerable, NotApplicable
 from engine.plans import Block, Plan, SpaceAnswers
-from engine.publish.tables.contrasts import maximal
+from engine.publish.tables.contrasts import contrast, maximal
 from engine.publish.tables.metric import Metric, metric_of
 from engine.release import Measurement
 from engine.spaces import Axes, Complement, Space, SplitLift, basis, center
@@ -106,6 +107,9 @@ class Evidence:
     tables : the largest sets of attributes whose tables are published.
     total, total_variance : noisy number of records, and its variance in counts^2.
     seen : residual spaces; one that is absent was not measured.
+    possible : where the rules of the schema make cells impossible, which ones are not; shape (n_1, ..., n_k).
+    even : contrasts of the tables in which all possible cells of the full domain hold the same, with the total 1; one
+        that is absent is 0.
     """
 
     names: Space
@@ -115,6 +119,8 @@ class Evidence:
     total: float
     total_variance: float
     seen: Mapping[Axes, Seen] = field(repr=False)
+    possible: Mapping[Axes, npt.NDArray[np.bool_]] = field(default_factory=dict, repr=False)
+    even: Mapping[Axes, Array] = field(default_factory=dict, repr=False)
 
     @cached_property
     def sets(self) -> tuple[Axes, ...]:
@@ -178,6 +184,7 @@ def evidence(measurement: Measurement) -> Evidence:
             "it. Add the family 'total', or a marginal, to the workload."
         )
     total = seen.pop(())
+    shares = {axes: plan.schema.possible_share([names[a] for a in axes]) for axes in wanted if plan.schema.impossible}
     return Evidence(
         names=names,
         sizes=plan.schema.sizes(names),
@@ -186,6 +193,12 @@ def evidence(measurement: Measurement) -> Evidence:
         total=float(total.cells),
         total_variance=total.variance,
         seen=seen,
+        possible={axes: share > 0.0 for axes, share in shares.items() if not share.all()},
+        even={
+            axes: contrast(share)
+            for axes, share in shares.items()
+            if plan.schema.ruled.issuperset(names[a] for a in axes)
+        },
     )
 
 

@@ -6,15 +6,19 @@ for the largest sets A, with g_B = 4^|B|: high orders, where most noise is, move
 With lambda_A >= 0 the multiplier of T_A >= 0,  r_B = t_B + g_B contrast_B(sum over A of mean of lambda_A on B),  and
 the dual is climbed by lambda_A <- [lambda_A - step_A T_A]_+, accelerated with restarts.  Multipliers are kept for the
 few cells that have one.  What is still negative in the end is mended by a share of even tables, which are consistent.
+
+Impossible cells have T_A = 0 and multipliers of either sign.  The last of what they hold is taken out by conjugate
+gradients, before the share of even tables, whose impossible cells are 0, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from engine.arrays import Array, Index
 from engine.progress import Listener
@@ -24,6 +28,11 @@ from engine.spaces import Axes
 FIRM = 1e-3  # g of the total
 SLACK = 10.0  # times what a cell may be below 0 in the end: how far above 0 cells with multipliers may be on average
 ROUNDS = 250
+EXACT, MOST_STEPS = 1e-7, 2_000  # of what impossible cells hold is left, and the steps in which it is taken out
+REFINED, ROUNDING = 2, 1e-14  # times that is done, so that all that is left is rounding, as a share of the total
+
+
+_Means = dict[Axes, dict[Axes, Array]]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -33,10 +42,22 @@ class _Multipliers:
     axes: Axes
     shape: tuple[int, ...]
     step: float
+    impossible: npt.NDArray[np.bool_] | None = None
     cells: Index = field(default_factory=lambda: np.zeros(0, np.int64))
     values: Array = field(default_factory=lambda: np.zeros(0))
     point: Array = field(default_factory=lambda: np.zeros(0))
     new: Array = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        """Impossible cells always have a multiplier."""
+        if self.impossible is not None:
+            self.cells = np.flatnonzero(self.impossible)
+            self.values = self.point = np.zeros(self.cells.size)
+
+    @property
+    def held(self) -> npt.NDArray[np.bool_]:
+        """Which multipliers are those of impossible cells; shape of ``cells``."""
+        return np.zeros(len(self.cells), dtype=bool) if self.impossible is None else self.impossible[self.cells]
 
     def means(self) -> dict[Axes, Array]:
         """Return the mean of the point over the rest of the table, for every proper subset of its attributes."""
@@ -77,35 +98,37 @@ class _Multipliers:
             self.cells = np.concatenate([self.cells, fresh])[order]
             self.values = np.concatenate([self.values, nothing])[order]
             self.point = np.concatenate([self.point, nothing])[order]
-        self.new = np.maximum(self.point - self.step * flat[self.cells], 0.0)
+        self.new = np.maximum(self.point - self.step * flat[self.cells], np.where(self.held, -np.inf, 0.0))
         return float((self.point - self.new) @ (self.new - self.values))
 
     def pass_on(self, momentum: float) -> None:
-        kept = (self.new > 0.0) | (self.values > 0.0)
+        kept = (self.new > 0.0) | (self.values > 0.0) | self.held
         point = self.new + momentum * (self.new - self.values)
         self.cells, self.values, self.point = self.cells[kept], self.new[kept], point[kept]
 
 
 def nonnegative(
-    contrasts: dict[Axes, Array], tables: Sequence[Axes], sizes: Sequence[int], enough: float, tell: Listener
+    contrasts: dict[Axes, Array],
+    tables: Sequence[Axes],
+    sizes: Sequence[int],
+    enough: float,
+    tell: Listener,
+    possible: Mapping[Axes, npt.NDArray[np.bool_]] | None = None,
+    even: Mapping[Axes, Array] | None = None,
 ) -> dict[Axes, Array]:
     """Change contrasts so that no table is negative; the largest ones are changed in place. Returns the contrasts.
 
     The search ends when no cell is further below 0 than the share ``enough`` of an even cell, total over cells; that
-    share of even tables is then mixed in.  Contrasts have the shapes of their tables.
+    share of even tables is then mixed in.  Contrasts have the shapes of their tables.  ``possible`` and ``even`` are
+    those of `Evidence`.
 
-    Guarantee: every table is at least 0 but for the rounding of sums, and the total is the one given unless it
-    contradicts the tables.
+    Guarantee: every table is at least 0 and impossible cells are 0, but for the rounding of sums, and the total is the
+    one given unless it contradicts the tables.
     """
     total = float(contrasts[()])
+    possible, even = possible or {}, even or {}
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
-    holding: dict[Axes, int] = {}
-    for axes in tables:
-        for inside in below(axes):
-            holding[inside] = holding.get(inside, 0) + 1
-    dual = {
-        axes: _Multipliers(axes=axes, shape=contrasts[axes].shape, step=_step(axes, sizes, holding)) for axes in tables
-    }
+    dual = _multipliers(contrasts, tables, sizes, possible)
     age = 1.0
     for number in range(ROUNDS):
         moved, means = _moves(dual, lower)
@@ -113,6 +136,7 @@ def nonnegative(
         for axes, own in dual.items():
             table = _table(contrasts[axes], own, moved, means[axes])
             worst = max(worst, -float(table.min(initial=0.0)) * table.size)
+            worst = max(worst, float(np.abs(table.reshape(-1)[own.cells[own.held]]).max(initial=0.0)) * table.size)
             slack += table.size * float(np.abs(table.reshape(-1)[own.cells]) @ np.abs(own.point))
             pull += float(np.abs(own.point).sum())
             against += own.follow(table)
@@ -123,11 +147,95 @@ def nonnegative(
         for own in dual.values():
             own.pass_on((older - 1.0) / age)
         tell(min(1.0, number / ROUNDS), "Making all tables agree without negative cells")
+    _move(contrasts, dual, means)
+    made = {**contrasts, **moved}
+    if possible:
+        made = emptied(made, tables, sizes, possible)
+    return _lifted(made, tables, possible, even)
+
+
+def emptied(
+    contrasts: dict[Axes, Array],
+    tables: Sequence[Axes],
+    sizes: Sequence[int],
+    possible: Mapping[Axes, npt.NDArray[np.bool_]],
+) -> dict[Axes, Array]:
+    """Return the nearest contrasts of tables whose impossible cells are 0, whatever the sign of others.
+
+    Shapes (n_1, ..., n_k) of tables.  The total stays, and the largest contrasts are changed in place.
+
+    Guarantee: linear in what is given, and without effect where impossible cells are 0, so that tables which are right
+    on average stay so.
+    """
+    dual = _multipliers(contrasts, tables, sizes, possible)
+    lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
+    asked = [own for own in dual.values() if own.impossible is not None]
+    nothing = {axes: np.zeros_like(c) for axes, c in lower.items()}
+    ends = np.cumsum([own.cells.size for own in asked])[:-1]
+
+    def moved_by(point: Array) -> Array:
+        for own, values in zip(asked, np.split(point, ends), strict=True):
+            own.point = values
+        moved, means = _moves(dual, nothing)
+        moved[()] = nothing[()]
+        parts = []
+        for own in asked:
+            table = _table(np.zeros(own.shape), own, moved, means[own.axes])
+            parts.append(table.reshape(-1)[own.cells])
+        return np.concatenate(parts)
+
+    rounding = ROUNDING * abs(float(contrasts[()]))
+    for _ in range(REFINED if asked else 0):
+        held = np.concatenate([assembled(contrasts, own.axes).reshape(-1)[own.cells] for own in asked])
+        rounding = max(rounding, ROUNDING * float(np.linalg.norm(held)))
+        moved_by(_solved(moved_by, -held, rounding))  # which leaves the multipliers at the solution
+        moved, means = _moves(dual, lower)
+        lower = moved | {(): lower[()]}
+        _move(contrasts, dual, means)
+        contrasts = {**contrasts, **lower}
+    return contrasts
+
+
+def _solved(apply: Callable[[Array], Array], wanted: Array, rounding: float) -> Array:
+    """Return a solution of a symmetric system that has one but for ``rounding``, by conjugate gradients."""
+    out, left = np.zeros_like(wanted), wanted.copy()
+    way, squared = left.copy(), float(left @ left)
+    least = max(squared * EXACT**2, rounding**2)
+    for _ in range(MOST_STEPS):
+        if squared <= least:
+            break
+        turned = apply(way)
+        step = squared / float(way @ turned)
+        out, left = out + step * way, left - step * turned
+        before, squared = squared, float(left @ left)
+        way = left + squared / before * way
+    return out
+
+
+def _move(contrasts: dict[Axes, Array], dual: Mapping[Axes, _Multipliers], means: _Means) -> None:
+    """Take the steps of multipliers in the contrasts of their own tables."""
     for axes, own in dual.items():
         add_lower(contrasts[axes], axes, own.own_part(means[axes]))
         contrasts[axes].reshape(-1)[own.cells] += own.weight * own.point
         contrasts[axes] = contrast(contrasts[axes])  # the sums of many small steps round
-    return _lifted({**contrasts, **moved}, tables)
+
+
+def _multipliers(
+    contrasts: Mapping[Axes, Array],
+    tables: Sequence[Axes],
+    sizes: Sequence[int],
+    possible: Mapping[Axes, npt.NDArray[np.bool_]],
+) -> dict[Axes, _Multipliers]:
+    holding: dict[Axes, int] = {}
+    for axes in tables:
+        for inside in below(axes):
+            holding[inside] = holding.get(inside, 0) + 1
+    out = {}
+    for axes in tables:
+        impossible = ~possible[axes].reshape(-1) if axes in possible else None
+        step = _step(axes, sizes, holding)
+        out[axes] = _Multipliers(axes=axes, shape=contrasts[axes].shape, step=step, impossible=impossible)
+    return out
 
 
 def _step(axes: Axes, sizes: Sequence[int], holding: Mapping[Axes, int]) -> float:
@@ -143,9 +251,7 @@ def _weight(axes: Axes) -> float:
     return float(4 ** len(axes)) if axes else FIRM
 
 
-def _moves(
-    dual: Mapping[Axes, _Multipliers], lower: Mapping[Axes, Array]
-) -> tuple[dict[Axes, Array], dict[Axes, dict[Axes, Array]]]:
+def _moves(dual: Mapping[Axes, _Multipliers], lower: Mapping[Axes, Array]) -> tuple[dict[Axes, Array], _Means]:
     """Return the contrasts of all smaller sets at the multipliers, and the means of these."""
     means = {axes: own.means() for axes, own in dual.items()}
     sums: dict[Axes, Array] = {}
@@ -166,15 +272,24 @@ def _table(own: Array, dual: _Multipliers, moved: Mapping[Axes, Array], means: M
     return table
 
 
-def _lifted(contrasts: dict[Axes, Array], tables: Sequence[Axes]) -> dict[Axes, Array]:
-    """Return contrasts mixed with even tables as far as negative cells need it."""
+def _lifted(
+    contrasts: dict[Axes, Array],
+    tables: Sequence[Axes],
+    possible: Mapping[Axes, npt.NDArray[np.bool_]],
+    even: Mapping[Axes, Array],
+) -> dict[Axes, Array]:
+    """Return contrasts mixed with those of even tables as far as negative cells need it."""
     total, worst = float(contrasts[()]), 0.0
     for axes in tables:
         table = assembled(contrasts, axes)
-        worst = max(worst, -float(table.min(initial=0.0)) * table.size)
+        share = assembled({axes: np.zeros(table.shape), **even, (): np.array(1.0)}, axes) if even else 1.0 / table.size
+        needed = np.divide(-table, share, out=np.zeros_like(table), where=possible.get(axes, np.array(True)))
+        worst = max(worst, float(needed.max(initial=0.0)))
     if worst > 0.0:
         kept = max(total, 0.0) / (max(total, 0.0) + worst)
         for axes in contrasts:
             if axes:
                 contrasts[axes] *= kept
+                if axes in even:
+                    contrasts[axes] += (1.0 - kept) * total * even[axes]
     return contrasts

@@ -13,10 +13,11 @@ together and taken few at a time, the largest first, so that not all fill the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from engine.arrays import Array, Index
 from engine.progress import Listener
@@ -25,18 +26,25 @@ from engine.spaces import Axes
 LOOKED_AT, TAKEN = 1 / 12, 1 / 800  # of all records at once
 ROUNDS, ENOUGH = 6, 0.03  # and the share by which a round must lower the sum
 SMALL = 1e-9
+BARRED = 1e4  # weight of a cell that is impossible
 
 
 def nearest_people(
-    tables: Mapping[Axes, Array], sizes: tuple[int, ...], people: int, generator: np.random.Generator, tell: Listener
+    tables: Mapping[Axes, Array],
+    sizes: tuple[int, ...],
+    people: int,
+    generator: np.random.Generator,
+    tell: Listener,
+    impossible: Mapping[Axes, npt.NDArray[np.bool_]] | None = None,
 ) -> Index:
     """Return so many records, shape (people, attributes), whose counts come near tables of shape (n_1, ..., n_k).
 
     The tables sum to ``people``.  Deterministic for a generator.  An attribute of no table is 0 in every record.
+    Records are kept out of cells that are ``impossible`` where they can be; `mend_people` does the rest.
     """
     tell(0.0, "Drawing records")
     records = _tree_of_people(tables, sizes, people, generator)
-    misfit = _Misfit(tables, sizes, records)
+    misfit = _Misfit(tables, sizes, records, impossible or {})
     before, columns = misfit.value, sorted({a for axes in tables for a in axes})
     for number in range(ROUNDS if people else 0):
         for i, column in enumerate(generator.permutation(columns)):
@@ -46,6 +54,23 @@ def nearest_people(
             break
         before = misfit.value
     return records
+
+
+def mend_people(
+    records: Index, rules: Sequence[tuple[list[int], npt.NDArray[np.bool_]]], generator: np.random.Generator
+) -> None:
+    """Give records, shape (people, attributes), that break a rule the values of others that keep it, in place.
+
+    A rule is columns, and which of their joint cells are possible.  Where no record keeps it, the first possible cell
+    is given to all: hot deck imputation, with donors drawn evenly.
+    """
+    for columns, possible in rules:
+        kept = possible[tuple(records[:, columns].T)]
+        broken, donors = np.flatnonzero(~kept), np.flatnonzero(kept)
+        if not donors.size:
+            records[:, columns] = np.argwhere(possible)[0]
+        elif broken.size:
+            records[broken[:, None], columns] = records[generator.choice(donors, broken.size)[:, None], columns]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +89,13 @@ class _Place:
 class _Misfit:
     """How far records are from tables: counts minus what is published, and weights, of all cells in a row."""
 
-    def __init__(self, tables: Mapping[Axes, Array], sizes: tuple[int, ...], records: Index) -> None:
+    def __init__(
+        self,
+        tables: Mapping[Axes, Array],
+        sizes: tuple[int, ...],
+        records: Index,
+        impossible: Mapping[Axes, npt.NDArray[np.bool_]],
+    ) -> None:
         self.sizes, self.places, at = sizes, [], 0
         self.gaps = np.empty(sum(t.size for t in tables.values()))
         self.weights = np.empty_like(self.gaps)
@@ -73,6 +104,8 @@ class _Misfit:
             self.places.append(_Place(axes=axes, shape=table.shape, cells=cells))
             self.gaps[cells] = table_of(records, axes, sizes).ravel() - table.ravel()
             self.weights[cells] = 1.0 / np.sqrt(table.ravel() + 1.0)
+            if axes in impossible:
+                self.weights[cells][impossible[axes].ravel()] = BARRED
             at = cells.stop
 
     @property

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from engine.arrays import Array, Index
@@ -19,8 +20,8 @@ from engine.plans import Plan, SpaceAnswers
 from engine.progress import Progress, listener, told
 from engine.publish.tables.contrasts import assembled, contrast, maximal
 from engine.publish.tables.evidence import Evidence, all_sets, evidence, published_sets
-from engine.publish.tables.joint import nonnegative
-from engine.publish.tables.people import nearest_people, table_of
+from engine.publish.tables.joint import emptied, nonnegative
+from engine.publish.tables.people import mend_people, nearest_people, table_of
 from engine.publish.tables.shrunk import shrunk_contrasts, shrunk_total
 from engine.release import MEMORY_LIMIT, Measurement, apply_group
 from engine.spaces import Axes
@@ -48,7 +49,7 @@ class Published:
     people : records of which all tables are counts, shape (people, attributes), or None where tables are not whole.
 
     Guarantee: unless ``fit`` is "none", every table is >= 0, and tables agree wherever they overlap to 1e-9 counts;
-    exactly where they are counts of people.
+    exactly where they are counts of people.  Cells that the rules of the schema make impossible are exactly 0.
     Published numbers are biased: the standard errors and intervals of the measurement are not theirs.
     """
 
@@ -100,7 +101,16 @@ class Published:
         if self.people is not None:
             return table_of(self.people, axes, self._sizes).astype(float)
         table = assembled(self.contrasts, axes)
+        if (impossible := self.impossible(axes)) is not None:
+            table[impossible] = 0.0
         return table if self.fit == "none" else np.maximum(table, 0.0)  # what lies under 0 is the rounding of sums
+
+    def impossible(self, axes: Axes) -> npt.NDArray[np.bool_] | None:
+        """Return which cells of the table on `positions` are impossible, shape (n_1, ..., n_k); None for none."""
+        schema = self.measurement.plan.schema
+        if schema.ruled.isdisjoint(self.names[a] for a in axes):
+            return None
+        return np.asarray(schema.possible_share([self.names[a] for a in axes]) == 0.0)
 
     def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return the published answers to queries ``start:stop`` of a group, in counts. Shape (queries,)."""
@@ -152,7 +162,21 @@ class Published:
         share = people / self.total if self.total else 0.0
         tables = {axes: share * self._of(axes) for axes in sets}
         tell = told_share(progress)
-        return nearest_people(tables, self._sizes, people, np.random.default_rng(seed_of(self.measurement)), tell)
+        generator = np.random.default_rng(seed_of(self.measurement))
+        barred = {axes: barring for axes in sets if (barring := self.impossible(axes)) is not None}
+        records = nearest_people(tables, self._sizes, people, generator, tell, barred)
+        mend_people(records, self._rules(), generator)
+        return records
+
+    def _rules(self) -> list[tuple[list[int], npt.NDArray[np.bool_]]]:
+        """Return positions of attributes that rules are about, and which of their joint cells are possible."""
+        held = {a for axes in self.contrasts for a in axes}
+        told = []
+        for found in self.measurement.plan.schema.structural_zeros:
+            own = [name for name in found.names if self._at.get(name) in held]
+            if own:
+                told.append(([self._at[name] for name in own], found.possible(own) > 0.0))
+        return told
 
     def uncertainty(self, **options: Any) -> Any:
         """Return errors, intervals and flags of the published numbers, at no cost; see `engine.publish.uncertainty`."""
@@ -181,7 +205,8 @@ def publish(
     ----------
     fit : "shrunk" draws every table towards what smaller tables say, as far as noise may have moved it, and reads
         smaller tables from larger ones; "nonnegative" changes the unbiased tables only as far as cells are negative;
-        "none" leaves them unbiased, so that cells may be negative.
+        "none" leaves them unbiased, so that cells may be negative, and only moves impossible cells to 0, where those of
+        all counted records are.
     integer : whether all cells are whole: tables are then counts of the same records, see `Published.records`.
     progress : called with the share done and words; False stops.
 
@@ -219,10 +244,18 @@ def publish(
         if total > 0.0:
             tolerance = _tolerance(found, total)
             contrasts = nonnegative(
-                contrasts, found.tables, found.sizes, tolerance, lambda s, w: tell(0.4 + 0.6 * s, w)
+                contrasts,
+                found.tables,
+                found.sizes,
+                tolerance,
+                lambda s, w: tell(0.4 + 0.6 * s, w),
+                found.possible,
+                found.even,
             )
         else:
             contrasts = {axes: np.zeros(found.shape(axes)) for axes in found.sets}
+    elif found.possible:
+        contrasts = emptied(contrasts, found.tables, found.sizes, found.possible)
     made = Published(measurement=measurement, fit=fit, names=found.names, contrasts=contrasts)
     if integer:
         made = replace(made, people=made._drawn(round(total), told_share(progress, own, 1.0)))

@@ -52,7 +52,7 @@ def shrunk_contrasts(found: Evidence, total: float, tell: Listener) -> dict[Axes
     above = {face for axes in upper for face in faces(axes)}
     for number, axes in enumerate(upper):
         margins = {face: tables[face] for face in (*faces(axes), axes[:-2])}
-        table = fitted(axes, found.seen.get(axes), margins, total)
+        table = fitted(axes, found.seen.get(axes), margins, total, found.possible.get(axes))
         if axes in above:
             tables[axes] = table
         out[axes] = contrast(table)
@@ -80,5 +80,6 @@ def _pairs(
         seen = found.seen.get(axes)
         if seen is not None and axes in known:
             seen = replace(seen, cells=known[axes][0], variance=known[axes][1])  # with what triples taught
-        out[axes] = fitted(axes, seen, {face: tables[face] for face in (*faces(axes), ())}, total)
+        margins = {face: tables[face] for face in (*faces(axes), ())}
+        out[axes] = fitted(axes, seen, margins, total, found.possible.get(axes))
     return out

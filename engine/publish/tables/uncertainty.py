@@ -133,7 +133,10 @@ class Uncertainty:
         return np.divide(measured, values, out=np.zeros_like(values), where=np.abs(values) > 1e-9)
 
     def _laid(self, contrasts: Mapping[Axes, Array], attributes: Sequence[str]) -> Array:
-        made = assembled(contrasts, self.published.positions(attributes))
+        axes = self.published.positions(attributes)
+        made = assembled(contrasts, axes)
+        if (impossible := self.published.impossible(axes)) is not None:
+            made[impossible] = 0.0  # a truth that was drawn may lie there, and none does
         return self.published.laid_out(made, attributes)
 
     def _rounding(self, attributes: Sequence[str]) -> Array:

@@ -74,7 +74,9 @@ class Counts(Mapping[Names, np.ndarray]):
     def from_tables(cls, schema: Schema, tables: Mapping[Sequence[str], Any]) -> Counts:
         """Counts made elsewhere, for example by a database: attributes -> whole numbers, shape schema.sizes(them).
 
-        Guarantee: all tables have the sum `records`, and no count is negative.  Raises: DataError, SchemaError.
+        Guarantee: all tables have the sum `records`, and no count is negative, or lies in an impossible cell.
+
+        Raises: DataError, SchemaError.
         """
         asked = asked_sets(schema, tables)
         found = {}
@@ -84,6 +86,8 @@ class Counts(Mapping[Names, np.ndarray]):
                 raise DataError(f"the table on {listed(names)} needs whole numbers of shape {schema.sizes(names)}")
             if array.size and (array.min() < 0 or array.max() > np.iinfo(np.int64).max // array.size):
                 raise DataError(f"the table on {listed(names)} has a count below 0 or beyond 64 bits; correct it")
+            if schema.impossible and array[schema.possible_share(names) == 0.0].any():
+                raise DataError(f"the table on {listed(names)} counts cells that the schema's rules make impossible")
             found[names] = array.astype(np.int64)
         totals = {int(table.sum()) for table in found.values()}
         if len(totals) != 1:

@@ -36,6 +36,7 @@ from engine.workload import Schema
 MEMORY_LIMIT = 4_000_000_000
 CHUNK_ROWS = 2**20
 CHUNK_BYTES = 128_000_000
+IMPOSSIBLE = "impossible together"
 
 
 def count_marginals(
@@ -67,6 +68,8 @@ def count_marginals(
         ignore: columns that the schema does not know and that are no counts, although they hold numbers.
         progress: called with a fraction of 1 and a text; it may raise to stop.
         memory_limit: bytes that the tables may take; the reader adds less than 500 MB.
+
+    A row whose values in the needed columns are impossible together, by the rules of the schema, is refused, too.
 
     Guarantee: each row counts once in every table or in none, by its own values only.  So one record more or less
     changes one cell of each table by one.
@@ -141,6 +144,7 @@ class _Tally:
         if count_column is not None:  # the last column of all then tells how many records a row is
             self.names, self.encoders = [*self.names, count_column], [*self.encoders, count_encoder(count_column)]
         self.place = {name: i for i, name in enumerate(self.names)}
+        self.rules = _rules(schema, self.place)
         self.tables = {names: np.zeros(schema.sizes(names), np.int64) for names in counted}
         self.drop, self.records, self.rows_refused = drop, 0, 0
         self.refused: dict[str, dict[str, int]] = {}
@@ -150,7 +154,8 @@ class _Tally:
         self.chunk = [np.empty(self.room, encoder.dtype) for encoder in self.encoders]
 
     def read(self, data: Any, progress: Progress | None) -> None:
-        if is_table(data) and count_there(self, data, progress):
+        # rows travel where rules tell which count: a rule is a table of cells, which a database does not have
+        if is_table(data) and not self.rules and count_there(self, data, progress):
             return
         rows_in, heard = 0, listener(progress)
         # a person's rows are told apart by all their columns, whichever are counted
@@ -197,12 +202,19 @@ class _Tally:
             for i in bad:
                 for code in np.unique(columns[i][columns[i] < 0])[::-1]:
                     note(self.refused, self.names[i], REASONS[-1 - code], self._records(columns, columns[i] == code))
-            kept = np.logical_and.reduce([columns[i] >= 0 for i in bad])
-            self.rows_refused += self._records(columns, ~kept)
-            columns = [codes[kept] for codes in columns]
-            rows = int(kept.sum())
+            columns = self._without(columns, np.logical_or.reduce([columns[i] < 0 for i in bad]))
+        for names, possible in self.rules:
+            broken = ~possible[tuple(columns[self.place[name]] for name in names)]
+            if broken.any():
+                note(self.refused, ", ".join(names), IMPOSSIBLE, self._records(columns, broken))
+                columns = self._without(columns, broken)
+        rows = len(columns[0]) if columns else rows
         self.records += self._records(columns, np.ones(rows, bool))
         return columns if self.drop or not self.rows_refused else [codes[:0] for codes in columns]
+
+    def _without(self, columns: list[np.ndarray], refused: np.ndarray) -> list[np.ndarray]:
+        self.rows_refused += self._records(columns, refused)
+        return [codes[~refused] for codes in columns]
 
     def _records(self, columns: list[np.ndarray], among: np.ndarray) -> int:
         """How many records some rows are; a row whose count was refused is one."""
@@ -242,6 +254,17 @@ class _Tally:
             np.add.at(flat, index, 1)
 
 
+def _rules(schema: Schema, counted: Collection[str]) -> list[tuple[Names, np.ndarray]]:
+    """What the rules for impossible cells say of counted attributes: which of their joint cells are possible."""
+    out = []
+    for found in schema.structural_zeros:
+        names = tuple(name for name in found.names if name in counted)
+        possible = found.possible(names) > 0.0
+        if not possible.all():
+            out.append((names, possible))
+    return out
+
+
 def _encoded(encoder: Encoder, column: Any) -> np.ndarray:
     return encoder.objects(column) if isinstance(column, list) else encoder.array(column)
 
@@ -250,6 +273,8 @@ def _derived(held: Counts, schema: Schema, asked: Sequence[Names]) -> Counts:
     for name in {name for names in asked for name in names}:
         if name not in held.schema or held.schema[name] != schema[name]:
             raise DataError(f"the counts were made with another domain of {shown(name)}; count the records again")
+    if held.schema.impossible != schema.impossible:
+        raise DataError("the counts were made with other rules for impossible cells; count the records again")
     sources = larger_tables(held.schema, asked, held.tables)
     for names, source in sources.items():
         if names and source is None:

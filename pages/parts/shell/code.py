@@ -60,8 +60,8 @@ def schema_script(schema: Schema | None) -> Script:
     if _long(lines):
         read = '# download schema.json on the Schema page\nschema = Schema.from_json(Path("schema.json").read_bytes())'
         return _script(read, engine="Schema", pathlib="Path")
-    unit = {"person": schema.person, "rows_per_person": schema.rows_per_person}
-    more = "".join(f", {key}={value!r}" for key, value in unit.items() if value is not None)
+    unit = {"person": schema.person, "rows_per_person": schema.rows_per_person, "impossible": list(schema.impossible)}
+    more = "".join(f", {key}={value!r}" for key, value in unit.items() if value not in (None, []))
     return _script("\n".join(["schema = Schema([", *lines, f"]{more})"]), engine="Attribute Schema")
 
 

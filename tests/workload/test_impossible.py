@@ -1,0 +1,90 @@
+"""Rules for impossible cells: what follows from them, round trips through files, and contradictions refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from engine import Attribute, Schema, Workload
+from engine.errors import SchemaError
+from engine.workload.impossible import MOST_CELLS, MOST_RULES
+
+AGE, MARRIED = Attribute.numeric("age", [0, 15, 30, 99]), Attribute.categorical("married", ["no", "yes"])
+CODE, OTHER = Attribute.of_size("code", 4), Attribute.of_size("other", 3)
+PLAIN = Schema([AGE, MARRIED, CODE, OTHER])
+CHILDREN, JOINT = "age < 15 and married == 'yes'", "married == 'no' and code + other >= 5"
+
+
+def test_cells_are_impossible_where_everything_below_them_is() -> None:
+    for rules in ([CHILDREN], [CHILDREN, "code == 3"], [CHILDREN, JOINT], [CHILDREN, "age < 15 and married == 'no'"]):
+        schema = PLAIN.with_facts(impossible=rules)
+        age, married, code, other = np.indices(PLAIN.sizes(PLAIN))
+        broken = {
+            CHILDREN: (age == 0) & (married == 1),
+            JOINT: (married == 0) & (code + other >= 5),
+            "code == 3": code == 3,
+            "age < 15 and married == 'no'": (age == 0) & (married == 0),
+        }
+        possible = ~np.logical_or.reduce([broken[rule] for rule in rules])
+        for k in range(5):
+            for names in itertools.permutations(PLAIN.names, k):
+                kept = [PLAIN.order[name] for name in names]
+                summed = possible.sum(axis=tuple(a for a in range(4) if a not in kept))
+                wanted = summed.transpose([sorted(kept).index(a) for a in kept]) / possible.sum()
+                np.testing.assert_allclose(schema.possible_share(names), wanted, rtol=1e-12)
+                assert ((schema.possible_share(names) == 0.0) == (wanted == 0.0)).all()
+
+
+def test_rules_survive_files_and_are_part_of_what_is_known_of_a_schema() -> None:
+    schema = Schema(PLAIN.attributes, person="pid", impossible=[CHILDREN, "code == 3 and married in ['no', 'yes']"])
+    for again in (Schema.from_json(schema.to_json()), Schema.from_csv(schema.to_csv())):
+        assert again == schema
+        assert again.impossible == schema.impossible
+    assert schema != Schema(PLAIN.attributes, person="pid")
+    assert Workload.from_json(Workload(schema).add("age").to_json()).schema == schema
+    assert "impossible" not in PLAIN.to_dict()
+    assert schema.with_facts(impossible=()) == Schema(PLAIN.attributes, person="pid")
+
+
+def test_a_part_of_a_schema_keeps_the_rules_that_are_about_it_alone() -> None:
+    schema = PLAIN.with_facts(impossible=[CHILDREN, "code == 3"])
+    assert schema.subset(["code", "age"]).impossible == ("code == 3",)
+    assert schema.subset(["married", "age"]).impossible == (CHILDREN,)
+
+
+WRONG: dict[str, Callable[[], object]] = {
+    "an unknown attribute": lambda: PLAIN.with_facts(impossible=["salary == 1"]),
+    "an unknown label": lambda: PLAIN.with_facts(impossible=["married == 'maybe'"]),
+    "a cut through a bin": lambda: PLAIN.with_facts(impossible=["age < 20"]),
+    "no condition": lambda: PLAIN.with_facts(impossible=["age"]),
+    "no attribute": lambda: PLAIN.with_facts(impossible=["True"]),
+    "code": lambda: PLAIN.with_facts(impossible=["__import__('os').system('true')"]),
+    "no text": lambda: PLAIN.with_facts(impossible=[3]),  # type: ignore[list-item]
+    "twice": lambda: PLAIN.with_facts(impossible=[CHILDREN, CHILDREN]),
+    "holds nowhere": lambda: PLAIN.with_facts(impossible=["code < 1 and code > 2"]),
+    "nothing possible": lambda: PLAIN.with_facts(impossible=["code >= 1", "code < 3 and married in ['no', 'yes']"]),
+    "too many rules": lambda: PLAIN.with_facts(impossible=[f"code + {i} > 1" for i in range(MOST_RULES + 1)]),
+    "too many cells": lambda: Schema(
+        [Attribute.of_size("a", MOST_CELLS // 2), Attribute.of_size("b", 3)], impossible=["a < 3 and b < 1"]
+    ),
+    "an attribute that is gone": lambda: Schema([AGE], impossible=[CHILDREN]),
+    "JSON of a number": lambda: Schema.from_dict(PLAIN.to_dict() | {"impossible": 3}),
+    "JSON of null": lambda: Schema.from_json(json.dumps(PLAIN.to_dict() | {"impossible": None})),
+    "CSV with a size": lambda: Schema.from_csv("name,kind,size\nage,numeric,5\nage == 1,impossible,3\n"),
+    "CSV without a rule": lambda: Schema.from_csv("name,kind,size\nage,numeric,5\n,impossible,\n"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_facts_that_do_not_fit_the_schema_or_contradict_are_refused(case: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        WRONG[case]()
+    assert len(str(caught.value)) < 500
+
+
+def test_a_single_rule_may_stand_alone() -> None:
+    assert PLAIN.with_facts(impossible=CHILDREN).impossible == (CHILDREN,)
