@@ -4,6 +4,9 @@ Replacing a row of cell x by one of cell y moves block B by B (e_x - e_y).  With
 is the sum over blocks of K(x, x) + K(y, y) - 2 K(x, y): at most twice the cost of adding a row where columns are at
 right angles or less, and less than that by twice what the total alone costs, which no replacing moves.
 
+A row may also be replaced by one that counts nowhere, outside the domain or refused, which moves block B by B e_x as
+adding it does; that is the dearer of the two where most of the budget goes to the total.
+
 K is a Kronecker product, so that it is bounded by interval arithmetic over the factors, jointly for all blocks.  The
 pair found by a climb from many starts bounds the same number from below.
 """
@@ -21,7 +24,6 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.arrays import Array, Index
-from engine.errors import PlanError
 from engine.plans.blocks import DEVIATION, GUARD, Block, cells_pcost, total_pcost
 from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import Axes, Space, Strategy
@@ -43,7 +45,7 @@ class Pair:
 
 
 class ReplaceOne(NamedTuple):
-    """A proven upper bound on the privacy cost of replacing, and the worst pair of cells that was found."""
+    """A proven upper bound on the privacy cost of replacing, and the worst pair of counted cells that was found."""
 
     bound: float
     worst: Pair
@@ -56,15 +58,6 @@ def row_pcosts(budget: Budget, joint: bool = False) -> Callable[[Mapping[Space, 
     """
     added = cells_pcost if joint else total_pcost
     return partial(replaced_pcost, added=added) if budget.neighbours == REPLACE_ONE else added
-
-
-def check_rules(schema: Schema, budget: Budget) -> None:
-    """Raise PlanError where rules for impossible cells would let a replaced record change how many are counted."""
-    if schema.impossible and budget.neighbours == REPLACE_ONE:
-        raise PlanError(
-            "The schema has rules for impossible cells, and rows that break one are left out: a record replaced by "
-            'such a row changes the number of records. Plan with neighbours="add_remove", or without the rules.'
-        )
 
 
 def person_pcost(blocks: Mapping[Space, Block], budget: Budget, max_records: int, joint: bool = False) -> float:
@@ -94,18 +87,18 @@ def replaced_pcost(
 ) -> float:
     """Return an upper bound on the cost of replacing one record by another, rounding included, rounded up.
 
-    ``added`` bounds what adding one costs.
+    The other may be one that no table counts.  ``added`` bounds what adding one costs.
     """
-    found = list(blocks.values())
+    found, alone = list(blocks.values()), added(blocks, max_records)
     if any(b.law == "laplace" for b in found):  # columns in the L1 norm: twice the sensitivity
-        return 4.0 * added(blocks, max_records)
+        return 4.0 * alone
     plain = [b for b in found if b.weights is None and all(len(axes) == 1 for axes, _ in b.factors)]
     ideal = Distances(plain).bound() if plain else 0.0
     ideal += math.fsum(_alone(b) for b in found if not any(b is p for p in plain))
     # |(d + e)|^2 over blocks, d the distances of columns and e what rounding adds to each: Minkowski's inequality
     extra = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in found]
     pairs = (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * GUARD
-    return min(pairs, 4.0 * added(blocks, max_records))
+    return max(alone, min(pairs, 4.0 * alone))
 
 
 def _alone(block: Block) -> float:

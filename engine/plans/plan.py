@@ -25,7 +25,7 @@ from engine.plans.certificate import Certificate
 from engine.plans.emphasis import pack
 from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import GroupVariance
-from engine.plans.neighbours import ReplaceOne, check_rules, person_pcost, replaced
+from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
 from engine.plans.objectives import Objective, deciding_weights, norm, objective
 from engine.plans.solved import Solved, Tradeoff, canonical, pack_split
 from engine.plans.variance import VarianceBuilder
@@ -83,7 +83,6 @@ class Plan(Value):
     tradeoff: Tradeoff | None = None
 
     def __post_init__(self) -> None:
-        check_rules(self.workload.schema, self.budget)
         if not self.pcost <= self.budget.pcost:
             raise PlanError(
                 f"The privacy cost of the matrices to be released is {self.pcost}, over the budget of "
@@ -121,7 +120,8 @@ class Plan(Value):
     def replace_one_pcost(self) -> ReplaceOne:
         """Cost to one person whose rows are replaced by as many others: a proven upper bound, and the worst pair found.
 
-        Guarantee: the bound holds for every pair of cells; the pair's cost, a bound from below, is found by a climb.
+        Guarantee: the bound holds for all pairs of cells and for rows that count nowhere; the pair, from below, comes
+        from a climb.
         """
         return replaced(self.blocks, self.budget, self.max_records, self.schema)
 

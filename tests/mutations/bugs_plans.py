@@ -166,6 +166,13 @@ BUGS = (
         UNITS,
     ),
     bug(
+        "a record replaced by one that counts nowhere is not charged",
+        NEIGHBOURS,
+        "    return max(alone, min(pairs, 4.0 * alone))\n",
+        "    return min(pairs, 4.0 * alone)\n",
+        UNITS,
+    ),
+    bug(
         "a replaced record moves one cell",
         NEIGHBOURS,
         "return float(np.sum(2.0 * (self.column - least) * moved)) * GUARD",

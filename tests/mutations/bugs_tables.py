@@ -80,13 +80,6 @@ BUGS = (
         f"{COUNTED}::test_counts_made_without_the_rules_are_refused",
     ),
     bug(
-        "rules beside neighbours that replace a record",
-        "engine/plans/plan.py",
-        "        check_rules(self.workload.schema, self.budget)\n",
-        "",
-        f"{COUNTED}::test_rules_are_refused_where_neighbours_replace_a_record",
-    ),
-    bug(
         "even tables are not mixed in where cells are negative",
         JOINT,
         "    if worst > 0.0:\n        kept",

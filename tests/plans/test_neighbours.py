@@ -99,6 +99,20 @@ def test_a_plan_for_replacing_keeps_its_budget(name, options):
     assert "No bound" in found.certificate.statement
 
 
+@pytest.mark.parametrize("impossible", [(), ["a == 0 and b == 0"]])
+@pytest.mark.parametrize("name", ["querysmasher", "residualplanner+", "identity"])
+def test_a_record_replaced_by_one_that_counts_nowhere_keeps_the_budget(name, impossible):
+    """Where most of the budget goes to the total, two cells are nearer to each other than to nothing."""
+    asked = Workload(SCHEMA.with_facts(impossible=impossible)).add((), weight=1e4).add(("a", "b"), weight=1e-3)
+    found = plan(asked, Budget(1.0, neighbours="replace_one"), name, cache=False)
+    B, in_l1 = columns(found)
+    vanish = max(cost(B[:, x], in_l1) for x in range(B.shape[1]))
+    pairs = max(cost(B[:, x] - B[:, y], in_l1) for x, y in itertools.combinations(range(B.shape[1]), 2))
+    assert max(vanish, pairs) <= found.pcost <= found.budget.pcost
+    assert vanish <= found.replace_one_pcost.bound
+    assert name == "identity" or vanish > pairs
+
+
 def test_the_usual_unit_is_not_written_so_that_plans_keep_their_hash():
     assert Budget(2.0).to_dict() == {"pcost": 2.0}
     for budget in (

@@ -7,7 +7,7 @@ import pytest
 import engine.release.records.people
 import engine.release.records.sources
 from engine import Attribute, Budget, Counts, Ledger, Schema, Workload, count_marginals, measure, plan
-from engine.errors import DataError, LedgerError, LimitExceeded, PlanError, SchemaError
+from engine.errors import DataError, LedgerError, LimitExceeded, SchemaError
 from engine.release import check_records, declare_public
 
 SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 3)])
@@ -285,9 +285,3 @@ def test_counts_made_without_the_rules_are_refused():
     with pytest.raises(DataError, match="make impossible"):
         Counts.from_tables(schema, {("sex", "age"): np.ones((2, 2), int)})
     assert Counts.from_tables(schema, {("sex", "age"): np.array([[0, 1], [2, 3]])}).records == 6
-
-
-def test_rules_are_refused_where_neighbours_replace_a_record():
-    schema, _, _ = surveyed()
-    with pytest.raises(PlanError, match="changes the number of records"):
-        plan(Workload(schema).add("age"), Budget(pcost=1.0, neighbours="replace_one"))
