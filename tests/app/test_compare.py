@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 
-from engine import Budget, Plan, Workload, plan
+from engine import Attribute, Budget, Plan, Schema, Workload, plan
 from engine.errors import NotApplicable
 from engine.insight import comparison, expected, quick_choices, title_of, variants
 from engine.mechanisms import Forecast, known
@@ -20,7 +20,8 @@ from engine.plans import Solved
 from engine.texts import amount, cost
 from pages.parts.compare import run, views
 from pages.parts.jobs import work
-from pages.parts.shell import code
+from pages.parts.shell import code, link
+from pages.parts.shell.state import Studio
 from tests.app.test_pages import Session, demo, with_plan
 from tests.app.test_release import wait
 from tests.waiting import until
@@ -196,13 +197,15 @@ def test_cancelling_ends_every_process() -> None:
 
 
 def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:
-    chosen = ["querysmasher", "querysmasher (centers=tuned)"]
-    session = with_plan("adult", ways=(1, 2, 3)).set(compare_chosen=chosen).go("compare")
+    pair = Workload(Schema([Attribute.of_size("a", 300), Attribute.of_size("b", 200)]))
+    coupled = pair.add(("a", "b"), "prefix").add(("a", "b"), "range", weight=2.0)  # quick at first, long to tune
+    session = Session(plan=link.packed(Studio(workload=coupled)))
+    session.set(compare_chosen=["wff", "querysmasher (centers=tuned)"]).go("compare")
     session.press("compare_start")
     assert "The comparison is running" in session.said()
     assert "Press Compare above" not in session.said()
     session.until(lambda: "1 of 2 mechanisms so far" in session.said())
-    assert "QuerySmasher is the most exact of 1 mechanisms" in session.said()
+    assert f"{title_of('wff')} is the most exact of 1 mechanisms" in session.said()
     session.press("Cancel")
     session.until(lambda: "cancelled" in session.said())
     assert not next(b for b in session.app.button if b.key == "compare_start").disabled
