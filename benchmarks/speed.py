@@ -102,7 +102,7 @@ def _measure(name: str) -> tuple[float, float, str]:
         return expected.seconds, expected.memory / 1e6, "forecast, not run"
     started = time.process_time()
     made = plan(workload, Budget(pcost=1.0), cache=False, workers=1, **row.options)
-    found, remark = time.process_time() - started, f"weighted RMSE {made.weighted_rmse:.4f}"
+    found, remark = time.process_time() - started, f"RMSE {made.weighted_rmse:.4f}, forecast {expected.seconds:.2g} s"
     if row.kind == "gap":
         found, remark = made.certificate.gap, f"largest standard error {made.achieved:.4f}, CPU s {found:.1f}"
     elif row.kind == "loading":

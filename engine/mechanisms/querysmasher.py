@@ -19,7 +19,7 @@ from engine.checks import one_of
 from engine.errors import LimitExceeded, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.kept import checked_keep, most_allowed, search_kept
-from engine.mechanisms.residual import BASE_SECONDS, Made, ResidualMechanism, SpaceSolver
+from engine.mechanisms.residual import Made, ResidualMechanism, SpaceSolver
 from engine.privacy import Budget
 from engine.spaces import (
     PROBLEMS,
@@ -30,21 +30,19 @@ from engine.spaces import (
     Space,
     Split,
     SplitMemory,
-    Subworkload,
     SubworkloadSolver,
-    affordable,
-    asks_products,
-    can_tune,
     choose_unions,
     decompose,
-    too_slow,
+    split_seconds,
+    strategy_seconds,
     union_bytes,
     union_seconds,
+    ways_to_split,
 )
 from engine.workload import Workload
 
-TUNING = 40.0  # times that tuning solves every subworkload again, from a good start, for forecasts
-UNION_SECONDS = 2.0  # what the search for the strategy of a union takes, for forecasts only
+TUNING = 40.0  # times that tuning may solve every subworkload again before one union of all is the better way
+TUNED_SECONDS = 1e-3  # what tuning takes a subworkload whatever is asked of it, for forecasts only
 CENTERS = ("uniform", "tuned")
 TOWARDS = (1.0, 0.5, 0.25)  # shares of a tuned split that are tried where groups are kept
 
@@ -90,18 +88,20 @@ class QuerySmasher(ResidualMechanism):
         if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 
-    def searches(self, sub: Subworkload) -> float:
-        # what is slow in one step is left out of the search for a split, or searched term by term
-        slow = len(sub.terms) > 1 and too_slow(sub.sizes)
-        return TUNING if self.centers == "tuned" and not slow else 1.0
-
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         found = super().forecast(workload, limits)
         if self.centers != "tuned":
             return found
-        unions = self._chosen(workload, decompose(workload).spaces, limits)
+        parts = decompose(workload)
+        unions = self._chosen(workload, parts.spaces, limits)
         more = max((union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0)
-        seconds = found.seconds + (TUNING - 1.0) * BASE_SECONDS + len(unions) * UNION_SECONDS
+        seconds = found.seconds + TUNED_SECONDS * len(parts.subworkloads)
+        seconds += math.fsum(strategy_seconds(workload, a, spaces) for a, spaces in unions.items())
+        if not _holds_all(unions, parts.spaces):
+            allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
+            seconds += split_seconds(workload, parts.subworkloads, allowance)
+            # other objectives are searched for at tuned centers as long as at uniform ones
+            seconds += 0.0 if self.goal(workload).linear else found.seconds
         return replace(found, seconds=seconds, memory=found.memory + min(more, limits.memory_limit))
 
     def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
@@ -180,7 +180,7 @@ class QuerySmasher(ResidualMechanism):
         """Return the plan with uniform centers and every other one that was made."""
         limits.tell(0.1, "Looking for spaces to measure together")
         unions = _in_time(workload, self._chosen(workload, uniform.values, limits), allowance)
-        if unions and len(next(iter(unions.values()))) == len(uniform.values):
+        if _holds_all(unions, uniform.values):
             united = _united(uniform, unions, make)
             if united:
                 return united
@@ -199,7 +199,7 @@ class QuerySmasher(ResidualMechanism):
 
         def apart() -> float:
             uniform = replace(self, centers="uniform", keep=None)
-            return TUNING * (uniform.forecast(workload, limits).seconds - BASE_SECONDS)
+            return TUNING * (uniform.forecast(workload, limits).seconds - self.overhead(workload))
 
         return choose_unions(workload, tuple(spaces), limits.memory_limit, apart)
 
@@ -207,10 +207,10 @@ class QuerySmasher(ResidualMechanism):
         self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, allowance: Allowance
     ) -> Iterator[Split]:
         memory = SplitMemory(workload, limits.solve_cache(), allowance)
-        joint = can_tune(workload) and affordable(workload, allowance)
+        joint, products = ways_to_split(workload, allowance)
         if joint:
             yield memory.complements(tell)
-        if not joint or asks_products(workload):
+        if products:
             yield memory.centers(tell)
 
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
@@ -221,6 +221,10 @@ class QuerySmasher(ResidualMechanism):
             memory_limit=limits.memory_limit,
             cache=limits.solve_cache(),
         )
+
+
+def _holds_all(unions: Mapping[Space, tuple[Space, ...]], spaces: Collection[Space]) -> bool:
+    return len(next(iter(unions.values()), ())) == len(spaces)
 
 
 def _in_time(

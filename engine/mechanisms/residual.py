@@ -42,7 +42,7 @@ from engine.spaces import (
 from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
-BASE_SECONDS = 0.05  # of everything but searches, for forecasts only
+BASE_SECONDS, GROUP_SECONDS = 0.003, 2.5e-5  # of everything but searches, a plan and a group, for forecasts only
 IN_TOTAL = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
 KEPT = " That is among plans that keep single groups as exact as this one was asked to."
 STOPPED = {
@@ -122,9 +122,9 @@ class ResidualMechanism(Mechanism):
         """Return what distinguishes attributes of equal size for this mechanism, beyond what is asked of them."""
         return {}
 
-    def searches(self, sub: Subworkload) -> float:
-        """Return how often a subworkload is searched, for forecasts."""
-        return 1.0
+    def overhead(self, workload: Workload) -> float:
+        """Return the seconds of everything but searches, for forecasts."""
+        return BASE_SECONDS + GROUP_SECONDS * len(workload.groups)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
@@ -132,11 +132,11 @@ class ResidualMechanism(Mechanism):
         costs = self.space_solver(workload, parts, limits, math.inf).forecast(parts.subworkloads)
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
         memory = BASE_BYTES + math.fsum(c.kept for c in costs) + peak
-        seconds = math.fsum(self.searches(s) * c.seconds for s, c in zip(parts.subworkloads, costs, strict=True))
+        seconds = math.fsum(c.seconds for c in costs)
         if not self.goal(workload).linear:  # the spaces are solved again for the weights of every step
             seconds = EVALUATIONS * (seconds + 2e-4 * len(parts.spaces))
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
-        return Forecast(seconds=BASE_SECONDS + seconds, memory=memory, text=text)
+        return Forecast(seconds=self.overhead(workload) + seconds, memory=memory, text=text)
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         deadline = limits.deadline()

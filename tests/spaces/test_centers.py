@@ -9,7 +9,7 @@ import pytest
 
 from engine import Attribute, Budget, Custom, Schema, Workload, load_plan, plan
 from engine.errors import Cancelled
-from engine.spaces import DualProblem, Factor, Options, WholeDomain, basis, can_tune
+from engine.spaces import Allowance, DualProblem, Factor, Options, WholeDomain, basis, ways_to_split
 from engine.spaces.splits.center_problem import CenterProblem
 from engine.spaces.splits.centers import tuned_centers
 from engine.spaces.splits.complements import ComplementProblem
@@ -156,7 +156,7 @@ def all_pairs(n: int, d: int, family: str) -> Workload:
 
 @pytest.mark.parametrize("workload", [joint_workload(), all_pairs(4, 3, "affine")], ids=["mixed", "symmetric"])
 def test_gradient_of_complements_matches_differences(workload: Workload) -> None:
-    assert can_tune(workload)
+    assert ways_to_split(workload, Allowance())[0]
     problem = ComplementProblem(workload, quiet)
     problem.power = 20.0
     rng = np.random.default_rng(0)

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.random_small import joint_workload, product_workload
 from engine import Budget, Workload, forecast, load_plan, measure, plan
 from engine.errors import NotAnswerable, PlanError
+from engine.mechanisms.querysmasher import CENTERS
 from engine.release import Ledger, load_measurement
 from engine.spaces import Complement, Factor, Split, SplitLift, choose_unions, decompose, pieces, positions, unite
 from engine.spaces.search import Search
@@ -234,9 +235,25 @@ def test_pairs_of_products_beside_joint_ones_have_complements_when_they_are_bett
     monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
     workload = Workload(numeric(5, 5, 5)).add(("a", "b"), "affine").add(("b", "c"), "prefix").add("a", "prefix")
     made = tuned(workload)
-    monkeypatch.setattr("engine.mechanisms.querysmasher.can_tune", lambda workload: False)
+    monkeypatch.setattr("engine.spaces.splits.tuned.can_tune", lambda workload: False)
     assert made.split.complements
     assert made.rmse < tuned(workload).rmse
+
+
+def test_forecasts_of_tuned_plans_follow_the_work():
+    """A union by itself is next to nothing; sums of products and joint pairs are searched for a split at length."""
+    small = Workload(numeric(5, 5)).add(("a", "b"), "prefix").add(("a", "b"))
+    seconds = {centers: forecast(small, centers=centers).seconds for centers in CENTERS}
+    assert seconds["uniform"] < seconds["tuned"] < 0.1  # one union of all
+    names = tuple("abcdefgh")
+    plain = Workload(numeric(*[9] * 8)).add(names[:4]).add(names[4:])
+    assert forecast(plain, centers="tuned").seconds < 0.3  # unions beside a short way to the centers
+    for ways, family in (((1, 2), "marginal"), ((1,), "affine")):
+        short = Workload.all_ways(numeric(*[30] * 8), ways, "prefix")
+        longer = short.add(("a", "b"), family)
+        more = forecast(longer).seconds - forecast(short).seconds
+        assert forecast(short, centers="tuned").seconds < 1.0
+        assert forecast(longer, centers="tuned").seconds > forecast(short, centers="tuned").seconds + more + 0.1
 
 
 def _changed(document, unions):

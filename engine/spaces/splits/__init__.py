@@ -4,23 +4,20 @@ To touch: `tuned` is the entrance; centers, complements and unions are the three
 """
 
 from engine.spaces.splits.allowance import Allowance
-from engine.spaces.splits.center_problem import too_slow
-from engine.spaces.splits.pairs import affordable, asks_products, can_tune
 from engine.spaces.splits.rows import fewer, part_rows
-from engine.spaces.splits.tuned import SplitMemory
-from engine.spaces.splits.unions import choose_unions, union_bytes, union_seconds, unite
+from engine.spaces.splits.tuned import SplitMemory, split_seconds, ways_to_split
+from engine.spaces.splits.unions import choose_unions, strategy_seconds, union_bytes, union_seconds, unite
 
 __all__ = [
     "Allowance",
     "SplitMemory",
-    "affordable",
-    "asks_products",
-    "can_tune",
     "choose_unions",
     "fewer",
     "part_rows",
-    "too_slow",
+    "split_seconds",
+    "strategy_seconds",
     "union_bytes",
     "union_seconds",
     "unite",
+    "ways_to_split",
 ]

@@ -23,6 +23,7 @@ MAX_CELLS = 2_600  # pairs with more cells keep the product split
 MAX_QUERIES = 1e9  # entries of all queries of a pair, which are gone through one by one afterwards
 VECTORS = 60  # of the length of the parameters that the search holds
 SEARCH = 20  # a tenth of the evaluations without which the search is not worth beginning
+KIND_SECONDS, EVALUATIONS = 0.8, 900  # of the search, a kind of pair, as measured; for forecasts only
 ASKED = 1e-6  # directions of class rows below this share of the largest are rounding
 AskedPair = list[tuple[Group, bool]]  # groups on a pair, and whether they name its attributes in the other order
 
@@ -45,10 +46,9 @@ def can_tune(workload: Workload) -> bool:
 def affordable(workload: Workload, allowance: Allowance) -> bool:
     """Return whether the allowance holds the search for complements; nothing is built to find out."""
     parameters, kept, peak, seconds = sum(a.size**2 for a in workload.schema.attributes), 0, 0, 0.0
-    for key, pairs in pair_kinds(workload).items():
-        sizes, asked = key[0], pairs[next(iter(pairs))]
+    for sizes, asked in _first_of_kinds(workload):
         cells, d = math.prod(sizes), math.prod(n - 1 for n in sizes)
-        rows = [math.prod(min(p.count, p.cells) for p in g.parts) for g, _ in asked]
+        rows = _rows_asked(asked)
         held = min(sum(rows), cells)
         rank = min(held, d)
         parameters += rank * (rank + sum(sizes))
@@ -72,6 +72,24 @@ def pair_kinds(workload: Workload) -> dict[Any, dict[Space, AskedPair]]:
         key = (workload.schema.sizes(pair), frozenset(Counter((g.key, g.weight, t) for g, t in asked).items()))
         out.setdefault(key, {})[pair] = asked
     return out
+
+
+def complement_seconds(workload: Workload) -> float:
+    """Return what the search for complements takes, in seconds on one idle core, for forecasts."""
+    seconds = 0.0
+    for sizes, asked in _first_of_kinds(workload):
+        rank = min(sum(_rows_asked(asked)), math.prod(n - 1 for n in sizes))
+        seconds += KIND_SECONDS + EVALUATIONS * step_seconds(rank, math.prod(sizes))
+    return seconds
+
+
+def _first_of_kinds(workload: Workload) -> list[tuple[tuple[int, int], AskedPair]]:
+    """Return of every kind of pair the sizes, and the groups on one of them."""
+    return [(key[0], pairs[next(iter(pairs))]) for key, pairs in pair_kinds(workload).items()]
+
+
+def _rows_asked(asked: AskedPair) -> list[int]:
+    return [math.prod(min(p.count, p.cells) for p in g.parts) for g, _ in asked]
 
 
 def asks_products(workload: Workload) -> bool:

@@ -7,6 +7,8 @@ is remembered, is compared with the published split, and is never worse than tha
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -14,13 +16,18 @@ import numpy as np
 from engine.arrays import Array
 from engine.progress import Listener
 from engine.spaces.cache import SolveCache
+from engine.spaces.decomposition import Subworkload
+from engine.spaces.search import step_seconds
 from engine.spaces.split import UNIFORM, Split
 from engine.spaces.splits.allowance import Allowance
+from engine.spaces.splits.center_problem import too_slow
 from engine.spaces.splits.centers import tuned_centers
 from engine.spaces.splits.complements import ComplementProblem, split_of, tuned_complements
+from engine.spaces.splits.pairs import affordable, asks_products, can_tune, complement_seconds
 from engine.workload import Workload
 
 FORMAT = "split/2"  # part of every key
+SUM_SECONDS, SUM_STEPS = 0.2, 60  # of the search for centers, a space that is asked no product; for forecasts only
 
 
 class SplitMemory:
@@ -97,6 +104,26 @@ class SplitMemory:
         if self.cache is not None and not self.allowance.stopped:
             self.cache.keep_numbers(self.exact + kind, values)
             self.cache.keep_numbers(self.similar + kind, values)
+
+
+def ways_to_split(workload: Workload, allowance: Allowance) -> tuple[bool, bool]:
+    """Return whether complements are searched for, and whether centers are."""
+    joint = can_tune(workload) and affordable(workload, allowance)
+    return joint, not joint or asks_products(workload)
+
+
+def split_seconds(workload: Workload, subs: Sequence[Subworkload], allowance: Allowance) -> float:
+    """Return what the search for a split takes, in seconds on one idle core, for forecasts.
+
+    Spaces asked by one product of single attributes have a short way; of the others, slow ones go term by term.
+    """
+    joint, products = ways_to_split(workload, allowance)
+    seconds = complement_seconds(workload) if joint else 0.0
+    for sub in subs if products else ():
+        if len(sub.terms) > 1 or any(len(axes) > 1 for axes, _ in sub.terms[0].factors):
+            step = step_seconds(sub.dimension, math.prod(sub.sizes))
+            seconds += SUM_SECONDS + (0.0 if too_slow(sub.sizes) else SUM_STEPS * step)
+    return seconds
 
 
 def _key(*parts: object) -> str:

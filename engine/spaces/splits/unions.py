@@ -31,9 +31,10 @@ from engine.workload import Group, Part, Workload, whole_group
 
 WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
 WHOLE = 6e9  # the same for a union of all spaces, where tuning them apart takes longer
-SEARCH = 40  # steps that the search for the strategy of a union takes, for forecasts
+SEARCH = 40  # steps at most that a union of all spaces is expected to take where that decides about it
 MAX_CELLS = 100_000  # of the table of a union: it is counted, and carries one dual weight a cell
 ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
+STEPS = 12  # of `work_of` that the search for the strategy of a union takes as measured, for forecasts only
 LISTED = 3e-8  # seconds in which one entry of a query row is made and split into pieces
 MAX_SPACES = 60  # with more spaces than this, what single unions gain is small
 SPREAD = 1e6  # unions of weights further apart would lose what the light ones ask in rounding
@@ -259,6 +260,11 @@ def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]
     cells = workload.schema.cells(attributes)
     rank = min(float(dimension), math.sqrt(WHOLE / cells))
     return dense_bytes(math.ceil(rank), dimension, cells)
+
+
+def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
+    """Return what the search for a union's strategy takes, in seconds on one idle core, for forecasts."""
+    return STEPS * work_of(workload, attributes, spaces, math.inf) / PRODUCTS
 
 
 def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:

@@ -12,7 +12,7 @@ from pages.parts.lessons.address import dial
 from pages.parts.shell import state
 
 EXAMPLE, MINE = "The example", "My own workload"
-AT_ONCE, ATTRIBUTES = 20.0, 10  # seconds that tuning may take by a cautious forecast, and a schema for short bounds
+AT_ONCE, ATTRIBUTES = 4.0, 10  # seconds that tuning may take by forecast, and a schema for short bounds
 
 
 def own_workload(lesson: str) -> Workload | None:
