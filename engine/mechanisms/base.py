@@ -192,6 +192,10 @@ class Mechanism(ABC):
     def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
         """Return the plan that `plan` made before, from what its search had found."""
 
+    def at_budget(self, made: Plan, budget: Budget) -> Plan:
+        """Return the plan that this mechanism, which made another one, makes of its request at another budget."""
+        return self.rebuild(made.workload, budget, made.solved)
+
 
 def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("gaussian",)) -> None:
     """Raise PlanError unless there is something to plan, NotApplicable when the budget needs another noise."""

@@ -126,7 +126,7 @@ def at_budget(made: Plan, budget: Budget) -> Plan:
     >>> round(at_budget(made, Budget(pcost=4.0)).rmse, 6)
     0.5
     """
-    return _recorded(made.mechanism, made.options, made.max_records).rebuild(made.workload, budget, made.solved)
+    return _recorded(made.mechanism, made.options, made.max_records).at_budget(made, budget)
 
 
 def load_plan(text: str | bytes) -> Plan:

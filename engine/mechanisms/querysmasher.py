@@ -19,7 +19,8 @@ from engine.checks import one_of
 from engine.errors import LimitExceeded, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.kept import checked_keep, most_allowed, search_kept
-from engine.mechanisms.residual import Made, ResidualMechanism, SpaceSolver
+from engine.mechanisms.made import Made
+from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
 from engine.privacy import Budget
 from engine.spaces import (
     PROBLEMS,

@@ -14,7 +14,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -23,17 +22,20 @@ from engine.arrays import Array
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request, check_size
 from engine.mechanisms.kept import SLACK, kept_bound, noise_shares
+from engine.mechanisms.made import Made
 from engine.mechanisms.reweighted import EVALUATIONS, Step, TradeoffSearch, proven
-from engine.plans import Emphasis, Plan, Solved, Tradeoff, calibrate, row_pcosts
+from engine.plans import Block, Emphasis, Plan, Solved, Tradeoff, calibrate, row_pcosts
 from engine.privacy import Budget
 from engine.progress import rising
 from engine.spaces import (
     UNIFORM,
+    Axes,
     Cost,
     Decomposition,
     Space,
     SpaceSolution,
     Split,
+    Strategy,
     Subworkload,
     Watch,
     decompose,
@@ -43,6 +45,7 @@ from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
 BASE_SECONDS, GROUP_SECONDS = 0.003, 2.5e-5  # of everything but searches, a plan and a group, for forecasts only
+Factored = tuple[tuple[Axes, Strategy], ...]  # strategies on disjoint axes of a space, whose product measures it
 IN_TOTAL = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
 KEPT = " That is among plans that keep single groups as exact as this one was asked to."
 STOPPED = {
@@ -79,30 +82,6 @@ class SpaceSolver(Protocol):
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the strategy of one subworkload."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Made:
-    """What a search made for one split: its error at privacy cost 1, and what its blocks have of it.
-
-    ``error`` is the sum over blocks of the roots of ``values``, their weighted squared errors in counts^2; for
-    objectives that are no weighted sum it is the objective, and ``values`` is empty.  The plan is put together when it
-    is asked for, as of several that were made one is taken; that raises Unanswered where light queries are lost.
-    """
-
-    split: Split
-    error: float
-    values: Mapping[Space, float]
-    assemble: Callable[[], Plan]
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The plan."""
-        return self.assemble()
-
-    def sums(self) -> Array:
-        """Return the sum of variances of every group at privacy cost 1, in counts^2. Shape (groups,)."""
-        return np.array(self.plan.totals) * self.plan.budget.row_pcost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,14 +318,14 @@ class ResidualMechanism(Mechanism):
         solved: Solved,
         bound: float | None = None,
     ) -> Plan:
-        tradeoff, row_pcost = solved.tradeoff, budget.row_pcost
+        tradeoff = solved.tradeoff
         if tradeoff is None or bound is None:
             values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
-            noises = {s: math.sqrt(v / row_pcost) for s, v in noise_shares(values).items()}
+            ideal = np.array(list(noise_shares(values).values()))
             # the same inequality with the proven bounds in place of the values
             bound = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
         else:
-            noises = {s: math.sqrt(v / row_pcost) for s, v in zip(parts.spaces, tradeoff.shares, strict=True)}
+            ideal = tradeoff.shares
         own = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
         strategies = {s: own[k] for s, (k, _) in parts.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
@@ -355,14 +334,7 @@ class ResidualMechanism(Mechanism):
             budget=budget,
             mechanism=self.name,
             options=self.options(),
-            blocks=calibrate(
-                strategies,
-                noises,
-                row_pcost,
-                self.max_records,
-                unions=solved.split.unions,
-                pcost=row_pcosts(budget),
-            ),
+            blocks=self._calibrated(strategies, ideal, budget, solved.split),
             bound=bound,
             statement=self._statement(solved.split, len(strategies), stopped)
             + (KEPT if tradeoff is not None and tradeoff.limits is not None else ""),
@@ -372,7 +344,29 @@ class ResidualMechanism(Mechanism):
             max_records=self.max_records,
             split=solved.split,
             tradeoff=tradeoff,
+            ideal=ideal,
         )
+
+    def _calibrated(
+        self, strategies: Mapping[Space, Factored], ideal: Array, budget: Budget, split: Split
+    ) -> dict[Space, Block]:
+        """Return blocks whose noise is the ideal one for the budget, rounded to grids that keep it."""
+        noises = {s: math.sqrt(v / budget.row_pcost) for s, v in zip(strategies, ideal.tolist(), strict=True)}
+        return calibrate(
+            strategies,
+            noises,
+            budget.row_pcost,
+            self.max_records,
+            unions=split.unions,
+            pcost=row_pcosts(budget),
+        )
+
+    def at_budget(self, made: Plan, budget: Budget) -> Plan:
+        if made.ideal is None or (made.tradeoff is not None and made.tradeoff.limits is not None):
+            return super().at_budget(made, budget)  # groups that are kept have to be seen to be kept
+        check_request(made.workload, budget)
+        strategies = {space: block.factors for space, block in made.blocks.items()}
+        return made.renoised(budget, self._calibrated(strategies, made.ideal, budget, made.split))
 
     def _statement(self, split: Split, blocks: int, stopped: Sequence[str]) -> str:
         """Return what the bound bounds, and for which plans."""

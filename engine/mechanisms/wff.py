@@ -17,7 +17,8 @@ import numpy as np
 from engine.checks import one_of
 from engine.errors import PlanError
 from engine.mechanisms.base import Limits
-from engine.mechanisms.residual import Made, ResidualMechanism, SpaceSolver
+from engine.mechanisms.made import Made
+from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
 from engine.privacy import Budget
 from engine.spaces import UNIFORM, Decomposition, Options, Split, SubworkloadSolver
 from engine.workload import Workload

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,12 +40,22 @@ class GroupVariance:
     counts: tuple[int, ...]
     summands: tuple[Summand, ...]
     unmeasured: tuple[Summand, ...] = ()
+    _known: dict[str, Any] = field(init=False, default_factory=dict)  # what does not depend on coefficients
+
+    def at_noise(self, noise: Sequence[float]) -> GroupVariance:
+        """Return the variances with other noise behind the summands, whose coefficients are its squares; in counts."""
+        summands = tuple(replace(s, coefficient=n**2) for s, n in zip(self.summands, noise, strict=True))
+        made = replace(self, summands=summands)
+        object.__setattr__(made, "_known", self._known)
+        return made
 
     def total(self) -> float:
         """Sum of the variances over all queries; infinite when one cannot be answered."""
         if any(self._sum(s) > 0 for s in self.unmeasured):
             return math.inf
-        return math.fsum(s.coefficient * self._sum(s) for s in self.summands)
+        if "sums" not in self._known:
+            self._known["sums"] = [self._sum(s) for s in self.summands]
+        return math.fsum(s.coefficient * own for s, own in zip(self.summands, self._known["sums"], strict=True))
 
     def _sum(self, summand: Summand) -> float:
         covered = {p for parts, _ in summand.arrays for p in parts}
@@ -57,23 +67,9 @@ class GroupVariance:
         """Largest variance of a query."""
         if any(self._sum(s) > 0 for s in self.unmeasured):
             return math.inf
-        sets = coupled_sets(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
-        keys = [[(parts, digest(a)) for parts, a in s.arrays] for s in self.summands]
-        arrays = {
-            k: a for own, s in zip(keys, self.summands, strict=True) for k, (_, a) in zip(own, s.arrays, strict=True)
-        }
-        # all arrays are at least 0: a choice that is below another in every array of its parts is below it in every
-        # product, whatever the other parts say, so that a maximum needs the Pareto fronts alone
-        fronts = []
-        for together in sets:
-            shape = tuple(self.counts[p] for p in together)
-            features = {
-                (parts, key): _spread(parts, a, together, shape)
-                for (parts, key), a in arrays.items()
-                if set(parts) <= set(together)
-            }
-            kept = pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
-            fronts.append({key: values[kept] for key, values in features.items()})
+        if "fronts" not in self._known:
+            self._known["fronts"] = self._fronts()
+        sets, keys, fronts = self._known["fronts"]
         lengths = [len(next(iter(f.values()))) if f else 1 for f in fronts]
         owner = {p: k for k, together in enumerate(sets) for p in together}
         best, head = 0.0, lengths[0] if lengths else 1
@@ -90,6 +86,27 @@ class GroupVariance:
                 values += product
             best = max(best, float(values.max()))
         return best
+
+    def _fronts(self) -> tuple[list[Parts], list[list[Any]], list[dict[Any, Array]]]:
+        """Return sets of parts that arrays couple, keys of the arrays by summand, and the Pareto front of each set."""
+        sets = coupled_sets(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
+        keys: list[list[Any]] = [[(parts, digest(a)) for parts, a in s.arrays] for s in self.summands]
+        arrays = {
+            k: a for own, s in zip(keys, self.summands, strict=True) for k, (_, a) in zip(own, s.arrays, strict=True)
+        }
+        # all arrays are at least 0: a choice that is below another in every array of its parts is below it in every
+        # product, whatever the other parts say, so that a maximum needs the Pareto fronts alone
+        fronts: list[dict[Any, Array]] = []
+        for together in sets:
+            shape = tuple(self.counts[p] for p in together)
+            features = {
+                (parts, key): _spread(parts, a, together, shape)
+                for (parts, key), a in arrays.items()
+                if set(parts) <= set(together)
+            }
+            kept = pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
+            fronts.append({key: values[kept] for key, values in features.items()})
+        return sets, keys, fronts
 
     def values(self, start: int, stop: int) -> Array:
         """Variances of queries ``start:stop``, the last part varying fastest. Shape (stop - start,), in counts^2."""
@@ -257,6 +274,24 @@ def worth_forms(rows: Sequence[tuple[int, int]], rank: int) -> bool:
     counts, lengths = [q for q, _ in rows], [m for _, m in rows]
     cells = math.prod(lengths)
     return len(rows) > 1 and cells**2 <= 4 * SLAB and math.prod(counts) * rank > 8 * min(counts) * cells
+
+
+def left_of_spans(rows: Sequence[Array], shape: Sequence[int], spans: Sequence[tuple[Array, Axes]]) -> list[float]:
+    """Return the sum of squares that all products of one row from every set leave of each span, on its axes.
+
+    ``rows`` have shape (q_i, m_i); products have the shape ``shape``.
+    """
+    first, others = rows[0], np.ones((1, 1))
+    for own in rows[1:]:
+        others = np.asarray(np.kron(others, own), dtype=float)
+    left = [0.0] * len(spans)
+    step = max(1, SLAB // max(1, others.size * first.shape[1]))
+    for start in range(0, len(first), step):
+        made: Array = np.asarray(np.kron(first[start : start + step], others), dtype=float).reshape(-1, *shape)
+        for k, (span, at) in enumerate(spans):
+            held = grouped(made, [at, tuple(a for a in range(len(shape)) if a not in at)], 1)
+            left[k] += float(np.sum((held - span @ (span.T @ held)) ** 2))
+    return left
 
 
 def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:

@@ -14,7 +14,7 @@ Source: Weighted Fourier Factorizations, lemma 3.9 (largest variance) and remark
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from engine.arrays import Array
 from engine.errors import PlanError
 from engine.plans.blocks import Block
 from engine.plans.footprint import Footprint, footprint
+from engine.plans.group_variance import GroupVariance
 from engine.plans.variance import VarianceBuilder
 from engine.spaces import Space, Split, digest
 from engine.workload import Group, Workload
@@ -263,3 +264,25 @@ def norm(asked: Sequence[Footprint], weights: Sequence[float], targets: Sequence
     scale = max(largest)
     total = math.fsum(w * f.power_sum(f.noises, goal.power, scale)[0] for w, f in zip(weights, asked, strict=True))
     return scale * float(total ** (1.0 / goal.power))
+
+
+def achieved_norm(workload: Workload, variance: Callable[[int], GroupVariance], goal: Objective) -> float:
+    """Return the norm of the variances of all queries of positive weight, in counts^2 (or shares of targets).
+
+    ``variance`` gives the variances of a group by its number.
+    """
+    queries: list[Footprint] = []
+    weights: list[float] = []
+    targets: list[float] = []
+    kinds: dict[tuple[GroupVariance, bytes | None, float, float], int] = {}
+    for i, group in enumerate(workload.groups):
+        if group.weight > 0:
+            found = variance(i)
+            key = (found, digest(group.query_weights), group.weight, goal.target(i))
+            if key not in kinds:
+                kinds[key] = len(queries)
+                queries.append(footprint(found, deciding_weights(group, goal)))
+                weights.append(0.0)
+                targets.append(goal.target(i))
+            weights[kinds[key]] += group.weight
+    return norm(queries, weights, targets, goal)

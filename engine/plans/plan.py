@@ -23,14 +23,13 @@ from engine.plans.answers import SpaceAnswers, TableAnswers, finite_table, unmea
 from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece, table_of_blocks
 from engine.plans.certificate import Certificate
 from engine.plans.emphasis import pack
-from engine.plans.footprint import Footprint, footprint
 from engine.plans.group_variance import GroupVariance
 from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
-from engine.plans.objectives import Objective, deciding_weights, norm, objective
+from engine.plans.objectives import Objective, achieved_norm, objective
 from engine.plans.solved import Solved, Tradeoff, canonical, pack_split
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
-from engine.spaces import UNIFORM, Space, Split, best_bound, digest, part_of, pieces
+from engine.spaces import UNIFORM, Space, Split, best_bound, part_of, pieces
 from engine.texts import amount, cost, number
 from engine.values import Value
 from engine.workload import Group, Schema, Workload, subsets
@@ -61,6 +60,8 @@ class Plan(Value):
     matrices : strategy matrices and shares that a search found, where the weights do not say it all.
     max_records : public cap on the number of records that the plan may be used for.
     tradeoff : shares and weights of an objective other than the sum.
+    ideal : squared noise of every block at privacy cost 1, in counts^2, before it is rounded, shape (blocks,); None
+        where noise at another budget has to be found anew.
 
     Raises: PlanError if it costs more than the budget; Unanswered if what has a weight does not follow from it.
     """
@@ -81,6 +82,7 @@ class Plan(Value):
     split: Split = UNIFORM
     matrices: tuple[Array, ...] = ()
     tradeoff: Tradeoff | None = None
+    ideal: Array | None = None
 
     def __post_init__(self) -> None:
         if not self.pcost <= self.budget.pcost:
@@ -168,6 +170,11 @@ class Plan(Value):
         return self._by_group(GroupVariance.total)
 
     @cached_property
+    def largest(self) -> list[float]:
+        """Largest variance of a query of every group, in counts^2."""
+        return self._by_group(GroupVariance.largest)
+
+    @cached_property
     def rmse(self) -> float:
         """Root of the mean variance of all queries, unweighted, in counts; infinite if one of weight 0 is lost."""
         return math.sqrt(math.fsum(self.totals) / self.workload.queries)
@@ -188,7 +195,7 @@ class Plan(Value):
     @cached_property
     def max_variance(self) -> float:
         """Largest variance of a query, in counts^2."""
-        return max(float(m) for m in self.by_group()["max_std"]) ** 2
+        return max(map(math.sqrt, self.largest)) ** 2
 
     @cached_property
     def achieved(self) -> float:
@@ -196,21 +203,8 @@ class Plan(Value):
         goal = self._goal
         if goal.linear:
             return self.weighted_rmse
-        queries: list[Footprint] = []
-        weights: list[float] = []
-        targets: list[float] = []
-        kinds: dict[tuple[GroupVariance, bytes | None, float, float], int] = {}
-        for i, group in enumerate(self.workload.groups):
-            if group.weight > 0:
-                found = self.group_variance(i)
-                key = (found, digest(group.query_weights), group.weight, goal.target(i))
-                if key not in kinds:
-                    kinds[key] = len(queries)
-                    queries.append(footprint(found, deciding_weights(group, goal)))
-                    weights.append(0.0)
-                    targets.append(goal.target(i))
-                weights[kinds[key]] += group.weight
-        return goal.mean(norm(queries, weights, targets, goal), self.workload.queries)
+        square = achieved_norm(self.workload, self.group_variance, goal)
+        return goal.mean(square, self.workload.queries)
 
     @cached_property
     def _goal(self) -> Objective:
@@ -244,16 +238,21 @@ class Plan(Value):
         """Return one row a group: attributes, family, queries, rmse and max_std in counts."""
         import pandas as pd
 
-        totals, largest = self.totals, self._by_group(GroupVariance.largest)
         rows = [
             (g.attributes, g.family_text, g.count, math.sqrt(total / g.count), math.sqrt(most))
-            for g, total, most in zip(self.workload.groups, totals, largest, strict=True)
+            for g, total, most in zip(self.workload.groups, self.totals, self.largest, strict=True)
         ]
         return pd.DataFrame(rows, columns=["attributes", "family", "queries", "rmse", "max_std"])
 
     def by_space(self) -> pd.DataFrame:
         """Return one row a block: attributes, measurements, noise (std in counts) and share of the budget."""
         return table_of_blocks(self.blocks, self.max_records, self.pcost / GUARD)
+
+    def renoised(self, budget: Budget, blocks: Mapping[Space, Block]) -> Self:
+        """Return the plan at another budget, with its blocks at other noise; what it knows of them is kept."""
+        made = replace(self, budget=budget, blocks=blocks)
+        made._variances.learn(self._variances)
+        return made
 
     def asking(self, groups: Iterable[Group]) -> Self:
         """Return the plan, which measures the same, with other queries: of weight 0, since some may not be answered."""

@@ -22,12 +22,12 @@ import numpy as np
 from engine.arrays import Array
 from engine.plans.blocks import Block
 from engine.plans.group_variance import (
-    SLAB,
     GroupVariance,
     Parts,
     Summand,
     along,
     coupled_sets,
+    left_of_spans,
     over_all,
     parts_outside,
     quadratic_forms,
@@ -67,6 +67,11 @@ class VarianceBuilder:
     _measured: dict[Any, bool] = field(default_factory=dict)
     _few: dict[Any, tuple[Array, float]] = field(default_factory=dict)
     _groups: dict[Any, GroupVariance] = field(default_factory=dict)
+    _forms: dict[Any, GroupVariance] = field(default_factory=dict)  # at some noise
+
+    def learn(self, other: VarianceBuilder) -> None:
+        """Share what a builder for the same strategies and split knows but for the noise."""
+        self._arrays, self._measured, self._few, self._forms = other._arrays, other._measured, other._few, other._forms
 
     @cached_property
     def _home(self) -> Mapping[Space, Block]:
@@ -78,32 +83,34 @@ class VarianceBuilder:
 
     def group(self, group: Group) -> GroupVariance:
         """Return the variances of one group."""
-        key, ranks, tuned, alone, whole = self._kind(group)
+        form, ranks, tuned, alone, whole = self._kind(group)
+        key = form, tuple(b.noise for _, b in (*alone, *whole) if b is not None)
+        if key not in self._groups and form in self._forms:
+            self._groups[key] = self._forms[form].at_noise([b.noise for _, b in alone if b is not None])
         if key not in self._groups:
             with threads_for(1):  # many small products: on a busy machine threads would wait for each other
                 summands, unmeasured = self._products(group, alone), self._marks(group, alone)
             if whole:
                 more, lost = self._wholes(group, ranks, tuned, whole)
                 summands, unmeasured = summands + more, unmeasured + lost
-            self._groups[key] = GroupVariance(
-                counts=tuple(p.count for p in group.parts), summands=tuple(summands), unmeasured=tuple(unmeasured)
-            )
+            counts = tuple(p.count for p in group.parts)
+            made = GroupVariance(counts=counts, summands=tuple(summands), unmeasured=tuple(unmeasured))
+            self._groups[key] = made
+            if not whole:
+                self._forms[form] = made
         return self._groups[key]
 
     def all_measured(self, group: Group) -> bool:
-        """Return whether all queries of a group are seen to be measured, without the variance of any.
-
-        Where it is False their variances tell.
-        """
+        """Return whether all queries of a group are seen to be measured; where it is False their variances tell."""
         if self._complete.issuperset(subsets(group.named(group.ranks(self.schema)))):
             return True
-        key, _, _, alone, whole = self._kind(group)
-        if key not in self._measured:
-            self._measured[key] = not whole and not self._marks(group, alone)
-        return self._measured[key]
+        form, _, _, alone, whole = self._kind(group)
+        if form not in self._measured:
+            self._measured[form] = not whole and not self._marks(group, alone)
+        return self._measured[form]
 
     def _kind(self, group: Group) -> tuple[Any, Axes, Mapping[Axes, Complement], list[AskedSpace], list[AskedSpace]]:
-        """Return what groups of equal variances share, and the spaces inside: those of product pieces, and others."""
+        """Return what groups share that differ in noise alone, and the spaces inside: of product pieces, and others."""
         ranks = group.ranks(self.schema)
         inside = [(axes, self._home.get(group.named(axes))) for axes in group.spaces(self.schema)]
         centers = tuple(map(digest, self.split.given(group.attributes)))
@@ -113,8 +120,8 @@ class VarianceBuilder:
             space = group.named(axes)
             at = b.spaces.index(space) if b is not None else 0
             # a strategy is equal to itself alone, and a key that holds it keeps it alive
-            made.append((axes, None if b is None else (at, b.noise, digest(b.weights), b.factors)))
-        key = (
+            made.append((axes, None if b is None else (at, digest(b.weights), b.factors)))
+        form = (
             tuple((p.axes, p.key) for p in group.parts),
             centers,
             tuple(made),
@@ -123,7 +130,7 @@ class VarianceBuilder:
         # pairs with a complement pass down what is no product, and unions couple several spaces
         fed = {(), *((ranks[a],) for pair in tuned for a in pair)} if tuned else set()
         whole = [(axes, b) for axes, b in inside if axes in fed or (b is not None and b.union)]
-        return key, ranks, tuned, [(axes, b) for axes, b in inside if (axes, b) not in whole], whole
+        return form, ranks, tuned, [(axes, b) for axes, b in inside if (axes, b) not in whole], whole
 
     def _products(self, group: Group, inside: Sequence[AskedSpace]) -> list[Summand]:
         """Return the summands for spaces whose pieces are products."""
@@ -341,20 +348,11 @@ class VarianceBuilder:
             for part in group.parts
             if (inside := tuple(i for i, a in enumerate(part.axes) if a in covered))
         ]
-        least, sizes = math.prod(shortest for _, shortest in found), [group.sizes[a] - 1 for a in order]
-        first, others = found[0][0], np.ones((1, 1))
-        for own, _ in found[1:]:
-            others = np.asarray(np.kron(others, own), dtype=float)
+        least = math.prod(shortest for _, shortest in found)
         spans = [
             (strategy.span, tuple(order.index(a) for a in axes)) for axes, strategy in factors if not strategy.complete
         ]
-        left = [0.0] * len(spans)
-        step = max(1, SLAB // max(1, others.size * first.shape[1]))
-        for start in range(0, len(first), step):
-            rows: Array = np.asarray(np.kron(first[start : start + step], others), dtype=float).reshape(-1, *sizes)
-            for k, (span, at) in enumerate(spans):
-                held = grouped(rows, [at, tuple(a for a in range(len(order)) if a not in at)], 1)
-                left[k] += float(np.sum((held - span @ (span.T @ held)) ** 2))
+        left = left_of_spans([rows for rows, _ in found], [group.sizes[a] - 1 for a in order], spans)
         return max(left, default=0.0) <= LEAVING**2 * least
 
     def _few_rows(self, part: Part, inside: Axes, names: tuple[str, ...]) -> tuple[Array, float]:

@@ -43,6 +43,27 @@ def test_plans_go_by_their_bytes_and_not_by_the_number_of_users(monkeypatch: pyt
     assert 20 * kept.size(expected("adult", (1, 2))) < kept.BYTES
 
 
+def test_a_plan_without_room_beside_others_is_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, store = expected("survey", (1,)), Bounded[Plan](1)
+    alone = Bounded[Plan](kept.size(made))
+    monkeypatch.setattr(kept, "_plans", lambda: store)
+    monkeypatch.setattr(kept, "_large", lambda: alone)
+    for key in ("first", "second"):
+        assert kept.plan_of_key(key, lambda: made) is made
+        assert kept.known(key) is made
+    assert kept.known("first") is None
+    assert store.used == 0
+
+
+def test_another_budget_of_a_quick_plan_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Bounded[Plan](kept.BYTES)
+    monkeypatch.setattr(kept, "_plans", lambda: store)
+    session = with_plan("survey", (1,)).set(budget_unit="pcost")
+    monkeypatch.setattr(plans, "plan", None)
+    session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
+    assert session.metrics()["Typical error (counts)"] == amount(plan(session.studio.asked, Budget(pcost=4.0)).rmse)
+
+
 def test_another_budget_of_a_long_plan_is_neither_searched_nor_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Bounded[Plan](kept.BYTES)  # nobody else has looked at this plan
     monkeypatch.setattr(kept, "_plans", lambda: store)

@@ -15,8 +15,8 @@ import pytest
 from benchmarks.random_limits import draw
 from benchmarks.tuned import cube
 from engine import Budget, Custom, Random, Workload, forecast, load_plan, plan
+from engine.mechanisms.made import Made
 from engine.mechanisms.querysmasher import _in_time, _united
-from engine.mechanisms.residual import Made
 from engine.spaces import Allowance, DualProblem, Split, choose_unions, decompose, union_seconds
 from engine.spaces.splits.unions import rows_of_union, work_of
 from tests.pairs import pairwise

@@ -16,6 +16,7 @@ from engine.spaces import Bounded
 from engine.values import held_bytes
 
 BYTES = 100 * 2**20
+LARGE = 600 * 2**20  # for those that would not leave room for any other: the last of them
 TABLES, GROUP = 40 * 2**10, 2**10  # bytes of the tables that are made when a plan is looked at, and of a group in them
 _TURNS = tuple(threading.Lock() for _ in range(64))
 
@@ -25,15 +26,21 @@ def _plans() -> Bounded[Plan]:
     return Bounded(BYTES)
 
 
+@st.cache_resource(show_spinner=False)
+def _large() -> Bounded[Plan]:
+    return Bounded(LARGE)
+
+
 def size(made: Plan) -> int:
     """Bytes that a plan takes, with what it computes when it is looked at."""
-    _ = made.totals  # the first look computes them: the variances of all groups, which are most of what it holds
+    _ = made.totals, made.largest  # the first look computes them, from the variances that are most of what it holds
     return held_bytes(made) + TABLES + GROUP * len(made.workload.groups)
 
 
 def known(key: str) -> Plan | None:
     """The plan of this key, if it is there."""
-    return _plans().get(key)
+    found = _plans().get(key)
+    return _large().get(key) if found is None else found
 
 
 def plan_of_key(key: str, make: Callable[[], Plan]) -> Plan:
@@ -42,5 +49,6 @@ def plan_of_key(key: str, make: Callable[[], Plan]) -> Plan:
         found = known(key)
         if found is None:
             found = make()
-            _plans().put(key, found, size(found))
+            taken = size(found)
+            (_plans() if taken <= _plans().limit else _large()).put(key, found, taken)
         return found

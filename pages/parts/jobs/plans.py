@@ -6,6 +6,7 @@ Another budget changes the noise of a plan and nothing else, so that what was se
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import streamlit as st
 
@@ -88,7 +89,7 @@ def at_once(studio: Studio) -> Plan | None:
         return kept.plan_of_key(studio.key, lambda: at_budget(searched, studio.budget))
     if work.find(_job(studio)) is None and _expected(studio).seconds <= AT_ONCE:
         try:
-            return kept.plan_of_key(studio.key, lambda: _plan(studio))
+            return _kept(studio, lambda: _plan(studio))
         except Cancelled:
             _start(_job(studio), studio)
     return None
@@ -99,7 +100,12 @@ def _waited(studio: Studio, label: str, *, quiet: bool) -> Plan | None:
     found = watch.job(_job(studio), label=label, quiet=quiet)
     if found is None:
         return None
-    made = kept.plan_of_key(studio.key, lambda: load_plan(found.result))
+    return _kept(studio, lambda: load_plan(found.result))
+
+
+def _kept(studio: Studio, make: Callable[[], Plan]) -> Plan:
+    """The plan of a state, kept for other budgets as well."""
+    made = kept.plan_of_key(studio.key, make)
     return kept.plan_of_key(_searched(studio), lambda: made)
 
 
