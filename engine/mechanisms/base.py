@@ -15,6 +15,7 @@ from engine.plans import LARGEST_POWER, MAX_RECORDS, OBJECTIVES, Objective, Plan
 from engine.privacy import Budget
 from engine.progress import Listener, Progress
 from engine.spaces import SolveCache, default_cache
+from engine.texts import amount
 from engine.workload import Workload
 
 MAX_ATTRIBUTES = 14  # of one group: 2^14 residual spaces take a few seconds
@@ -229,6 +230,6 @@ def check_size(workload: Workload, memory_limit: float) -> None:
             if 8 * entries > memory_limit:
                 raise LimitExceeded(
                     f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells needs about "
-                    f"{8 * entries / 1e9:,.0f} GB of memory, more than the limit of {memory_limit / 1e9:g} GB. Merge "
-                    "cells into coarser ones, or raise memory_limit."
+                    f"{amount(8 * entries / 1e9)} GB of memory, more than the limit of {memory_limit / 1e9:g} GB. "
+                    "Merge cells into coarser ones, or raise memory_limit."
                 )
