@@ -211,9 +211,9 @@ def together(server: Served, size: Size) -> Iterator[Row]:
 
 @contextmanager
 def busy(server: Served, what: str, size: Size) -> Iterator[Client]:
-    """A session whose workers are at work: a tuned plan, or a Compare."""
-    if what == "a tuned plan":
-        page = opened(server, "preview", query("adult", (1, 2, 3), centers="tuned"))
+    """A session whose workers are at work: a plan for the largest variance, or a Compare."""
+    if what == "a plan":
+        page = opened(server, "preview", query("adult", (1, 2, 3), objective="max"))
         page.press("plan_now")
     else:
         page = opened(server, "compare", query("adult", (1, 2)))
@@ -224,7 +224,7 @@ def busy(server: Served, what: str, size: Size) -> Iterator[Client]:
 
 def beside(server: Served, size: Size) -> Iterator[Row]:
     """Two users while the workers are busy for a third, and the bytes of the Compare when it is done."""
-    for what in ("a tuned plan", "a Compare"):
+    for what in ("a plan", "a Compare"):
         with busy(server, what, size) as page:
             times, before = Times(), cpu(server)
             others = [threading.Thread(target=user, args=(server, n, size.rounds, times)) for n in range(2)]
