@@ -24,6 +24,7 @@ from engine.spaces.turns import Searched, Turns
 from engine.threads import SMALL, threads_for
 
 PARTED = "in turns"  # how the note begins that a search was one of parts that factors cross
+BY_SETS = "set by set"  # and of one of parts that no factor crosses, where one search of all would have fitted
 LONG, QUICK = 300.0, 2.0  # seconds, by forecast, of one dense search; of those that are meant to be quick
 FIRST_STEPS = 0.25  # share of a forecast that a search takes at least
 PATIENCE = 30.0  # seconds, by forecast, of all dense searches at tuned centers
@@ -114,8 +115,8 @@ class SubworkloadSolver:
             known.update(number for _, number in terms[0])
         else:
             pieces = [(tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])]
-        turns, (sets, parted) = 1, self._sets(sub) if len(terms) > 1 else ([], False)
-        if parted:
+        turns, (sets, note) = 1, self._sets(sub) if len(terms) > 1 else ([], "")
+        if note == PARTED:
             rows = [len(self.factors[k].matrix) for t in sub.terms for a, k in t.factors if len(a) > 1]
             return turns_cost(sub.sizes, rows, self.options.gap, sub.centers)
         if sets:
@@ -151,9 +152,9 @@ class SubworkloadSolver:
             value = coefficient * math.prod(s.value for _, s in solved)
             bound = coefficient * math.prod(s.bound for _, s in solved)
             return SpaceSolution(factors=tuple(solved), value=value, bound=bound, status=_joined(solved))
-        sets, parted = ([], False) if joined else self._sets(sub)
+        sets, note = ([], "") if joined else self._sets(sub)
         if sets:
-            return self._in_turns(terms, sub, sets, parted)
+            return self._in_turns(terms, sub, sets, note)
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
         if not joined and needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
@@ -165,18 +166,21 @@ class SubworkloadSolver:
             factors=((axes, solution),), value=solution.value, bound=solution.bound, status=solution.status
         )
 
-    def _sets(self, sub: Subworkload) -> tuple[list[Axes], bool]:
-        """Return the sets of axes to search in turns, and whether factors cross them; none for one dense search."""
+    def _sets(self, sub: Subworkload) -> tuple[list[Axes], str]:
+        """Return the sets of axes to search in turns, and the note that tells of it; none for one dense search."""
         if sub.spaces or sub.complements:
-            return [], False
+            return [], ""
         found = units([(1.0, t.factors) for t in sub.terms], len(sub.sizes))
         alone: list[Axes] = [(a,) for a in range(len(sub.sizes))]
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
         if self.recorded is not None:  # a plan is read back, and what it holds says how it was made
-            if self.recorded and self.recorded[0][1].startswith(PARTED):
-                return alone, True
+            ending = self.recorded[0][1] if self.recorded else ""
+            if ending.startswith(PARTED):
+                return alone, PARTED
+            if ending.startswith(BY_SETS):
+                return found, BY_SETS
             # a Gram that couples all attributes was not searched in turns before there were such notes
-            return (found, False) if len(found) > 1 and needed > self.dense_limit else ([], False)
+            return (found if len(found) > 1 and needed > self.dense_limit else []), ""
         joint = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
         # more rows than coordinates are kept as their Gram, and that has no parts
         parts = all(f.low_rank for f in joint) and sum(len(f.matrix) for f in joint) < sub.dimension
@@ -184,12 +188,14 @@ class SubworkloadSolver:
         seconds = full_rank_cost(sub.sizes, whole, self.options.gap, None, sub.centers).seconds
         slow = seconds > (LONG if self.method == "optimal" else QUICK)
         if len(found) == 1:
-            return (alone, True) if parts and (slow or needed > self.memory_limit) else ([], False)
+            return (alone, PARTED) if parts and (slow or needed > self.memory_limit) else ([], "")
         if needed <= self.dense_limit and not slow:
-            return [], False
+            return [], ""
         sizes = [tuple(sub.sizes[a] for a in own) for own in found]
         held = [dense_bytes(math.prod(n - 1 for n in s), math.prod(n - 1 for n in s), math.prod(s)) for s in sizes]
-        return (alone, True) if parts and max(held) > self.memory_limit else (found, False)
+        if parts and max(held) > self.memory_limit:
+            return alone, PARTED
+        return found, BY_SETS if needed <= self.dense_limit else ""
 
     def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
         key = (factor, *map(digest, centers))
@@ -309,13 +315,13 @@ class SubworkloadSolver:
         apart = [s for s in fitting if s.factor.rank <= SMALL]
         return [s for s in apart if self.cache is None or self.cache.recall(s) is None]
 
-    def _in_turns(self, terms: Merged, sub: Subworkload, sets: Sequence[Axes], parted: bool) -> SpaceSolution:
-        """Search one set of axes at a time; ``parted`` sets leave factors between them, which is noted in the file."""
+    def _in_turns(self, terms: Merged, sub: Subworkload, sets: Sequence[Axes], note: str) -> SpaceSolution:
+        """Search one set of axes at a time, with the note in the file from which it is read again."""
 
         def search(factor: Factor, centers: Sequence[Array | None]) -> Searched:
             solution = self._solution(factor, centers)
-            if parted and not self.endings[-1].startswith(PARTED):
-                self.endings[-1] = f"{PARTED}: {self.endings[-1]}"
+            if note and not self.endings[-1].startswith(note):
+                self.endings[-1] = f"{note}: {self.endings[-1]}"
             return solution, lambda: self._search(factor, centers).cell_weights(solution.dual)
 
         turns = Turns(terms=terms, sets=sets, sizes=sub.sizes, centers=sub.centers, search=search)

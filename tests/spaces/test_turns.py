@@ -106,3 +106,13 @@ def test_the_forecast_is_of_turns_and_a_file_says_which_searches_were_parts() ->
     parted, dense = made(asked(), memory_limit=LITTLE), made(asked())
     assert any(ending.startswith("in turns") for ending in parted.endings)
     assert not any(ending.startswith("in turns") for ending in dense.endings)
+
+
+@pytest.mark.parametrize("solver", ["fourier", "eigenbasis"])
+def test_sets_that_were_searched_in_turns_to_save_time_are_read_again(solver):
+    schema = Schema([Attribute.of_size(name, n) for name, n in (("a", 60), ("b", 40), ("c", 30))])
+    asked = Workload(schema).add(("a", "b", "c"), "prefix").add(("a", "b", "c"), "range")
+    made = plan(asked, Budget(1.0), cache=False, solver=solver)
+    assert any(ending.startswith("set by set") for ending in made.endings)
+    again = load_plan(made.to_json())
+    assert (again.hash, again.rmse, again.endings) == (made.hash, made.rmse, made.endings)
