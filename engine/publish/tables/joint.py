@@ -14,11 +14,12 @@ gradients, before the share of even tables, whose impossible cells are 0, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse.linalg import LinearOperator, cg
 
 from engine.arrays import Array, Index
 from engine.progress import Listener
@@ -188,28 +189,14 @@ def emptied(
     for _ in range(REFINED if asked else 0):
         held = np.concatenate([assembled(contrasts, own.axes).reshape(-1)[own.cells] for own in asked])
         rounding = max(rounding, ROUNDING * float(np.linalg.norm(held)))
-        moved_by(_solved(moved_by, -held, rounding))  # which leaves the multipliers at the solution
+        # the system is singular: beyond rounding, what is left grows again
+        found, _ = cg(LinearOperator((len(held),) * 2, moved_by), -held, rtol=EXACT, atol=rounding, maxiter=MOST_STEPS)
+        moved_by(found)  # which leaves the multipliers at the solution
         moved, means = _moves(dual, lower)
         lower = moved | {(): lower[()]}
         _move(contrasts, dual, means)
         contrasts = {**contrasts, **lower}
     return contrasts
-
-
-def _solved(apply: Callable[[Array], Array], wanted: Array, rounding: float) -> Array:
-    """Return a solution of a symmetric system that has one but for ``rounding``, by conjugate gradients."""
-    out, left = np.zeros_like(wanted), wanted.copy()
-    way, squared = left.copy(), float(left @ left)
-    least = max(squared * EXACT**2, rounding**2)
-    for _ in range(MOST_STEPS):
-        if squared <= least:
-            break
-        turned = apply(way)
-        step = squared / float(way @ turned)
-        out, left = out + step * way, left - step * turned
-        before, squared = squared, float(left @ left)
-        way = left + squared / before * way
-    return out
 
 
 def _move(contrasts: dict[Axes, Array], dual: Mapping[Axes, _Multipliers], means: _Means) -> None:
