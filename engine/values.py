@@ -6,7 +6,7 @@ import gc
 import html
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import wraps
 from types import FunctionType, ModuleType
@@ -72,18 +72,29 @@ def kept_with(function: _Function) -> _Function:
     return cast(_Function, found)
 
 
-def held_bytes(value: object) -> int:
+def held_bytes(value: object, beside: object = None) -> int:
     """Return the bytes of a value with everything that it holds on to, programs and modules left out.
+
+    What ``beside`` holds on to as well counts for nothing.
 
     >>> held_bytes([bytes(1000)] * 2) - held_bytes([bytes(1000)])
     8
+    >>> both = bytes(1000)
+    >>> held_bytes([both, bytes(10)]) - held_bytes([both, bytes(10)], beside=[both]) == held_bytes(both)
+    True
     """
     seen: set[int] = set()
-    found, total = [value], 0
-    while found:
-        one = found.pop()
-        if id(one) not in seen and not isinstance(one, (type, ModuleType, FunctionType)):
-            seen.add(id(one))
-            total += sys.getsizeof(one)
-            found.extend(gc.get_referents(one))
-    return total
+    for _ in _held(beside, seen):
+        pass
+    return sum(map(sys.getsizeof, _held(value, seen)))
+
+
+def _held(value: object, seen: set[int]) -> Iterator[object]:
+    """Yield what a value holds on to and is not seen yet."""
+    found = [value]
+    while found:  # all referents of a generation at once, which takes half the time
+        new = {id(one): one for one in found if not isinstance(one, (type, ModuleType, FunctionType))}
+        found = [one for name, one in new.items() if name not in seen]
+        seen.update(new)
+        yield from found
+        found = gc.get_referents(*found)

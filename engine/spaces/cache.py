@@ -17,12 +17,12 @@ import json
 import os
 import tempfile
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import platformdirs
@@ -49,7 +49,8 @@ class Bounded(Generic[_Kept]):
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
-        self._values: OrderedDict[str, tuple[_Kept, int]] = OrderedDict()
+        self._values: OrderedDict[str, tuple[_Kept, Mapping[Hashable, int]]] = OrderedDict()
+        self._holders: Counter[Hashable] = Counter()
         self._lock = threading.Lock()
 
     def get(self, key: str) -> _Kept | None:
@@ -60,15 +61,29 @@ class Bounded(Generic[_Kept]):
             self._values.move_to_end(key)
             return self._values[key][0]
 
-    def put(self, key: str, value: _Kept, size: int) -> None:
-        """Keep a value of ``size`` bytes, unless it alone is too large."""
+    def put(self, key: str, value: _Kept, size: int | Mapping[Any, int]) -> None:
+        """Keep a value of ``size`` bytes, unless it alone is too large.
+
+        A size by parts counts each part once, however many values are made of it; a part takes the same in all of them.
+        """
+        parts: Mapping[Hashable, int] = size if isinstance(size, Mapping) else {("alone", key): size}
         with self._lock:
-            self.used -= self._values.pop(key, (value, 0))[1]
-            if size <= self.limit:
-                self._values[key] = (value, size)
-                self.used += size
+            if key in self._values:
+                self._drop(key)
+            if sum(parts.values()) <= self.limit:
+                self._values[key] = (value, parts)
+                self.used += sum(taken for part, taken in parts.items() if not self._holders[part])
+                self._holders.update(parts.keys())
             while self.used > self.limit:
-                self.used -= self._values.popitem(last=False)[1][1]
+                self._drop(next(iter(self._values)))
+
+    def _drop(self, key: str) -> None:
+        _, parts = self._values.pop(key)
+        self._holders.subtract(parts.keys())
+        for part, taken in parts.items():
+            if not self._holders[part]:
+                del self._holders[part]
+                self.used -= taken
 
     def snapshot(self) -> dict[str, _Kept]:
         """Return all values by key."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 
-from engine import Budget, Plan, figures, insight, plan
+import demo_data
+from engine import Budget, Plan, Schema, Workload, figures, insight, plan
 from engine.spaces import Bounded
 from engine.texts import amount
 from engine.values import held_bytes
 from pages.parts.jobs import kept, plans, work
+from pages.parts.shell import state
 from tests.app.test_pages import expected, with_plan
 from tests.app.test_release import wait
 
@@ -28,12 +33,12 @@ def test_the_size_of_a_plan_is_no_less_than_what_it_holds(name: str, ways: tuple
 
 
 def test_plans_go_by_their_bytes_and_not_by_the_number_of_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = expected("survey", (1,))
-    store = Bounded[Plan](60 * kept.size(made))
+    asked = expected("survey", (1,)).workload
+    store = Bounded[Plan](60 * kept.size(plan(asked, Budget(pcost=60))))
     monkeypatch.setattr(kept, "_plans", lambda: store)
     users = [str(number) for number in range(60)]
     for user in users:
-        kept.plan_of_key(user, lambda: made)
+        kept.plan_of_key(user, lambda user=user: plan(asked, Budget(pcost=1 + int(user))))
     assert all(kept.known(user) for user in users)
     kept.plan_of_key("large", lambda: expected("survey", (1, 2)))
     assert kept.known("large")
@@ -43,13 +48,32 @@ def test_plans_go_by_their_bytes_and_not_by_the_number_of_users(monkeypatch: pyt
     assert 20 * kept.size(expected("adult", (1, 2))) < kept.BYTES
 
 
+def test_what_plans_share_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Bounded[Plan](kept.BYTES)
+    monkeypatch.setattr(kept, "_plans", lambda: store)
+    schema = Schema.from_json(demo_data.schemas()["adult"].read_bytes())
+    asked = state.Studio(workload=Workload.all_ways(schema, ways=(1, 2)))
+    owners = [replace(asked, budget=Budget(pcost=1 + k / 64)) for k in range(6)]
+    made, used = [], []
+    for owner in owners:
+        made.append(plans.at_once(owner))
+        used.append(store.used)
+    assert [kept.known(owner.key) for owner in owners] == made
+    tables = len(made) * (kept.TABLES + kept.GROUP * len(asked.asked.groups))
+    assert held_bytes(made) <= store.used <= held_bytes(made) + tables
+    assert max(b - a for a, b in pairwise(used)) < used[0] / 2
+    assert kept.plan_of_key("the same again", lambda: made[0]) is made[0]
+    assert store.used == used[-1]
+
+
 def test_a_plan_without_room_beside_others_is_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, store = expected("survey", (1,)), Bounded[Plan](1)
-    alone = Bounded[Plan](kept.size(made))
+    asked, store = expected("survey", (1,)).workload, Bounded[Plan](1)
+    both = {key: plan(asked, Budget(pcost=pcost)) for key, pcost in (("first", 1), ("second", 2))}
+    alone = Bounded[Plan](max(map(kept.size, both.values())))
     monkeypatch.setattr(kept, "_plans", lambda: store)
     monkeypatch.setattr(kept, "_large", lambda: alone)
-    for key in ("first", "second"):
-        assert kept.plan_of_key(key, lambda: made) is made
+    for key, made in both.items():
+        assert kept.plan_of_key(key, lambda made=made: made) is made
         assert kept.known(key) is made
     assert kept.known("first") is None
     assert store.used == 0

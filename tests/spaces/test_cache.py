@@ -242,6 +242,21 @@ def test_memory_stays_within_its_bound():
     assert kept.used == 50
 
 
+def test_what_several_values_are_made_of_counts_until_the_last_of_them_goes():
+    kept = solve_cache.Bounded(100)
+    for key in "abc":
+        kept.put(key, key, {"both": 60, key: 10})
+    assert kept.used == 90
+    kept.put("d", "d", 15)
+    assert (kept.get("a"), kept.used) == (None, 95)
+    kept.put("c", "c", 10)  # it is put anew, and no longer made of what both share
+    assert (kept.get("b"), kept.used) == ("b", 95)
+    kept.put("e", "e", 100)
+    assert (kept.get("b"), kept.get("c"), kept.get("d"), kept.used) == (None, None, None, 100)
+    kept.put("f", "f", {"both": 60, "f": 50})
+    assert (kept.get("f"), kept.get("e")) == (None, "e")
+
+
 def _write_many(folder, number, rounds):
     cache = SolveCache(Path(folder), disk=200_000)
     for i in range(rounds):

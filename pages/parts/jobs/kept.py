@@ -13,7 +13,7 @@ import streamlit as st
 
 from engine import Plan
 from engine.spaces import Bounded
-from engine.values import held_bytes
+from engine.values import held_bytes, kept_with
 
 BYTES = 100 * 2**20
 LARGE = 600 * 2**20  # for those that would not leave room for any other: the last of them
@@ -31,10 +31,11 @@ def _large() -> Bounded[Plan]:
     return Bounded(LARGE)
 
 
-def size(made: Plan) -> int:
-    """Bytes that a plan takes, with what it computes when it is looked at."""
+@kept_with
+def size(made: Plan, beside: Plan | None = None) -> int:
+    """Bytes that a plan takes, with what it computes when it is looked at, and without what another plan holds too."""
     _ = made.totals, made.largest  # the first look computes them, from the variances that are most of what it holds
-    return held_bytes(made) + TABLES + GROUP * len(made.workload.groups)
+    return held_bytes(made, beside) + TABLES + GROUP * len(made.workload.groups)
 
 
 def known(key: str) -> Plan | None:
@@ -43,12 +44,15 @@ def known(key: str) -> Plan | None:
     return _large().get(key) if found is None else found
 
 
-def plan_of_key(key: str, make: Callable[[], Plan]) -> Plan:
-    """The plan of this key, made when it is not there; sessions that ask at once wait for the first."""
+def plan_of_key(key: str, make: Callable[[], Plan], *, like: Plan | None = None) -> Plan:
+    """The plan of this key, made when it is not there; sessions that ask at once wait for the first.
+
+    What it shares with the plan that it is made from, `like`, is there once, and counted once.
+    """
     with _TURNS[hash(key) % len(_TURNS)]:
         found = known(key)
         if found is None:
             found = make()
-            taken = size(found)
-            (_plans() if taken <= _plans().limit else _large()).put(key, found, taken)
+            parts = {found: size(found)} if like is None else {like: size(like), found: size(found, like)}
+            (_plans() if sum(parts.values()) <= _plans().limit else _large()).put(key, found, parts)
         return found

@@ -86,7 +86,7 @@ def at_once(studio: Studio) -> Plan | None:
     if (known := kept.known(studio.key)) is not None:
         return known
     if (searched := kept.known(_searched(studio))) is not None:
-        return kept.plan_of_key(studio.key, lambda: at_budget(searched, studio.budget))
+        return kept.plan_of_key(studio.key, lambda: at_budget(searched, studio.budget), like=searched)
     if work.find(_job(studio)) is None and _expected(studio).seconds <= AT_ONCE:
         try:
             return _kept(studio, lambda: _plan(studio))
