@@ -17,9 +17,10 @@ from engine.insight import comparison, expected, quick_choices, title_of, varian
 from engine.mechanisms import Forecast, known
 from engine.mechanisms.base import Limits, Mechanism
 from engine.plans import Solved
+from engine.spaces import Bounded
 from engine.texts import amount, cost
 from pages.parts.compare import run, views
-from pages.parts.jobs import work
+from pages.parts.jobs import kept, plans, work
 from pages.parts.shell import code, link
 from pages.parts.shell.state import Studio
 from tests.app.test_pages import Session, demo, with_plan
@@ -104,6 +105,17 @@ def test_the_ranking_is_the_engines_and_every_variant_can_be_chosen(census: Sess
     assert reasons["mechanism"].tolist() == ["Laplace mechanism"]
     assert "Laplace noise" in reasons["reason"][0]
     assert sorted(ran(census)["found"].plans) == sorted(found.plans)
+
+
+def test_what_the_views_begin_with_is_there_when_the_comparison_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, store = with_plan("census"), Bounded[Plan](kept.BYTES)
+    monkeypatch.setattr(kept, "_plans", lambda: store)  # nobody has looked at a plan
+    compared(session, [FEW[0], FEW[2]])
+    for module, name in ((run, "load_plan"), (plans, "plan")):
+        monkeypatch.setattr(module, name, None)
+    for view in ("A against B", "Strategies", "Two plans"):
+        session.set(compare_view=view)
+    assert "Both plans have the same typical error" in session.said()
 
 
 def test_a_second_look_is_there_at_once(census: Session) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
 from engine import Plan, load_plan
+from engine.errors import EngineError
 from engine.insight import Comparison, compared_so_far, expected, label_of, quick_choices, title_of, variants
-from pages.parts.jobs import kept, tasks, watch, work
+from pages.parts.jobs import kept, plans, tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import show
 from pages.parts.shell.state import Studio
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
 START_LIMIT = 60
+FIRST = 2  # plans that the views of two begin with, the best ones
+Result = tuple[Comparison, Mapping[str, tuple[str, Mapping[str, Any]]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +74,19 @@ def begin(key: str, studio: Studio, choices: list[tuple[str, Mapping[str, Any]]]
         watch.let_go(old)
     st.session_state[LAST] = key
     plain_choices = [(name, dict(options)) for name, options in choices]
-    watch.start(
-        key, tasks.compare_all, studio.asked.to_json(), studio.budget.to_dict(), plain_choices, limit, gentle=True
-    )
+    asked = studio.asked.to_json(), studio.budget.to_dict(), plain_choices, limit
+    watch.start(key, _with_plans, key, studio, *asked, gentle=True)
+
+
+def _with_plans(key: str, studio: Studio, *asked: Any, progress: tasks.Progress) -> Result:
+    """Compare, and read the plans that the views begin with: whoever opens one then does not wait for them."""
+    found, choices = result = tasks.compare_all(*asked, progress=progress)
+    made = Compared(found=found, choices=choices, key=key, present=present(studio)[0])
+    with suppress(EngineError):  # the view says so
+        first = {label: made.plan(label) for label in made.best if label in (*made.best[:FIRST], made.present)}
+        if made.present in first and choices[made.present][1] == studio.options:
+            plans.keep(studio, lambda: first[made.present])
+    return result
 
 
 def running() -> bool:

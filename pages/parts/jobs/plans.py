@@ -89,7 +89,7 @@ def at_once(studio: Studio) -> Plan | None:
         return kept.plan_of_key(studio.key, lambda: at_budget(searched, studio.budget), like=searched)
     if work.find(_job(studio)) is None and _expected(studio).seconds <= AT_ONCE:
         try:
-            return _kept(studio, lambda: _plan(studio))
+            return keep(studio, lambda: _plan(studio))
         except Cancelled:
             _start(_job(studio), studio)
     return None
@@ -100,10 +100,10 @@ def _waited(studio: Studio, label: str, *, quiet: bool) -> Plan | None:
     found = watch.job(_job(studio), label=label, quiet=quiet)
     if found is None:
         return None
-    return _kept(studio, lambda: load_plan(found.result))
+    return keep(studio, lambda: load_plan(found.result))
 
 
-def _kept(studio: Studio, make: Callable[[], Plan]) -> Plan:
+def keep(studio: Studio, make: Callable[[], Plan]) -> Plan:
     """The plan of a state, kept for other budgets as well."""
     made = kept.plan_of_key(studio.key, make)
     return kept.plan_of_key(_searched(studio), lambda: made)
