@@ -14,6 +14,7 @@ import pyarrow as pa
 from engine.errors import DataError
 from engine.release.records.batches import Batch, batches, check_columns, guarded, tried
 from engine.release.records.csv import TextFile, csv_batches, csv_names
+from engine.release.records.database import is_spark_table, spark_batches
 from engine.release.records.encoding import is_scalar
 from engine.release.records.files import ENDINGS, ColumnKinds, file_batches, file_columns, is_number, typed
 from engine.release.records.parquet import check_group_size
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 64_000_000
 KINDS = (
-    "a DataFrame of pandas, Polars or Dask, a relation of DuckDB, a table of Ibis, an Arrow table, dataset, stream or "
-    f"generator of batches, or the path of a file, a folder or a pattern, with names that end in one of {ENDINGS}"
+    "a DataFrame of pandas, Polars, Dask or Spark, a relation of DuckDB, a table of Ibis, an Arrow table, dataset, "
+    "stream or generator of batches, or the path of a file, a folder or a pattern, with names that end in one of "
+    f"{ENDINGS}"
 )
 
 _VALUE_BYTES = 16  # a text of usual length, or two whole numbers; long texts come as dictionaries
@@ -67,6 +69,9 @@ def read_batches(data: Any, names: Sequence[str]) -> Iterator[Batch]:
         return _table(data, names, rows)
     if _is_dask(data):
         return _partitions(data, names, rows)
+    if is_spark_table(data):
+        check_columns(list(data.columns), names)
+        return spark_batches(data, names, rows)
     if hasattr(data, "to_pyarrow_batches"):
         return _lazy(data, names, rows)
     data = as_source(data)

@@ -25,7 +25,7 @@ from engine.progress import Progress, listener
 from engine.release.records.counted import check_columns_named, count_encoder, numbers_text
 from engine.release.records.counts import Counts, note
 from engine.release.records.counts_file import read_counts
-from engine.release.records.database import count_there, is_table
+from engine.release.records.database import count_there, explained, is_spark_frame, is_table, spark_table
 from engine.release.records.encoding import REASONS, Encoder, code_type
 from engine.release.records.nested import Names, asked_sets, completed, larger_tables, listed
 from engine.release.records.people import NOBODY, PersonCap
@@ -91,6 +91,20 @@ def count_marginals(
             f"{len(asked):,} tables take {min(size, 10**300):.3g} bytes, more than the limit of {memory_limit:.3g}; "
             "ask for fewer or smaller tables, or raise memory_limit"
         )
+    if is_spark_frame(data):
+        with spark_table(data, explained) as table:
+            return count_marginals(
+                table,
+                schema,
+                asked,
+                on_refused=on_refused,
+                person=person,
+                rows_per_person=rows_per_person,
+                count_column=count_column,
+                ignore=ignore,
+                progress=progress,
+                memory_limit=memory_limit,
+            )
     data = as_source(read_counts(data))
     if isinstance(data, Counts):
         return _derived(data, schema, asked)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from engine.progress import Progress, listener
 from engine.release.records.batches import check_columns, tried
 from engine.release.records.counts import note
 from engine.release.records.database.recoding import NotThereError, code_of, in_bytes
+from engine.release.records.database.spark import NOT_FOUND, is_spark_table, spark_answer, spark_kinds
 from engine.release.records.encoding import REASONS, Encoder
 from engine.release.records.nested import Names
 from engine.release.records.people import NOBODY
@@ -28,14 +30,14 @@ from engine.workload import Schema
 SQL = {"int32": "INTEGER", "int64": "BIGINT"}
 TOGETHER = 32  # grouped sets of one query
 MOST_ANSWERS = 1_000  # numbers of one row; PostgreSQL has at most 1,664
-KEEPING = ("duckdb", "postgres")  # where a temporary table is made by a statement of ours
+KEEPING = ("duckdb", "postgres", "pyspark")  # where a table of codes is kept: by a statement of ours, or by Ibis
 GROUPING_SETS = ("duckdb", "postgres", "pyspark", "snowflake", "trino")
 WHAT = "the database"
 _PROBLEMS = {
     ("permission", "privilege", "denied", "forbidden"): "does not let you read this table; ask who keeps it",
     ("interrupt", "cancel", "timeout"): "stopped before the counts were complete; ask again",
     ("connection", "operational", "interface", "ioexception", "closed"): "cannot be reached; check the connection",
-    ("catalog", "undefined", "binder", "notfound", "tablenotfound"): "has another table, or other columns, than before",
+    ("catalog", "undefined", "binder", "notfound", *NOT_FOUND): "has another table, or other columns, than before",
 }
 _PERSON, _KEY, _ROWS, _GOOD = "person", "key", "counted", "good"
 _Asked = tuple[Names, list[str]]  # a set, and the columns of its codes
@@ -203,7 +205,7 @@ def _capped(tally: Any, table: Any, names: Sequence[str]) -> Any:
     asked = {"nobody": _total(ibis.ifelse(nobody, 1, 0)), "people": table[_KEY].nunique(where=~nobody)}
     found = {name: values[0] for name, values in _fetched(table.aggregate(**asked)).to_pydict().items()}
     over = sized.filter(sized[_ROWS] > cap.rows).drop(_ROWS, _KEY)
-    for batch in tried(lambda: over.to_pyarrow_batches(), WHAT, _explained):
+    for batch in _fetched(over).to_batches() if is_spark_table(over) else _batches(over):
         cap.take(batch.column(_PERSON), [np.asarray(batch.column(f"c{i}")) for i in range(len(names))])
     if found["nobody"]:
         note(tally.refused, cap.column, NOBODY, found["nobody"])
@@ -230,11 +232,19 @@ def _kept(table: Any) -> Iterator[tuple[Any, bool]]:
     import ibis
 
     backend, name = table.get_backend(), ibis.util.gen_name("counted")
+    if is_spark_table(table) and backend.name in KEEPING:
+        kept = tried(table.cache, WHAT, explained)
+        try:
+            yield kept, False
+        finally:
+            with suppress(Exception):  # it goes with the session, too
+                kept.release()
+        return
     if not _made(backend, name, table):
         yield table, False
         return
     try:
-        yield tried(lambda: backend.sql(f'SELECT * FROM "{name}"', schema=table.schema()), WHAT, _explained), True
+        yield tried(lambda: backend.sql(f'SELECT * FROM "{name}"', schema=table.schema()), WHAT, explained), True
     finally:
         with suppress(Exception):  # it goes with the connection, too
             backend.raw_sql(f'DROP TABLE "{name}"')
@@ -258,18 +268,23 @@ def _distinct(column: Any, most: int) -> list[Any]:
 
 def _asked(backend: Any, text: str, columns: Mapping[str, Any]) -> pa.Table:
     """What a question of ours is answered by, of columns of known types: to find them out Ibis would make a view."""
-    return _fetched(tried(lambda: backend.sql(text, schema=dict(columns)), WHAT, _explained))
+    return _fetched(tried(lambda: backend.sql(text, schema=dict(columns)), WHAT, explained))
 
 
 def _fetched(expression: Any) -> pa.Table:
     """What a question is answered by; all that ever travels, but for persons beyond their cap."""
-    found: pa.Table = tried(expression.to_pyarrow, WHAT, _explained)
+    ask = partial(spark_answer, expression) if is_spark_table(expression) else expression.to_pyarrow
+    found: pa.Table = tried(ask, WHAT, explained)
     return found
 
 
-def _explained(error: Exception) -> str:
+def _batches(expression: Any) -> Iterator[pa.RecordBatch]:
+    yield from tried(expression.to_pyarrow_batches, WHAT, explained)
+
+
+def explained(error: Exception) -> str:
     """What is wrong, from the kind of an error alone: its text may hold values."""
-    kinds = " ".join(kind.__name__.lower() for kind in type(error).__mro__)
+    kinds = " ".join([*(kind.__name__.lower() for kind in type(error).__mro__), spark_kinds(error)])
     for words, text in _PROBLEMS.items():
         if any(word in kinds for word in words):
             return f"{WHAT} {text}"

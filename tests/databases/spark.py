@@ -1,0 +1,39 @@
+"""A Spark of its own for a test run: one local session in one Java process, gone when it ends."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# one core, nothing to look at, nothing that outlives the tests, and no compiler that small tables never pay for
+SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@contextmanager
+def session(master: str = "local[1]", **settings: str) -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    assert shutil.which("java"), "java is not there; install it, on Debian with apt-get install default-jre-headless"
+    folder = Path(tempfile.mkdtemp(prefix="spark-"))
+    builder = SparkSession.builder.master(master)
+    for name, value in (SETTINGS | {"spark.local.dir": str(folder)} | settings).items():
+        builder = builder.config(name, value)
+    found = builder.getOrCreate()
+    found.sparkContext.setLogLevel("OFF")
+    try:
+        yield found
+    finally:
+        found.stop()
+        shutil.rmtree(folder, ignore_errors=True)

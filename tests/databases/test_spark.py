@@ -1,0 +1,175 @@
+"""DataFrames and tables of Spark: the same integers as here, and what goes wrong there has a name and costs nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ibis
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import engine.release.records.database.grouped as grouped
+from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
+from engine.errors import DataError
+from engine.release.records.database.recoding import code_of
+from engine.release.records.encoding import Encoder
+from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, Traffic, same, survey
+from tests.databases.spark import session
+from tests.waiting import until
+
+# Spark has no whole numbers without sign
+SHAPE = pa.schema([field if field.name != "large" else field.with_type(pa.decimal128(20, 0)) for field in ROWS.schema])
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    with session() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def rows(spark: Any) -> Any:
+    spark.createDataFrame(ROWS.cast(SHAPE).append_column("row", pa.array(range(13)))).createTempView("rows")
+    return ibis.pyspark.connect(spark).table("rows")
+
+
+@pytest.mark.parametrize("kind", ATTRIBUTES)
+def test_every_value_lies_in_the_cell_that_it_lies_in_here(rows: Any, kind: str) -> None:
+    encoders = {name: Encoder(attribute=ATTRIBUTES[kind](name)) for name in ROWS.column_names}
+    codes = {name: code_of(rows[name], encoder, grouped._distinct) for name, encoder in encoders.items()}
+    found = grouped._fetched(rows.select("row", **codes).order_by("row"))
+    for name, encoder in encoders.items():
+        assert found[name].to_pylist() == encoder.objects(ROWS[name].to_pylist()).tolist(), name
+
+
+def frame_of(spark: Any, rows: pd.DataFrame | pa.Table) -> Any:
+    return spark.createDataFrame(rows if isinstance(rows, pa.Table) else pa.Table.from_pandas(rows))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_all_tables_are_those_that_are_counted_here(spark: Any, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = survey(500).assign(n=np.arange(500) % 7 - 1)
+    ways: list[dict[str, Any]] = [{"ignore": ["n"]}, {"count_column": "n"}]
+    here = [count_marginals(frame, SCHEMA, SETS, on_refused="drop", **options) for options in ways]
+    there, traffic = frame_of(spark, frame), Traffic(monkeypatch)
+    spark.conf.set("spark.sql.session.timeZone", "America/Lima")
+    if not kept:
+        monkeypatch.setattr(grouped, "KEEPING", ())
+    for options, wanted in zip(ways[kept:], here[kept:], strict=True):
+        assert wanted.rows_refused > 50
+        assert same(count_marginals(there, SCHEMA, SETS, on_refused="drop", **options), wanted)
+    assert 0 < traffic.bytes < 30_000
+    assert not [table for table in spark.catalog.listTables() if table.name != "rows"]
+    assert spark.conf.get("spark.sql.session.timeZone") == "America/Lima"  # which Ibis changes
+
+
+@pytest.mark.parametrize("kind", ["string", "Int64"])
+def test_the_cap_of_rows_per_person_keeps_the_same_rows(spark: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = survey(400)
+    frame["pid"] = pd.array((np.random.default_rng(1).pareto(1.0, 400) * 50).astype(int).astype(str), "string")
+    frame["pid"] = frame["pid"].astype(kind)
+    frame.loc[::50, "pid"] = pd.NA
+    given: dict[str, Any] = {"on_refused": "drop", "person": "pid", "rows_per_person": 2}
+    here, there = count_marginals(frame, SCHEMA, SETS[:2], **given), frame_of(spark, frame)
+    assert here.rows_over_cap > 30
+    Traffic(monkeypatch)
+    assert same(count_marginals(there, SCHEMA, SETS[:2], **given), here)
+
+
+def test_rows_that_no_rule_there_fits_travel_as_they_are(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that spell more numbers than are looked at one by one, beside whole numbers that no float holds."""
+    monkeypatch.setattr("engine.release.records.database.recoding.MOST_CASES", 20)
+    whole = ["9007199254740993", "9007199254740992", "-1"]
+    schema = Schema([SCHEMA["age"], Attribute.categorical("id", whole, missing="-1")])
+    ages = [str(age) for age in np.random.default_rng(0).uniform(-5, 125, 200)]
+    rows = pa.table({"age": ages, "id": pa.array([2**53, 2**53 + 1, None, 7] * 50)})
+    here = count_marginals(rows, schema, [("age", "id")], on_refused="drop")
+    assert 100 < here.records < 150
+    assert same(count_marginals(frame_of(spark, rows), schema, [("age", "id")], on_refused="drop"), here)
+
+
+def test_texts_are_the_same_there_only_when_their_bytes_are(spark: Any) -> None:
+    texts = ["F", "f", "é", "É", "", None, "1", "NaN", "nan", "NAN"]
+    folded = frame_of(spark, pa.table({"text": texts})).selectExpr("text COLLATE UTF8_LCASE AS text")
+    schema = Schema([ATTRIBUTES["labels"]("text")])
+    here = count_marginals(pa.table({"text": texts}), schema, [("text",)], on_refused="drop")
+    assert same(count_marginals(folded, schema, [("text",)], on_refused="drop"), here)
+
+
+def test_a_release_of_a_frame_is_one_of_its_records(spark: Any, tmp_path: Path) -> None:
+    frame, book = survey(100), Ledger.create(tmp_path / "book")
+    made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    for name, data in (("here", frame), ("there", frame_of(spark, frame))):
+        book.add_dataset(name, total=Budget(pcost=1e7))
+        measure(made, data, dataset=name, ledger=book, ignore=["code"])
+    one, two = (row for row in book.rows() if row.kind == "spend")
+    assert one.sha256 == two.sha256 != ""
+
+
+def failing(spark: Any) -> Any:
+    """Records whose reading fails with one of their values in the message."""
+    return frame_of(spark, survey(5)).selectExpr("sex", "raise_error('CANARY7391') AS age", "code", "zip")
+
+
+def dropped(spark: Any) -> Any:
+    frame_of(spark, survey(5)).createTempView("gone")
+    there = ibis.pyspark.connect(spark).table("gone")
+    spark.catalog.dropTempView("gone")
+    return there
+
+
+def deleted(spark: Any, folder: Path) -> Any:
+    frame_of(spark, survey(5)).write.parquet(str(folder / "records"))
+    there = spark.read.parquet(str(folder / "records"))
+    for part in (folder / "records").glob("*.parquet"):
+        part.unlink()
+    return there
+
+
+def endless(spark: Any, end: Callable[[], None]) -> Any:
+    """Records whose reading is ended by somebody else as soon as it goes on."""
+
+    def watch() -> None:
+        until(lambda: spark.sparkContext.statusTracker().getActiveJobsIds())
+        end()
+
+    threading.Thread(target=watch, daemon=True).start()
+    return spark.sql("SELECT 'F' AS sex, sin(id) AS age, 1 AS code, '1' AS zip FROM range(1000000000000)")
+
+
+def cancelled(spark: Any) -> Any:
+    return endless(spark, spark.sparkContext.cancelAllJobs)
+
+
+def stopped(spark: Any) -> Any:
+    return endless(spark, spark.stop)  # the last of all tests
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (dropped, "has another table, or other columns"),
+        (failing, "cannot be read"),
+        (deleted, "has another table, or other columns"),
+        (cancelled, "stopped before the counts were complete"),
+        (stopped, "cannot be reached"),
+    ],
+)
+def test_what_fails_there_is_named_and_spends_nothing(
+    spark: Any, tmp_path: Path, spoil: Callable[..., Any], words: str
+) -> None:
+    book = Ledger.create(tmp_path / "book")
+    book.add_dataset("d", total=Budget(pcost=1e7))
+    made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    there = spoil(spark, tmp_path) if spoil is deleted else spoil(spark)
+    for _ in range(2 if spoil is stopped else 1):  # a session that has ended is not there afterwards, either
+        with pytest.raises(DataError, match=words) as caught:
+            measure(made, there, dataset="d", ledger=book, ignore=["code"])
+        assert "7391" not in str(caught.value)
+        assert caught.value.__context__ is None
+    assert book.status("d").spent == 0
