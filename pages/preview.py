@@ -4,7 +4,7 @@ import streamlit as st
 
 from engine.mechanisms import mechanism_class
 from pages.parts.jobs import plans
-from pages.parts.preview import budget_form, group_view, lock_form, plan_views, target_views
+from pages.parts.preview import aim_form, budget_form, group_view, lock_form, plan_views, target_views
 from pages.parts.shell import code, frame, show
 from pages.parts.shell.words import shown_here
 
@@ -20,6 +20,7 @@ TUTORIAL = (
 QUESTIONS = {
     "share": ("How many queries are good enough, and the budget for it", target_views.spread),
     "targets": ("A target for each size of table, with locks, and what it costs", lock_form.draw),
+    "aim": ("Weights for tables that will be published", aim_form.draw),
     "usable": ("What can be published", target_views.usable),
     "shares": ("Where the budget goes", plan_views.budget),
     "probe": ("One query of your own", target_views.one_query),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -41,3 +42,10 @@ def loaded(*names: str, progress: Callable) -> list[str]:
 
 def reads(file: str, *, progress: Callable) -> int:
     return len(Path(file).read_text())
+
+
+def doubled(workload: str, *request: object, progress: Callable) -> tuple[str, float, float]:
+    text = json.loads(workload)
+    for group in text["groups"]:
+        group["weight"] = 2.0
+    return json.dumps(text), 0.2, 0.1

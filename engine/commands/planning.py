@@ -12,7 +12,7 @@ from engine.commands.options import add_mechanism_options, asked_mechanisms, mec
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import EngineError
 from engine.insight import claim_text, comparison, single_groups_text
-from engine.mechanisms import forecast, plan
+from engine.mechanisms import AIMS, forecast, plan
 from engine.plans import Plan
 from engine.publish import check_target, new_file
 from engine.release import read_plan
@@ -33,6 +33,9 @@ def add_planning_commands(commands: Commands) -> None:
         add_mechanism_options(command, several=command is ranked)
         if command is not told:
             add_budget_options(command)
+    words = "what is to be exact: the answers, or the tables that are published of them, which needs --reference"
+    made.add_argument("--aim", choices=AIMS, default=AIMS[0], help=words)
+    made.add_argument("--reference", type=Path, help="for --aim published: public records like those to come")
     made.add_argument("--out", type=Path, required=True, help="plan JSON to write; never over another file")
     show = add_command(commands, "show", _show, "what a plan promises, group by group", keys=f"{PROMISED} groups")
     show.add_argument("--plan", type=Path, required=True)
@@ -41,10 +44,11 @@ def add_planning_commands(commands: Commands) -> None:
 def _plan(given: argparse.Namespace) -> Reply:
     options = mechanism_options(given)
     workload = workload_of(given)
-    sources = [path for path in (given.workload, given.schema) if path is not None]
+    sources = [path for path in (given.workload, given.schema, given.reference) if path is not None]
     if not given.out.is_file():  # what is there may be the same plan, which is then left as it is
         check_target(given.out, keep=sources)
-    made = plan(workload, budget_of(given, workload.schema), given.mechanism, progress=given.progress, **options)
+    options |= {"progress": given.progress, "aim": given.aim, "reference": given.reference}
+    made = plan(workload, budget_of(given, workload.schema), given.mechanism, **options)
     if not _is_there(made, given.out):
         with new_file(given.out, keep=sources) as partial:
             partial.write_text(made.to_json(), encoding="utf-8")

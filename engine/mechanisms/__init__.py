@@ -7,6 +7,7 @@ Files that hold a mechanism import none of each other; `residual` and `explicit`
 from engine.mechanisms import known
 from engine.mechanisms.base import Forecast, Mechanism, PlanOptions, check_request
 from engine.mechanisms.known import (
+    AIMS,
     LIMITS,
     MECHANISMS,
     at_budget,
@@ -18,6 +19,7 @@ from engine.mechanisms.known import (
 )
 
 __all__ = [
+    "AIMS",
     "LIMITS",
     "MECHANISMS",
     "Forecast",

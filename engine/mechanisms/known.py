@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from importlib import import_module
 from typing import Any, Unpack
 
-from engine.checks import instance
+from engine.checks import instance, one_of
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism, PlanOptions
 from engine.mechanisms.baselines import GaussianQueries, Identity, LaplaceQueries
@@ -39,6 +40,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     GaussianQueries,
     LaplaceQueries,
 )
+AIMS = ("answers", "published")
 LIMITS = tuple(f.name for f in fields(Limits))
 
 
@@ -75,12 +77,24 @@ def _configured(name: str, options: dict[str, Any]) -> Mechanism:
         raise PlanError(f"An option of the mechanism '{name}' has a value of the wrong kind: {error}.") from None
 
 
-def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **options: Unpack[PlanOptions]) -> Plan:
+def plan(
+    workload: Workload,
+    budget: Budget,
+    mechanism: str = "querysmasher",
+    *,
+    aim: str = AIMS[0],
+    reference: Any = None,
+    **options: Unpack[PlanOptions],
+) -> Plan:
     """Fit a mechanism to a workload and a budget; no record is read.
 
     Parameters
     ----------
     mechanism : name of a mechanism in ``MECHANISMS``.
+    aim : "answers", the weights of the groups as they are; "published", weights that make published tables most exact,
+        which the workload of the plan then has.
+    reference : for that aim, tables like those to come which anybody may know: `Published` tables of an earlier
+        release, public records or simulated ones.  Never the records that are to be protected: a plan is public.
     options : the mechanism's own, and ``objective``, ``max_records``, ``time_limit`` (seconds), ``memory_limit``
         (bytes), ``progress``, a function of (fraction, text) that may return False to cancel, or True for a bar,
         ``workers``, the number of processes (1 for none), and ``cache``, whether to use and keep what searches find;
@@ -101,6 +115,13 @@ def plan(workload: Workload, budget: Budget, mechanism: str = "querysmasher", **
     2.612
     """
     configured, limits = checked_options(mechanism, options)
+    one_of("aim", aim, AIMS, error=PlanError)
+    if aim == AIMS[0] and reference is not None:
+        raise PlanError('A reference is for the aim "published" alone. Leave it out, or say that aim.')
+    if aim != AIMS[0]:
+        # the room above rehearses plans to find the weights, and is asked for by name
+        find = import_module("engine.publish").weighed_for_publishing
+        workload = find(workload, budget, reference, mechanism, **options)
     return configured.plan(workload, budget, limits)
 
 

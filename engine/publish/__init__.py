@@ -1,10 +1,11 @@
 """What is handed out: published tables, answers as files, the release package with its certificate and report.
 
 To touch: tables without negative cells are in `tables`, as files in `tables_package` and `published_file`, columns of
-the answers in `report`, files of the package in `package`, what its check compares in `verify`, where files may be in
-`target`.
+the answers in `report`, weights of groups for what will be published in `aim`, files of the package in `package`, what
+its check compares in `verify`, where files may be in `target`.
 """
 
+from engine.publish.aim import published_errors, weighed_for_publishing
 from engine.publish.package import write_package
 from engine.publish.published_file import read_published, write_published, write_records
 from engine.publish.report import FORMATS, write_answers
@@ -42,10 +43,12 @@ __all__ = [
     "new_file",
     "publish",
     "publish_forecast",
+    "published_errors",
     "read_published",
     "simulated",
     "uncertainty",
     "verify_package",
+    "weighed_for_publishing",
     "write_answers",
     "write_package",
     "write_published",

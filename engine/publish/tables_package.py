@@ -23,6 +23,7 @@ import pyarrow.csv
 
 from engine.errors import LimitExceeded
 from engine.progress import Progress, told
+from engine.publish.linear_form import is_linear, write_linear_form
 from engine.publish.open_form import is_open, write_open_form
 from engine.publish.report import MARK, escaped
 from engine.publish.tables import REASONS, QualityRule, Uncertainty
@@ -103,6 +104,8 @@ def write_tables(
             made[-1].write_text(words, encoding="utf-8")
         if is_open(measurement):
             made += write_open_form(measurement, folder, cells)
+        elif is_linear(measurement):
+            made += write_linear_form(measurement, folder)
         tell(0.9, "Packing")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             for member in made:
@@ -182,6 +185,13 @@ def _readme(measurement: Measurement, described: Described, confidence: float) -
             "through one matrix per attribute (`matrix*.csv`), they are what the space adds to the cells of a table;",
             "what attributes it does not have share it out by `centers.csv`. Their noise is independent, of standard",
             "deviation `noise`. `Rscript recompute.R` makes estimates and standard errors from them and compares.",
+        ]
+    elif is_linear(measurement):
+        lines += [
+            "The plan measures attributes jointly. `integers.csv` has its released whole numbers; times `grid` they",
+            "have independent noise of standard deviation `noise`. Row i of `table*_weights.csv` has the weights by",
+            "which they make estimate i of that table. `Rscript recompute.R` makes estimates and standard errors from",
+            "them and compares; the error of any sum follows from the sum of the weights.",
         ]
     else:
         lines.append("The plan measures attributes jointly; the package of the release has its integers and equations.")

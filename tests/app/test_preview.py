@@ -6,12 +6,17 @@ import math
 
 import pytest
 
+from demo_data.make_synthetic import synthetic
 from engine import Budget, Schema, Workload, budget_for, plan, share_within
 from engine.insight import NoiseScale, budget_for_quality, budget_for_query, fitness, quality_text, worst_group
+from engine.publish import aim, weighed_for_publishing
 from engine.texts import amount, cost
+from pages.parts.jobs import publishing
+from pages.parts.preview import aim_form
 from pages.parts.preview.lock_form import EACH, PRESENT
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
+from tests import working
 from tests.app.test_pages import Session, demo, expected, with_plan
 
 
@@ -229,3 +234,34 @@ def test_targets_with_locks_are_solved_used_and_taken_back() -> None:
     assert "They went with" not in session.said()
     session.set(targets_goal=PRESENT, targets_for=EACH)
     assert len([c for c in session.app.checkbox if (c.key or "").startswith("lock_")]) == 3
+
+
+def test_weights_for_published_tables_are_found_used_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aim_form.publishing, "weigh", working.doubled)
+    asked = Workload.all_ways(Schema.from_json('{"a": 20, "b": 4, "c": 2}'), (1, 2), "marginal")
+    session = opened(asked)
+    session.set(fold_aim=True).press("aim_find")
+    session.until(lambda: any(b.key == "aim_use" for b in session.app.button))
+    said = session.said()
+    assert "never the records that are to be protected" in said
+    assert "On the reference the published tables miss 10.0% of the counts, instead of 20.0%" in said
+    assert any('aim="published", reference=reference)' in c.value for c in session.app.code)
+    session.press("aim_use")
+    assert [g.weight for g in session.studio.asked.groups] == [2.0] * len(asked.groups)
+    session.press("undo")
+    assert session.studio.asked.to_json() == asked.to_json()
+    session.set(fold_aim=True, aim_reference=aim_form.PUBLIC)
+    assert session.app.button(key="aim_find").disabled
+
+
+def test_the_worker_finds_the_weights_that_the_engine_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aim, "REHEARSALS", (1, 1))
+    monkeypatch.setattr(aim, "QUERY_POWERS", (0.0, 0.5))
+    asked, budget = Workload.all_ways(Schema.from_json('{"a": 40, "b": 3}'), (1, 2), "marginal"), Budget(pcost=0.01)
+    records = synthetic(asked.schema, 1_000, 1)
+    wanted = weighed_for_publishing(asked, budget, records, "residualplanner").to_json()
+    for reference in ((1_000, 1), records.to_csv(index=False).encode()):
+        request = asked.to_json(), budget.to_dict(), "residualplanner", {}
+        text, before, after = publishing.weigh(*request, reference, progress=lambda share, words: True)
+        assert text == wanted != asked.to_json()
+        assert after < before

@@ -12,8 +12,9 @@ import pytest
 
 import demo_data
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Schema
+from engine import Attribute, Budget, Schema, Workload, load_plan
 from engine.commands import main
+from engine.publish import aim, weighed_for_publishing
 from engine.release import Ledger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +56,36 @@ def test_a_pure_plan_is_released_as_a_package(tmp_path: Path, capsys: pytest.Cap
     assert seal["pcost"] <= 0.25
     assert seal["ledger"]["pcost"] == pytest.approx(seal["pcost"])
     assert main(["verify", "--ledger", ledger]) == 0
+
+
+def test_a_plan_aims_at_published_tables_with_public_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aim, "REHEARSALS", (1, 1))
+    monkeypatch.setattr(aim, "QUERY_POWERS", (0.0, 0.5))
+    schema = Schema([Attribute.of_size("a", 12, "categorical"), Attribute.of_size("b", 2, "categorical")])
+    (tmp_path / "schema.json").write_text(schema.to_json())
+    synthetic(schema, 200, seed=1).to_csv(tmp_path / "public.csv", index=False)
+    asked = [
+        "plan",
+        "--schema",
+        str(tmp_path / "schema.json"),
+        "--ways",
+        "1",
+        "2",
+        "--rho",
+        "0.1",
+        "--aim",
+        "published",
+    ]
+    assert main([*asked, "--out", str(tmp_path / "no.json")]) == 1
+    assert "needs a reference" in capsys.readouterr().err
+    asked += ["--reference", str(tmp_path / "public.csv")]
+    assert main([*asked, "--out", str(tmp_path / "public.csv")]) == 1, "the reference stays"
+    assert main([*asked, "--out", str(tmp_path / "plan.json")]) == 0
+    made = load_plan((tmp_path / "plan.json").read_bytes())
+    weighed = weighed_for_publishing(Workload.all_ways(schema, (1, 2)), Budget.zcdp(0.1), tmp_path / "public.csv")
+    assert made.workload.to_json() == weighed.to_json()
 
 
 def office(tmp_path: Path, *total: str) -> dict[str, str]:

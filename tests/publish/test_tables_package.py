@@ -13,7 +13,7 @@ import pytest
 
 from engine import Attribute, Budget, Schema, Workload
 from engine.errors import LimitExceeded, PlanError
-from engine.publish import QualityRule, tables_package, write_tables
+from engine.publish import QualityRule, linear_form, tables_package, write_tables
 from tests.publish.test_tables import measured_on
 
 SCHEMA = Schema(
@@ -134,11 +134,10 @@ def test_the_registry_has_what_is_known_and_no_more(tmp_path):
     assert found["privacy unit"] == "a person, all of up to 3 rows"
 
 
-def test_the_script_in_r_says_the_same(tmp_path):
-    """Where R is; elsewhere the test above reads the same files by the same arithmetic."""
-    _, folder = packed(tmp_path)
+def in_r(folder):
+    """Where R is, its script agrees and sees a wrong error or integer; elsewhere tests read the same files as it."""
     if shutil.which("Rscript") is None:
-        assert "sum_of_cells" in (folder / "recompute.R").read_text()
+        assert "sum_of" in (folder / "recompute.R").read_text()
         return
     run = subprocess.run(["Rscript", "recompute.R"], cwd=folder, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -147,11 +146,13 @@ def test_the_script_in_r_says_the_same(tmp_path):
     sums.assign(sum_std=1.001 * sums["sum_std"]).to_csv(folder / "tables.csv", index=False)
     assert subprocess.run(["Rscript", "recompute.R"], cwd=folder, capture_output=True, check=False).returncode == 1
     sums.to_csv(folder / "tables.csv", index=False)
-    integers = folder / "integers.csv"
-    text = integers.read_text().splitlines()
-    text[1] = text[1] + "0000"
-    integers.write_text("\n".join(text) + "\n")
+    integers = pd.read_csv(folder / "integers.csv")
+    integers.assign(integer=1_000 * integers["integer"]).to_csv(folder / "integers.csv", index=False)
     assert subprocess.run(["Rscript", "recompute.R"], cwd=folder, capture_output=True, check=False).returncode == 1
+
+
+def test_the_script_in_r_says_the_same(tmp_path):
+    in_r(packed(tmp_path)[1])
 
 
 def test_every_query_has_its_row_with_codes_labels_and_both_numbers(tmp_path):
@@ -207,13 +208,38 @@ def test_words_say_what_the_numbers_are_and_what_the_rule_does_not_do(tmp_path):
     assert "| 2 | East\\|West |" in book
 
 
-def test_a_plan_that_measures_jointly_says_so_and_has_no_script(tmp_path):
-    schema = Schema([Attribute.of_size("age", 5), Attribute.of_size("years", 4)])
-    workload = Workload(schema).add(("age", "years"), "affine").add(("age",), "prefix")
-    made, folder = packed(tmp_path, "querysmasher", workload)
-    assert any(len(axes) > 1 for b in made.published.measurement.plan.blocks.values() for axes, _ in b.factors)
-    assert not (folder / "recompute.R").exists()
+JOINT = Schema([Attribute.of_size("age", 5), Attribute.of_size("years", 4)])
+JOINT_PLANS = {
+    "joint": ({}, Workload(JOINT).add(("years", "age"), "affine").add(("age",), "prefix").add((), "total")),
+    "union": ({"centers": "tuned"}, Workload(JOINT).add(("age",), "prefix").add(("age", "years"), "marginal")),
+}
+
+
+@pytest.mark.parametrize("kind", JOINT_PLANS)
+def test_answers_of_joint_plans_are_weighted_sums_of_the_integers(kind, tmp_path):
+    options, workload = JOINT_PLANS[kind]
+    made, folder = packed(tmp_path, "querysmasher", workload, **options)
+    found, blocks = made.published.measurement, made.published.measurement.plan.blocks.values()
+    assert any(b.union if kind == "union" else len(axes) > 1 for b in blocks for axes, _ in b.factors)
+    integers = pd.read_csv(folder / "integers.csv")
+    sums = pd.read_csv(folder / "tables.csv").set_index("table")
+    for number, group in enumerate(workload.groups):
+        weights = np.loadtxt(folder / f"table{number + 1}_weights.csv", delimiter=",", ndmin=2)
+        told = found.answers(number)
+        np.testing.assert_allclose(weights @ (integers["integer"] * integers["grid"]), told["answer"], atol=1e-8)
+        np.testing.assert_allclose(np.sqrt(weights**2 @ integers["noise"] ** 2), told["std"], rtol=1e-9)
+        ends = weights[0] + (weights[-1] if group.count > 1 else 0.0)
+        assert np.sqrt(ends**2 @ integers["noise"] ** 2) == pytest.approx(sums["sum_std"].iloc[number], rel=1e-9)
     assert "measures attributes jointly" in (folder / "README.md").read_text()
+    if kind == "union":
+        in_r(folder)
+
+
+def test_a_joint_plan_of_many_answers_says_where_its_integers_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(linear_form, "MOST_WEIGHTS", 10)
+    _, folder = packed(tmp_path, "querysmasher", JOINT_PLANS["joint"][1])
+    assert not (folder / "recompute.R").exists()
+    assert "the package of the release has its integers" in (folder / "README.md").read_text()
 
 
 def test_nothing_is_overwritten_and_what_is_too_long_is_refused(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ draws records near them, `acceptance` judges those, `bootstrap` finds errors, `q
 """
 
 from engine.publish.tables.acceptance import AcceptanceRule, acceptance
+from engine.publish.tables.entropic import reference
 from engine.publish.tables.published import FITS, Published, PublishForecast, publish, publish_forecast
 from engine.publish.tables.quality import REASONS, QualityRule
 from engine.publish.tables.simulate import simulated
@@ -23,6 +24,7 @@ __all__ = [
     "acceptance",
     "publish",
     "publish_forecast",
+    "reference",
     "simulated",
     "uncertainty",
 ]

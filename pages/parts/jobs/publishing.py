@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine import Measurement, load_measurement, load_plan
+from demo_data.make_synthetic import synthetic
+from engine import Budget, Measurement, Workload, load_measurement, load_plan, plan
 from engine.errors import LimitExceeded
 from engine.publish import (
     QualityRule,
     acceptance,
     publish,
+    published_errors,
     uncertainty,
+    weighed_for_publishing,
     write_published,
     write_records,
     write_tables,
@@ -60,6 +64,37 @@ def publish_tables(
         if place.exists():
             place.chmod(0o600)  # written anew, with the rights that a file gets which is handed out
     return out
+
+
+def weigh(
+    workload: str,
+    budget: Mapping[str, Any],
+    mechanism: str,
+    options: Mapping[str, Any],
+    reference: bytes | tuple[int, int],
+    *,
+    progress: Progress,
+) -> tuple[str, float, float]:
+    """Choose weights for published tables; return the workload that has them, and the errors without and with them.
+
+    `reference` is a public CSV file, or how many records to simulate and the seed.
+    """
+    asked, spent = Workload.from_json(workload), Budget.from_dict(budget)
+    with tempfile.TemporaryDirectory() as folder:
+        records: Any = Path(folder) / "reference.csv"
+        if isinstance(reference, bytes):
+            records.write_bytes(reference)
+        else:
+            records = synthetic(asked.schema, *reference)
+        found = weighed_for_publishing(
+            asked, spent, records, mechanism, progress=_part(progress, 0.0, 0.9), **dict(options)
+        )
+        weights = [group.weight for group in asked.groups]
+        before, after = (
+            published_errors(plan(w, spent, mechanism, **dict(options)), records, weights=weights).mean()
+            for w in (asked, found)
+        )
+    return found.to_json(), float(before), float(after)
 
 
 def _measurement(source: Mapping[str, str]) -> Measurement:

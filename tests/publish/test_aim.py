@@ -1,0 +1,95 @@
+"""Plans for what will be published: weights that make fitted tables more exact, from a reference that is public."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import Attribute, Budget, Schema, Workload, load_plan, plan
+from engine.errors import Cancelled, NotApplicable, PlanError
+from engine.publish import aim, simulated, weighed_for_publishing
+from tests.publish.test_tables import SCHEMA, people
+
+PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
+BUDGET = Budget(pcost=0.02)
+TABLE = people(SCHEMA, 3_000, 1)
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    """Fewer candidates and rehearsals than people have."""
+    for name, value in {"QUERY_POWERS": (0.0, 0.75), "SIGNAL_POWERS": (0.5,), "REHEARSALS": (1, 1)}.items():
+        monkeypatch.setattr(aim, name, value)
+
+
+def records(schema=SCHEMA, table=TABLE):
+    whole = table(schema.names).astype(int)
+    return pd.DataFrame(np.repeat(np.argwhere(whole >= 0), whole.ravel(), axis=0), columns=list(schema.names))
+
+
+def test_published_tables_are_nearer_to_records_with_the_weights_of_the_aim():
+    """The reference has other records of the same kind than those that are measured."""
+    wide = Schema([Attribute.of_size(name, n) for name, n in zip("abc", (100, 50, 2), strict=True)])
+    pairs, table = Workload.all_ways(wide, (1, 2), family="marginal"), people(wide, 20_000, 1)
+    shares = table(wide.names)
+    other = np.random.default_rng(5).multinomial(20_000, shares.ravel() / 20_000).reshape(shares.shape)
+    counted = records(wide, lambda names: other)
+
+    def off(**aim):
+        made = plan(pairs, Budget(pcost=0.003), "residualplanner", **aim)
+        found = [simulated(made, table, np.random.default_rng(100 + seed)).publish() for seed in range(2)]
+        sets = [g.attributes for g in pairs.groups if len(g.attributes) == 2]
+        return np.mean([np.abs(f.table(names) - table(names)).sum() for f in found for names in sets])
+
+    assert off(aim="published", reference=counted) < 0.95 * off()
+
+
+def test_the_plan_has_the_weights_and_is_read_again():
+    made = plan(PAIRS, BUDGET, "residualplanner", aim="published", reference=records())
+    weights = {g.attributes: g.weight for g in made.workload.groups}
+    assert weights["c",] > weights["a",] > weights["a", "b"]  # fewer cells
+    assert load_plan(made.to_json()).hash == made.hash
+    assert made.pcost <= BUDGET.pcost
+    by_hand = weighed_for_publishing(PAIRS, BUDGET, records(), "residualplanner")
+    assert by_hand.to_json() == made.workload.to_json()
+    asked = sum(g.weight * g.count for g in made.workload.groups)
+    assert asked == pytest.approx(PAIRS.queries)
+
+
+def test_groups_without_weight_stay_so_and_others_count_by_theirs():
+    groups = [replace(g, weight=0.0 if g.attributes == ("a", "b") else g.weight) for g in PAIRS.groups]
+    made = weighed_for_publishing(Workload(SCHEMA, tuple(groups)), BUDGET, records(), "residualplanner")
+    assert [g.attributes for g in made.groups if g.weight == 0.0] == [("a", "b")]
+
+
+def test_an_earlier_release_is_a_reference():
+    earlier = simulated(plan(PAIRS, BUDGET, "residualplanner"), TABLE, np.random.default_rng(0)).publish()
+    asked = Workload(SCHEMA).add(("b", "a"), "marginal").add(("c",), "prefix").add((), "total")
+    made = plan(asked, BUDGET, aim="published", reference=earlier)
+    assert {g.attributes for g in made.workload.groups} == {("b", "a"), ("c",), ()}
+
+
+def test_what_is_no_reference_is_refused_before_any_search():
+    earlier = simulated(plan(PAIRS, BUDGET, "residualplanner"), TABLE, np.random.default_rng(0))
+    small = Schema([Attribute.of_size("a", 9), Attribute.of_size("z", 2)])
+    with pytest.raises(PlanError, match="needs a reference"):
+        plan(PAIRS, BUDGET, aim="published")
+    with pytest.raises(PlanError, match='aim "published" alone'):
+        plan(PAIRS, BUDGET, reference=records())
+    with pytest.raises(PlanError, match="aim"):
+        plan(PAIRS, BUDGET, aim="publish", reference=records())
+    with pytest.raises(PlanError, match="no negative cells"):
+        plan(PAIRS, BUDGET, aim="published", reference=earlier.publish("none"))
+    with pytest.raises(PlanError, match="other attributes"):
+        plan(Workload(small).add(("z",)), BUDGET, aim="published", reference=earlier.publish())
+    with pytest.raises(PlanError, match="no record"):
+        plan(PAIRS, BUDGET, aim="published", reference=records()[:0])
+    with pytest.raises(PlanError, match="objective"):
+        plan(PAIRS, BUDGET, aim="published", reference=records(), objective="max")
+    with pytest.raises(NotApplicable, match="residual spaces"):
+        plan(PAIRS, BUDGET, "identity", aim="published", reference=records())
+    with pytest.raises(Cancelled):
+        plan(PAIRS, BUDGET, aim="published", reference=records(), progress=lambda share, words: False)
