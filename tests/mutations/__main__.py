@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import queue
 import random
 import sys
@@ -23,9 +24,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trust", action="store_true", help="do not first see that the tests pass without any bug")
     parser.add_argument("--list", action="store_true", help="print names and files, and run nothing")
     given = parser.parse_args(arguments)
+    for name in given.only or ():
+        if not any(name in b.name for b in BUGS):
+            parser.error(_unknown("has in its name", name))
+    for name in given.exactly or ():
+        if not any(name == b.name for b in BUGS):
+            parser.error(_unknown("is named", name))
     chosen = [b for b in BUGS if not given.only or any(part in b.name for part in given.only)]
     if given.exactly:
         chosen = [b for b in chosen if b.name in given.exactly]
+    if not chosen:
+        parser.error("no bug fits both --only and --exactly; give one of them")
     if given.sample is not None:
         chosen = random.Random(given.seed).sample(chosen, min(given.sample, len(chosen)))
     if given.list:
@@ -42,6 +51,13 @@ def main(arguments: list[str] | None = None) -> int:
     missed = _campaign(chosen, max(1, given.jobs))
     print(f"{len(chosen)} bugs planted, {len(chosen) - len(missed)} caught, {len(missed)} missed", flush=True)
     return 1 if missed or not chosen else 0
+
+
+def _unknown(does: str, name: str) -> str:
+    """What to say of a name that fits no bug."""
+    near = difflib.get_close_matches(name, [b.name for b in BUGS], n=3, cutoff=0.3)
+    hint = f"; near: {', '.join(map(repr, near))}" if near else ""
+    return f"no bug {does} {name!r}{hint}; --list names all"
 
 
 def _campaign(chosen: list[Bug], jobs: int) -> list[str]:

@@ -69,3 +69,12 @@ def test_a_bug_that_nobody_notices_is_told(monkeypatch: pytest.MonkeyPatch, caps
         monkeypatch.setattr(runner, "BUGS", (mutation,))
         assert runner.main(["--trust"]) == 1
         assert "1 bugs planted, 0 caught, 1 missed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--only", "--exactly"])
+def test_a_name_that_fits_no_bug_is_refused_with_near_ones(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        runner.main([option, EVERY_RUN[0], "the cap of rows is of by one"])  # one that fits does not excuse the other
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert "'the cap of rows is of by one'; near: 'the cap of rows is off by one'" in told
