@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlparse
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
@@ -39,10 +41,12 @@ FLAGS = [
     "--disable-sync",
 ]
 WIDTH, HEIGHT = 1360, 2600  # tall, so that a picture of a page needs no scrolling
+# Without a graphics card every frame of Streamlit's spinners and fades costs as much as the answer that is waited for.
+MOTION: Literal["reduce"] = "reduce"
+PICTURES = "TEST_PICTURES"  # a variable of the environment: the folder where pictures of the pages are kept
 # what a browser without a graphics card says, and Streamlit's own search for its server below the address of a page
 PAGES = ("schema", "workload", "preview", "compare", "coarse", "release", "learn", "guide")
 HARMLESS = ("WebGL", "GPU stall", *(f"/{page}/_stcore/" for page in PAGES))
-AXE = Axe()
 CEILING = 1000 * waiting.CEILING  # milliseconds
 expect.set_options(timeout=CEILING)
 # Runs of the script asked for and ended, read from the messages of the page to the server and back (the numbers of
@@ -99,6 +103,14 @@ CALM = """(runs) => {
   seen.calm = 0;
   return true;
 }"""
+# Serious and critical findings of all rules, or of those on colours alone, which are all that a theme can change.
+AXE = """async (colours) => {
+  const normal = axe.getRules(["cat.color"]).filter((rule) => !rule.tags.includes("wcag2aaa"));
+  const rules = {type: "rule", values: normal.map((rule) => rule.ruleId)};
+  const found = await axe.run({resultTypes: ["violations"], ...(colours ? {runOnly: rules} : {})});
+  return found.violations.filter((one) => ["serious", "critical"].includes(one.impact)).map(
+    (one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200))]);
+}"""
 WORN = """(scheme) => {
   const app = document.querySelector("[data-testid=stApp]");
   const [red, green, blue] = getComputedStyle(app).backgroundColor.match(/[0-9.]+/g).map(Number);
@@ -108,11 +120,16 @@ WORN = """(scheme) => {
 
 @dataclass(kw_only=True)
 class Visit:
-    """A page with what went wrong on it; made before its page goes anywhere, so that it hears every message."""
+    """A page with what went wrong on it; made before its page goes anywhere, so that it hears every message.
+
+    Pictures are kept when `pictures` says so; that of a page that never comes to rest always is.
+    """
 
     page: Page
     url: str
     shots: Path
+    pictures: bool = False
+    scheme: str = "light"
     console: list[str] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
     barriers: list[tuple[str, str, str, list[str]]] = field(default_factory=list)
@@ -189,27 +206,31 @@ class Visit:
             self.page.get_by_test_id("stFileUploader").locator("input").first.set_input_files(file)
 
     def shot(self, name: str) -> None:
-        """Keep a screenshot of the page as far as it goes."""
+        """Wait for the page, and keep a picture of it as far as it goes where pictures are wanted."""
         self.settle()
+        if not self.pictures:
+            return
         low = self.page.get_by_test_id("stMainBlockContainer").bounding_box()["height"]
         frame = {"x": 0, "y": 0, "width": WIDTH, "height": max(700, min(low - 100, HEIGHT))}
         self.page.screenshot(path=self.shots / f"{name}.png", clip=frame)
 
     def look(self, name: str) -> None:
-        """Note serious and critical findings of axe in both themes, with a screenshot of each."""
-        for scheme in ("light", "dark"):
-            self._wear(scheme)
-            self.shot(f"{name}_{scheme}")
-            for problem in AXE.run(self.page).response["violations"]:
-                if problem["impact"] in ("serious", "critical"):
-                    nodes = [node["html"][:200] for node in problem["nodes"]]
-                    self.barriers.append((name, scheme, problem["id"], nodes))
-        self._wear("light")
+        """Note serious and critical findings of axe in both themes; the page keeps the other theme."""
+        self._examine(name, colours=False)
+        self._wear("light" if self.scheme == "dark" else "dark")
+        self._examine(name, colours=True)
+
+    def _examine(self, name: str, *, colours: bool) -> None:
+        self.shot(f"{name}_{self.scheme}")
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate(AXE_SCRIPT)
+        self.barriers += [(name, self.scheme, *found) for found in self.page.evaluate(AXE, colours)]
 
     def _wear(self, scheme: str) -> None:
         """Prefer a theme and wait until the page has it: on a busy machine the change comes after some calm frames."""
         self.page.emulate_media(color_scheme=scheme)
         self.page.wait_for_function(WORN, arg=scheme, timeout=CEILING)
+        self.scheme = scheme
 
     def sees(self, text: str) -> None:
         """Expect a text on the page."""
@@ -231,7 +252,8 @@ def browser(server: Served) -> Iterator[BrowserContext]:
         pytest.fail(f"{CHROMIUM} is not installed; run: apt-get install chromium")
     with sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        context = running.new_context(viewport={"width": WIDTH, "height": HEIGHT}, accept_downloads=True)
+        window = {"width": WIDTH, "height": HEIGHT}
+        context = running.new_context(viewport=window, reduced_motion=MOTION, accept_downloads=True)
         assert context.request.get(server.address).ok
         yield context
         running.close()
@@ -240,10 +262,10 @@ def browser(server: Served) -> Iterator[BrowserContext]:
 @pytest.fixture
 def visit(server: Served, browser: BrowserContext) -> Iterator[Visit]:
     """A fresh session; at the end nothing may have been complained about or asked of another host."""
-    shots = ROOT / "screenshots"
-    shots.mkdir(exist_ok=True)
+    wanted = os.environ.get(PICTURES)
+    shots = Path(wanted) if wanted else ROOT / "screenshots"
     page = browser.new_page()
-    found = Visit(page=page, url=server.url, shots=shots)
+    found = Visit(page=page, url=server.url, shots=shots, pictures=wanted is not None)
 
     def heard(message: ConsoleMessage) -> None:
         place = message.location.get("url", "")

@@ -9,8 +9,10 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Schema
+from engine import Attribute, Schema, Workload
 from engine.release import Ledger
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
 from tests.browser.conftest import Visit
 
 SCHEMA = Schema(
@@ -22,13 +24,8 @@ SCHEMA = Schema(
 )
 
 
-def with_schema(visit: Visit, tmp_path: Path) -> None:
-    file = tmp_path / "schema.json"
-    file.write_text(SCHEMA.to_json(), encoding="utf-8")
-    visit.open()
-    visit.upload(file)
-    visit.sees("Columns that will be looked for in the records: age, sex, region")
-    visit.page.get_by_role("link", name="Coarse or fine").click()
+def with_schema(visit: Visit) -> None:
+    visit.open(f"coarse?{link.NAME}={link.packed(Studio(workload=Workload(SCHEMA)))}")
     visit.sees("What every option costs")
     visit.settle()
 
@@ -47,8 +44,8 @@ def test_the_empty_page_has_the_census_example(visit: Visit) -> None:
     visit.look("30_coarse_census")
 
 
-def test_the_rehearsal(visit: Visit, tmp_path: Path) -> None:
-    with_schema(visit, tmp_path)
+def test_the_rehearsal(visit: Visit) -> None:
+    with_schema(visit)
     visit.press("Rehearse the look", exact=True)
     visit.sees("REHEARSAL on simulated records")
     visit.sees("Signal-to-noise ratios on age with 2-way")
@@ -66,7 +63,7 @@ def test_look_decide_finish_and_come_back(visit: Visit, tmp_path: Path) -> None:
     page = visit.page
     place, records = tmp_path / "office.ledger", tmp_path / "records.csv"
     synthetic(SCHEMA, 3000, seed=2).to_csv(records, index=False)
-    with_schema(visit, tmp_path)
+    with_schema(visit)
     visit.choose("Look for real")
     visit.fill("Ledger file on this machine", str(place))
     visit.press("Create a new ledger here")

@@ -12,21 +12,14 @@ from pages.parts.shell.state import Studio
 from tests.browser.conftest import HEIGHT, WIDTH, Visit
 from tests.browser.test_workload import drag
 
-
-def survey() -> Schema:
-    return Schema.from_json(demo_data.schemas()["survey"].read_bytes())
+ASKED = Workload.all_ways(Schema.from_json(demo_data.schemas()["survey"].read_bytes()), (1, 2))
+SURVEY = f"preview?{link.NAME}={link.packed(Studio(workload=ASKED))}"
 
 
 @pytest.fixture
 def previewed(visit: Visit) -> Visit:
     """A session on the Preview page of the survey."""
-    visit.open()
-    visit.pick("Start from a demo schema", "Election survey")
-    visit.press("Use this schema")
-    visit.press("Next: Workload")
-    visit.choose("Cumulative tables")
-    visit.press("Add all 1-way, 2-way sets")
-    visit.press("Next: Preview")
+    visit.open(SURVEY)
     visit.sees("Typical error")
     return visit
 
@@ -41,7 +34,7 @@ def inside(visit: Visit, found: Locator) -> bool:
 def test_the_result_shows_without_scrolling(visit: Visit, width: int, height: int) -> None:
     page = visit.page
     page.set_viewport_size({"width": width, "height": height})
-    visit.open(f"preview?{link.NAME}={link.packed(Studio(workload=Workload.all_ways(survey(), (1, 2))))}")
+    visit.open(SURVEY)
     visit.sees("Over the best possible")
     for found in (
         page.get_by_role("spinbutton", name="epsilon"),
