@@ -217,7 +217,8 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
 
 def check_size(workload: Workload, memory_limit: float) -> None:
     """Raise LimitExceeded when the decomposition alone would pass the limits, before anything is built."""
-    for group in workload.groups:
+    for alike in workload.alike:
+        group = workload.groups[alike.numbers[0]]
         if len(group.attributes) > MAX_ATTRIBUTES:
             raise LimitExceeded(
                 f"A group on {len(group.attributes)} attributes has 2^{len(group.attributes)} residual spaces "

@@ -349,13 +349,14 @@ class ResidualMechanism(Mechanism):
 
     def _calibrated(
         self, strategies: Mapping[Space, Factored], ideal: Array, budget: Budget, split: Split
-    ) -> dict[Space, Block]:
+    ) -> Mapping[Space, Block]:
         """Return blocks whose noise is the ideal one for the budget, rounded to grids that keep it."""
-        noises = {s: math.sqrt(v / budget.row_pcost) for s, v in zip(strategies, ideal.tolist(), strict=True)}
+        pcost = budget.row_pcost
+        noises = {s: math.sqrt(v / pcost) for s, v in zip(strategies, ideal.tolist(), strict=True)}
         return calibrate(
             strategies,
             noises,
-            budget.row_pcost,
+            pcost,
             self.max_records,
             unions=split.unions,
             pcost=row_pcosts(budget),

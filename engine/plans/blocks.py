@@ -16,9 +16,11 @@ of epsilon_k are together (sum of epsilon_k)-DP, which is (sum)^2 / 2-zCDP (Bun 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -143,6 +145,42 @@ class Block:
         return (self.sensitivity(max_records) * DEVIATION[self.law] / self.noise) ** 2
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AlikeBlocks(Mapping[Space, Block]):
+    """Blocks by their keys, of a few kinds: each is made when it is asked for, once, because few ever are.
+
+    Attributes
+    ----------
+    kinds : one block of every kind.
+    numbers : the kind of every block.
+    attributes, unions : the attributes of a block where its key does not say so, and what it measures together.
+    """
+
+    kinds: Sequence[Block]
+    numbers: Mapping[Space, int]
+    attributes: Mapping[Space, Space] = field(default_factory=dict)
+    unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
+    _made: dict[Space, Block] = field(default_factory=dict)
+
+    def __getitem__(self, key: Space) -> Block:
+        if key not in self._made:
+            kind = self.kinds[self.numbers[key]]
+            self._made[key] = replace(kind, attributes=self.attributes.get(key, key), union=self.unions.get(key, ()))
+        return self._made[key]
+
+    def __iter__(self) -> Iterator[Space]:
+        return iter(self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def measured(self) -> Iterator[tuple[Space, Block]]:
+        """Yield every residual space with a block like the one that measures it."""
+        for key, number in self.numbers.items():
+            for space in self.unions.get(key) or (self.attributes.get(key, key),):
+                yield space, self.kinds[number]
+
+
 def component_key(number: int) -> Space:
     """Return the key of a component among a plan's blocks."""
     return ("component", str(number))
@@ -181,20 +219,27 @@ def measures_piece(block: Block, piece: Array) -> bool:
     return True
 
 
+def _kinds_of(blocks: Mapping[Space, Block]) -> list[tuple[Block, int]]:
+    """Return one block of every kind, and how many there are: of ten thousands of blocks few differ."""
+    if isinstance(blocks, AlikeBlocks):
+        return [(blocks.kinds[k], n) for k, n in Counter(blocks.numbers.values()).items()]
+    found: dict[Any, tuple[Block, int]] = {}
+    for b in blocks.values():
+        # those with weights are on their own because arrays are no keys
+        key = (b.factors, b.noise, b.grid, b.law, b if b.weights is not None else None)
+        found[key] = b, found.get(key, (b, 0))[1] + 1
+    return list(found.values())
+
+
 def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     """Return the privacy cost of releasing all blocks, rounded up."""
-    known: dict[Any, float] = {}
-    costs = []
-    for block in blocks.values():
-        # of ten thousands of blocks few differ; those with weights are left out because arrays are no keys
-        key = (block.factors, block.noise, block.grid, block.law, block if block.weights is not None else None)
-        if key not in known:
-            known[key] = block.pcost(max_records)
-        costs.append(known[key])
-    # blocks are measured with independent noise, so that zCDP composes by adding (Bun and Steinke 2016)
-    if any(b.law == "laplace" for b in blocks.values()):
-        return (math.fsum(math.sqrt(c) for c in costs) * GUARD) ** 2  # epsilons add up
-    return math.fsum(costs) * GUARD
+    found = _kinds_of(blocks)
+    laplace = any(block.law == "laplace" for block, _ in found)
+    costs = [(block.pcost(max_records), times) for block, times in found]
+    # blocks are measured with independent noise, so that zCDP composes by adding (Bun and Steinke 2016), epsilons too
+    single = (itertools.repeat(math.sqrt(cost) if laplace else cost, times) for cost, times in costs)
+    total = math.fsum(itertools.chain.from_iterable(single)) * GUARD
+    return total**2 if laplace else total
 
 
 def cells_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
@@ -266,7 +311,7 @@ def calibrate(
     unions: Mapping[Space, tuple[Space, ...]] | None = None,
     attributes: Mapping[Space, Space] | None = None,
     pcost: Callable[[Mapping[Space, Block], int], float] = total_pcost,
-) -> dict[Space, Block]:
+) -> AlikeBlocks:
     """Return blocks whose noise is the given one, enlarged by one common factor so that the budget holds exactly.
 
     Parameters
@@ -289,7 +334,7 @@ def calibrate(
             )
     # spaces of one strategy and one noise have one grid, and plans have few of those however many spaces
     kinds: dict[tuple[tuple[tuple[Axes, Strategy], ...], float], int] = {}
-    numbers = [kinds.setdefault((strategies[space], noise), len(kinds)) for space, noise in noises.items()]
+    numbers = {space: kinds.setdefault((strategies[space], noise), len(kinds)) for space, noise in noises.items()}
     grids = [noise_grid(noise, max_records * math.prod(f.column_norm for _, f in own)) for own, noise in kinds]
     steps = [grid / noise for (_, noise), grid in zip(kinds, grids, strict=True)]
     stretch, step = 1.0, max([2.0**-GRID_BITS, *steps])  # one grid step
@@ -300,17 +345,11 @@ def calibrate(
             math.ceil(noise * stretch / DEVIATION[law] / grid) * grid * DEVIATION[law]
             for (_, noise), grid in zip(kinds, grids, strict=True)
         ]
-        blocks = {
-            space: Block(
-                attributes=attributes[space] if attributes else space,
-                factors=strategies[space],
-                noise=raised[k],
-                grid=grids[k],
-                law=law,
-                union=unions.get(space, ()) if unions else (),
-            )
-            for space, k in zip(noises, numbers, strict=True)
-        }
+        of_kind = [
+            Block(attributes=(), factors=own, noise=noise, grid=grid, law=law)
+            for (own, _), noise, grid in zip(kinds, raised, grids, strict=True)
+        ]
+        blocks = AlikeBlocks(kinds=of_kind, numbers=numbers, attributes=attributes or {}, unions=unions or {})
         cost = pcost(blocks, max_records)
         if cost <= budget:
             return blocks

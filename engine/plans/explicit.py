@@ -230,7 +230,7 @@ def _unmeasured(group: Group) -> GroupVariance:
 
 def component_blocks(
     components: Sequence[Component], budget: Budget, max_records: int, joint: bool = False
-) -> dict[Space, Block]:
+) -> Mapping[Space, Block]:
     """Return the blocks of some components, in order, with noise that spends the budget by their shares.
 
     ``joint`` charges the dearest cell in all of them, see `ExplicitPlan`.

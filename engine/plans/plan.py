@@ -90,7 +90,9 @@ class Plan(Value):
                 f"The privacy cost of the matrices to be released is {self.pcost}, over the budget of "
                 f"{self.budget.pcost}. The plan is refused; please report it."
             )
-        for i, group in enumerate(self.workload.groups):
+        groups = self.workload.groups
+        for i in range(len(groups)) if self.whole_tables else self._variances.not_whole(self.workload).tolist():
+            group = groups[i]
             if group.weight > 0 and not self._answers(i):
                 raise Unanswered(
                     f"The plan would not answer the {group.family_text} queries on "

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.arrays import Array
-from engine.plans.blocks import Block
+from engine.arrays import Array, Index
+from engine.plans.blocks import AlikeBlocks, Block
 from engine.plans.group_variance import (
     GroupVariance,
     Parts,
@@ -50,7 +50,7 @@ from engine.spaces import (
     positions,
 )
 from engine.threads import threads_for
-from engine.workload import Group, Part, Schema, subsets, whole_group
+from engine.workload import Group, Part, Schema, Workload, outside, whole_group
 
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
 AskedSpace = tuple[Axes, Block | None]  # a residual space inside a group, by positions, and what measures it
@@ -77,10 +77,6 @@ class VarianceBuilder:
     def _home(self) -> Mapping[Space, Block]:
         return {space: block for block in self.blocks.values() for space in block.spaces}
 
-    @cached_property
-    def _complete(self) -> frozenset[Space]:
-        return frozenset(s for s, block in self._home.items() if all(f.complete for _, f in block.factors))
-
     def group(self, group: Group) -> GroupVariance:
         """Return the variances of one group."""
         form, ranks, tuned, alone, whole = self._kind(group)
@@ -100,10 +96,16 @@ class VarianceBuilder:
                 self._forms[form] = made
         return self._groups[key]
 
+    def not_whole(self, workload: Workload) -> Index:
+        """Return the numbers of groups of which some space is not measured as a whole, in order, shape (numbers,)."""
+        found = self.blocks.measured() if isinstance(self.blocks, AlikeBlocks) else self._home.items()
+        held = [(space, block.factors) for space, block in found]
+        complete = {own: all(s.complete for _, s in own) for own in {own for _, own in held}}
+        at = self.schema.order.__getitem__
+        return outside(workload.alike, [tuple(map(at, space)) for space, own in held if complete[own]])
+
     def all_measured(self, group: Group) -> bool:
         """Return whether all queries of a group are seen to be measured; where it is False their variances tell."""
-        if self._complete.issuperset(subsets(group.named(group.ranks(self.schema)))):
-            return True
         form, _, _, alone, whole = self._kind(group)
         if form not in self._measured:
             self._measured[form] = not whole and not self._marks(group, alone)

@@ -22,15 +22,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from engine.arrays import Array
+from engine.arrays import Array, Index, numbered
 from engine.spaces.coordinates import basis, center, class_rows
-from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, chooser, digest
+from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, digest
+from engine.spaces.spread import Spreading, asked_spaces
 from engine.workload import Group, Part, Workload, subsets, whole_group
 
 ROUNDING = 1e-28  # the square of a sum this small against the squares of its terms is the rounding of zero
@@ -229,31 +230,35 @@ def decompose(
     (7, 3)
     """
     registry = Registry(split)
-    patterns: dict[Any, list[tuple[Callable[[Space], Space], float, int]]] = {}
     products: dict[Factors, int] = {}
-    totals: dict[Space, dict[int, float]] = {}
-    centers = {name: digest(pi) for name, pi in split.centers.items()}
-    for group, (kind, ranks, names) in zip(workload.groups, workload.placed, strict=True):
-        if group.weight == 0.0:
-            continue
-        complement = split.complement(group.attributes)
-        given = tuple(map(centers.get, group.attributes))
-        # groups that ask the same in the same order under the same split fall into spaces alike: a thousand pairs take
-        # one look
-        key = (kind, given, complement and complement.key)
-        if key not in patterns:
-            patterns[key] = [
-                (chooser(positions), coefficient, products.setdefault(factors, len(products)))
-                for positions, coefficient, factors in _pattern(group, ranks, registry)
-            ]
-        weight = group.weight
-        for choose, coefficient, number in patterns[key]:
-            space = choose(names)
-            own = totals.get(space)
-            if own is None:
-                own = totals[space] = {}
-            own[number] = own.get(number, 0.0) + weight * coefficient
-    return _distinct(workload, registry, totals, tuple(products), labels or {})
+    weights = np.array([group.weight for group in workload.groups])
+    own_centers = _told_apart([digest(split.centers.get(name)) for name in workload.schema.names])
+    kinds = []
+    for alike in workload.alike:
+        complements = [0] * len(alike.numbers)
+        if split.complements:
+            keys = [split.complement(workload.groups[i].attributes) for i in alike.numbers.tolist()]
+            complements = _told_apart([c and c.key for c in keys]).tolist()
+        # groups that ask the same in the same order under the same split fall into spaces alike
+        firsts, kind = numbered(np.column_stack([own_centers[alike.places], complements]))
+        for k in range(len(firsts)):
+            own = (kind == k) & (weights[alike.numbers] > 0.0)
+            if own.any():
+                kinds.append((alike.numbers[own], alike.places[own], alike.ranks))
+    spreading = []
+    for numbers, places, ranks in sorted(kinds, key=lambda kind: int(kind[0][0])):
+        pattern = [
+            (positions, products.setdefault(factors, len(products)), coefficient)
+            for positions, coefficient, factors in _pattern(workload.groups[numbers[0]], ranks, registry)
+        ]
+        spreading.append(Spreading(numbers=numbers, places=places, weights=weights[numbers], pattern=pattern))
+    return _distinct(workload, registry, spreading, tuple(products), labels or {})
+
+
+def _told_apart(keys: Sequence[Hashable]) -> Index:
+    """Return a number for every key, equal for equal ones."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> list[tuple[Axes, float, Factors]]:
@@ -292,45 +297,48 @@ def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> list[tup
 def _distinct(
     workload: Workload,
     registry: Registry,
-    totals: Mapping[Space, Mapping[int, float]],
+    spreading: Sequence[Spreading],
     products: Sequence[Factors],
     labels: Mapping[str, Hashable],
 ) -> Decomposition:
+    schema, split = workload.schema, registry.split
+    looks = _told_apart([(a.size, digest(split.centers.get(a.name)), labels.get(a.name)) for a in schema.attributes])
+    alphabet = np.argsort(np.argsort(np.array(schema.names, dtype=object), kind="stable"))
     numbers: dict[Any, int] = {}
-    alike: dict[Any, tuple[int, float]] = {}
     subworkloads: list[Subworkload] = []
     spaces: dict[Space, tuple[int, float]] = {}
-    looks: dict[Any, int] = {}
-    look = {}
-    for a in workload.schema.attributes:
-        told = (a.size, digest(registry.split.centers.get(a.name)), labels.get(a.name))
-        look[a.name] = looks.setdefault(told, len(looks))
-    for space in sorted(sorted(totals), key=len):
-        complement = registry.split.complements.get(space)
-        seen = tuple(map(look.__getitem__, space)), complement and complement.key
-        # of ten thousands of spaces few differ: the first of a kind is looked at, the others follow it
-        kind = (*seen, tuple(totals[space].items()))
-        if kind not in alike:
-            # Grams in proportion have the same best strategy: the scale matters to the shares of the budget alone
-            scale = max(totals[space].values())
-            # coefficients that differ in the last digits only belong to the same subworkload
-            terms = tuple(
-                Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
-                for factors, c in sorted((products[k], c) for k, c in totals[space].items())
-            )
-            number = numbers.setdefault((*seen, terms), len(subworkloads))
-            if number == len(subworkloads):
-                subworkloads.append(
-                    Subworkload(
-                        sizes=workload.schema.sizes(space),
-                        terms=terms,
-                        centers=tuple(registry.split.given(space)),
-                        labels=tuple(map(labels.get, space)),
-                        complements={} if complement is None else {(0, 1): complement},
-                    )
+    for found in asked_spaces(spreading, looks):
+        order = numbered(alphabet[found.places])[0]  # every space is there once: the first of each are all, by name
+        columns = [list(map(schema.names.__getitem__, column)) for column in found.places[order].T.tolist()]
+        names: list[Space] = list(zip(*columns, strict=True)) if columns else [()] * len(order)
+        alike: dict[Any, tuple[int, float]] = {}
+        for space, kind in zip(names, found.kinds[order].tolist(), strict=True):
+            complement = split.complements.get(space) if split.complements else None
+            # of ten thousands of spaces few differ: the first of a kind is looked at, the others follow it
+            key = kind if complement is None else (kind, complement.key)
+            if key not in alike:
+                asked = found.asked[kind]
+                # Grams in proportion have the same best strategy: the scale matters to the shares of the budget alone
+                scale = max(asked.values())
+                # coefficients that differ in the last digits only belong to the same subworkload
+                terms = tuple(
+                    Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
+                    for factors, c in sorted((products[k], c) for k, c in asked.items())
                 )
-            alike[kind] = number, scale
-        spaces[space] = alike[kind]
+                look = tuple(looks[[schema.order[name] for name in space]].tolist())
+                number = numbers.setdefault((look, complement and complement.key, terms), len(subworkloads))
+                if number == len(subworkloads):
+                    subworkloads.append(
+                        Subworkload(
+                            sizes=schema.sizes(space),
+                            terms=terms,
+                            centers=tuple(split.given(space)),
+                            labels=tuple(map(labels.get, space)),
+                            complements={} if complement is None else {(0, 1): complement},
+                        )
+                    )
+                alike[key] = number, scale
+            spaces[space] = alike[key]
     return Decomposition(factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -102,14 +101,3 @@ class Split:
 
 
 UNIFORM = Split()
-
-
-def chooser(positions: Axes) -> Callable[[Space], Space]:
-    """Return what takes the names at some positions, in order: of many groups alike, it is made once.
-
-    >>> chooser((0, 2))(("a", "b", "c")), chooser((1,))(("a", "b")), chooser(())(("a",))
-    (('a', 'c'), ('b',), ())
-    """
-    if len(positions) > 1:
-        return operator.itemgetter(*positions)
-    return operator.itemgetter(slice(positions[0], positions[0] + 1) if positions else slice(0))

@@ -6,12 +6,13 @@ Only public descriptions are known here; no records, no noise, no budget.
 
 from typing import TYPE_CHECKING, Any
 
+from engine.workload.alike import AlikeGroups, outside
 from engine.workload.attribute import Attribute
 from engine.workload.conditions import box_workload
 from engine.workload.draft import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
 from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family, usual_family
 from engine.workload.family import Family
-from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, RankedGroup, Workload, make_group, subsets
+from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group, subsets
 from engine.workload.matrix_file import read_matrix
 from engine.workload.predicates import named_in
 from engine.workload.runs import Circular, Intervals, Marginal, Prefix, Range, Suffix, Total, Width
@@ -30,6 +31,7 @@ __all__ = [
     "SMALLEST_WEIGHT",
     "Abs",
     "Affine",
+    "AlikeGroups",
     "Attribute",
     "Circular",
     "Custom",
@@ -41,7 +43,6 @@ __all__ = [
     "Prefix",
     "Random",
     "Range",
-    "RankedGroup",
     "Schema",
     "Suffix",
     "Total",
@@ -54,6 +55,7 @@ __all__ = [
     "is_dictionary",
     "make_group",
     "named_in",
+    "outside",
     "read_matrix",
     "schema_from_dictionary",
     "schema_template",

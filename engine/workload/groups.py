@@ -23,6 +23,7 @@ from engine.checks import instance, whole
 from engine.errors import EngineError, WorkloadError
 from engine.texts import number
 from engine.values import Value
+from engine.workload.alike import AlikeGroups, alike_groups
 from engine.workload.attribute import Attribute
 from engine.workload.families import family, spec_from_data, spec_to_data, usual_family
 from engine.workload.family import Family
@@ -33,7 +34,6 @@ MAX_GROUPS = 200_000
 SMALLEST_WEIGHT = 1e-100  # squares of weights and their inverses must stay numbers
 MAX_QUERY_WEIGHTS = 50_000_000
 FamilySpec = str | Family | Mapping[str, "str | Family"]
-RankedGroup = tuple[int, tuple[int, ...], tuple[str, ...]]
 _Item = TypeVar("_Item")
 
 
@@ -227,11 +227,9 @@ class Workload(Value):
         return sum(g.count for g in self.groups)
 
     @cached_property
-    def placed(self) -> list[RankedGroup]:
-        """For every group a number, equal where ranks and queries are, its ranks, and its attributes in that order."""
-        kinds: dict[Any, int] = {}
-        ranked = [(group, group.ranks(self.schema)) for group in self.groups]
-        return [(kinds.setdefault((g.key, ranks), len(kinds)), ranks, g.named(ranks)) for g, ranks in ranked]
+    def alike(self) -> list[AlikeGroups]:
+        """The kinds of groups, in the order of their first ones."""
+        return alike_groups(self.groups, self.schema.order)
 
     def __len__(self) -> int:
         return self.queries

@@ -11,7 +11,7 @@ import pytest
 
 from engine import Attribute, Budget, Schema, Workload, plan
 from engine.errors import PlanError
-from engine.plans import Block, joint_pcost, total_pcost
+from engine.plans import Block, calibrate, joint_pcost, total_pcost
 from engine.plans.explicit import explicit_strategy
 from engine.plans.neighbours import replaced_pcost
 from engine.spaces import Strategy
@@ -121,3 +121,19 @@ def test_rows_are_scaled_by_their_largest_column() -> None:
     rows = np.array([[3.0, -1.0], [4.0, 1.0]])
     assert explicit_strategy(rows, (2,)).column_norm == pytest.approx(1.0)
     assert explicit_strategy(rows, (2,), "laplace").column_sum == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+def test_blocks_of_few_kinds_cost_what_each_of_them_costs(law: str) -> None:
+    spaces = [(name,) for name in "abcdef"]
+    factors = [(((0,), own),) for own in (UNEVEN, OTHER, UNEVEN, UNEVEN, OTHER, UNEVEN)]
+    noises = dict(zip(spaces, (2.0, 2.0, 3.0, 2.0, 2.0, 2.0), strict=True))
+    made = calibrate(dict(zip(spaces, factors, strict=True)), noises, 1.0, RECORDS, law)
+    assert len(made.kinds) == 3
+    assert total_pcost(made, RECORDS) == total_pcost(dict(made), RECORDS) <= 1.0
+    alone = [block.pcost(RECORDS) for block in made.values()]
+    power = 0.5 if law == "laplace" else 1.0
+    assert total_pcost(made, RECORDS) == pytest.approx(sum(cost**power for cost in alone) ** (1.0 / power), rel=1e-9)
+    assert [block.attributes for block in made.values()] == spaces
+    assert [own for own, _ in made.measured()] == spaces
+    assert made["a",] is made["a",]

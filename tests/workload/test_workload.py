@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from engine import Attribute, Schema, Workload
+from engine.arrays import numbered
 from engine.errors import SchemaError, WorkloadError
-from engine.workload import Custom, Prefix, Random, Width
+from engine.workload import Custom, Prefix, Random, Width, outside
 from tests import oracles, shapes
 from tests.shapes import SHAPES
 
@@ -234,3 +235,49 @@ def test_unicode_names_survive():
 def test_unknown_attributes_are_named():
     with pytest.raises(SchemaError, match=r"'agee'.*'age'"):
         Workload(Schema([Attribute.of_size("age", 3)])).add("agee")
+
+
+def random_groups(seed):
+    """Groups in any order of attributes, several on the same ones, some of weight 0 or with weights of queries."""
+    rng = np.random.default_rng(seed)
+    workload = Workload(Schema([Attribute.of_size(f"x{i}", 3) for i in (4, 0, 3, 1, 2)]))
+    for _ in range(25):
+        names = [str(n) for n in rng.permutation(workload.schema.names)[: rng.integers(0, 4)]]
+        asked = {name: str(rng.choice(["prefix", "marginal"])) for name in names} or "total"
+        weights = rng.random(3 ** len(names)) if rng.random() < 0.2 else None
+        workload = workload.add(names, asked, float(rng.integers(0, 3)), weights)
+    return workload
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_alike_are_those_of_one_key_and_ranks(seed):
+    workload = random_groups(seed)
+    kinds = {}
+    for i, group in enumerate(workload.groups):
+        ranks = group.ranks(workload.schema)
+        places = [workload.schema.order[name] for name in group.named(ranks)]
+        kinds.setdefault((group.key, ranks), []).append((i, places))
+    found = [(a.ranks, list(zip(a.numbers.tolist(), a.places.tolist(), strict=True))) for a in workload.alike]
+    assert found == [(ranks, own) for (_, ranks), own in kinds.items()]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_with_a_set_of_attributes_that_is_not_there(seed):
+    workload = random_groups(seed)
+    named = [{group.named(axes) for axes in group.spaces(workload.schema)} for group in workload.groups]
+    order = workload.schema.order
+    every = sorted(set().union(*named))
+    for left_out in (None, *every):
+        spaces = [tuple(order[name] for name in space) for space in every if space != left_out]
+        assert outside(workload.alike, spaces).tolist() == [i for i, own in enumerate(named) if left_out in own]
+
+
+def test_rows_are_numbered_whatever_their_numbers():
+    rng = np.random.default_rng(2)
+    for most in (3, 10**6, 2**40):  # each with a place of its own, sorted, and past any machine word
+        rows = rng.integers(0, most, size=(50, 4))[rng.integers(0, 50, size=200)]
+        first, numbers = numbered(rows)
+        unlike, expected = np.unique(rows, axis=0, return_inverse=True)
+        assert np.array_equal(numbers, expected.ravel())
+        assert np.array_equal(rows[first], unlike)
+        assert all(not (rows[:i] == rows[i]).all(axis=1).any() for i in first)

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from engine.arrays import Array
+from engine.arrays import Array, Index, numbered
 from engine.progress import Listener
 from engine.spaces.coordinates import Lift, WholeDomain, basis, center, contract
 from engine.spaces.decomposition import Factor
 from engine.spaces.search import dense_bytes, step_seconds
 from engine.spaces.solvers import DualProblem, Options
-from engine.spaces.split import Axes, Role, Space, chooser
+from engine.spaces.split import Axes, Role
 from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.evaluation import Evaluation
 from engine.spaces.splits.rows import part_rows, rows_bytes
+from engine.spaces.spread import Spreading, asked_spaces
 from engine.threads import threads_for
-from engine.workload import Group, Part, RankedGroup, Workload, subsets
+from engine.workload import AlikeGroups, Group, Part, Workload, subsets
 
 ROUNDING = 1e-9  # a sum this small against its terms is the rounding of zero
 MAX_ROWS = 40_000_000  # joint parts with more matrix entries are left out
@@ -62,26 +63,27 @@ class SpaceKind:
 
 def roles_of(workload: Workload) -> dict[str, Role]:
     """Return a number for every attribute, equal for attributes that are asked the same in every group."""
-    seen: dict[str, list[Any]] = {name: [] for name in workload.schema.names}
     known: dict[Any, int] = {}
-    places: dict[Any, list[tuple[int, Any]]] = {}
-    for group, (kind, _, _) in zip(workload.groups, workload.placed, strict=True):
-        if kind not in places:
-            asked = [known.setdefault(part.key, len(known)) for part in group.parts]
-            whole = tuple(sorted(asked))
-            places[kind] = [
-                (axis, (number, position, whole))
-                for number, part in zip(asked, group.parts, strict=True)
-                for position, axis in enumerate(part.axes)
-            ]
-        for axis, place in places[kind]:
-            seen[group.attributes[axis]].append((place, group.weight))
+    _, weights = np.unique([group.weight for group in workload.groups], return_inverse=True)
+    asked: list[Index] = [np.zeros((0, 3), dtype=np.int64)]  # attribute, place, weight
+    for alike in workload.alike:
+        parts = [(known.setdefault(p.key, len(known)), p.axes) for p in workload.groups[alike.numbers[0]].parts]
+        whole = tuple(sorted(number for number, _ in parts))
+        for number, axes in parts:
+            for position, axis in enumerate(axes):
+                place = known.setdefault((number, position, whole), len(known))
+                columns = [alike.places[:, alike.ranks.index(axis)], np.full(len(alike.numbers), place)]
+                asked.append(np.column_stack([*columns, weights[alike.numbers]]))
+    rows = np.concatenate(asked)
+    firsts, kind = numbered(rows)
+    own: dict[int, list[tuple[int, ...]]] = {}
+    for (attribute, *told), times in zip(rows[firsts].tolist(), np.bincount(kind).tolist(), strict=True):
+        own.setdefault(attribute, []).append((*told, times))
     numbers: dict[Any, Role] = {}
-    out = {}
-    for name, own in seen.items():
-        key = (workload.schema[name].size, tuple(sorted(own)))
-        out[name] = numbers.setdefault(key, len(numbers))
-    return out
+    return {
+        a.name: numbers.setdefault((a.size, tuple(own.get(i, ()))), len(numbers))
+        for i, a in enumerate(workload.schema.attributes)
+    }
 
 
 def too_slow(sizes: Sequence[int]) -> bool:
@@ -111,22 +113,32 @@ class CenterProblem:
         self._grams: dict[Any, Array] = {}
         self._void: dict[int, bool] = {}
         self._bytes, self._seconds = 0, 0.0
-        asked = [own for own in zip(workload.groups, workload.placed, strict=True) if own[0].weight > 0.0]
-        fits = self._affordable(asked)
+        self._roles = np.array([self.roles[name] for name in workload.schema.names], dtype=np.int64)
+        asked = self._alike()
+        fits = self._affordable([group for group, *_ in asked])
         self._asked = list(itertools.compress(asked, fits))
         # what is left out is asked of the plan all the same, which has to be better than that with uniform centers
-        seen = {self.roles[n] for (g, _), own in zip(asked, fits, strict=True) if own for n in g.attributes}
+        seen = {role for _, own, _ in self._asked for role in self._roles[own.places[0]].tolist()}
         self.kinds = self._kinds()
         self.tuned = [r for r in sorted(seen) if self.sizes[r] > 1 and not self._settled(r)]
         self.options = START
 
-    def _affordable(self, asked: Sequence[tuple[Group, RankedGroup]]) -> list[bool]:
-        """Return for every group whether its parts can be held, all together, from the smallest on."""
+    def _alike(self) -> list[tuple[Group, AlikeGroups, Array]]:
+        """Return groups alike on attributes of equal roles: the first one, all with a weight, and their weights."""
+        weights, out = np.array([group.weight for group in self.workload.groups]), []
+        for alike in self.workload.alike:
+            _, kind = numbered(self._roles[alike.places])
+            for k in range(int(kind.max()) + 1):
+                own = (kind == k) & (weights[alike.numbers] > 0.0)
+                if own.any():
+                    chosen = replace(alike, numbers=alike.numbers[own], places=alike.places[own])
+                    first = self.workload.groups[chosen.numbers[0]]
+                    out.append((first, chosen, weights[chosen.numbers]))
+        return sorted(out, key=lambda found: int(found[1].numbers[0]))
+
+    def _affordable(self, firsts: Sequence[Group]) -> list[bool]:
+        """Return for the first group of every kind whether its parts can be held, all together, from the smallest."""
         held: dict[Any, bool] = {}
-        alike: dict[Any, list[int]] = {}  # numbers of groups whose parts are those of the first
-        for i, (_, (kind, _, names)) in enumerate(asked):
-            alike.setdefault((kind, tuple(map(self.roles.__getitem__, names))), []).append(i)
-        firsts = [asked[own[0]][0] for own in alike.values()]
         for group in sorted(firsts, key=lambda g: max((p.cells for p in g.parts), default=0)):
             for part in group.parts:
                 key, n, rank = self._part_key(group, part), part.cells, min(part.count, part.cells)
@@ -136,10 +148,7 @@ class CenterProblem:
                     joint = len(part.sizes) > 1
                     large = joint and (part.count * n > MAX_ROWS or not self.allowance.bearable(JOINT * step))
                     held[key] = not large and self._take(32 * n * n, peak, step)
-        fits = np.zeros(len(asked), dtype=bool)
-        for first, own in zip(firsts, alike.values(), strict=True):
-            fits[own] = all(held[self._part_key(first, part)] for part in first.parts)
-        return [bool(fit) for fit in fits]
+        return [all(held[self._part_key(first, part)] for part in first.parts) for first in firsts]
 
     def _part_key(self, group: Group, part: Part) -> Any:
         return part.key, tuple(self.roles[group.attributes[a]] for a in part.axes)
@@ -153,43 +162,35 @@ class CenterProblem:
         return True
 
     def _kinds(self) -> list[SpaceKind]:
-        totals: dict[tuple[str, ...], dict[int, float]] = {}
-        patterns: dict[Any, list[tuple[Callable[[Space], Space], int]]] = {}
         products: dict[Any, int] = {}  # numbers of (factors, scalars)
-        for group, (place, ranks, names) in self._asked:
-            key = (place, tuple(map(self.roles.__getitem__, names)))
-            if key not in patterns:
-                patterns[key] = [
-                    (chooser(positions), products.setdefault((factors, scalars), len(products)))
-                    for positions, factors, scalars in self._pattern(group, ranks)
-                ]
-            weight = group.weight
-            for choose, number in patterns[key]:
-                space = choose(names)
-                own = totals.get(space)
-                if own is None:
-                    own = totals[space] = {}
-                own[number] = own.get(number, 0.0) + weight
-        alike: dict[Any, SpaceKind] = {}
-        known = list(products)
-        for names, weights in totals.items():
-            roles = tuple(map(self.roles.__getitem__, names))
-            kind = (roles, frozenset(weights.items()))
-            if kind not in alike:
+        spreading = []
+        for group, own, weights in self._asked:
+            pattern = [
+                (positions, products.setdefault((factors, scalars), len(products)), 1.0)
+                for positions, factors, scalars in self._pattern(group, own.ranks)
+            ]
+            spreading.append(Spreading(numbers=own.numbers, places=own.places, weights=weights, pattern=pattern))
+        known, found = list(products), list[tuple[int, SpaceKind]]()
+        for spaces in asked_spaces(spreading, self._roles):
+            counts = np.bincount(spaces.kinds).tolist()
+            _, examples = np.unique(spaces.kinds, return_index=True)
+            for k, asked in enumerate(spaces.asked):
                 terms: dict[Any, dict[tuple[int, ...], float]] = {}
-                for number, weight in weights.items():
+                for number, weight in asked.items():
                     factors, scalars = known[number]
                     terms.setdefault(factors, {})[scalars] = weight
-                alike[kind] = SpaceKind(count=0, roles=roles, terms=terms)
-            alike[kind].count += 1
-        for shape in sorted(alike.values(), key=lambda k: math.prod(self.sizes[r] for r in k.roles)):
+                roles = tuple(self._roles[spaces.places[examples[k]]].tolist())
+                found.append((int(spaces.reached[k]), SpaceKind(count=counts[k], roles=roles, terms=terms)))
+        # in the order in which the groups come to them, which the last digits of sums depend on
+        kinds = [kind for _, kind in sorted(found, key=lambda own: own[0])]
+        for shape in sorted(kinds, key=lambda k: math.prod(self.sizes[r] for r in k.roles)):
             if len(shape.terms) > 1:
                 sizes = [self.sizes[r] for r in shape.roles]
                 d, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
                 peak = dense_bytes(d, d, cells) + 8 * d * ((len(shape.terms) + 4) * d + 3 * cells)
                 slow = too_slow(sizes)
                 shape.apart = not self._take(0, peak, step_seconds(d, cells)) or slow
-        return list(alike.values())
+        return kinds
 
     def _pattern(self, group: Group, ranks: Sequence[int]) -> list[Any]:
         position = {axis: p for p, axis in enumerate(ranks)}
