@@ -2,9 +2,8 @@
 
 import streamlit as st
 
-from engine.mechanisms import mechanism_class
 from pages.parts.jobs import plans
-from pages.parts.preview import aim_form, budget_form, group_view, lock_form, plan_views, target_views
+from pages.parts.preview import aim_form, budget_form, group_view, lock_form, plan_views, split_view, target_views
 from pages.parts.shell import code, frame, show
 from pages.parts.shell.words import shown_here
 
@@ -46,9 +45,9 @@ if made is not None:
         with right:
             group_view.chosen(made)
         target_views.search(made)
+        split_view.draw(made)
     lock_form.dropped()
     st.subheader("More about this plan")
-    st.caption(f"Mechanism: {mechanism_class(studio.mechanism).title}")
     show.folds(QUESTIONS, arguments=(made,))
 show.folds(
     {

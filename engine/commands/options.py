@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from engine.errors import PlanError
 from engine.insight import label_of, variants
-from engine.mechanisms import LIMITS, MECHANISMS, Mechanism, PlanOptions, checked_options
+from engine.mechanisms import LIMITS, MECHANISMS, Mechanism, PlanOptions, checked_options, implied_options
 from engine.texts import near_matches, shown
 
 TYPES = get_type_hints(PlanOptions)
@@ -42,7 +42,7 @@ def mechanism_options(given: argparse.Namespace) -> dict[str, Any]:
 
     Raises: PlanError for what is no option of it, or no value of the option.
     """
-    found = _read(given.options)
+    found = implied_options(_read(given.options))
     checked_options(given.mechanism, found)
     return found
 

@@ -12,7 +12,7 @@ from engine.commands.options import add_mechanism_options, asked_mechanisms, mec
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import EngineError
 from engine.insight import claim_text, comparison, single_groups_text
-from engine.mechanisms import AIMS, forecast, plan
+from engine.mechanisms import AIMS, Usual, forecast, plan, usual_options
 from engine.plans import Plan
 from engine.publish import check_target, new_file
 from engine.release import read_plan
@@ -23,8 +23,10 @@ PROMISED = "mechanism options queries rmse weighted_rmse max_std lower_bound gap
 
 def add_planning_commands(commands: Commands) -> None:
     """Add the commands ``plan``, ``forecast``, ``compare`` and ``show``."""
-    made = add_command(commands, "plan", _plan, "fit a mechanism to a workload", keys=f"plan single {PROMISED}")
-    told = add_command(commands, "forecast", _forecast, "say what planning would take", keys="seconds memory text")
+    made = add_command(commands, "plan", _plan, "fit a mechanism to a workload", keys=f"plan centers single {PROMISED}")
+    told = add_command(
+        commands, "forecast", _forecast, "say what planning would take", keys="seconds memory text centers"
+    )
     ranked = add_command(
         commands, "compare", _compare, "plan with every mechanism and rank them", keys="mechanisms bound statement"
     )
@@ -44,17 +46,22 @@ def add_planning_commands(commands: Commands) -> None:
 def _plan(given: argparse.Namespace) -> Reply:
     options = mechanism_options(given)
     workload = workload_of(given)
+    # what aims at published tables plans many times, which no forecast says
+    unaimed = given.aim == AIMS[0]
+    usual = usual_options(workload, given.mechanism, options) if unaimed else Usual(options=options)
     sources = [path for path in (given.workload, given.schema, given.reference) if path is not None]
     if not given.out.is_file():  # what is there may be the same plan, which is then left as it is
         check_target(given.out, keep=sources)
-    options |= {"progress": given.progress, "aim": given.aim, "reference": given.reference}
-    made = plan(workload, budget_of(given, workload.schema), given.mechanism, **options)
+    more = {"progress": given.progress, "aim": given.aim, "reference": given.reference}
+    made = plan(workload, budget_of(given, workload.schema), given.mechanism, **usual.options, **more)
     if not _is_there(made, given.out):
         with new_file(given.out, keep=sources) as partial:
             partial.write_text(made.to_json(), encoding="utf-8")
     said, single = _promise(made), single_groups_text(made)
-    lines = [said.text, *([f"single     {single}"] if single else []), f"plan       {given.out}"]
-    return Reply(text="\n".join(lines), data={"plan": given.out, "single": single, **said.data})
+    told = [f"{word:11}{text}" for word, text in {"centers": usual.reason, "single": single}.items() if text]
+    lines = [said.text, *told, f"plan       {given.out}"]
+    data = {"plan": given.out, "centers": usual.reason, "single": single}
+    return Reply(text="\n".join(lines), data={**data, **said.data})
 
 
 def _is_there(made: Plan, path: Path) -> bool:
@@ -66,11 +73,13 @@ def _is_there(made: Plan, path: Path) -> bool:
 
 
 def _forecast(given: argparse.Namespace) -> Reply:
-    options = mechanism_options(given)
-    found = forecast(workload_of(given), given.mechanism, **options)
+    options, workload = mechanism_options(given), workload_of(given)
+    usual = usual_options(workload, given.mechanism, options)
+    found = forecast(workload, given.mechanism, **usual.options)
+    text = f"{found.text}: about {found.seconds:.1f} s and at most {found.memory / 1e6:,.0f} MB"
     return Reply(
-        text=f"{found.text}: about {found.seconds:.1f} s and at most {found.memory / 1e6:,.0f} MB",
-        data={"seconds": found.seconds, "memory": found.memory, "text": found.text},
+        text=f"{text}\ncenters    {usual.reason}" if usual.reason else text,
+        data={"seconds": found.seconds, "memory": found.memory, "text": found.text, "centers": usual.reason},
     )
 
 

@@ -30,7 +30,7 @@ def add_step_commands(commands: Commands) -> None:
         type=Path,
         nargs="+",
         required=True,
-        help="plan files, from coarse to fine",
+        help="plan files, from coarse to fine; plan each with --options centers=uniform, so that they share spaces",
     )
     look.add_argument("--names", nargs="+", help="what to call them; by default the names of the files")
     look.add_argument("--chain", action="store_true", help="choose step by step, from coarse to fine")

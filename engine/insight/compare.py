@@ -298,8 +298,10 @@ def title_of(label: str) -> str:
     return ", ".join([titles.get(name, name), *chosen])
 
 
-def quick_choices(table: pd.DataFrame, most: int = 5) -> list[str]:
-    """Return at most so many mechanisms of `expected` that start and take about a second: one of each, no variants.
+def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list[str]:
+    """Return at most so many mechanisms of `expected` that start and take about a second.
+
+    One of each and no variants, besides the label ``also``, which comes first.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), (1,))
@@ -308,7 +310,8 @@ def quick_choices(table: pd.DataFrame, most: int = 5) -> list[str]:
     """
     ready = table[(table["status"] == "ok") & (table["seconds"] <= QUICK)]
     plain = {m.name for m in known.MECHANISMS}
-    return [str(label) for label in ready["mechanism"] if label in plain][:most]
+    found = [str(label) for label in ready["mechanism"] if label in plain or label == also]
+    return sorted(found, key=lambda label: label != also)[:most]
 
 
 def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:

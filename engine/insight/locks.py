@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CLOSE = 0.01  # of the budget may stay unused
 LOOSEST = 1e4  # times a target, from which on a group that is not locked has no say
 STEPS = 20
-OWN = ("objective", "power", "targets")  # options that targets replace
+OWN = ("objective", "power", "targets", "keep")  # options that targets replace
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

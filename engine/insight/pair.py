@@ -126,10 +126,10 @@ def _ratios_at(first: Plan, second: Plan, group: int, index: list[npt.NDArray[np
     return ratios(*(np.sqrt(variances_of(plan, group, index)) for plan in (first, second)))
 
 
-def single_groups_text(made: Plan) -> str:
+def single_groups_text(made: Plan, even: Plan | None = None) -> str:
     """Return how a tuned plan compares with uniform centers in total and group by group; nothing for other plans.
 
-    The plan with uniform centers is made for it, which tuning has done before.
+    ``even`` is the plan with uniform centers; left out, it is made for it, which tuning has done before.
 
     >>> from engine import Attribute, Budget, Schema, Workload
     >>> asked = Workload.all_ways(Schema([Attribute.of_size(name, 20) for name in ("age", "wage", "rent")]))
@@ -139,7 +139,7 @@ def single_groups_text(made: Plan) -> str:
     if made.options.get("centers") != "tuned" or made.options.get("objective") != "sum":
         return ""
     options = {name: value for name, value in made.options.items() if name != "keep"} | {"centers": "uniform"}
-    even = plan(made.workload, made.budget, made.mechanism, max_records=made.max_records, **options)
+    even = even or plan(made.workload, made.budget, made.mechanism, max_records=made.max_records, **options)
     rises = [
         math.sqrt(own / other) - 1.0 if 0.0 < other < math.inf else 0.0
         for own, other in zip(made.totals, even.totals, strict=True)

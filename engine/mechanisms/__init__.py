@@ -2,6 +2,7 @@
 
 To touch: a new mechanism is one file here and one name in ``known.MECHANISMS``; forms, comparison and tests follow.
 Files that hold a mechanism import none of each other; `residual` and `explicit` hold what they have in common.
+What the app and the command line take where nobody said anything: ``usual``.
 """
 
 from engine.mechanisms import known
@@ -17,6 +18,7 @@ from engine.mechanisms.known import (
     mechanism_class,
     plan,
 )
+from engine.mechanisms.usual import Usual, implied_options, usual_options
 
 __all__ = [
     "AIMS",
@@ -25,12 +27,15 @@ __all__ = [
     "Forecast",
     "Mechanism",
     "PlanOptions",
+    "Usual",
     "at_budget",
     "check_request",
     "checked_options",
     "forecast",
+    "implied_options",
     "known",
     "load_plan",
     "mechanism_class",
     "plan",
+    "usual_options",
 ]

@@ -17,7 +17,7 @@ import numpy as np
 from engine.arrays import Array
 from engine.checks import one_of
 from engine.errors import LimitExceeded, PlanError, Unanswered
-from engine.mechanisms.base import Forecast, Limits
+from engine.mechanisms.base import Forecast, Limits, check_size
 from engine.mechanisms.kept import checked_keep, most_allowed, search_kept
 from engine.mechanisms.made import Made
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
@@ -90,10 +90,11 @@ class QuerySmasher(ResidualMechanism):
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        found = super().forecast(workload, limits)
+        check_size(workload, limits.memory_limit)
+        parts = decompose(workload)
+        found = self.expected(workload, parts, limits)
         if self.centers != "tuned":
             return found
-        parts = decompose(workload)
         unions = self._chosen(workload, parts.spaces, limits)
         more = max((union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0)
         seconds = found.seconds + TUNED_SECONDS * len(parts.subworkloads)

@@ -107,7 +107,10 @@ class ResidualMechanism(Mechanism):
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
-        parts = decompose(workload, labels=self.axis_labels(workload))
+        return self.expected(workload, decompose(workload, labels=self.axis_labels(workload)), limits)
+
+    def expected(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
+        """Return what planning takes with one split, whose decomposition is known."""
         costs = self.space_solver(workload, parts, limits, math.inf).forecast(parts.subworkloads)
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
         memory = BASE_BYTES + math.fsum(c.kept for c in costs) + peak

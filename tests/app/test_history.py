@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload
+from engine import Attribute, Budget, Schema, Workload, plan
 from engine.workload import Custom, Group, Width, box_workload, make_group, workload_from_sql
 from engine.workload import Random as RandomSets
 from pages.parts.shell import link
@@ -153,3 +154,42 @@ def test_a_session_on_the_page_and_back_again() -> None:
         assert session.press("undo").studio.to_json() == text
     for text in texts[1:]:
         assert session.press("redo").studio.to_json() == text
+
+
+def links(studio: Studio) -> Studio:
+    return link.unpacked(link.packed(studio))
+
+
+def test_centers_that_are_left_open_follow_the_workload_and_a_link_keeps_its_plan() -> None:
+    small = Studio(workload=Workload.all_ways(SCHEMA, (1, 2)))
+    assert (small.taken, small.left_open) == ({"centers": "tuned"}, True)
+    assert links(small).question == small.question
+    assert links(small).left_open
+    old = small.question.replace('"centers": "tuned"', "")  # as links were written while all plans were uniform
+    opened = Studio.from_json(f'{{"budget": {json.dumps(small.budget.to_dict())}, "question": {old}}}')
+    assert (opened.taken, opened.options) == ({}, {"centers": "uniform"})
+    assert plan(opened.asked, opened.budget, **opened.taken).options["centers"] == "uniform"
+    assert links(opened).taken == {}
+    assert opened.question_key != small.question_key
+    back = opened.told({"centers": "tuned"})
+    assert (back.options, back.question) == ({}, small.question)
+
+
+def test_a_changed_request_leaves_open_what_was_open() -> None:
+    here = Studio(workload=Workload.all_ways(SCHEMA, (1, 2)))
+    fewer = replace(here.request, workload=Workload.all_ways(SCHEMA, (1,)))
+    assert here.asking(fewer).left_open
+    even = here.asking(replace(fewer, options={}))
+    assert (even.left_open, even.taken) == (False, {})
+    kept = here.told({"centers": "tuned", "keep": 0.0})
+    assert (kept.options, kept.taken) == ({"keep": 0.0}, {"centers": "tuned", "keep": 0.0})
+    assert links(kept).taken == kept.taken
+
+
+def test_analyses_are_even_where_nobody_chose() -> None:
+    here = Studio(workload=Workload(SCHEMA))
+    assert replace(here.even, workload=Workload.all_ways(SCHEMA, (1,))).taken == {}
+    chosen = replace(here, options={"centers": "tuned"})
+    assert chosen.even is chosen
+    other = replace(here, mechanism="identity")
+    assert other.even is other

@@ -181,7 +181,7 @@ def test_the_python_code_makes_the_same_plan(demo: str | None) -> None:
         assert "all_ways(schema, ways=(1, 3))" in code.plan_code(here)
     names: dict = {}
     exec(code.plan_code(here), names)
-    assert names["made"].hash == plan(here.workload, here.budget).hash
+    assert names["made"].hash == plan(here.workload, here.budget, **here.taken).hash
 
 
 def test_the_rehearsal_code_runs(capsys: pytest.CaptureFixture) -> None:

@@ -14,7 +14,7 @@ from pages.parts.jobs import work
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.app.test_coarse import decided, finished, spent
-from tests.app.test_pages import Session
+from tests.app.test_pages import EVEN, Session
 from tests.app.test_release import wait, waiting
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
@@ -39,7 +39,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def opened(page: str, budget: Budget = BUDGET, schema: Schema = SCHEMA) -> Session:
     workload = Workload(schema).add(("a", "b"), "marginal")
-    return Session(plan=link.packed(Studio(workload=workload, budget=budget))).go(page)
+    return Session(plan=link.packed(Studio(workload=workload, budget=budget, options=EVEN))).go(page)
 
 
 def filled(session: Session, **values: object) -> Session:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Budget, Schema, Workload, budget_for, plan, share_within
+from engine import Budget, Schema, Workload, budget_for, insight, plan, share_within
 from engine.insight import NoiseScale, budget_for_quality, budget_for_query, fitness, quality_text, worst_group
 from engine.publish import aim, weighed_for_publishing
 from engine.texts import amount, cost
@@ -17,12 +17,12 @@ from pages.parts.preview.lock_form import EACH, PRESENT
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests import working
-from tests.app.test_pages import Session, demo, expected, with_plan
+from tests.app.test_pages import EVEN, Session, demo, expected, with_plan
 
 
 def opened(workload: Workload, **fields: object) -> Session:
     """A session on the Preview page with this workload."""
-    return Session(plan=link.packed(Studio(workload=workload, **fields))).go("preview")
+    return Session(plan=link.packed(Studio(workload=workload, **{"options": EVEN} | fields))).go("preview")
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_slow_change_is_planned_in_a_worker() -> None:
     session = opened(asked).press("what_if_tuned")
     session.until(lambda: any(b.key == "what_if_keep" for b in session.app.button))
     session.press("what_if_keep")
-    assert session.studio.options == {"centers": "tuned"}
+    assert session.studio.taken == {"centers": "tuned"}
 
 
 def test_a_change_is_dropped_when_the_request_changes(session: Session) -> None:
@@ -214,7 +214,7 @@ def test_targets_with_locks_are_solved_used_and_taken_back() -> None:
     assert session.studio is before
     session.press("targets_use")
     assert session.studio.budget == needed
-    assert session.studio.options == {"objective": "max", "targets": targets}
+    assert session.studio.options == EVEN | {"objective": "max", "targets": targets}
     names: dict = {}
     exec(session.app.code[-1].value, names)
     assert names["made"].hash == plan(made.workload, needed, objective="max", targets=targets).hash
@@ -224,13 +224,13 @@ def test_targets_with_locks_are_solved_used_and_taken_back() -> None:
     assert session.studio.options["targets"] == targets[:3]
     assert not session.errors()
     session.go("workload").set(add_how="One set of attributes").press("add_total").go("preview")
-    assert session.studio.options == {}
+    assert session.studio.options == EVEN
     assert "They went with a change of the groups" in session.said()
     session.press("undo")
     assert session.studio.options["targets"] == targets[:3]
     assert "They went with" not in session.said()
     session.set(fold_targets=True).press("targets_forget")
-    assert session.studio.options == {}
+    assert session.studio.options == EVEN
     assert "They went with" not in session.said()
     session.set(targets_goal=PRESENT, targets_for=EACH)
     assert len([c for c in session.app.checkbox if (c.key or "").startswith("lock_")]) == 3
@@ -265,3 +265,34 @@ def test_the_worker_finds_the_weights_that_the_engine_finds(monkeypatch: pytest.
         text, before, after = publishing.weigh(*request, reference, progress=lambda share, words: True)
         assert text == wanted != asked.to_json()
         assert after < before
+
+
+def test_which_centers_were_taken_is_said_and_changed_by_one_click() -> None:
+    asked = Workload.all_ways(demo("cps"), (1, 2))
+    session = opened(asked, options={})
+    tuned, even = (plan(asked, Budget(pcost=1.0), centers=centers) for centers in ("tuned", "uniform"))
+    said = insight.single_groups_text(tuned, even)
+    assert "less exact, " in said  # a group of it loses
+    assert "tuned centers: planning takes about" in session.said()
+    assert said in session.said()
+    assert session.metrics()["Typical error (counts)"] == amount(tuned.rmse)
+    session.press("keep_groups")
+    assert session.studio.taken == {"centers": "tuned", "keep": 0.0}
+    assert "no group is less exact" in session.said()
+    session.press("keep_none")
+    assert session.studio.options == {}
+    session.press("centers_uniform")
+    assert session.studio.options == EVEN
+    assert session.metrics()["Typical error (counts)"] == amount(even.rmse)
+    assert "as in the paper: chosen" in session.said()
+    session.press("centers_tuned")
+    assert session.studio.options == {}
+    assert said in session.said()
+
+
+def test_the_form_offers_what_the_workload_decides(session: Session) -> None:
+    version = session.app.session_state["history"].version
+    session.set(fold_mechanism=True).set(**{f"option_centers_{version}": "tuned"})
+    assert session.studio.options == {}
+    session.set(**{f"option_centers_{version}": "uniform"})
+    assert session.studio.options == EVEN

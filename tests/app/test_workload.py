@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -465,15 +466,16 @@ def test_a_group_is_forecast_before_it_is_added() -> None:
 
 def test_how_exact_new_groups_would_be_is_told_before_they_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
     session = on_workload("cps").set(add_how="One set of attributes", group_names=["income", "sex"])
+    tuned = partial(plan, budget=Budget(pcost=1.0), centers="tuned")
     first = Workload(demo("cps")).add(("income", "sex"), "marginal")
-    assert insight.added_text(plan(first, Budget(pcost=1.0)), 1) in session.set(same="marginal").said()
+    assert insight.added_text(tuned(first), 1) in session.set(same="marginal").said()
     session.press("add_group").set(group_names=["age"], same="range", group_weight=2.0)
     both = first.add("age", "range", weight=2.0)
-    text = insight.added_text(plan(both, Budget(pcost=1.0)), 1, plan(first, Budget(pcost=1.0)))
+    text = insight.added_text(tuned(both), 1, tuned(first))
     assert "That of the others goes from" in text
     assert f"At ε 4.887: {text}" in session.said().replace("*", "")
     session.press("add_group").go("preview")
-    row = plan(both, Budget(pcost=1.0)).by_group().iloc[1]
+    row = tuned(both).by_group().iloc[1]
     assert f"typical error of {amount(row['rmse'])} counts, the largest {amount(row['max_std'])}." in text
     assert session.studio.asked == both
     monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # what takes long is foretold by a worker, on request

@@ -96,6 +96,7 @@ def test_a_bad_group_is_explained_and_mended(previewed: Visit) -> None:
     visit.press("Keep this change")
     expect(visit.page.get_by_text("What if:")).to_have_count(0)
     visit.press("Undo")
+    visit.press("Pass totals down evenly")
     visit.press("Tuned centers")
     visit.page.get_by_role("button", name="Keep this change").wait_for()
     visit.shot("31_what_if_tuned")

@@ -95,7 +95,7 @@ def office(tmp_path: Path, *total: str) -> dict[str, str]:
     files = {name: str(tmp_path / name) for name in ("plan", "laplace", "records.csv", "ledger", "schema.json")}
     synthetic(Schema.from_json(schema.read_bytes()), 300, seed=1).to_csv(files["records.csv"], index=False)
     asked = ["plan", "--schema", str(schema), "--ways", "1"]
-    assert main([*asked, "--pcost", "0.04", "--out", files["plan"]]) == 0
+    assert main([*asked, "--pcost", "0.04", "--options", "centers=uniform", "--out", files["plan"]]) == 0
     assert main([*asked, "--pure-epsilon", "0.2", "--mechanism", "laplace", "--out", files["laplace"]]) == 0
     assert main(["budget", "create", "--ledger", files["ledger"]]) == 0
     assert main(["budget", "add", "--ledger", files["ledger"], "--dataset", "people", *total]) == 0
@@ -173,7 +173,7 @@ def test_a_look_and_its_last_step_read_a_column_of_counts(tmp_path: Path, capsys
     files = office(tmp_path, "--pcost", "1")
     Path(files["records.csv"]).write_text("age,hours,n\n0,0,5\n1,1,7\n")
     fine = str(tmp_path / "fine.json")
-    asked = ["--schema", files["schema.json"], "--ways", "1", "2", "--pcost", "0.08"]
+    asked = ["--schema", files["schema.json"], "--ways", "1", "2", "--pcost", "0.08", "--options", "centers=uniform"]
     assert main(["plan", *asked, "--out", fine]) == 0
     given = ["--ledger", files["ledger"], "--data", files["records.csv"], "--out", str(tmp_path / "a.csv")]
     look = ["look", "--options", files["plan"], fine, "--dataset", "people", *given]
@@ -275,7 +275,7 @@ def test_a_panel_is_looked_at_decided_and_finished(tmp_path: Path, capsys: pytes
     for ways in ("1", "2"):
         files.append(str(tmp_path / f"ways{ways}.json"))
         asked = ["plan", "--schema", str(schema), "--ways", "1", ways, "--pcost", "0.5", *unit, "--out", files[-1]]
-        assert main(asked) == 0
+        assert main([*asked, "--options", "centers=uniform"]) == 0
     assert main(["budget", "create", "--ledger", ledger]) == 0
     assert main(["budget", "add", "--ledger", ledger, "--dataset", "panel", "--pcost", "2", *unit]) == 0
     read = ["--ledger", ledger, "--person", "pid"]

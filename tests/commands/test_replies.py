@@ -59,13 +59,16 @@ def test_plans_are_told_to_programs(folder: Path, capsys: Said) -> None:
     }
     shown = asked(capsys, "show", "--plan", "plan.json")
     assert {name: shown[name] for name in told if name in shown} == {k: v for k, v in told.items() if k in shown}
-    assert set(told) - set(shown) == {"plan", "single"}
+    assert set(told) - set(shown) == {"plan", "centers", "single"}
+    assert told["centers"].startswith("tuned centers: planning takes about")
     assert [(g["attributes"], g["queries"]) for g in shown["groups"]] == [
         (["age"], 5),
         (["hours"], 4),
         (["age", "hours"], 20),
     ]
-    assert asked(capsys, "forecast", *what)["seconds"] > 0
+    takes = asked(capsys, "forecast", *what)
+    assert takes["seconds"] > 0
+    assert takes["centers"] == told["centers"]
     ranked = asked(capsys, "compare", *what, "--pcost", 1, "--mechanisms", "laplace", "querysmasher")
     assert [row["mechanism"] for row in ranked["mechanisms"]] == ["querysmasher", "laplace"]
     assert [row["rmse"] is None for row in ranked["mechanisms"]] == [False, True]
@@ -110,7 +113,7 @@ def test_a_release_is_told_to_programs_and_exact_numbers_to_its_curator(folder: 
 def test_steps_are_told_to_programs(folder: Path, capsys: Said) -> None:
     for ways in ("1", "2"):
         given = ["plan", "--schema", "schema.json", "--ways", "1", ways, "--pcost", "0.5", "--out", f"{ways}.json"]
-        assert main(given) == 0
+        assert main([*given, "--options", "centers=uniform"]) == 0
     assert main(["budget", "create", "--ledger", "office"]) == 0
     assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
     where = ["--ledger", "office", "--data", "people.csv", "--out"]

@@ -22,7 +22,7 @@ from tests.server.uploading import upload
 from tests.waiting import CEILING, until
 
 MADE = expected("survey", (1,))
-QUERY = "plan=" + link.packed(Studio(workload=MADE.workload, budget=MADE.budget))
+QUERY = "plan=" + link.packed(Studio(workload=MADE.workload, budget=MADE.budget, options={"centers": "uniform"}))
 
 
 def private_files(folder: Path) -> list[Path]:

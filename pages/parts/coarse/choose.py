@@ -26,6 +26,7 @@ WAYS, COARSER, CENSUS, FILES = (
 )
 WIDE = 100  # attributes up to which singles and pairs are planned without being asked for
 KINDS = (WAYS, COARSER, CENSUS, FILES)
+UNASKED = " (uniform centers, where none were chosen, so that the analyses share what they measure)"
 NO_SCHEMA = "There is no schema yet. Choose one on the Schema page, or take the census example or plan files."
 AT_ONCE, ONE_BY_ONE = "All in one choice", "One after the other, look closer while it pays"
 
@@ -69,13 +70,10 @@ def choose(studio: Studio) -> Chosen | None:
         if not found:
             st.info("Choose two numbers of attributes or more, such as 1 and 2.", icon="🪜")
             return None
-        st.caption(
-            plain(
-                f"All of them at the present budget of {budgets.said(studio.budget)}, by the mechanism "
-                f"{studio.mechanism}; both are chosen on the Preview page."
-            )
-        )
-        return _planned(found, studio, script)
+        even = studio.even
+        how = f"{studio.mechanism}{UNASKED if even is not studio else ''}; both are chosen on the Preview page."
+        st.caption(plain(f"All of them at the present budget of {budgets.said(studio.budget)}, by the mechanism {how}"))
+        return _planned(found, even, script)
     return None
 
 

@@ -98,5 +98,5 @@ def steps(*, dataset: str, ledger: str, data: str, attempt: int, columns: Mappin
 
 def how(studio: Studio) -> str:
     """Mechanism and options as further arguments of `plan`."""
-    options = "".join(f", {name}={value!r}" for name, value in studio.options.items())
+    options = "".join(f", {name}={value!r}" for name, value in studio.taken.items())
     return f', mechanism="{studio.mechanism}"{options}' if options or studio.mechanism != "querysmasher" else ""

@@ -58,7 +58,7 @@ def _expected(key: str, _studio: Studio, _choices: list[tuple[str, Mapping[str, 
 
 def present(studio: Studio) -> tuple[str, tuple[str, Mapping[str, Any]]]:
     """Label and choice of what the studio has chosen; the cap on records does not take part."""
-    options = {k: v for k, v in studio.options.items() if k != "max_records"}
+    options = {k: v for k, v in studio.taken.items() if k != "max_records"}
     return label_of(studio.mechanism, options), (studio.mechanism, options)
 
 
@@ -84,7 +84,7 @@ def _with_plans(key: str, studio: Studio, *asked: Any, progress: tasks.Progress)
     made = Compared(found=found, choices=choices, key=key, present=present(studio)[0])
     with suppress(EngineError):  # the view says so
         first = {label: made.plan(label) for label in made.best if label in (*made.best[:FIRST], made.present)}
-        if made.present in first and choices[made.present][1] == studio.options:
+        if made.present in first and choices[made.present][1] == studio.taken:
             plans.keep(studio, lambda: first[made.present])
     return result
 
@@ -122,7 +122,7 @@ def run(studio: Studio) -> Compared | None:
 def _first(studio: Studio, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> list[str]:
     """What is compared as soon as the page is opened: what the studio has chosen, and others, if they are quick."""
     table = _expected(f"{studio.key}|{list(choices)}", studio, list(choices.values()))
-    return quick_choices(table)
+    return quick_choices(table, also=present(studio)[0])
 
 
 def _add_rest(labels: list[str]) -> None:

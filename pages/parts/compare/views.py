@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import streamlit as st
@@ -23,9 +24,10 @@ SHOWN = 4  # mechanisms that the distributions begin with
 
 def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> None:
     """Take one mechanism with its options, and a budget if one is given; the cap on records stays."""
-    kept = {k: v for k, v in state.current().options.items() if k == "max_records"}
-    budget = budget or state.current().budget
-    state.change(mechanism=name, options=dict(options) | kept, budget=budget, redraw=True)
+    before = state.current()
+    kept = {k: v for k, v in before.options.items() if k == "max_records"}
+    asked = replace(before, mechanism=name, options={}, budget=budget or before.budget)
+    state.commit(asked.told(dict(options) | kept), redraw=True)
 
 
 def ready(found: Compared | None, least: int = 1) -> TypeGuard[Compared]:

@@ -97,7 +97,7 @@ def _mendings(key: str, _studio: Studio, _group: int) -> list[tuple[str, Changed
     for remedy in REMEDIES:
         try:
             made = remedy.apply(_studio.request, _group, "")
-            takes = forecast(made.request.workload, _studio.mechanism, **_studio.options)
+            takes = forecast(made.request.workload, _studio.mechanism, **made.request.options)
         except NotApplicable:
             continue
         found.append((f"{remedy.label(_studio.request)} ({duration(takes.seconds)})", made))

@@ -27,7 +27,9 @@ PATIENCE = 2.0  # seconds after which a plan that was forecast to be quick goes 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _forecast(question: str, _studio: Studio) -> Forecast:
-    return forecast(_studio.asked, _studio.mechanism, memory_limit=MEMORY_LIMIT, **_studio.options)
+    return _studio.usual.expected or forecast(
+        _studio.asked, _studio.mechanism, memory_limit=MEMORY_LIMIT, **_studio.taken
+    )
 
 
 def _plan(studio: Studio) -> Plan:
@@ -36,7 +38,7 @@ def _plan(studio: Studio) -> Plan:
         studio.asked,
         studio.budget,
         studio.mechanism,
-        **studio.options,
+        **studio.taken,
         memory_limit=MEMORY_LIMIT,
         progress=lambda fraction, text: time.monotonic() - begun < PATIENCE,
     )
@@ -146,4 +148,4 @@ def _offer(key: str, studio: Studio, expected: Forecast) -> None:
 
 def _start(key: str, studio: Studio) -> None:
     budget = studio.budget.to_dict()
-    watch.start(key, tasks.make_plan, studio.asked.to_json(), budget, studio.mechanism, dict(studio.options))
+    watch.start(key, tasks.make_plan, studio.asked.to_json(), budget, studio.mechanism, dict(studio.taken))

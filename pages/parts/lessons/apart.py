@@ -9,7 +9,7 @@ from engine.figures import budget_picture
 from engine.lessons import overlaps, smash
 from engine.workload import subsets
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.lessons.own import own_workload
 from pages.parts.lessons.smashed import CITIES, REPLIES
 from pages.parts.shell.state import Studio
@@ -37,9 +37,9 @@ def picture(step: int) -> Shown:
     if step > 1:
         query = [[int(c >= 1 and (r == 0 or c == across - 1)) for c in range(across)] for r in range(down)]
         shown.append(drawn(lessons.cost_picture(smash(schema, query)), "costs"))
-    studio = Studio(workload=workload)
+    studio = Studio(workload=workload, options=EVENLY)
     if step > 2:
-        studio = Studio(workload=own_workload(NAME) or workload)
+        studio = Studio(workload=own_workload(NAME) or workload, options=EVENLY)
         shown.append(drawn(budget_picture(plan(studio.asked, studio.budget)), "shares"))
     script = lines(
         f"""

@@ -10,7 +10,7 @@ from engine.lessons import PERSONS, answers_given, neighbours, reconstruct_repli
 from engine.texts import amount
 from engine.workload import Custom
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.lessons.own import own_cost
 from pages.parts.shell import state
 from pages.parts.shell.state import Studio
@@ -69,7 +69,7 @@ def picture(step: int) -> Shown:
         engine="Budget",
         engine__lessons="answers_given reconstruct_replies",
     )
-    return Shown(studio=Studio(workload=workload, budget=budget), script=script, pictures=(shown,))
+    return Shown(studio=Studio(workload=workload, budget=budget, options=EVENLY), script=script, pictures=(shown,))
 
 
 def expected() -> dict[str, str]:

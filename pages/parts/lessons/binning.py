@@ -8,7 +8,7 @@ from engine import Attribute, Budget, Schema, Workload, lessons
 from engine.lessons import WIDTHS, binned, clipped
 from engine.texts import amount
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.lessons.own import own_cost
 from pages.parts.shell.state import Studio
 
@@ -50,7 +50,7 @@ print(found.means.round(2))""",
         engine__lessons="binned clipped",
     )
     schema = Schema([Attribute.of_size("income", cells)])
-    studio = Studio(workload=Workload(schema).add(["income"], "marginal"), budget=budget)
+    studio = Studio(workload=Workload(schema).add(["income"], "marginal"), budget=budget, options=EVENLY)
     return Shown(studio=studio, script=script, pictures=(shown,))
 
 

@@ -7,7 +7,7 @@ import streamlit as st
 from engine import Budget, Workload, lessons
 from engine.lessons import two_analyses, yes_or_no
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.shell.state import Studio
 
 NAME = "coarse"
@@ -45,7 +45,7 @@ print(found.spends())""",
         engine="Budget",
         engine__lessons="two_analyses",
     )
-    return Shown(studio=Studio(workload=workload, budget=budget), script=script, pictures=(shown,))
+    return Shown(studio=Studio(workload=workload, budget=budget, options=EVENLY), script=script, pictures=(shown,))
 
 
 def _whole(questions: int) -> Workload:

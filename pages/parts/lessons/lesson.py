@@ -13,6 +13,8 @@ from pages.parts.shell import code, show
 from pages.parts.shell.code import Script
 from pages.parts.shell.state import Studio
 
+EVENLY = {"centers": "uniform"}  # options of a lesson about the split of the paper
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:

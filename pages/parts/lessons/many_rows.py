@@ -8,7 +8,7 @@ from engine import Attribute, Budget, Schema, Workload, lessons
 from engine.lessons import CAPS, best_cap, caps_table, neighbours, of_a_person, rows_in_all
 from engine.texts import amount
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.shell import state
 from pages.parts.shell.state import Studio
 
@@ -56,7 +56,7 @@ print(made.rmse)  # that of the same workload at the same budget, for {rows} row
         engine__lessons="best_cap caps_table of_a_person",
     )
     whole = Budget(pcost=pcost, rows_per_person=rows)
-    studio = Studio(workload=Workload(schema).add(["month"], "marginal"), budget=whole)
+    studio = Studio(workload=Workload(schema).add(["month"], "marginal"), budget=whole, options=EVENLY)
     return Shown(studio=studio, script=script, pictures=tuple(shown))
 
 

@@ -8,7 +8,7 @@ from engine import Attribute, Budget, Schema, Workload, lessons
 from engine.arrays import Array
 from engine.lessons import INVENTED, meanings, neighbours, outcomes
 from engine.texts import amount
-from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.lessons.own import own_cost
 from pages.parts.shell.state import Studio
 
@@ -60,7 +60,7 @@ print(meanings(budget))""",
         engine="Budget",
         engine__lessons="INVENTED meanings neighbours outcomes",
     )
-    studio = Studio(workload=Workload(schema).add(["age"], "marginal"), budget=budget)
+    studio = Studio(workload=Workload(schema).add(["age"], "marginal"), budget=budget, options=EVENLY)
     return Shown(studio=studio, script=script, pictures=tuple(shown))
 
 

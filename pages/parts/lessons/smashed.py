@@ -8,7 +8,7 @@ from engine import Attribute, Schema, Workload, lessons
 from engine.lessons import smash
 from engine.workload import Custom
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.shell.state import Studio
 
 NAME = "smashed"
@@ -56,7 +56,7 @@ for piece in found.pieces:
 print(found.added(), found.misfit)""",
         engine__lessons="smash",
     )
-    return Shown(studio=Studio(workload=workload), script=script, pictures=(shown,))
+    return Shown(studio=Studio(workload=workload, options=EVENLY), script=script, pictures=(shown,))
 
 
 def expected() -> dict[str, str]:

@@ -73,7 +73,7 @@ def _find(key: str, studio: Studio, reference: Reference) -> None:
         watch.let_go(old)
     st.session_state["aim_job"] = key
     if not work.is_there(key):
-        request = studio.asked.to_json(), studio.budget.to_dict(), studio.mechanism, dict(studio.options)
+        request = studio.asked.to_json(), studio.budget.to_dict(), studio.mechanism, dict(studio.taken)
         watch.start(key, publishing.weigh, *request, reference)
 
 

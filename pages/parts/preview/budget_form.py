@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from functools import partial
 
 import streamlit as st
@@ -32,7 +32,7 @@ LABELS = {"centers": "How totals are passed down", "solver": "How strategies are
 # what a value means, where the value itself does not say it
 MEANINGS: dict[tuple[str, object], str] = {
     ("centers", "uniform"): "evenly, as in the paper",
-    ("centers", "tuned"): "tuned to the workload (slower, never less exact)",
+    ("centers", "tuned"): "tuned to the workload (slower; in total never less exact, single groups may be)",
     ("solver", "optimal"): "optimal, with a certificate",
     ("solver", "fourier"): "Fourier basis (quick, approximate)",
     ("solver", "eigenbasis"): "fixed basis (quick, approximate)",
@@ -94,11 +94,11 @@ def use_mechanism() -> None:
 def use_option(name: str, key: str, inside: str | None = None) -> None:
     """Take one option, or the entry `inside` of an option that is a mapping; the default needs no mention."""
     studio = state.current()
-    value, default = st.session_state[key], _defaults(studio.mechanism)[name]
+    value, default = st.session_state[key], _defaults(studio)[name]
     if inside is not None:
         rest = {k: v for k, v in studio.options.get(name, default).items() if k != inside}
         value = rest if value == LEFT_OPEN else rest | {inside: value}
-    others = {k: v for k, v in studio.options.items() if k != name}
+    others = {k: v for k, v in studio.options.items() if k != name and (name, k) != ("centers", "keep")}
     with kept_for("mechanism"):
         mechanism_class(studio.mechanism)(**others | {name: value})
         state.change(options=others if value == default else others | {name: value})
@@ -122,7 +122,7 @@ def mechanism() -> None:
 
 def _options(studio: state.Studio, version: int) -> None:
     choices = mechanism_class(studio.mechanism).choices
-    for name, default in _defaults(studio.mechanism).items():
+    for name, default in _defaults(studio).items():
         key, value = f"option_{name}_{version}", studio.options.get(name, default)
         if name in choices and isinstance(default, Mapping):
             _by_attribute(studio, name, value, choices[name], version)
@@ -175,11 +175,13 @@ def _by_attribute(
     )
 
 
-def _defaults(name: str) -> dict[str, object]:
+def _defaults(studio: state.Studio) -> dict[str, object]:
+    """What every option is where it is not chosen: for centers the workload decides."""
     found = {}
-    for field in fields(mechanism_class(name)):
+    for field in fields(mechanism_class(studio.mechanism)):
         if field.default is not MISSING:
             found[field.name] = field.default
         elif field.default_factory is not MISSING:
             found[field.name] = field.default_factory()
-    return found
+    left = replace(studio, options={k: v for k, v in studio.options.items() if k not in ("centers", "keep")})
+    return found | {name: left.taken.get(name, value) for name, value in found.items() if name == "centers"}

@@ -66,8 +66,8 @@ def use_plan_file() -> None:
     with kept_for("plan_file"):
         found = load_plan(file.getvalue())
         options = dict(found.options) | {"max_records": found.max_records}
-        studio = state.Studio(workload=found.workload, budget=found.budget, mechanism=found.mechanism, options=options)
-        state.commit(studio, redraw=True)
+        studio = state.Studio(workload=found.workload, budget=found.budget, mechanism=found.mechanism)
+        state.commit(studio.told(options), redraw=True)
 
 
 def files(plan: Plan | None) -> None:

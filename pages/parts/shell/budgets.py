@@ -90,9 +90,10 @@ def summary(studio: state.Studio) -> str:
         return "Nothing chosen yet. Start with a schema."
     schema, workload = studio.workload.schema, studio.workload
     asked = f"{count(len(workload.groups), 'group')}, {count(workload.queries, 'query', 'queries')}"
+    centers = " · Centers: tuned" if studio.taken.get("centers") == "tuned" else ""
     return (
         f"Schema: {count(len(schema), 'attribute')}, {number(schema.size)} cells · "
-        f"Workload: {asked if workload.groups else 'empty'} · Budget: {said(studio.budget)}"
+        f"Workload: {asked if workload.groups else 'empty'} · Budget: {said(studio.budget)}{centers}"
     )
 
 

@@ -103,7 +103,7 @@ def budget_text(budget: Budget) -> str:
 
 def plan_script(studio: Studio) -> Script:
     """Make `made`, the plan."""
-    options = "".join(f", {name}={value!r}" for name, value in studio.options.items())
+    options = "".join(f", {name}={value!r}" for name, value in studio.taken.items())
     more = f', mechanism="{studio.mechanism}"{options}' if options or studio.mechanism != "querysmasher" else ""
     return workload_script(studio) + _script(
         f"made = plan(workload, {budget_text(studio.budget)}{more})", engine="Budget plan"

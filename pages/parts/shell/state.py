@@ -7,103 +7,20 @@ loading a file draw it afresh.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from engine import Budget, Schema, Workload
-from engine.errors import EngineError, PlanError
-from engine.insight import Request, targets_after, without_targets
+from engine import Schema, Workload
+from engine.errors import EngineError
+from pages.parts.shell.studio import Studio as Studio
 
 LIMIT = 200  # steps that undo remembers
 KEY = "history"
 TARGETS, DROPPED = "targets", "targets_dropped"  # of single groups: the option, and whether a change took it away
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Studio:
-    """One request in the making: public schema, workload, budget, mechanism with its options.  It holds no data."""
-
-    workload: Workload | None = None
-    budget: Budget = field(default_factory=lambda: Budget(pcost=1.0))
-    mechanism: str = "querysmasher"
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def schema(self) -> Schema | None:
-        """The public schema, None before one was chosen."""
-        return self.workload.schema if self.workload is not None else None
-
-    @property
-    def asked(self) -> Workload:
-        """The workload where there has to be one; raises PlanError before a schema was chosen."""
-        if self.workload is None:
-            raise PlanError("There is no schema yet. Choose one on the Schema page.")
-        return self.workload
-
-    @property
-    def request(self) -> Request:
-        """What its plan is made from, for changes that the engine knows; raises PlanError before there is a schema."""
-        return Request(workload=self.asked, budget=self.budget, mechanism=self.mechanism, options=self.options)
-
-    def asking(self, made: Request) -> Studio:
-        """The state that asks for a changed request."""
-        asked = Studio(workload=made.workload, budget=made.budget, mechanism=made.mechanism, options=made.options)
-        return asked._after(self)
-
-    def _after(self, before: Studio) -> Studio:
-        """This state, with targets of single groups only as far as its groups are those that had them before."""
-        if before.workload is None or self.workload is None or self.workload.groups is before.workload.groups:
-            return self
-        kept = targets_after(self.options, before.workload.groups, self.workload.groups)
-        return replace(self, options=without_targets(self.options) if kept is None else kept)
-
-    @cached_property
-    def question(self) -> str:
-        """Everything but the budget as text."""
-        asked = None if self.workload is None else self.workload.to_dict()
-        document = {"workload": asked, "mechanism": self.mechanism, "options": dict(self.options)}
-        return json.dumps(document, sort_keys=True, separators=(",", ":"))
-
-    @cached_property
-    def question_key(self) -> str:
-        """A short name of everything but the budget, by content."""
-        return hashlib.sha256(self.question.encode()).hexdigest()
-
-    @cached_property
-    def asked_key(self) -> str:
-        """A short name of the workload and the budget, by content."""
-        text = f"{self.asked.to_json()}{json.dumps(self.budget.to_dict())}"
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    @cached_property
-    def key(self) -> str:
-        """A short name of the whole state, by content."""
-        return hashlib.sha256(f"{self.question_key}{json.dumps(self.budget.to_dict())}".encode()).hexdigest()
-
-    def to_json(self) -> str:
-        """The whole state as text; equal texts mean equal states."""
-        return f'{{"budget": {json.dumps(self.budget.to_dict(), sort_keys=True)}, "question": {self.question}}}'
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Studio:
-        """Inverse of `to_json`; raises PlanError when the text is something else."""
-        try:
-            document = json.loads(text)
-            question, budget = document["question"], document["budget"]
-            asked, mechanism, options = question["workload"], question["mechanism"], question["options"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise PlanError("This is no saved request. Export it again.") from None
-        if not isinstance(mechanism, str) or not isinstance(options, dict):
-            raise PlanError("The mechanism of the saved request is damaged. Export it again.")
-        workload = None if asked is None else Workload.from_dict(asked)
-        return cls(workload=workload, budget=Budget.from_dict(budget), mechanism=mechanism, options=options)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -156,7 +73,7 @@ def version() -> int:
 def commit(studio: Studio, *, redraw: bool = False) -> None:
     """Make `studio` the present state; `redraw` when the widgets on screen do not show it yet."""
     before = current()
-    made = studio._after(before)
+    made = studio.after(before)
     if TARGETS in before.options and TARGETS not in made.options:
         st.session_state[DROPPED] = made.workload is not before.workload
     st.session_state[KEY] = history().push(made, redraw=redraw)

@@ -1,0 +1,73 @@
+"""Which centers the plan has and why, what that does to single groups, and one click to change either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+from engine import Plan, insight
+from engine.errors import EngineError, NotApplicable
+from engine.mechanisms import mechanism_class
+from pages.parts.jobs import plans
+from pages.parts.shell import state
+from pages.parts.shell.studio import CENTERS, PAPER, Studio
+from pages.parts.shell.words import kept_for, plain, show_kept
+
+TUNED = "tuned"
+CHOSEN = {PAPER: "uniform centers, as in the paper: chosen", TUNED: "tuned centers: chosen"}
+UNKNOWN = "Single groups may be less exact than with uniform centers; Compare tells which."
+
+
+def draw(plan: Plan) -> None:
+    """Say which centers were taken and why, and how single groups fare; buttons take others, or keep the groups."""
+    studio = state.current()
+    if CENTERS not in (cls := mechanism_class(studio.mechanism)).choices:
+        st.caption(f"Mechanism: {cls.title}")
+        return
+    centers, keep = studio.taken.get(CENTERS, PAPER), studio.options.get("keep")
+    words = f"Mechanism: {cls.title}, {studio.usual.reason or CHOSEN[centers]}."
+    if centers == TUNED and (more := _single(studio, plan)):
+        words += f" {more}"
+    st.caption(plain(words))
+    with st.container(horizontal=True):
+        if centers == PAPER:
+            _button("Pass totals down as it suits the workload", {CENTERS: TUNED}, "centers_tuned")
+        else:
+            _button("Pass totals down evenly", {CENTERS: PAPER}, "centers_uniform")
+            if studio.taken.get("objective", "sum") == "sum":
+                if keep is None:
+                    _button("Keep every group as exact", {CENTERS: TUNED, "keep": 0.0}, "keep_groups")
+                else:
+                    _button("Best in total, whatever single groups lose", {CENTERS: TUNED}, "keep_none")
+    show_kept(CENTERS)
+
+
+def _button(label: str, options: Mapping[str, Any], key: str) -> None:
+    st.button(label, on_click=_take, args=(options,), key=key, type="tertiary")
+
+
+def _take(options: Mapping[str, Any]) -> None:
+    """Take these centers, and leave the other options as they are."""
+    studio = state.current()
+    rest = {name: value for name, value in studio.options.items() if name not in (CENTERS, "keep")}
+    with kept_for(CENTERS):
+        state.commit(studio.told(rest | dict(options)), redraw=True)
+
+
+def _single(studio: Studio, plan: Plan) -> str:
+    """How single groups fare against uniform centers: the same at every budget of one kind."""
+    try:
+        return _told(f"{studio.question_key}{studio.budget.law}", studio, plan)
+    except EngineError:
+        return UNKNOWN
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _told(question: str, _studio: Studio, _plan: Plan) -> str:
+    rest = {name: value for name, value in _studio.taken.items() if name not in (CENTERS, "keep")}
+    even = plans.at_once(_studio.told(rest))
+    if even is None:  # what is raised is not kept, so that it is looked for again
+        raise NotApplicable("The plan with uniform centers takes long.")
+    return insight.single_groups_text(_plan, even)

@@ -1,0 +1,145 @@
+"""One request in the making, and what the workload decides of it where the person left it open."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import streamlit as st
+
+from engine import Budget, Schema, Workload
+from engine.errors import PlanError
+from engine.insight import Request, targets_after, without_targets
+from engine.mechanisms import Usual, mechanism_class, usual_options
+
+CENTERS, PAPER = "centers", "uniform"  # the option that is filled in, and what it is where `plan` is told nothing
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Studio:
+    """One request in the making: public schema, workload, budget, mechanism with its options.  It holds no data.
+
+    `options` are those that the person chose; where they leave centers open, the workload decides: see `taken`.
+    """
+
+    workload: Workload | None = None
+    budget: Budget = field(default_factory=lambda: Budget(pcost=1.0))
+    mechanism: str = "querysmasher"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> Schema | None:
+        """The public schema, None before one was chosen."""
+        return self.workload.schema if self.workload is not None else None
+
+    @property
+    def asked(self) -> Workload:
+        """The workload where there has to be one; raises PlanError before a schema was chosen."""
+        if self.workload is None:
+            raise PlanError("There is no schema yet. Choose one on the Schema page.")
+        return self.workload
+
+    @property
+    def request(self) -> Request:
+        """What its plan is made from, for changes that the engine knows; raises PlanError before there is a schema."""
+        return Request(workload=self.asked, budget=self.budget, mechanism=self.mechanism, options=self.taken)
+
+    def asking(self, made: Request) -> Studio:
+        """The state that asks for a changed request; what is left open stays open where the options are the same."""
+        asked = Studio(workload=made.workload, budget=made.budget, mechanism=made.mechanism, options=self.options)
+        return (asked if made.options == self.taken else asked.told(made.options)).after(self)
+
+    def told(self, options: Mapping[str, Any]) -> Studio:
+        """This state with options as `plan` takes them; the centers are left open where they come out the same."""
+        rest = {name: value for name, value in options.items() if name != CENTERS}
+        left = replace(self, options=rest)
+        centers = options.get(CENTERS, PAPER)
+        return left if left.taken.get(CENTERS, PAPER) == centers else replace(self, options={**rest, CENTERS: centers})
+
+    @property
+    def left_open(self) -> bool:
+        """Whether the workload decides on the centers."""
+        return CENTERS not in self.options
+
+    @property
+    def even(self) -> Studio:
+        """This state with uniform centers where they are left open: only plans with the same centers share spaces."""
+        if not self.left_open or "keep" in self.options or CENTERS not in mechanism_class(self.mechanism).choices:
+            return self
+        return replace(self, options=dict(self.options) | {CENTERS: PAPER})
+
+    @cached_property
+    def usual(self) -> Usual:
+        """The options with what was left open filled in, and why."""
+        if self.workload is None or not self.workload.groups:
+            return Usual(options=self.options)
+        return _usual(f"{self._asked_text}{self.mechanism}{json.dumps(dict(self.options), sort_keys=True)}", self)
+
+    @property
+    def taken(self) -> Mapping[str, Any]:
+        """The options as `plan` takes them, without the centers that it takes by itself."""
+        options = self.usual.options
+        return {name: value for name, value in options.items() if (name, value) != (CENTERS, PAPER)}
+
+    @cached_property
+    def _asked_text(self) -> str:
+        return "null" if self.workload is None else self.workload.to_json()
+
+    def after(self, before: Studio) -> Studio:
+        """This state, with targets of single groups only as far as its groups are those that had them before."""
+        if before.workload is None or self.workload is None or self.workload.groups is before.workload.groups:
+            return self
+        kept = targets_after(self.options, before.workload.groups, self.workload.groups)
+        return replace(self, options=without_targets(self.options) if kept is None else kept)
+
+    @cached_property
+    def question(self) -> str:
+        """Everything but the budget as text, whole: a text means the same plan wherever it is opened."""
+        rest = json.dumps({"mechanism": self.mechanism, "options": dict(self.taken)}, sort_keys=True)
+        return f'{rest[:-1]}, "workload": {self._asked_text}}}'
+
+    @cached_property
+    def question_key(self) -> str:
+        """A short name of everything but the budget, by content."""
+        return hashlib.sha256(self.question.encode()).hexdigest()
+
+    @cached_property
+    def asked_key(self) -> str:
+        """A short name of the workload and the budget, by content."""
+        text = f"{self._asked_text}{json.dumps(self.budget.to_dict())}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def key(self) -> str:
+        """A short name of the whole state, by content."""
+        return hashlib.sha256(f"{self.question_key}{json.dumps(self.budget.to_dict())}".encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The whole state as text; equal texts mean equal states."""
+        return f'{{"budget": {json.dumps(self.budget.to_dict(), sort_keys=True)}, "question": {self.question}}}'
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Studio:
+        """Inverse of `to_json`; raises PlanError when the text is something else."""
+        try:
+            document = json.loads(text)
+            question, budget = document["question"], document["budget"]
+            asked, mechanism, options = question["workload"], question["mechanism"], question["options"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise PlanError("This is no saved request. Export it again.") from None
+        if not isinstance(mechanism, str) or not isinstance(options, dict):
+            raise PlanError("The mechanism of the saved request is damaged. Export it again.")
+        workload = None if asked is None else Workload.from_dict(asked)
+        return cls(workload=workload, budget=Budget.from_dict(budget), mechanism=mechanism).told(options)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _usual(question: str, _studio: Studio) -> Usual:
+    try:
+        return usual_options(_studio.asked, _studio.mechanism, _studio.options)
+    except PlanError:  # options that are none: planning says so
+        return Usual(options=_studio.options)
