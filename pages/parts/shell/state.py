@@ -19,7 +19,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from engine import Budget, Schema, Workload
 from engine.errors import EngineError, PlanError
-from engine.insight import Request, targets_after, without_targets
+from engine.insight import Request, targets_after, without_targets, workload_digest
 
 LIMIT = 200  # steps that undo remembers
 KEY = "history"
@@ -79,8 +79,7 @@ class Studio:
     @cached_property
     def asked_key(self) -> str:
         """A short name of the workload and the budget, by content."""
-        text = f"{self.asked.to_json()}{json.dumps(self.budget.to_dict())}"
-        return hashlib.sha256(text.encode()).hexdigest()
+        return f"{workload_digest(self.asked)}{json.dumps(self.budget.to_dict())}"
 
     @cached_property
     def key(self) -> str:
