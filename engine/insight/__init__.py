@@ -16,6 +16,7 @@ from engine.insight.ask import (
     page_of,
     run_query,
     with_truth,
+    workload_digest,
     workload_table,
     written_query,
 )
@@ -154,6 +155,7 @@ __all__ = [
     "with_truth",
     "within_text",
     "without_targets",
+    "workload_digest",
     "workload_table",
     "worst_error",
     "worst_first",

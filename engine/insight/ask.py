@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from engine.errors import NotAnswerable, WorkloadError
 from engine.plans import Plan
 from engine.release import Measurement, apply_group, count_marginals, quantile
 from engine.texts import number, set_name, shown
+from engine.values import kept_with
 from engine.workload import Attribute, Custom, Schema, Workload, named_in
 
 if TYPE_CHECKING:
@@ -70,9 +72,26 @@ def page_of(numbers: Sequence[int], page: int, length: int) -> tuple[Sequence[in
     return numbers[start : start + length], pages
 
 
+@kept_with
+def workload_digest(workload: Workload) -> str:
+    """Return the name of a workload, with its schema, by content: equal for equal ones, 64 hexadecimal digits.
+
+    It is worked out once for as long as the workload lives, for what is looked up again and again.
+
+    >>> from engine import Attribute
+    >>> schema = Schema([Attribute.of_size("age", 4)])
+    >>> one, same, other = (Workload(schema).add("age", family) for family in ("range", "range", "prefix"))
+    >>> workload_digest(one) == workload_digest(same), workload_digest(one) == workload_digest(other)
+    (True, False)
+    """
+    return hashlib.sha256(workload.to_json().encode()).hexdigest()
+
+
+@kept_with
 def counted_cells(workload: Workload) -> int:
     """Return the number of cells of the marginal tables on the different attribute sets of a workload."""
-    return sum(workload.schema.cells(names) for names in {frozenset(g.attributes) for g in workload.groups})
+    size = {attribute.name: attribute.size for attribute in workload.schema.attributes}
+    return sum(math.prod(map(size.__getitem__, names)) for names in {frozenset(g.attributes) for g in workload.groups})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

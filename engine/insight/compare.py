@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.checks import instance, positive, whole
 from engine.errors import EngineError, PlanError
+from engine.insight.ask import workload_digest
 from engine.insight.fitness import BIASED
 from engine.insight.keeper import Failed, call_apart, peak_megabytes
 from engine.insight.spread import Spread, spread
@@ -92,14 +93,21 @@ _SEARCH = _Job(label=BOUND, name=BOUND, options={})
 
 @dataclass(frozen=True, kw_only=True)
 class _Request:
-    workload: str
+    workload: Workload
     budget: Mapping[str, float]
     time_limit: float
     memory_limit: float
 
     def key(self, job: _Job) -> str:
         """Return the identity of one result; a longer time may give a better one, so the limits belong to it."""
-        content = [self.workload, self.budget, self.time_limit, self.memory_limit, job.name, dict(job.options)]
+        content = [
+            workload_digest(self.workload),
+            self.budget,
+            self.time_limit,
+            self.memory_limit,
+            job.name,
+            dict(job.options),
+        ]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -161,9 +169,7 @@ def comparison(
     for word, limit in (("time limit", time_limit), ("memory limit", memory_limit)):
         positive(word, limit, error=PlanError)
     at_once = (os.cpu_count() or 1) if jobs is None else whole("number of jobs", jobs, error=PlanError)
-    asked = _Request(
-        workload=workload.to_json(), budget=budget.to_dict(), time_limit=time_limit, memory_limit=memory_limit
-    )
+    asked = _Request(workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=memory_limit)
     results: dict[str, dict[str, Any]] = {}
     waiting: list[_Job] = []
     for job in _jobs(mechanisms):
@@ -186,7 +192,7 @@ def compared_so_far(
 
     Until the bound is there the plans stand against the best of them.
     """
-    asked = _Request(workload=workload.to_json(), budget=budget.to_dict(), time_limit=time_limit, memory_limit=4e9)
+    asked = _Request(workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=4e9)
     known = _known([*_jobs(mechanisms), _SEARCH], asked)
     if known.keys() <= {BOUND}:
         return None
@@ -360,7 +366,7 @@ def _result(asked: _Request, name: str, options: dict[str, Any]) -> dict[str, An
     """Do one job; runs in a process of its own."""
     started = time.perf_counter()
     try:
-        workload, budget = Workload.from_json(asked.workload), Budget.from_dict(asked.budget)
+        workload, budget = asked.workload, Budget.from_dict(asked.budget)
         if name == BOUND:
             return _bound(workload, budget) | {"status": "ok"}
         limits: dict[str, Any] = {"time_limit": asked.time_limit, "memory_limit": asked.memory_limit}

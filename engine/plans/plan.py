@@ -124,8 +124,7 @@ class Plan(Value):
     def replace_one_pcost(self) -> ReplaceOne:
         """Cost to one person whose rows are replaced by as many others: a proven upper bound, and the worst pair found.
 
-        Guarantee: the bound holds for all pairs of cells and for rows that count nowhere; the pair, from below, comes
-        from a climb.
+        Guarantee: the bound holds for all pairs of cells and for rows that count nowhere; the pair comes from a climb.
         """
         return replaced(self.blocks, self.budget, self.max_records, self.schema)
 
@@ -160,11 +159,14 @@ class Plan(Value):
     def _check_group(self, group: int) -> None:
         whole("number of the group", group, 0, len(self.workload.groups) - 1, error=PlanError)
 
+    @cached_property
+    def _each(self) -> list[GroupVariance]:
+        return [self.group_variance(i) for i in range(len(self.workload.groups))]
+
     def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
         """Return one number a group, computed once for groups with the same variances."""
-        found = [self.group_variance(i) for i in range(len(self.workload.groups))]
-        known = {variances: value(variances) for variances in dict.fromkeys(found)}
-        return [known[variances] for variances in found]
+        known = {variances: value(variances) for variances in dict.fromkeys(self._each)}
+        return [known[variances] for variances in self._each]
 
     @cached_property
     def totals(self) -> list[float]:
@@ -269,9 +271,7 @@ class Plan(Value):
 
         ``query_tensor`` has the shape of the marginal table on the attributes, in the order given.
 
-        Raises
-        ------
-        NotAnswerable : the strategy says nothing about a piece of the query.
+        Raises: NotAnswerable where the strategy says nothing about a piece of the query.
         """
         return float(self.covariance([(attributes, query_tensor)])[0, 0])
 

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -319,9 +320,11 @@ def family_from_dict(data: object) -> Family:
 
 def spec_to_data(spec: str | Family | Mapping[str, str | Family]) -> Any:
     """Return the families of a group as JSON-ready data."""
-    if isinstance(spec, Mapping):
+    if isinstance(spec, str):  # first: to tell a mapping takes long, and of a hundred thousand groups each asks thrice
+        return spec
+    if isinstance(spec, (MappingProxyType, Mapping)):
         return {"each": {name: spec_to_data(f) for name, f in spec.items()}}
-    return spec if isinstance(spec, str) else spec.to_dict()
+    return spec.to_dict()
 
 
 def spec_from_data(data: Any) -> str | Family | Mapping[str, str | Family]:

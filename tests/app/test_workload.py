@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+<<<<<<< HEAD
 from functools import partial
+=======
+from collections.abc import Iterator
+>>>>>>> studio
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +19,8 @@ from engine.errors import WorkloadError
 from engine.figures import questions as domain_figures
 from engine.insight import ask
 from engine.texts import amount
-from engine.workload import Custom, box_workload, example, read_matrix, workload_from_sql
+from engine.workload import Custom, Group, box_workload, example, read_matrix, workload_from_sql
+from pages.parts.compare import run
 from pages.parts.jobs import plans
 from pages.parts.shell import code, designs, link, places
 from pages.parts.shell.state import History, Studio
@@ -347,6 +352,39 @@ def test_an_edit_of_thousands_of_groups_costs_no_long_text() -> None:
     text = code.workload_script(studio).text()
     assert len(text) < 2_000
     assert len(studio.question) > link.MAX_QUESTION
+
+
+class Counted(tuple):
+    """Groups that count how often somebody goes through all of them."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Group]:
+        Counted.looks += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("page", ["workload", "compare", "release", "start"])
+def test_a_page_that_is_drawn_again_does_not_go_through_all_groups_again(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "begin", lambda *_: None)
+    schema = Schema([Attribute.of_size(f"question {i}", 2, kind="categorical") for i in range(30)])
+    asked = Workload(schema, Counted(Workload.all_ways(schema, (1, 2)).groups))
+    session = Session()
+    session.app.session_state["history"] = History(present=Studio(workload=asked))
+    session.go(page)
+    Counted.looks = 0
+    session.run(session.app)
+    assert Counted.looks == 0
+
+
+def test_what_there_is_of_a_comparison_is_looked_up_without_going_through_all_groups_again() -> None:
+    asked = Workload(large_workload().schema, Counted(large_workload().groups))
+    assert insight.compared_so_far(asked, Budget(pcost=1.0), ["wff"]) is None
+    Counted.looks = 0
+    assert insight.compared_so_far(asked, Budget(pcost=1.0), ["wff"]) is None
+    assert Counted.looks == 0
 
 
 def test_a_request_too_long_for_an_address_is_kept_under_a_name() -> None:

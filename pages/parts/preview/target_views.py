@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 
 import streamlit as st
 
@@ -169,9 +168,8 @@ def _search(plan: Plan) -> None:
     watch.start(_bound_key(plan), tasks.find_bound, plan.workload.to_json(), plan.budget.law)
 
 
-@lru_cache(maxsize=16)
 def _bound_key(plan: Plan) -> str:
-    return f"bound|{plan.budget.law}|{plan.workload.to_json()}"
+    return f"bound|{plan.budget.law}|{insight.workload_digest(plan.workload)}"
 
 
 def _share_words(share: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import demo_data
 from engine import Budget, Schema, Workload
+from engine.values import kept_with
 from engine.workload import Attribute, Custom, Family, Group, usual_family
 from pages.parts.shell.state import Studio
 
@@ -165,6 +166,7 @@ def _attribute(attribute: Attribute) -> str:
     return f"Attribute.of_size({attribute.name!r}, {attribute.size}, kind={attribute.kind!r})"
 
 
+@kept_with
 def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
     """Ways k such that the workload begins with all k-way sets in order, what they ask of numeric attributes, and the
     number of groups they make.

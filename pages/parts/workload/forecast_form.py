@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import streamlit as st
 
 from engine import Workload, insight
 from engine.errors import EngineError
+from engine.values import kept_with
 from engine.workload import Custom, Group
 from pages.parts.jobs import dear, plans
 from pages.parts.shell import budgets, state
@@ -21,8 +23,13 @@ WIDE = 1_000  # cells of queries without structure, from which on a forecast alo
 
 def not_asked_yet(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]:
     """The groups that are new to a workload."""
-    known = {(group.attributes, group.key) for group in workload.groups}
+    known = _asked(workload)
     return tuple(group for group in groups if (group.attributes, group.key) not in known)
+
+
+@kept_with
+def _asked(workload: Workload) -> Set[tuple[Any, ...]]:
+    return {(group.attributes, group.key) for group in workload.groups}
 
 
 def before_adding(groups: Sequence[Group]) -> None:
