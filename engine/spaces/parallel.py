@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pkgutil
 import platform
 import queue
 import tempfile
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.arrays import Array
-from engine.errors import Cancelled
+from engine.errors import Cancelled, PlanError
 from engine.spaces.search import Search
 from engine.spaces.solvers import Solution
 from engine.threads import alone, threads_for
@@ -102,21 +103,21 @@ def search_all(
     hear : called about ten times a second with the number of searches that ended; may raise to cancel.
     """
     import joblib
-    from joblib._parallel_backends import LokyBackend
     from joblib.externals.loky import get_reusable_executor
     from joblib.parallel import get_active_backend
 
+    # processes of a pool may not have children; they search in threads, which linear algebra lets run side by side
+    prefer = "threads" if multiprocessing.current_process().daemon else "processes"
+    backend, _ = get_active_backend(prefer=prefer)
+    _check_workers(backend)
     handle, name = tempfile.mkstemp(prefix="searches-")
     os.close(handle)
     leash = Leash(
         file=name, machine=platform.node(), process=os.getpid(), deadline=time.time() + deadline - time.monotonic()
     )
-    # processes of a pool may not have children; they search in threads, which linear algebra lets run side by side
-    prefer = "threads" if multiprocessing.current_process().daemon else "processes"
     results: queue.SimpleQueue[object] = queue.SimpleQueue()
     # threads share one setting for linear algebra: with it in place here, none of them changes it under another
     with threads_for(1):
-        backend, _ = get_active_backend(prefer=prefer)
         streams = "generator_unordered" if backend.supports_return_generator else "list"
         crew = joblib.Parallel(n_jobs=workers, prefer=prefer, return_as=streams, batch_size=1)
         calls = (joblib.delayed(_search)(task, leash) for task in tasks)
@@ -140,9 +141,22 @@ def search_all(
         finally:
             Path(name).unlink(missing_ok=True)
             listener.join(PATIENCE)
-            if multiprocessing.parent_process() is not None and isinstance(backend, LokyBackend):
+            if multiprocessing.parent_process() is not None and type(backend).__name__ == "LokyBackend":
                 # a process of somebody's pool joins its children when it ends, and idle workers would stay for minutes
                 get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+
+def _check_workers(backend: object) -> None:
+    """Raise PlanError unless all workers of a Dask cluster can import the engine: one that cannot would fall silent."""
+    if (client := getattr(backend, "client", None)) is None:
+        return
+    found = client.run(pkgutil.get_data, "engine", "py.typed", on_error="return")
+    lost = [name for name, data in found.items() if not isinstance(data, bytes)]
+    if lost:
+        raise PlanError(
+            f"{len(lost)} of {len(found)} workers of the cluster cannot import the engine; the first is {lost[0]}. "
+            "Install there what is installed here, in the same versions, or plan without the cluster."
+        )
 
 
 def _listen(crew: joblib.Parallel, calls: Iterable[object], results: queue.SimpleQueue[object]) -> None:

@@ -2,8 +2,11 @@
 
 import multiprocessing
 import os
+import re
+import sys
 import threading
 import time
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -54,17 +57,40 @@ def test_every_place_makes_the_same_plan(serial, backend, used):
     assert len(used) > 10
 
 
+class Nowhere:
+    """An installation without the engine."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "engine":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def forget_the_engine():
+    sys.meta_path.insert(0, Nowhere())
+    for name in [name for name in sys.modules if name.split(".")[0] == "engine"]:
+        del sys.modules[name]
+
+
 @pytest.mark.parametrize("processes", [False, True])
-def test_a_dask_cluster_makes_the_same_plan(serial, processes, used):
+def test_a_dask_cluster_makes_the_same_plan_or_says_that_it_lacks_the_engine(serial, processes, used):
     from distributed import Client, LocalCluster
 
     with (
         LocalCluster(processes=processes, n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster),
+        Client(cluster) as client,
         joblib.parallel_config("dask"),
     ):
         assert plan(workload(), BUDGET, cache=False).to_json() == serial
-    assert len(used) > 10
+        assert len(used) > 10
+        if processes:
+            client.run(forget_the_engine)
+            with pytest.raises(PlanError, match="2 of 2 workers of the cluster cannot import the engine"):
+                plan(workload(), BUDGET, cache=False)
+
+
+def test_of_joblib_only_what_is_public_is_used():
+    engine_files = Path(parallel.__file__).parents[1].rglob("*.py")
+    assert not [path for path in engine_files if re.search(r"joblib\._|from joblib import _", path.read_text("utf-8"))]
 
 
 def test_workers_are_an_option(serial, used):
@@ -163,7 +189,6 @@ def test_a_cancelled_plan_raises_cancelled():
 def test_searches_end_with_the_process_that_asked(tmp_path):
     """Killing the main process leaves no worker behind."""
     import subprocess
-    import sys
 
     script = (
         "import numpy as np\n"
