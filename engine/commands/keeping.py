@@ -36,7 +36,7 @@ def add_keeping_commands(commands: Commands) -> None:
         commands, "verify", _verify, "check every row and result of a ledger, or a package", keys="sound problems"
     )
     verify.add_argument("--ledger", type=Path)
-    verify.add_argument("--package", type=Path, help="zip: recompute everything in it; with --ledger, find its spend")
+    verify.add_argument("--package", type=Path, help="zip: recompute all in it; with --ledger, find its spend")
     verify.add_argument("--public-key", help="of the ledger that must have signed the package")
     verify.add_argument("--receipt", action="append", default=[], metavar="ROW:HASH", help="kept elsewhere; may repeat")
 

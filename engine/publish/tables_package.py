@@ -5,6 +5,7 @@ table1.csv, table2.csv, ...      one row a query, one column a code and one a la
 table2_crosstab.csv, ...         published counts of two attributes as rows and columns, for spreadsheets
 tables.csv-metadata.json         the same for machines, CSV on the Web (W3C)
 registry.json                    what public registries of differential-privacy deployments ask for, or "not stated"
+plan.json, measurements.json     the plan and its integers, and in how.json the choices: `verify` makes all of it again
 recompute.R and its files        the released integers, and a script that makes estimates and standard errors of them
 """
 
@@ -14,6 +15,8 @@ import json
 import os
 import tempfile
 import zipfile
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,7 @@ import pyarrow.csv
 from engine.errors import LimitExceeded
 from engine.progress import Progress, told
 from engine.publish.linear_form import is_linear, write_linear_form
+from engine.publish.measurements import write_measurements
 from engine.publish.open_form import is_open, write_open_form
 from engine.publish.report import MARK, escaped
 from engine.publish.tables import REASONS, QualityRule, Uncertainty
@@ -34,6 +38,7 @@ from engine.workload import Group, Schema
 
 MOST_ROWS = 2_000_000
 UNKNOWN = "not stated"
+PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/1"
 COLUMNS = {
     "query_id": ("integer", "number of the query in the whole release, from 0"),
     "query": ("string", "the query in words"),
@@ -77,41 +82,68 @@ def write_tables(
         )
     tell = told(progress, "Writing the tables was cancelled; no file was left behind.")
     with new_file(path) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as place:
-        folder = Path(place)
-        made, described, cells, first = [], [], [], 0
-        for number, group in enumerate(workload.groups):
-            name = f"table{number + 1}"
-            frame = _rows(found, number, first, rule, confidence)
-            first += group.count
-            tell(0.8 * first / workload.queries, "Writing tables")
-            made.append(folder / f"{name}.csv")
-            text = escaped(pa.table({c: _column(frame[c]) for c in frame}))
-            pyarrow.csv.write_csv(text, made[-1], pyarrow.csv.WriteOptions(quoting_style="needed"))
-            described.append((name, group, [str(c) for c in frame]))
-            if _is_cells(group):
-                cells.append((name, group.attributes))
-                if len(group.attributes) == 2:
-                    made.append(folder / f"{name}_crosstab.csv")
-                    words = csv_text(_crosstab(frame, group, workload.schema))
-                    made[-1].write_text(words, encoding="utf-8-sig")  # by the mark Excel tells the encoding
-        for file, words in (
-            ("README.md", _readme(measurement, described, confidence)),
-            ("codebook.md", _codebook(workload.schema)),
-            ("registry.json", json.dumps(registry(measurement), indent=1, ensure_ascii=False)),
-            ("tables.csv-metadata.json", json.dumps(_metadata(described), indent=1)),
-        ):
-            made.append(folder / file)
-            made[-1].write_text(words, encoding="utf-8")
-        if is_open(measurement):
-            made += write_open_form(measurement, folder, cells)
-        elif is_linear(measurement):
-            made += write_linear_form(measurement, folder)
+        made = tables_files(found, Path(place), rule=rule or QualityRule(), confidence=confidence, tell=tell)
         tell(0.9, "Packing")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             for member in made:
                 archive.write(member, member.name)
     tell(1.0, "Packed")
     return Path(path)
+
+
+def tables_files(
+    found: Uncertainty,
+    folder: Path,
+    *,
+    rule: QualityRule,
+    confidence: float,
+    tell: Callable[[float, str], None] = lambda share, words: None,
+) -> list[Path]:
+    """Write what is in the zip into a folder and return the files; a function of released numbers alone."""
+    measurement = found.published.measurement
+    workload = measurement.plan.workload
+    made, described, cells, first = [], [], [], 0
+    for number, group in enumerate(workload.groups):
+        name = f"table{number + 1}"
+        frame = _rows(found, number, first, rule, confidence)
+        first += group.count
+        tell(0.8 * first / workload.queries, "Writing tables")
+        made.append(folder / f"{name}.csv")
+        text = escaped(pa.table({c: _column(frame[c]) for c in frame}))
+        pyarrow.csv.write_csv(text, made[-1], pyarrow.csv.WriteOptions(quoting_style="needed"))
+        described.append((name, group, [str(c) for c in frame]))
+        if _is_cells(group):
+            cells.append((name, group.attributes))
+            if len(group.attributes) == 2:
+                made.append(folder / f"{name}_crosstab.csv")
+                words = csv_text(_crosstab(frame, group, workload.schema))
+                made[-1].write_text(words, encoding="utf-8-sig")  # by the mark Excel tells the encoding
+    for file, words in (
+        ("README.md", _readme(measurement, described, confidence)),
+        ("codebook.md", _codebook(workload.schema)),
+        ("registry.json", json.dumps(registry(measurement), indent=1, ensure_ascii=False)),
+        ("tables.csv-metadata.json", json.dumps(_metadata(described), indent=1)),
+        (PLAN, measurement.plan.to_json()),
+        (HOW, json.dumps(_how(found, rule, confidence), indent=1, ensure_ascii=False)),
+    ):
+        made.append(folder / file)
+        made[-1].write_text(words, encoding="utf-8")
+    made += write_measurements(measurement, folder)
+    if is_open(measurement):
+        made += write_open_form(measurement, folder, cells)
+    elif is_linear(measurement):
+        made += write_linear_form(measurement, folder)
+    return made
+
+
+def _how(found: Uncertainty, rule: QualityRule, confidence: float) -> dict[str, object]:
+    """Return what the files follow from, beside the plan and the integers."""
+    published = found.published
+    measurement = published.measurement
+    told = {"format": TABLES_FORMAT, "fit": published.fit, "integer": published.people is not None}
+    told |= {"draws": len(found.errors), "rule": asdict(rule), "confidence": confidence}
+    names = ("dataset", "key", "utc", "rehearsal")
+    return told | {name: getattr(measurement, name) for name in names}
 
 
 def _is_cells(group: Group) -> bool:
@@ -195,6 +227,11 @@ def _readme(measurement: Measurement, described: Described, confidence: float) -
         ]
     else:
         lines.append("The plan measures attributes jointly; the package of the release has its integers and equations.")
+    lines += [
+        "",
+        "With the project, `verify --package` makes every file again from `plan.json`, `measurements.npz` and the",
+        "choices in `how.json`, and compares.",
+    ]
     return "\n".join(lines) + "\n"
 
 

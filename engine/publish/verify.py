@@ -20,6 +20,8 @@ from engine.mechanisms import load_plan
 from engine.publish.measurements import NAMES, read_measurements
 from engine.publish.package import BEFORE, CERTIFICATE, FORMAT, SIGNATURE, certificate
 from engine.publish.report import MARK, answer_batches
+from engine.publish.tables_package import HOW
+from engine.publish.verify_tables import table_problems
 from engine.release import Measurement, Receipt, good_signature, verify_ledger
 
 NEEDED = {"plan.json", "check.py", "report.html", "answers.parquet", *NAMES}
@@ -32,7 +34,8 @@ def verify_package(
 ) -> tuple[str, ...]:
     """Return every problem of a package in words, none if all is sound.
 
-    Plan, certificate, answers, standard errors and intervals are computed again from the released integers.
+    Plan, certificate, answers, standard errors and intervals are computed again from the released integers.  A zip of
+    published tables, as `write_tables` makes it, is made again file by file.
 
     Parameters
     ----------
@@ -66,6 +69,8 @@ def _unpacked(place: Path, folder: Path) -> str:
 
 
 def _problems(folder: Path, public_key: str | None, ledger: str | Path | None) -> list[str]:
+    if (folder / HOW).is_file():
+        return table_problems(folder, public_key, ledger)
     text = (folder / CERTIFICATE).read_bytes()
     seal = json.loads(text)
     files = seal.pop("files")

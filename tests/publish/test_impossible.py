@@ -162,3 +162,23 @@ def test_without_rules_for_its_attributes_a_table_is_as_before():
     one, other = (simulated(p, table, np.random.default_rng(1)).publish() for p in (made, again))
     assert (one.table(["a", "b"]) == other.table(["a", "b"])).all()
     assert made.hash != again.hash
+
+
+def test_unbiased_tables_without_impossible_cells_have_errors_of_their_own():
+    """What was in impossible cells is noise that others have now: as much as other rehearsals miss."""
+    found, table = ruled(RULES["one"], (2,), mechanism="residualplanner")
+    published = found.publish("none")
+    made = published.uncertainty(draws=30)
+    errors = made.table_errors(("a", "b"))
+    possible = found.plan.schema.possible_share(("a", "b")) > 0.0
+    missed = []
+    for seed in range(1_000, 1_040):
+        again = simulated(found.plan, table, np.random.default_rng(seed)).publish("none")
+        missed.append(again.table(("a", "b")) - table(("a", "b")))
+    seen = np.mean(np.square(missed), axis=0)
+    assert (errors[~possible] == 0.0).all()
+    assert np.mean(errors[possible] ** 2) == pytest.approx(np.mean(seen[possible]), rel=0.15)
+    number = next(i for i, g in enumerate(found.plan.workload.groups) if g.attributes == ("a", "b"))
+    rows = made.answers(number)
+    shown = rows["flag"] != "suppressed"
+    assert (rows["published_low"][shown] <= rows["published"][shown]).all()

@@ -321,3 +321,17 @@ def test_a_total_is_drawn_towards_nothing_as_far_as_noise_may_have_made_it():
     assert abs(wanted - proof.total) > 1.0
     assert found.publish().total == pytest.approx(wanted)
     assert found.publish("none").total == pytest.approx(proof.total)
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_published_prefixes_never_fall(fit):
+    workload = Workload(SCHEMA).add(("a", "b"), "prefix").add(("a", "d"), {"a": "prefix", "d": "marginal"})
+    found, _ = measured_on(workload, Budget(pcost=0.01), mechanism="querysmasher")
+    published = found.publish(fit)
+    for number, group in enumerate(workload.groups):
+        sizes = [part.count for part in group.parts]
+        told, unbiased = (
+            x.reshape(sizes) for x in (published.values(number), found.answers(number)["answer"].to_numpy())
+        )
+        assert np.diff(told, axis=0).min() >= -1e-9
+        assert np.diff(unbiased.reshape(sizes), axis=0).min() < 0.0

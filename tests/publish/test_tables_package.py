@@ -13,7 +13,8 @@ import pytest
 
 from engine import Attribute, Budget, Schema, Workload
 from engine.errors import LimitExceeded, PlanError
-from engine.publish import QualityRule, linear_form, tables_package, write_tables
+from engine.publish import QualityRule, linear_form, tables_package, verify_package, verify_tables, write_tables
+from engine.release import Ledger
 from tests.publish.test_tables import measured_on
 
 SCHEMA = Schema(
@@ -250,3 +251,53 @@ def test_nothing_is_overwritten_and_what_is_too_long_is_refused(tmp_path, monkey
     with pytest.raises(LimitExceeded, match="rows of text"):
         write_tables(made, tmp_path / "more.zip")
     assert [p.name for p in tmp_path.glob("*.zip")] == ["tables.zip"]
+
+
+SMALL = Workload(JOINT).add(("age", "years"), "marginal")
+
+
+@pytest.mark.parametrize("integer", [False, True])
+def test_tables_are_made_again_from_their_integers_and_every_changed_file_is_noticed(integer, tmp_path):
+    found, _ = measured_on(SMALL, Budget(pcost=1.0), records=60)
+    made = found.publish(integer=integer).uncertainty(draws=2)
+    path = write_tables(made, tmp_path / "tables.zip", rule=QualityRule(least_count=3.0), confidence=0.9)
+    assert verify_package(path) == ()
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(tmp_path / "out")
+    for file in sorted((tmp_path / "out").iterdir()) if not integer else []:
+        kept = file.read_bytes()
+        if file.suffix != ".npz":
+            file.write_bytes(kept.replace(b"1", b"7") if b"1" in kept else kept + b"more")
+            assert verify_package(tmp_path / "out"), file.name
+        file.write_bytes(kept)
+    readme = tmp_path / "out" / "README.md"
+    kept = readme.read_bytes()
+    readme.unlink()
+    assert verify_package(tmp_path / "out") == ("README.md is not there",)
+    readme.write_bytes(kept)
+    (tmp_path / "out" / "more.txt").write_text("?")
+    assert verify_package(tmp_path / "out") == ("more.txt is no part of the tables",)
+
+
+def test_another_integer_makes_other_tables(tmp_path):
+    _, folder = packed(tmp_path, workload=SMALL)
+    with np.load(folder / "measurements.npz") as arrays:
+        held = dict(arrays)
+    name = next(n for n, array in held.items() if array.dtype == np.int64 and array.size > 1)
+    held[name] = held[name] + np.eye(1, held[name].size, dtype=np.int64)[0] * 10**12
+    np.savez(folder / "measurements.npz", **held)
+    assert any("table1.csv" in problem for problem in verify_package(folder))
+
+
+def test_a_ledger_that_never_paid_for_the_tables_says_so(tmp_path):
+    _, _ = packed(tmp_path, workload=SMALL)
+    Ledger.create(tmp_path / "office")
+    assert "no spend" in verify_package(tmp_path / "tables.zip", ledger=tmp_path / "office")[0]
+    assert "no signature" in verify_package(tmp_path / "tables.zip", public_key="00")[0]
+
+
+def test_the_last_digits_of_another_machine_are_no_problem_and_whole_numbers_are_exact():
+    assert verify_tables._near("0.1234567891", "0.1234567892")
+    assert not verify_tables._near("1000000000000", "1000000000001")
+    assert not verify_tables._near("0.1234", "0.1235")
+    assert not verify_tables._near("cv", "count")

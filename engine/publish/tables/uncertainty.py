@@ -98,7 +98,7 @@ class Uncertainty:
         half = self.reach(confidence) * error
         flags, reasons = (rule or QualityRule()).flags(values, error, self._shares(group, first, last, values))
         shown = flags != SUPPRESSED
-        columns = {"error": error, "published_low": np.maximum(values - half, 0.0), "published_high": values + half}
+        columns = {"error": error, "published_low": self._low(values - half), "published_high": values + half}
         found["published"] = np.where(shown, values, np.nan)
         for place, (name, column) in enumerate(columns.items(), start=2):
             found.insert(place, name, np.where(shown, column, np.nan))
@@ -121,6 +121,9 @@ class Uncertainty:
             row |= {"published there": float(values[negative].mean()) if negative.any() else np.nan}
             rows.append(row | {flag: float((found["flag"] == flag).mean()) for flag in FLAGS})
         return pd.DataFrame(rows)
+
+    def _low(self, ends: Array) -> Array:
+        return ends if self.published.fit == "none" else np.maximum(ends, 0.0)
 
     def _shares(self, group: int, first: int, last: int, values: Array) -> Array:
         """Return the share of signal in queries of a group, that of its cells weighed by their size."""
@@ -152,19 +155,21 @@ def uncertainty(
 ) -> Uncertainty:
     """Return the errors that published tables may be expected to have, from ``draws`` rehearsals on possible truths.
 
+    Unbiased tables whose impossible cells were moved to 0 have other errors than the answers; theirs have no bias.
+
     Guarantee: a function of what is published alone, so that it costs no privacy; the same every time.
 
     Raises
     ------
-    PlanError : tables that are not fitted have the exact intervals of the answers.
+    PlanError : tables that are not fitted have the exact intervals of the answers, unless impossible cells are emptied.
     NotAnswerable : the number of records is lost in its noise.
     LimitExceeded : the draws would need more than ``memory_limit`` bytes.
     """
     whole("number of draws", draws, 2, error=PlanError)
     measurement, fit = published.measurement, published.fit
-    if fit == "none":
+    if fit == "none" and not measurement.plan.schema.impossible:
         raise PlanError("Unbiased tables have exact intervals: ask for Measurement.answers.")
-    if not float(published.contrasts[()]) > 0.0:
+    if fit != "none" and not float(published.contrasts[()]) > 0.0:
         raise NotAnswerable("The number of records is lost in its noise, so that nothing is known of the tables.")
     cells = sum(c.size for c in published.contrasts.values())
     if (needed := 16 * draws * cells) > memory_limit:
@@ -173,7 +178,8 @@ def uncertainty(
             f"{memory_limit / 1e9:,.1f} GB. Ask for fewer draws, or raise memory_limit."
         )
     found, generator, tell = evidence(measurement), np.random.default_rng(seed_of(measurement)), told_share(progress)
-    hidden = share_of_signal(found, published.contrasts, UNSEEN)
+    # unbiased tables are linear in their noise, so that whatever is true they miss as much
+    hidden = {} if fit == "none" else share_of_signal(found, published.contrasts, UNSEEN)
     errors, truths = [], []
     for number in range(draws):
         tell(number / draws, "Rehearsing on tables that might be true")
