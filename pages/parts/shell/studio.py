@@ -13,7 +13,7 @@ import streamlit as st
 
 from engine import Budget, Schema, Workload
 from engine.errors import PlanError
-from engine.insight import Request, targets_after, without_targets
+from engine.insight import Request, targets_after, without_targets, workload_digest
 from engine.mechanisms import Usual, mechanism_class, usual_options
 
 CENTERS, PAPER = "centers", "uniform"  # the option that is filled in, and what it is where `plan` is told nothing
@@ -77,17 +77,14 @@ class Studio:
         """The options with what was left open filled in, and why."""
         if self.workload is None or not self.workload.groups:
             return Usual(options=self.options)
-        return _usual(f"{self._asked_text}{self.mechanism}{json.dumps(dict(self.options), sort_keys=True)}", self)
+        options = json.dumps(dict(self.options), sort_keys=True)
+        return _usual(f"{workload_digest(self.workload)}{self.mechanism}{options}", self)
 
     @property
     def taken(self) -> Mapping[str, Any]:
         """The options as `plan` takes them, without the centers that it takes by itself."""
         options = self.usual.options
         return {name: value for name, value in options.items() if (name, value) != (CENTERS, PAPER)}
-
-    @cached_property
-    def _asked_text(self) -> str:
-        return "null" if self.workload is None else self.workload.to_json()
 
     def after(self, before: Studio) -> Studio:
         """This state, with targets of single groups only as far as its groups are those that had them before."""
@@ -99,19 +96,23 @@ class Studio:
     @cached_property
     def question(self) -> str:
         """Everything but the budget as text, whole: a text means the same plan wherever it is opened."""
-        rest = json.dumps({"mechanism": self.mechanism, "options": dict(self.taken)}, sort_keys=True)
-        return f'{rest[:-1]}, "workload": {self._asked_text}}}'
+        asked = "null" if self.workload is None else self.workload.to_json()
+        return f'{self._rest[:-1]}, "workload": {asked}}}'
 
     @cached_property
     def question_key(self) -> str:
         """A short name of everything but the budget, by content."""
-        return hashlib.sha256(self.question.encode()).hexdigest()
+        asked = "" if self.workload is None else workload_digest(self.workload)
+        return hashlib.sha256(f"{self._rest}{asked}".encode()).hexdigest()
+
+    @property
+    def _rest(self) -> str:
+        return json.dumps({"mechanism": self.mechanism, "options": dict(self.taken)}, sort_keys=True)
 
     @cached_property
     def asked_key(self) -> str:
         """A short name of the workload and the budget, by content."""
-        text = f"{self._asked_text}{json.dumps(self.budget.to_dict())}"
-        return hashlib.sha256(text.encode()).hexdigest()
+        return f"{workload_digest(self.asked)}{json.dumps(self.budget.to_dict())}"
 
     @cached_property
     def key(self) -> str:
