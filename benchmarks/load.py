@@ -290,8 +290,9 @@ def owners(server: Served, size: Size) -> Iterator[Row]:
 
 
 def idle(server: Served, size: Size) -> Iterator[Row]:
-    """What many sessions cost while nobody does anything."""
+    """What many sessions cost while nobody does anything, once those before them have ended."""
     pages = [at(server, "preview", query("adult", (1, 2))) for _ in range(size.idle)]
+    time.sleep(size.minute)
     held, before, begun = memory(server), cpu(server), time.monotonic()
     time.sleep(15)
     share = (cpu(server) - before) / (time.monotonic() - begun)

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("engine", "pages", "demo_data", "benchmarks", "tests", "app.py", "pyproject.toml", "README.md", "LICENSE")
+FOLDERS = ("engine", "pages", "demo_data", "benchmarks", "tests", ".streamlit")
+PARTS = (*FOLDERS, "app.py", "pyproject.toml", "README.md", "LICENSE")
 LIBRARIES = "numpy pandas pyarrow.csv pyarrow.parquet scipy.optimize scipy.special scipy.stats sqlglot plotly joblib"
 TESTING = "pytest _pytest.doctest hypothesis cryptography.hazmat.primitives.asymmetric.ed25519"
 LONGEST = 300.0  # seconds; a bug that never ends is noticed, too

@@ -14,10 +14,12 @@ import pytest
 from websockets.exceptions import InvalidHandshake
 from websockets.sync.client import connect
 
+from pages.parts.shell.frame import PAGES
 from tests.server.serving import ROOT, Served, free_port
 from tests.waiting import CEILING, until
 
-PATHS = ("/", "/release", "/_stcore/health", "/_stcore/metrics", "/_stcore/host-config", "/static/x.js", "/media/x")
+STREAMLIT = ("/", "/_stcore/health", "/_stcore/metrics", "/_stcore/host-config", "/static/x.js", "/media/x")
+PATHS = (*STREAMLIT, *(f"/{Path(page.file).stem}" for page in PAGES))
 FOREIGN = (
     "http://127.0.0.1:9",
     "http://localhost:9",
