@@ -313,6 +313,8 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), (1,))
     >>> quick_choices(expected(workload, Budget(pcost=1.0)), 2)
     ['querysmasher', 'residualplanner+']
+    >>> quick_choices(expected(workload, Budget(pcost=1.0)), 2, also="querysmasher (centers=tuned)")
+    ['querysmasher (centers=tuned)', 'querysmasher']
     """
     ready = table[(table["status"] == "ok") & (table["seconds"] <= QUICK)]
     plain = {m.name for m in known.MECHANISMS}

@@ -66,6 +66,7 @@ def test_plans_are_told_to_programs(folder: Path, capsys: Said) -> None:
         (["hours"], 4),
         (["age", "hours"], 20),
     ]
+    assert made.options["centers"] == "tuned"
     takes = asked(capsys, "forecast", *what)
     assert takes["seconds"] > 0
     assert takes["centers"] == told["centers"]
