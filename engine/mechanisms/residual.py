@@ -44,7 +44,7 @@ from engine.spaces import (
 from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
-BASE_SECONDS, GROUP_SECONDS = 0.003, 2.5e-5  # of everything but searches, a plan and a group, for forecasts only
+BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5  # of everything but searches, a plan and a group, for forecasts only
 Factored = tuple[tuple[Axes, Strategy], ...]  # strategies on disjoint axes of a space, whose product measures it
 IN_TOTAL = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
 KEPT = " That is among plans that keep single groups as exact as this one was asked to."

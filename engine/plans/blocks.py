@@ -163,10 +163,12 @@ class AlikeBlocks(Mapping[Space, Block]):
     _made: dict[Space, Block] = field(default_factory=dict)
 
     def __getitem__(self, key: Space) -> Block:
-        if key not in self._made:
+        made = self._made.get(key)
+        if made is None:
             kind = self.kinds[self.numbers[key]]
-            self._made[key] = replace(kind, attributes=self.attributes.get(key, key), union=self.unions.get(key, ()))
-        return self._made[key]
+            made = replace(kind, attributes=self.attributes.get(key, key), union=self.unions.get(key, ()))
+            made = self._made.setdefault(key, made)  # of threads that ask at once all get the same one
+        return made
 
     def __iter__(self) -> Iterator[Space]:
         return iter(self.numbers)
