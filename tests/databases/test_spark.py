@@ -172,4 +172,6 @@ def test_what_fails_there_is_named_and_spends_nothing(
             measure(made, there, dataset="d", ledger=book, ignore=["code"])
         assert "7391" not in str(caught.value)
         assert caught.value.__context__ is None
+        if spoil is stopped:
+            until(lambda: spark.getActiveSession() is None)
     assert book.status("d").spent == 0

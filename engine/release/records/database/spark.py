@@ -18,6 +18,7 @@ from engine.release.records.encoding import is_scalar
 WHAT = "the Spark session"
 SETTINGS = ("spark.sql.session.timeZone", "spark.sql.mapKeyDedupPolicy")  # that Ibis changes, and that matter not here
 MOST_CAUSES = 20  # of an error, each the cause of the one before
+ENDED = ("SparkContext was shut down", "stopped SparkContext")  # what is running then fails before Python knows of it
 NOT_FOUND = ("not_found", "not_exist", "unresolved")  # in conditions of errors, which Spark documents
 
 
@@ -70,6 +71,9 @@ def spark_kinds(error: Exception) -> str:
         name = ""
         with suppress(Exception):  # what is not of Spark's own has no condition
             name = cause.getCondition() or ""
+        with suppress(Exception):
+            if any(words in cause.getMessage() for words in ENDED):
+                name = "closed"
         found.append(name.lower())
         cause = cause.getCause() if hasattr(cause, "getCause") else None
     return " ".join(found)
