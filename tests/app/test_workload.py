@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-<<<<<<< HEAD
-from functools import partial
-=======
 from collections.abc import Iterator
->>>>>>> studio
+from functools import partial
 from pathlib import Path
 
 import numpy as np
