@@ -30,6 +30,7 @@ TABLES = {
     "ledger": "durable spends a second",
     "counting": "records to tables, beside DuckDB, pandas and Polars",
     "published_tables": "published tables beside unbiased and clipped ones",
+    "aimed": "published tables of plans that aim at them",
     "coverage": "how often intervals of published tables hold",
     "warm": "plans after an edit",
     "latency": "the app: from an edit to its preview",

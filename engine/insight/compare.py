@@ -100,14 +100,8 @@ class _Request:
 
     def key(self, job: _Job) -> str:
         """Return the identity of one result; a longer time may give a better one, so the limits belong to it."""
-        content = [
-            workload_digest(self.workload),
-            self.budget,
-            self.time_limit,
-            self.memory_limit,
-            job.name,
-            dict(job.options),
-        ]
+        limits = [self.time_limit, self.memory_limit]
+        content = [workload_digest(self.workload), self.budget, *limits, job.name, dict(job.options)]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
