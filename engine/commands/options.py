@@ -9,8 +9,16 @@ from dataclasses import fields
 from typing import Any, get_type_hints
 
 from engine.errors import PlanError
-from engine.insight import label_of, variants
-from engine.mechanisms import LIMITS, MECHANISMS, Mechanism, PlanOptions, checked_options, implied_options
+from engine.mechanisms import (
+    LIMITS,
+    MECHANISMS,
+    Mechanism,
+    PlanOptions,
+    checked_options,
+    implied_options,
+    label_of,
+    variants,
+)
 from engine.texts import near_matches, shown
 
 TYPES = get_type_hints(PlanOptions)

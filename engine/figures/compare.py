@@ -14,7 +14,8 @@ import plotly.graph_objects as go
 from engine.figures.charts import GREY, Picture, fitting, framed, heat_map, in_pcost, label_places
 from engine.figures.errors import QUANTILES, error_grid, grid_figure, spread_axes
 from engine.figures.looks import mechanism_look
-from engine.insight import Comparison, Spread, check_same_queries, ratios, title_of
+from engine.insight import Comparison, Spread, check_same_queries, ratios
+from engine.mechanisms import title_of
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.texts import amount, number, set_name

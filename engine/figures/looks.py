@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.insight import variants
-from engine.mechanisms import known
+from engine.mechanisms import known, variants
 
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f")  # Okabe-Ito without yellow
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")

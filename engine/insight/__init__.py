@@ -36,10 +36,7 @@ from engine.insight.compare import (
     compared_so_far,
     comparison,
     expected,
-    label_of,
     quick_choices,
-    title_of,
-    variants,
 )
 from engine.insight.coverage import Coverage, coverage_check
 from engine.insight.fitness import (
@@ -126,7 +123,6 @@ __all__ = [
     "gap_text",
     "group_table",
     "half_width",
-    "label_of",
     "largest_errors",
     "losses",
     "mechanism_bound",
@@ -147,10 +143,8 @@ __all__ = [
     "spread",
     "summary",
     "targets_after",
-    "title_of",
     "tolerance_for",
     "two_digits",
-    "variants",
     "with_quality",
     "with_truth",
     "within_text",

@@ -21,7 +21,7 @@ from engine.insight.ask import workload_digest
 from engine.insight.fitness import BIASED
 from engine.insight.keeper import Failed, call_apart, peak_megabytes
 from engine.insight.spread import Spread, spread
-from engine.mechanisms import Forecast, check_request, forecast, known, mechanism_class, plan
+from engine.mechanisms import Forecast, check_request, forecast, known, label_of, mechanism_class, plan, variants
 from engine.plans import Plan
 from engine.privacy import REPLACE_ONE, Budget
 from engine.progress import Progress, told
@@ -276,28 +276,6 @@ def _pair(choice: Any) -> tuple[str, Mapping[str, Any]]:
     )
 
 
-def label_of(name: str, options: Mapping[str, Any]) -> str:
-    """Return the word for a mechanism with options, as in the column ``mechanism``.
-
-    >>> label_of("querysmasher", {"centers": "tuned"})
-    'querysmasher (centers=tuned)'
-    """
-    words = ", ".join(f"{k}={v}" for k, v in options.items())
-    return f"{name} ({words})" if words else name
-
-
-def title_of(label: str) -> str:
-    """Return a label of a comparison in words for people.
-
-    >>> title_of("querysmasher (centers=tuned)"), title_of("identity"), title_of("nonsense")
-    ('QuerySmasher, tuned', 'Identity', 'nonsense')
-    """
-    name, _, options = label.partition(" (")
-    titles = {m.name: m.title for m in known.MECHANISMS}
-    chosen = [word.partition("=")[2] or word for word in options.removesuffix(")").split(", ") if word]
-    return ", ".join([titles.get(name, name), *chosen])
-
-
 def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list[str]:
     """Return at most so many mechanisms of `expected` that start and take about a second.
 
@@ -314,11 +292,6 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
     plain = {m.name for m in known.MECHANISMS}
     found = [str(label) for label in ready["mechanism"] if label in plain or label == also]
     return sorted(found, key=lambda label: label != also)[:most]
-
-
-def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Return every mechanism with each of its variants as (name, options), by label."""
-    return {label_of(m.name, options): (m.name, options) for m in known.MECHANISMS for options in m.variants}
 
 
 def expected(

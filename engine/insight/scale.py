@@ -18,9 +18,10 @@ from engine.arrays import Array
 from engine.checks import positive
 from engine.errors import PlanError
 from engine.insight.breakdown import group_table
-from engine.insight.compare import Comparison, title_of
+from engine.insight.compare import Comparison
 from engine.insight.fitness import smallest_budget
 from engine.insight.spread import chosen_queries, variances_of
+from engine.mechanisms import title_of
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.texts import number

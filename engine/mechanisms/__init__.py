@@ -14,9 +14,12 @@ from engine.mechanisms.known import (
     at_budget,
     checked_options,
     forecast,
+    label_of,
     load_plan,
     mechanism_class,
     plan,
+    title_of,
+    variants,
 )
 from engine.mechanisms.usual import Usual, implied_options, usual_options
 
@@ -34,8 +37,11 @@ __all__ = [
     "forecast",
     "implied_options",
     "known",
+    "label_of",
     "load_plan",
     "mechanism_class",
     "plan",
+    "title_of",
     "usual_options",
+    "variants",
 ]

@@ -172,3 +172,30 @@ def load_plan(text: str | bytes) -> Plan:
             raise
         raise PlanError("The solver weights in the plan file do not fit its workload. Export it again.") from None
     return check_rebuilt(rebuilt, data)
+
+
+def label_of(name: str, options: Mapping[str, Any]) -> str:
+    """Return the word for a mechanism with options, as in the column ``mechanism``.
+
+    >>> label_of("querysmasher", {"centers": "tuned"})
+    'querysmasher (centers=tuned)'
+    """
+    words = ", ".join(f"{k}={v}" for k, v in options.items())
+    return f"{name} ({words})" if words else name
+
+
+def title_of(label: str) -> str:
+    """Return a label of a comparison in words for people.
+
+    >>> title_of("querysmasher (centers=tuned)"), title_of("identity"), title_of("nonsense")
+    ('QuerySmasher, tuned', 'Identity', 'nonsense')
+    """
+    name, _, options = label.partition(" (")
+    titles = {m.name: m.title for m in MECHANISMS}
+    chosen = [word.partition("=")[2] or word for word in options.removesuffix(")").split(", ") if word]
+    return ", ".join([titles.get(name, name), *chosen])
+
+
+def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Return every mechanism with each of its variants as (name, options), by label."""
+    return {label_of(m.name, options): (m.name, options) for m in MECHANISMS for options in m.variants}

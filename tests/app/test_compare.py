@@ -13,8 +13,8 @@ import pytest
 
 from engine import Attribute, Budget, Plan, Schema, Workload, plan
 from engine.errors import NotApplicable
-from engine.insight import comparison, expected, quick_choices, title_of, variants
-from engine.mechanisms import Forecast, known
+from engine.insight import comparison, expected, quick_choices
+from engine.mechanisms import Forecast, known, title_of, variants
 from engine.mechanisms.base import Limits, Mechanism
 from engine.plans import Solved
 from engine.spaces import Bounded

@@ -12,7 +12,8 @@ import streamlit as st
 
 from engine import Plan, load_plan
 from engine.errors import EngineError
-from engine.insight import Comparison, compared_so_far, expected, label_of, quick_choices, title_of, variants
+from engine.insight import Comparison, compared_so_far, expected, quick_choices
+from engine.mechanisms import label_of, title_of, variants
 from pages.parts.jobs import kept, plans, tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import show

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.insight import variants
+from engine.mechanisms import variants
 from pages.parts.compare.run import Compared
 from pages.parts.shell.code import Script, budget_text, plan_script, workload_script
 from pages.parts.shell.state import Studio

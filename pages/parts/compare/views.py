@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import streamlit as st
 
 from engine import Budget, figures, insight, texts
-from engine.mechanisms import mechanism_class
+from engine.mechanisms import mechanism_class, title_of
 from pages.parts.compare import run, script
 from pages.parts.compare.run import Compared
 from pages.parts.shell import budgets as say
@@ -81,7 +81,7 @@ def budgets(studio: Studio, found: Compared | None) -> str:
         drawn = figures.budgets_picture(found.found, studio.budget, say.said)
         show.picture(drawn, key="budgets", on_select=_pick_dot, selects="points")
         dot = state.only_here().get(DOT)
-        if dot is None or dot[0] != studio.key or insight.title_of(dot[1]) not in drawn.table:
+        if dot is None or dot[0] != studio.key or title_of(dot[1]) not in drawn.table:
             st.caption("Choose a dot to see what it is, and to take its mechanism and its budget.")
         else:
             _dot(studio, found, drawn, *dot[1:])
@@ -97,7 +97,7 @@ def _pick_dot() -> None:
 
 def _dot(studio: Studio, found: Compared, drawn: figures.Picture, label: str, pcost: float) -> None:
     """What a dot stands for, and a button that takes its mechanism and its budget."""
-    title, budget = insight.title_of(label), studio.budget.at(pcost)
+    title, budget = title_of(label), studio.budget.at(pcost)
     size = dict(zip(drawn.table["pcost"], drawn.table[title], strict=True))[pcost]
     left, right = st.columns([9, 5], vertical_alignment="center")
     left.markdown(f"**{plain(title)} at {plain(say.said(budget))}:** typical error {texts.amount(size)} counts")
@@ -109,7 +109,7 @@ def _dot(studio: Studio, found: Compared, drawn: figures.Picture, label: str, pc
 def _offer(found: Compared, label: str, words: str) -> None:
     left, right = st.columns([9, 5], vertical_alignment="center")
     cls = mechanism_class(found.choices[label][0])
-    title = insight.title_of(label)
+    title = title_of(label)
     left.markdown(f"**{plain(title)}** · {plain(words)}  \n{plain(cls.meaning)}")
     taken = label == found.present
     right.button(
@@ -129,7 +129,7 @@ def spreads(studio: Studio, found: Compared | None) -> str:
     best = found.best
     first = [*best[:SHOWN], *([found.present] if found.present in best[SHOWN:] else [])]
     chosen = st.multiselect(
-        "Mechanisms to draw", best, default=first, format_func=insight.title_of, key="spread_of", max_selections=8
+        "Mechanisms to draw", best, default=first, format_func=title_of, key="spread_of", max_selections=8
     )
     if not chosen:
         st.info("Choose at least one mechanism to draw.")
@@ -147,9 +147,9 @@ def against(studio: Studio, found: Compared | None) -> str:
     best = found.best
     start = best.index(found.present) if found.present in best else 0
     left, right = st.columns(2)
-    one = left.selectbox("A", best, index=start, format_func=insight.title_of, key="pair_a")
+    one = left.selectbox("A", best, index=start, format_func=title_of, key="pair_a")
     others = [label for label in best if label != one]
-    other = right.selectbox("B", others, format_func=insight.title_of, key="pair_b")
+    other = right.selectbox("B", others, format_func=title_of, key="pair_b")
     plans = {label: found.plan(label) for label in (one, other)}
     with shown_here():
         lost = insight.losses(plans[one], plans[other])
@@ -168,7 +168,7 @@ def against(studio: Studio, found: Compared | None) -> str:
         number = group_choice.choose_group(plans[one], key="pair_group")
         drawn = group_choice.choose_slice(plans[one], number, prefix="pair_")
         if drawn is not None:
-            titled = {insight.title_of(label): plan for label, plan in plans.items()}
+            titled = {title_of(label): plan for label, plan in plans.items()}
             show.picture(figures.ratio_picture(titled, number, *drawn), key="ratio")
         st.subheader("Where A loses, group by group")
         show.table(lost.groups, name="where_a_loses", alt="Share of queries less exact under A, by group", height=320)
@@ -189,7 +189,7 @@ def strategies(studio: Studio, found: Compared | None) -> str:
 def _strategy(studio: Studio, found: Compared, place: int) -> str:
     number = min(place, len(found.best) - 1)
     key_of = f"strategy_of_{place}"
-    label = st.selectbox("Mechanism", found.best, number, insight.title_of, key=key_of)
+    label = st.selectbox("Mechanism", found.best, number, title_of, key=key_of)
     plan = found.plan(label)
     names = figures.block_names(plan)
     key = st.selectbox(

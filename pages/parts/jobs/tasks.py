@@ -18,9 +18,9 @@ from engine.insight import (
     comparison,
     coverage_check,
     fit_targets,
-    label_of,
     mechanism_bound,
 )
+from engine.mechanisms import label_of
 from engine.publish import new_file, write_answers, write_package
 from engine.release import (
     Intake,
