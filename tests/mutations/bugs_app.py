@@ -214,11 +214,4 @@ BUGS = (
         "{found: size(found)}",
         f"{PLANNED}::test_what_plans_share_is_counted_once",
     ),
-    bug(
-        "what plans share is counted for the first of them alone",
-        KEPT,
-        "{like: size(like), found: size(found, like)}",
-        "{found: size(found, like)}",
-        f"{PLANNED}::test_what_plans_share_is_counted_once",
-    ),
 )
