@@ -391,6 +391,8 @@ def _read(made: Plan) -> dict[str, Any]:
 def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
     if budget.neighbours == REPLACE_ONE:
         return {"square": 0.0, "statement": "No bound is proved for neighbours that replace a record."}
+    if exact := workload.schema.exact_text:
+        return {"square": 0.0, "statement": f"No bound is proved beside {exact}."}
     square, how = best_bound(workload, budget.law)
     return {
         "square": square / budget.row_pcost,

@@ -231,6 +231,7 @@ class Plan(Value):
             statement=self.statement,
             weighted_rmse=self.weighted_rmse,
             search=search,
+            exact=self.schema.exact_text,
         )
 
     @cached_property
@@ -333,7 +334,7 @@ class Plan(Value):
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
         by_block: dict[Space, dict[Space, Array]] = {}
         for space, piece in asked.items():
-            if not piece.size or np.linalg.norm(piece) <= ROUNDING * size:
+            if not piece.size or self.schema.is_exact(space) or np.linalg.norm(piece) <= ROUNDING * size:
                 continue
             if space not in self.home:
                 raise unmeasured(attributes, space)
