@@ -125,6 +125,12 @@ def test_the_open_form_holds_exact_totals(tmp_path) -> None:
             value, variance = from_files(tmp_path / embedding, names, query)
             assert value == pytest.approx(found.answer(names, query).answer, rel=1e-9)
             assert np.sqrt(variance) == pytest.approx(found.answer(names, query).std, rel=1e-9, abs=1e-12)
+    # what is measured jointly has no form that holds them, and none is written
+    made = plan(workload, Budget(pcost=0.5), centers="tuned")
+    joint = measure(made, synthetic(schema, 50, seed=1), rehearsal=True).publish().uncertainty(draws=2)
+    with zipfile.ZipFile(write_tables(joint, tmp_path / "joint.zip")) as archive:
+        assert made.split.unions
+        assert not {"recompute.R", "integers.csv"} & set(archive.namelist())
 
 
 def test_certificate_report_and_check_name_the_weaker_guarantee(tmp_path, capsys) -> None:
