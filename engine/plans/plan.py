@@ -207,8 +207,7 @@ class Plan(Value):
         goal = self._goal
         if goal.linear:
             return self.weighted_rmse
-        square = achieved_norm(self.workload, self.group_variance, goal)
-        return goal.mean(square, self.workload.queries)
+        return goal.mean(achieved_norm(self.workload, self.group_variance, goal), self.workload.queries)
 
     @cached_property
     def _goal(self) -> Objective:
