@@ -16,6 +16,7 @@ import pandas as pd
 
 from demo_data import schemas
 from engine.errors import SchemaError
+from engine.publish import keeping_facts
 from engine.workload import Attribute, Schema
 
 CLASSES = 6
@@ -27,7 +28,8 @@ def synthetic(schema: Schema, rows: int, seed: int) -> pd.DataFrame:
     Columns come in the order of the schema: labels as a pandas categorical, numbers inside the bins (whole where the
     edges are whole), codes as the smallest unsigned integers; then, where the schema declares a person column, whole
     numbers of persons who have as many rows as it declares, one after the other.  An attribute's column depends on the
-    seed, on its place in the schema and on its own domain only.
+    seed, on its place in the schema and on its own domain only.  Where the schema has public tables there are as many
+    records as these tell, and they agree with them.
 
     >>> schema = Schema([Attribute.numeric("age", [0, 20, 65, 100]), Attribute.categorical("sex", ["F", "M"])])
     >>> table = synthetic(schema, rows=1000, seed=1)
@@ -36,20 +38,25 @@ def synthetic(schema: Schema, rows: int, seed: int) -> pd.DataFrame:
     """
     if rows < 0:
         raise ValueError(f"a table of {rows} rows; give 0 or more")
+    if schema.invariants:
+        rows = int(schema.exact_table([]))
     latent = _draw(_zipf(CLASSES), np.random.default_rng([seed, 0]).random(rows))
     members = [np.flatnonzero(latent == c) for c in range(CLASSES)]
-    columns = {
-        attribute.name: _column(attribute, members, rows, np.random.default_rng([seed, place]))
-        for place, attribute in enumerate(schema.attributes, start=1)
-    }
+    codes, columns = {}, {}
+    for place, attribute in enumerate(schema.attributes, start=1):
+        rng = np.random.default_rng([seed, place])
+        codes[attribute.name] = _codes(attribute, members, rows, rng)
+        if not schema.invariants:
+            columns[attribute.name] = _column(attribute, codes[attribute.name], rng)
+    if schema.invariants:
+        kept = keeping_facts(codes, schema, np.random.default_rng([seed, len(schema) + 1]))
+        columns = {a.name: _column(a, kept[a.name], np.random.default_rng(seed)) for a in schema.attributes}
     if schema.person is not None:
         columns[schema.person] = np.arange(rows) // (schema.rows_per_person or 1)
     return pd.DataFrame(columns, index=pd.RangeIndex(rows))
 
 
-def _column(
-    attribute: Attribute, members: list[np.ndarray], rows: int, rng: np.random.Generator
-) -> np.ndarray | pd.Categorical:
+def _codes(attribute: Attribute, members: list[np.ndarray], rows: int, rng: np.random.Generator) -> np.ndarray:
     codes = np.zeros(rows, dtype=np.min_scalar_type(attribute.size - 1))
     uniform = rng.random(rows)
     common = _zipf(attribute.size)
@@ -60,6 +67,11 @@ def _column(
         else:
             special = _bump(attribute.size, center=(rank + rng.random()) / (CLASSES + 1), width=rng.uniform(0.02, 0.1))
         codes[own] = _draw(0.2 * common + 0.8 * special, uniform[own])
+    return codes
+
+
+def _column(attribute: Attribute, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray | pd.Categorical:
+    rows = len(codes)
     if attribute.labels is not None:
         return pd.Categorical.from_codes(codes, categories=pd.Index(attribute.labels, dtype=object))
     if attribute.edges is not None:

@@ -32,6 +32,7 @@ What is changed where:
     ranges, and how they read in words   workload.runs       what asks for runs of cells: prefix, range, width, ...
     a schema from a data dictionary      workload.draft
     rules for impossible cells           workload.impossible           release.records.tables, publish.tables.joint
+    exact totals that are public         workload.invariants           plans.answers, publish.tables.facts
     SQL that is understood               workload.sql
     budget conversions, whom it protects privacy             rho, mu, epsilon, delta; rows per person, neighbours
     replace-one neighbours               plans.neighbours    what a plan costs when rows are replaced

@@ -283,18 +283,18 @@ class Budget:
         or not at most 69.2% of the time (a coin flip: 50%). zCDP rho 0.5; epsilon 4.887 at delta 1e-06
         (proved: 5.222).'
         """
+        told = f"whoever knows everybody else guesses right whether {self.protects} at most {self.guess:g}% of the time"
+        what, then = f"Privacy cost {_shown(self.pcost)}", self.numbers(delta)
         if self.pure_epsilon is not None:
-            return (
-                f"Pure epsilon {_shown(self.pure_epsilon)}: whoever knows everybody else guesses right whether "
-                f"{self.protects} at most {self.guess:g}% of the time (a coin flip: 50%). Where "
-                f"zCDP is counted it costs rho {_shown(self.rho)}, pcost {_shown(self.pcost)}."
-            )
-        return (
-            f"Privacy cost {_shown(self.pcost)}: whoever knows everybody else guesses right whether {self.protects} at "
-            f"most {self.guess:g}% of the time (a coin flip: 50%). "
-            f"zCDP rho {_shown(self.rho)}; epsilon {_shown(self.epsilon(delta))} at delta {delta:g} "
-            f"(proved: {_shown(self.epsilon_zcdp(delta))})."
-        )
+            what, then = f"Pure epsilon {_shown(self.pure_epsilon)}", f"Where zCDP is counted it costs {then}"
+        return f"{what}: {told} (a coin flip: 50%). {then}."
+
+    def numbers(self, delta: float = 1e-6) -> str:
+        """The budget in the numbers of the field, rounded up."""
+        if self.pure_epsilon is not None:
+            return f"rho {_shown(self.rho)}, pcost {_shown(self.pcost)}"
+        epsilon, proved = _shown(self.epsilon(delta)), _shown(self.epsilon_zcdp(delta))
+        return f"zCDP rho {_shown(self.rho)}; epsilon {epsilon} at delta {delta:g} (proved: {proved})"
 
     def to_dict(self) -> dict[str, Any]:
         """The budget as JSON holds it; `from_dict` gives the same budget back, bit by bit."""

@@ -9,7 +9,7 @@ from engine import Attribute, Schema, figures, texts
 from pages.parts.shell import code, frame, show, state
 from pages.parts.shell.budgets import ROWS_LABEL
 from pages.parts.shell.words import kept_for, plain, show_kept
-from pages.parts.workload import draft_form
+from pages.parts.workload import draft_form, facts_form
 from pages.parts.workload.schema_table import appended, edge_numbers, edited, rows, text_lines
 
 frame.require()
@@ -181,28 +181,6 @@ def unit_form(schema: Schema) -> None:
         st.caption("Without a column nothing keeps a person to that many rows: it is your word.")
 
 
-def use_rules(key: str) -> None:
-    """Take the rules for impossible cells."""
-    with kept_for("rules"):
-        rules = text_lines(st.session_state[key])
-        state.choose_schema(state.current().asked.schema.with_facts(impossible=rules))
-
-
-def rules_form(schema: Schema) -> None:
-    """Combinations that nobody can have."""
-    st.text_area(
-        "Combinations that nobody can have, one rule a line (empty: all are possible)",
-        "\n".join(schema.impossible),
-        key=(key := f"rules_{state.version()}"),
-        on_change=use_rules,
-        args=(key,),
-        placeholder="age < 15 and married == 'yes'",
-        help="Published tables are exactly 0 there, and rows that break a rule are left out of every count. Take rules "
-        "from laws and questionnaires, never from the records.",
-    )
-    show_kept("rules")
-
-
 def at_a_glance(schema: Schema) -> None:
     """Sizes as numbers and as a picture."""
     found = figures.domain_picture(schema)
@@ -226,7 +204,9 @@ if studio.schema is not None:
     st.header("Whose rows")
     unit_form(studio.schema)
     st.header("Impossible cells")
-    rules_form(studio.schema)
+    facts_form.rules(studio.schema)
+    st.header("Exact totals")
+    facts_form.exact(studio.schema)
 if studio.schema is None:
     st.info("No schema yet. Use a demo schema, upload a file, or add the first attribute.", icon="📋")
 else:

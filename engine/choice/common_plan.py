@@ -342,6 +342,11 @@ def _agreed_unit(options: Sequence[Plan]) -> Budget:
             "The plans protect different things: their rows per person or neighbours differ. Give all of them budgets "
             "of one kind."
         )
+    if options[0].schema.invariants:
+        raise PlanError(
+            "What plans share is measured without exact totals. Choose on a schema that declares no invariants, or "
+            "release one plan alone."
+        )
     # replacing a row moves two cells, and the largest sum over pairs is no sum over spaces
     if unit.neighbours == REPLACE_ONE:
         raise PlanError(

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.errors import BudgetError, EngineError, PlanError, SchemaError, WorkloadError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
-from engine.release import COUNTS_ENDING, Intake, TextFile
+from engine.release import COUNTS_ENDING, Intake, TextFile, public_table
 from engine.workload import Schema, Workload, workload_from_sql
 
 
@@ -18,6 +18,14 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
     """Add the files and numbers that say what is asked."""
     add_asked_file(command)
     command.add_argument("--schema", type=Path, help="schema JSON or CSV, with --ways or with SQL")
+    command.add_argument(
+        "--exact",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="tables that are public: attributes, and counts",
+    )
     command.add_argument("--ways", type=int, nargs="+", help="all k-way sets, family by kind; by default 1 2 3")
 
 
@@ -32,6 +40,14 @@ def add_asked_file(command: argparse.ArgumentParser, group: Any = None) -> None:
 
 def workload_of(given: argparse.Namespace) -> Workload:
     """Return what `add_workload_options` was given."""
+    asked = _asked(given)
+    if not given.exact:
+        return asked
+    tables = [public_table(path, asked.schema) for path in given.exact]
+    return Workload(asked.schema.with_facts(invariants=tables), asked.groups)
+
+
+def _asked(given: argparse.Namespace) -> Workload:
     if given.workload is None:
         if given.schema is None:
             raise WorkloadError("Nothing says what is asked. Give --workload, or --schema with --ways.")

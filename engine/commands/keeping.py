@@ -11,7 +11,7 @@ from engine.errors import LedgerError
 from engine.publish import verify_package
 from engine.release import DatasetStatus, Ledger, verify_ledger
 
-LEFT = "dataset total spent left note counts kind rows_per_person neighbours"
+LEFT = "dataset total spent left note counts kind rows_per_person neighbours exact"
 
 
 def add_keeping_commands(commands: Commands) -> None:
@@ -56,7 +56,7 @@ def _add(given: argparse.Namespace) -> Reply:
     kind = "gdp" if given.mu is not None or given.epsilon is not None else None
     book.add_dataset(given.dataset, total=total, note=given.note, kind=kind)
     status = book.status(given.dataset)
-    return Reply(text=f"{given.dataset}: {status.definition.describe()}. {total.describe()}", data=_left(status))
+    return Reply(text=f"{given.dataset}: {status.describe()}. {total.describe()}", data=_left(status))
 
 
 def _change(given: argparse.Namespace) -> Reply:
@@ -69,7 +69,7 @@ def _change(given: argparse.Namespace) -> Reply:
 
 def _left(row: DatasetStatus) -> dict[str, object]:
     numbers = {"dataset": row.dataset, "total": row.total, "spent": row.spent, "left": row.left, "note": row.note}
-    return numbers | {"counts": row.definition.counts} | vars(row.definition)
+    return numbers | {"counts": row.definition.counts} | vars(row.definition) | {"exact": list(row.exact)}
 
 
 def _status(given: argparse.Namespace) -> Reply:
@@ -77,7 +77,7 @@ def _status(given: argparse.Namespace) -> Reply:
     lines = []
     for row in found:
         numbers = f"total {row.total:.6g}, spent {row.spent:.6g}, left {row.left:.6g}"
-        lines.append(f"{row.dataset}: {row.definition.counts} {numbers}; {row.definition.describe()}")
+        lines.append(f"{row.dataset}: {row.definition.counts} {numbers}; {row.describe()}")
     return Reply(text="\n".join(lines), data={"datasets": [_left(row) for row in found]})
 
 

@@ -102,8 +102,8 @@ def _promise(made: Plan) -> Reply:
         f"queries    {made.workload.queries:,} in {len(made.workload.groups):,} groups",
         f"rmse       {made.rmse:.6g} counts",
         f"proven     {claim}",
-        f"budget     {made.budget.describe()}",
-        f"promise    {made.budget.promise}",
+        f"budget     {made.schema.meaning(made.budget)}",
+        f"promise    {made.schema.promise(made.budget)}",
         *([f"rows       {rows}"] if rows else []),
     ]
     data: dict[str, Any] = {
@@ -118,7 +118,7 @@ def _promise(made: Plan) -> Reply:
         "claim": claim,
         "pcost": made.pcost,
         "budget": budget_data(made.budget),
-        "promise": made.budget.promise,
+        "promise": made.schema.promise(made.budget),
         "hash": made.hash,
     }
     return Reply(text="\n".join(lines), data=data)

@@ -338,15 +338,12 @@ def _result(asked: _Request, name: str, options: dict[str, Any]) -> dict[str, An
         workload, budget = asked.workload, Budget.from_dict(asked.budget)
         if name == BOUND:
             return _bound(workload, budget) | {"status": "ok"}
-        limits: dict[str, Any] = {"time_limit": asked.time_limit, "memory_limit": asked.memory_limit}
-        made = plan(workload, budget, name, **limits, **options)
+        made = plan(workload, budget, name, time_limit=asked.time_limit, memory_limit=asked.memory_limit, **options)
         taken = {"seconds": time.perf_counter() - started, "peak_mb": peak_megabytes()}
         return _read(made) | taken | {"status": "ok"}
-    except MemoryError as error:
+    except (MemoryError, EngineError) as error:
         words = f"It ran out of the memory limit of {asked.memory_limit / 1e9:.1f} GB."
         return {"status": str(error) if isinstance(error, EngineError) else words}
-    except EngineError as error:
-        return {"status": str(error)}
 
 
 def _read(made: Plan) -> dict[str, Any]:
@@ -362,8 +359,9 @@ def _read(made: Plan) -> dict[str, Any]:
 
 
 def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
-    if budget.neighbours == REPLACE_ONE:
-        return {"square": 0.0, "statement": "No bound is proved for neighbours that replace a record."}
+    exact = "for neighbours that replace a record" if budget.neighbours == REPLACE_ONE else workload.schema.exact_text
+    if exact:
+        return {"square": 0.0, "statement": f"No bound is proved {exact.replace('the exact', 'beside the exact', 1)}."}
     square, how = best_bound(workload, budget.law)
     return {
         "square": square / budget.row_pcost,

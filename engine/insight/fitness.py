@@ -290,8 +290,8 @@ class MechanismBound:
 
     def rmse(self, plan: Plan) -> float:
         """Weighted RMSE, in counts, that no matrix mechanism goes below on this workload at this budget."""
-        if plan.budget.neighbours == REPLACE_ONE:
-            return 0.0  # what only the number of records tells may then be exact
+        if plan.budget.neighbours == REPLACE_ONE or plan.schema.invariants:
+            return 0.0  # what only the number of records tells may then be exact, and so may public tables
         return math.sqrt(self.square / plan.budget.row_pcost / plan.workload.queries)
 
 

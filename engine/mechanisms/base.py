@@ -115,7 +115,8 @@ class Mechanism(ABC):
 
     ``choices`` lists the values of options that take one of a few, for forms; an option that is not in it is a number
     or keeps its default.  ``unsaid`` holds options of plan files that do not name them.  ``laws``
-    names the noise it can draw, which the kind of budget decides: "laplace" for pure epsilon.
+    names the noise it can draw, which the kind of budget decides: "laplace" for pure epsilon.  One that
+    ``keeps_invariants`` leaves out what public tables tell; others do not apply beside such tables.
 
     To add a mechanism, write one subclass in a file of its own and put it into ``MECHANISMS``.
 
@@ -136,6 +137,7 @@ class Mechanism(ABC):
     choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
     unsaid: ClassVar[Mapping[str, Any]] = {}
+    keeps_invariants: ClassVar[bool] = False
 
     objective: str = "sum"
     power: float = 2.0
@@ -184,6 +186,15 @@ class Mechanism(ABC):
         """Return what `plan` would take; a fixed strategy takes next to nothing."""
         check_size(workload, limits.memory_limit)
         return Forecast(seconds=0.1, memory=150e6, text="a fixed strategy")
+
+    def check_facts(self, workload: Workload) -> None:
+        """Raise NotApplicable when the schema has exact totals, and this mechanism cannot keep them."""
+        if workload.schema.invariants and not self.keeps_invariants:
+            raise NotApplicable(
+                f"The mechanism '{self.name}' measures more than residual spaces, and exact totals of the schema are "
+                "kept where those are measured one by one. Choose 'querysmasher', 'residualplanner' or 'wff', or "
+                "declare no invariants."
+            )
 
     @abstractmethod
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:

@@ -116,6 +116,8 @@ def plan(
     """
     configured, limits = checked_options(mechanism, options)
     one_of("aim", aim, AIMS, error=PlanError)
+    if isinstance(workload, Workload):
+        configured.check_facts(workload)
     if aim == AIMS[0] and reference is not None:
         raise PlanError('A reference is for the aim "published" alone. Leave it out, or say that aim.')
     if aim != AIMS[0]:
@@ -129,6 +131,7 @@ def forecast(workload: Workload, mechanism: str = "querysmasher", **options: Unp
     """Return what `plan` with the same arguments would take in time and memory, without planning."""
     instance("workload", workload, Workload, give="a Workload, such as Workload.all_ways(schema)", error=PlanError)
     configured, limits = checked_options(mechanism, options)
+    configured.check_facts(workload)
     return configured.forecast(workload, limits)
 
 
@@ -165,6 +168,7 @@ def load_plan(text: str | bytes) -> Plan:
     for name, pi in solved.split.centers.items():
         if len(pi) != workload.schema[name].size or abs(pi.sum() - 1.0) > 1e-9:
             raise PlanError(f"The center of '{name}' in the plan file is no vector with sum 1 on its cells.")
+    configured.check_facts(workload)
     try:
         rebuilt = configured.rebuild(workload, budget, solved)
     except (IndexError, ValueError, FloatingPointError) as error:

@@ -88,6 +88,7 @@ class SpaceSolver(Protocol):
 class ResidualMechanism(Mechanism):
     """Base of the mechanisms of this kind; see the module's text."""
 
+    keeps_invariants: ClassVar[bool] = True
     bound_text: ClassVar[str] = (
         "No strategy that measures the residual spaces of uniform centers independently can have a smaller weighted "
         "RMSE than the bound."
@@ -247,6 +248,8 @@ class ResidualMechanism(Mechanism):
         held = limits.memory_limit if recorded is None else max(limits.memory_limit, Limits().memory_limit)
         parts = unite(decompose(workload, split, labels), workload, split, held)
         if not parts.spaces:
+            if exact := workload.schema.exact_text:
+                raise PlanError(f"All that has a weight follows from {exact}; there is nothing to spend on. Ask more.")
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         solver = self.space_solver(workload, parts, limits, deadline)
         # recorded weights are taken however good they are: their certificate is computed anew
@@ -339,7 +342,7 @@ class ResidualMechanism(Mechanism):
             options=self.options(),
             blocks=self._calibrated(strategies, ideal, budget, solved.split),
             bound=bound,
-            statement=self._statement(solved.split, len(strategies), stopped)
+            statement=self._statement(solved.split, len(strategies) == 1 and not workload.schema.invariants, stopped)
             + (KEPT if tradeoff is not None and tradeoff.limits is not None else ""),
             duals=solved.duals,
             endings=solved.endings,
@@ -372,7 +375,7 @@ class ResidualMechanism(Mechanism):
         strategies = {space: block.factors for space, block in made.blocks.items()}
         return made.renoised(budget, self._calibrated(strategies, made.ideal, budget, made.split))
 
-    def _statement(self, split: Split, blocks: int, stopped: Sequence[str]) -> str:
+    def _statement(self, split: Split, whole: bool, stopped: Sequence[str]) -> str:
         """Return what the bound bounds, and for which plans."""
         measure = {
             "sum": "weighted RMSE",
@@ -382,7 +385,7 @@ class ResidualMechanism(Mechanism):
         if self.targets is not None:
             measure = "largest ratio of standard error to target"
         text = self.bound_text
-        if split.unions and blocks == 1:
+        if split.unions and whole:
             text = "No matrix mechanism whatsoever can have a smaller weighted RMSE than the bound."
         elif split.centers or split.unions:
             text = text.replace("uniform centers", "these tuned splits") + IN_TOTAL
@@ -392,7 +395,6 @@ class ResidualMechanism(Mechanism):
     @staticmethod
     def stopped(plan: Plan, limits: frozenset[str]) -> Plan:
         """Return the plan with a note of the limits that kept the search for its split from going on."""
-        if not limits:
-            return plan
         words = "".join(text for limit, text in STOPPED.items() if limit in limits)
-        return replace(plan, split=replace(plan.split, stopped=limits), statement=plan.statement + words)
+        told = replace(plan.split, stopped=limits)
+        return replace(plan, split=told, statement=plan.statement + words) if limits else plan

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from engine.arrays import Array
 from engine.errors import NotAnswerable, PlanError
 from engine.plans.blocks import component_key
-from engine.spaces import Space, part_of, tables
+from engine.spaces import Axes, Complement, Space, SplitLift, part_of, tables
 from engine.texts import set_name
 from engine.threads import threads_for
 from engine.workload import subsets
@@ -55,8 +55,18 @@ class SpaceAnswers:
 
     @cached_property
     def by_space(self) -> Mapping[Space, Array]:
-        """Class coordinates of every residual space, one axis per attribute, shape (n_1 - 1, ...)."""
+        """Class coordinates of every residual space, one axis per attribute, shape (n_1 - 1, ...).
+
+        Those of public tables are exact.
+        """
+        schema, split = self.plan.schema, self.plan.split
         out = {}
+        for space in schema.exact_spaces:
+            table = schema.exact_table(space).astype(float)
+            complement = split.complement(space)
+            complements: dict[Axes, Complement] = {} if complement is None else {(0, 1): complement}
+            lift = SplitLift(table.shape, split.given(space), (tuple(range(table.ndim)),), complements)
+            out[space] = lift.classes(table.reshape(1, -1)).reshape([n - 1 for n in table.shape])
         for home, values in self.estimates.items():
             at = 0
             for space in self.plan.answering[home].spaces:
@@ -85,6 +95,8 @@ class SpaceAnswers:
 
         ``query_tensor`` has the shape of the marginal table on the attributes.
         """
+        if self.plan.schema.is_exact(attributes):
+            return float(np.sum(np.asarray(query_tensor) * self.plan.schema.exact_table(tuple(attributes))))
         return math.fsum(
             float(np.sum(piece * self.by_space[space]))
             for space, piece in self.plan.class_pieces(attributes, query_tensor).items()
@@ -93,7 +105,7 @@ class SpaceAnswers:
 
     def _measures(self, space: Space) -> bool:
         """Return whether all class coordinates of a residual space follow from what is measured."""
-        if math.prod(n - 1 for n in self.plan.schema.sizes(space)) == 0:
+        if math.prod(n - 1 for n in self.plan.schema.sizes(space)) == 0 or self.plan.schema.is_exact(space):
             return True
         if space not in self.plan.home:
             return False
@@ -107,6 +119,8 @@ class SpaceAnswers:
     def known_table(self, attributes: Sequence[str]) -> Array:
         """Return the table on ``attributes``, of their shape, in counts; pieces that are not measured are left out."""
         schema = self.plan.schema
+        if schema.is_exact(attributes):
+            return schema.exact_table(tuple(attributes)).astype(float)
         ranked = schema.ranked(attributes)
         sizes = schema.sizes(ranked)
         # a space that is not measured stands as 0: who asks for the whole table was refused before

@@ -42,23 +42,27 @@ class Certificate:
         statement: str,
         weighted_rmse: float,
         search: Callable[[], float],
+        exact: str = "",
     ) -> Certificate:
         """Return the certificate of what was achieved against a bound, both in counts.
 
         Bounds are proved for records that come or go; where neighbours replace a record there is none, since what only
-        the number of records tells may then be exact.
+        the number of records tells may then be exact.  Beside public tables, which ``exact`` names, mechanisms outside
+        the class may do better than the bound for all that know of none.
         """
         gap = achieved / bound - 1.0 if bound > 0 else 0.0
         if budget.neighbours == REPLACE_ONE:
             bound, gap, search = 0.0, math.inf, float
             statement = "No bound is proved for neighbours that replace a record."
+        elif exact:
+            search, statement = float, f"{statement} All of them keep {exact}."
         return cls(lower_bound=bound, gap=gap, statement=statement, weighted_rmse=weighted_rmse, search=search)
 
     @cached_property
     def global_bound(self) -> float:
         """Weighted RMSE, in counts, that no matrix mechanism goes below; takes seconds when it is first asked for.
 
-        Zero where an attribute has too many cells for the search, or neighbours replace a record.
+        Zero where an attribute has too many cells for the search, neighbours replace a record, or tables are exact.
         """
         try:
             return self.search()

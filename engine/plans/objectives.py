@@ -142,6 +142,8 @@ def symmetry(
             roles = _roles(group)
             named = [(axes, group.named(axes)) for axes in group.spaces(workload.schema)]
             found = [(tuple(roles[a] for a in axes), s) for axes, s in named if s in touching]
+            if not found and workload.schema.invariants:
+                continue  # public tables answer it
             inside[i] = [(numbers.setdefault(role, len(numbers)), s) for role, s in found]
             for role, space in inside[i]:
                 touching[space].append((i, role))
@@ -276,8 +278,7 @@ def achieved_norm(workload: Workload, variance: Callable[[int], GroupVariance], 
     targets: list[float] = []
     kinds: dict[tuple[GroupVariance, bytes | None, float, float], int] = {}
     for i, group in enumerate(workload.groups):
-        if group.weight > 0:
-            found = variance(i)
+        if group.weight > 0 and (found := variance(i)).summands:  # others follow from public tables
             key = (found, digest(group.query_weights), group.weight, goal.target(i))
             if key not in kinds:
                 kinds[key] = len(queries)

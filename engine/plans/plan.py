@@ -207,8 +207,7 @@ class Plan(Value):
         goal = self._goal
         if goal.linear:
             return self.weighted_rmse
-        square = achieved_norm(self.workload, self.group_variance, goal)
-        return goal.mean(square, self.workload.queries)
+        return goal.mean(achieved_norm(self.workload, self.group_variance, goal), self.workload.queries)
 
     @cached_property
     def _goal(self) -> Objective:
@@ -231,6 +230,7 @@ class Plan(Value):
             statement=self.statement,
             weighted_rmse=self.weighted_rmse,
             search=search,
+            exact=self.schema.exact_text,
         )
 
     @cached_property
@@ -333,7 +333,7 @@ class Plan(Value):
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
         by_block: dict[Space, dict[Space, Array]] = {}
         for space, piece in asked.items():
-            if not piece.size or np.linalg.norm(piece) <= ROUNDING * size:
+            if not piece.size or self.schema.is_exact(space) or np.linalg.norm(piece) <= ROUNDING * size:
                 continue
             if space not in self.home:
                 raise unmeasured(attributes, space)

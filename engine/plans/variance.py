@@ -113,8 +113,8 @@ class VarianceBuilder:
 
     def _kind(self, group: Group) -> tuple[Any, Axes, Mapping[Axes, Complement], list[AskedSpace], list[AskedSpace]]:
         """Return what groups share that differ in noise alone, and the spaces inside: of product pieces, and others."""
-        ranks = group.ranks(self.schema)
-        inside = [(axes, self._home.get(group.named(axes))) for axes in group.spaces(self.schema)]
+        schema, ranks = self.schema, group.ranks(self.schema)
+        inside = [(a, self._home.get(s)) for a in group.spaces(schema) if not schema.is_exact(s := group.named(a))]
         centers = tuple(map(digest, self.split.given(group.attributes)))
         tuned = self.split.inside(group.named(ranks))
         made = []

@@ -60,11 +60,15 @@ if (sys.nframe() == 0) {
 
 
 def is_linear(measurement: Measurement) -> bool:
-    """Return whether the integers are those of the plan, and all weights are few enough to be written."""
+    """Return whether the integers are those of the plan, and all weights are few enough to be written.
+
+    Beside exact totals answers are no weighted sums: those are added to them.
+    """
     plan, integers = measurement.plan, measurement.answers_on_grid
     rows = sum(block.measurements for block in plan.blocks.values())
     return (
-        rows <= MOST_INTEGERS
+        not plan.schema.invariants
+        and rows <= MOST_INTEGERS
         and rows * plan.workload.queries <= MOST_WEIGHTS
         and all(s in integers and integers[s].size == block.measurements for s, block in plan.blocks.items())
         and all(_all_answered(measurement, number) for number in range(len(plan.workload.groups)))

@@ -5,7 +5,8 @@ The table on attributes A, and the covariance of any two sums of its cells q and
     sum over spaces B inside A of  (L_1 (x) L_2 (x) ...) z_B grid_B  (x)  centers of the other attributes
     sum over spaces B inside A of  noise_B^2  ((L L^T) (x) ...) between q and q' , summed over the others with centers
 
-where z_B are the integers of a space, in the order in which its last attribute changes fastest.
+where z_B are the integers of a space, in the order in which its last attribute changes fastest.  A space of which all
+is public has the cells of its exact table as integers, grid 1 and noise 0.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ spaces <- read.csv("spaces.csv", colClasses = c("integer", "character", "charact
 centers <- read.csv("centers.csv", colClasses = c("character", "integer", "numeric"))
 integers <- read.csv("integers.csv", colClasses = c("integer", "integer", "numeric"))
 files <- read.csv("tables.csv", colClasses = "character")
+apart <- function(made, told) if (told > 0) abs(made / told - 1) else abs(made)  # exact totals have no error
 words <- function(text) if (nchar(text)) strsplit(text, " ", fixed = TRUE)[[1]] else character(0)
 matrices <- new.env()
 lift <- function(name) {
@@ -90,12 +92,12 @@ if (sys.nframe() == 0) {
     for (i in rows) {
       made <- sum_of_cells(names, cell(i))
       scale <- 1 + abs(told$estimate[i])
-      worst <- max(worst, abs(made["estimate"] - told$estimate[i]) / scale, abs(made["std"] / told$std[i] - 1))
+      worst <- max(worst, abs(made["estimate"] - told$estimate[i]) / scale, apart(made["std"], told$std[i]))
     }
     if (nrow(told) > 1) {
       both <- sum_of_cells(names, cell(1) + cell(nrow(told)))
       worst <- max(worst, abs(both["estimate"] - as.numeric(files$sum[f])) / (1 + abs(as.numeric(files$sum[f]))),
-                   abs(both["std"] / as.numeric(files$sum_std[f]) - 1))
+                   apart(both["std"], as.numeric(files$sum_std[f])))
       cat(sprintf("%s: the sum of its first and last cell is %.9g with standard error %.9g\n",
                   files$table[f], both["estimate"], both["std"]))
     }
@@ -117,7 +119,7 @@ def is_open(measurement: Measurement) -> bool:
         and space in measurement.answers_on_grid
         and measurement.answers_on_grid[space].size == block.measurements
         for space, block in plan.blocks.items()
-    )
+    ) and all(plan.split.complement(space) is None for space in plan.schema.exact_spaces)
 
 
 def write_open_form(measurement: Measurement, folder: Path, tables: Iterable[tuple[str, Space]]) -> list[Path]:
@@ -134,22 +136,31 @@ def write_open_form(measurement: Measurement, folder: Path, tables: Iterable[tup
 
     lifts: dict[bytes, str] = {}
     told = []
-    for number, block in enumerate(plan.blocks.values(), start=1):
+    exact = plan.schema.exact_spaces
+    shares = {n: center(plan.schema[n].size, plan.split.centers.get(n)) for n in plan.schema.names}
+
+    def named(matrices: Iterable[Array]) -> str:
         names = []
-        for matrix in _lifts(block):
+        for matrix in matrices:
             key = repr(matrix.shape).encode() + matrix.tobytes()
             if key not in lifts:
                 lifts[key] = f"matrix{len(lifts) + 1}"
                 written(f"{lifts[key]}.csv", [], ([repr(float(x)) for x in row] for row in matrix))
             names.append(lifts[key])
+        return " ".join(names)
+
+    for number, block in enumerate(plan.blocks.values(), start=1):
         own = [ids[block.attributes[axes[0]]] for axes, _ in block.factors]
-        told.append([number, " ".join(own), " ".join(names), repr(block.grid), repr(block.noise)])
+        told.append([number, " ".join(own), named(_lifts(block)), repr(block.grid), repr(block.noise)])
+    for number, space in enumerate(exact, start=len(told) + 1):
+        beyond = [np.eye(len(pi)) - pi[:, None] for pi in map(shares.__getitem__, space)]
+        told.append([number, " ".join(ids[n] for n in space), named(beyond), repr(1.0), repr(0.0)])
     written("spaces.csv", ["space", "attributes", "matrices", "grid", "noise"], told)
     written("attributes.csv", ["id", "name", "size"], ([ids[n], n, plan.schema[n].size] for n in plan.schema.names))
-    shares = {n: center(plan.schema[n].size, plan.split.centers.get(n)) for n in plan.schema.names}
     rows = ([ids[n], i, repr(float(x))] for n, pi in shares.items() for i, x in enumerate(pi))
     written("centers.csv", ["attribute", "code", "center"], rows)
-    answers = (measurement.answers_on_grid[space] for space in plan.blocks)
+    answers = [measurement.answers_on_grid[space] for space in plan.blocks]
+    answers += [plan.schema.exact_table(space).ravel() for space in exact]
     written(
         "integers.csv",
         ["space", "position", "integer"],

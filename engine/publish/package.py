@@ -152,7 +152,7 @@ def certificate(
         "pcost": plan.pcost,
         "rho": plan.pcost / 2,
         "epsilon_by_delta_proved": {f"{d:g}": budget.epsilon_zcdp(d) for d in DELTAS},
-        "meaning": budget.describe(),
+        "meaning": plan.schema.meaning(budget),
         "max_records": plan.max_records,
         "queries": plan.workload.queries,
         "rmse_counts": plan.rmse,
@@ -165,7 +165,9 @@ def certificate(
         "bound": seal.statement,
     }
     if format == FORMAT:
-        out["promise"] = budget.promise
+        out["promise"] = plan.schema.promise(budget)
+    if plan.schema.invariants:
+        out["exact"] = [list(one.attributes) for one in plan.schema.invariants]
     if budget.pure_epsilon is not None:
         out["pure_epsilon"] = budget.pure_epsilon
     if receipt is not None:
@@ -184,8 +186,8 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
         f"<p>{plan.workload.queries:,} counts about {len(plan.schema)} attributes, each with its standard error and "
         f"{confidence:.0%} interval. Typical error {amount(plan.rmse)} counts.</p>"
     )
-    told = f"<p><b>To the people in these records:</b> {html.escape(plan.budget.promise)}</p>"
-    parts += ["<h2>Privacy</h2>", told, f"<p>{html.escape(plan.budget.describe())}</p>", _facts(seal)]
+    told = f"<p><b>To the people in these records:</b> {html.escape(plan.schema.promise(plan.budget))}</p>"
+    parts += ["<h2>Privacy</h2>", told, f"<p>{html.escape(plan.schema.meaning(plan.budget))}</p>", _facts(seal)]
     parts += ["<h2>How exact</h2>", f"<p>{html.escape(claim_text(plan))}</p>"]
     pictures = [spread_picture(plan, plan.rmse), budget_picture(plan)]
     for number in range(min(GROUPS, len(plan.workload.groups))):

@@ -194,7 +194,16 @@ Described = list[tuple[str, Group, list[str]]]
 def _readme(measurement: Measurement, described: Described, confidence: float) -> str:
     plan = measurement.plan
     title = MARK if measurement.rehearsal else f"Tables of {measurement.dataset}"
-    lines = [f"# {title}", "", plan.budget.promise, "", plan.budget.describe(), "", "## Tables", ""]
+    lines = [
+        f"# {title}",
+        "",
+        plan.schema.promise(plan.budget),
+        "",
+        plan.schema.meaning(plan.budget),
+        "",
+        "## Tables",
+        "",
+    ]
     lines += [f"- {name}.csv: {g.family_text}, {set_name(g.attributes) or 'all records'}" for name, g, _ in described]
     lines += ["", "`registry.json` says what public registries of deployments ask for, as far as it is known here."]
     lines += ["", "## Columns", "", f"Intervals are at {confidence:.0%}. Codes and labels are in codebook.md.", ""]
@@ -272,13 +281,14 @@ def registry(measurement: Measurement) -> dict[str, object]:
         "privacy unit": f"a person, {unit}",
         "neighbours": budget.neighbours,
         "model": "central: a curator adds the noise to exact counts",
-        "flavor": "pure epsilon-DP" if pure is not None else "zero-concentrated DP",
+        "flavor": ("subspace " if plan.schema.invariants else "")
+        + ("pure epsilon-DP" if pure is not None else "zero-concentrated DP"),
         "privacy loss": loss,
         "loss of other releases of these records": UNKNOWN,
         "mechanism": f"exact discrete {budget.law.capitalize()} noise on linear queries, planned by {plan.mechanism}",
         "accounting": "privacy cost of the matrix mechanism, the dearest cell, rounding and floating point charged",
         "post-processing": "published counts are fitted to be consistent and not negative, from released numbers alone",
-        "unprotected": "schema, queries, plan, noise scales",
+        "unprotected": ", ".join(filter(None, ["schema, queries, plan, noise scales", plan.schema.exact_text])),
         "open source implementation": UNKNOWN,
         "justification of the loss": UNKNOWN,
     }

@@ -43,6 +43,7 @@ from engine.release.measure import (
     spend_draw_save,
 )
 from engine.release.noise import discrete_gaussian
+from engine.release.public_tables import public_table, public_tables, public_text
 from engine.release.reconstruct import Measurement, apply_group, estimate, quantile, query_texts
 from engine.release.records import (
     COUNTS_ENDING,
@@ -93,6 +94,9 @@ __all__ = [
     "measure",
     "measured",
     "one_cell_attributes",
+    "public_table",
+    "public_tables",
+    "public_text",
     "quantile",
     "query_texts",
     "read_plan",

@@ -7,13 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from engine.errors import DataError, LimitExceeded, PlanError
 from engine.plans import Block, Plan
 from engine.progress import Progress, told
 from engine.release.ledger import REHEARSED, Fingerprint, Ledger, Row
 from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, fingerprint, read_counts
 from engine.spaces import Space
-from engine.texts import shown
+from engine.texts import set_name, shown
 from engine.workload import Schema, Workload, subsets
 
 MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
@@ -84,6 +86,28 @@ def left_out(on_refused: str | None) -> None:
         )
 
 
+def disagreeing(counts: Counts, schema: Schema) -> str:
+    """Return in words which public tables the counted records disagree with; empty when they agree with all.
+
+    Which cells differ, and by how much, is not told: that records differ from public figures is all that must be known
+    to mend either, and it is for the curator alone.
+    """
+    told = [one.attributes for one in schema.invariants]
+    wrong = [names for names in told if not np.array_equal(counts[names], schema.exact_table(names))]
+    named = ", ".join(set_name(names) if names else "all records" for names in wrong)
+    return named and (
+        f"The records that count disagree with the exact totals on {named} that the schema declares. Correct the "
+        "records, or the invariants, or declare none. That they disagree is itself told by the records: keep it to "
+        "yourself."
+    )
+
+
+def check_invariants(counts: Counts, schema: Schema) -> None:
+    """Raise DataError unless counted records agree with the public tables of a schema."""
+    if text := disagreeing(counts, schema):
+        raise DataError(f"{text} Nothing was spent.")
+
+
 def recognised(
     book: Ledger,
     dataset: str,
@@ -137,7 +161,7 @@ def check_records(
         progress=progress,
         memory_limit=memory_limit,
     )
-    warnings = []
+    warnings = [text] if (text := disagreeing(counts, plan.schema)) else []
     if counts.records > plan.max_records:
         warnings.append(
             f"There are more records than the {plan.max_records:,} that the plan was made for. A release stays private "
@@ -204,6 +228,7 @@ def counted_for(
         teller(progress),
         memory_limit,
         one_cell_attributes(plan.workload),
+        also=[one.attributes for one in plan.schema.invariants],
         person=person,
         rows_per_person=plan.budget.rows_per_person,
         count_column=count_column,

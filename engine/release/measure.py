@@ -25,13 +25,14 @@ from engine.release.archive import Archive, write_archive
 from engine.release.intake import (
     Intake,
     Measurable,
+    check_invariants,
     counted_for,
     left_out,
     maximal_sets,
     recognised,
     teller,
 )
-from engine.release.ledger import Ledger, Receipt, release_key
+from engine.release.ledger import EXACT, NOTE, Ledger, Receipt, release_key
 from engine.release.reconstruct import Measurement, estimate
 from engine.release.records import MEMORY_LIMIT, Counts
 from engine.spaces import Space
@@ -79,10 +80,12 @@ def measure(
     Guarantee: the whole procedure, whether it ends or not, is ``plan.pcost / 2``-zCDP for one person's rows, added,
     removed or replaced as ``plan.budget`` says (exact discrete noise, rounding charged), for every table that can be
     read; budget is spent before noise is drawn; one key never draws twice.  No number of records makes a release fail.
+    Where the schema has invariants it puts those public tables in, not the records' own, and is subspace differential
+    privacy beside them: a release of records that disagree fails, and that it did not says what the tables say.
 
     Raises
     ------
-    DataError : the records cannot be read, or lack a column; nothing was spent.
+    DataError : the records cannot be read, lack a column, or disagree with an invariant; nothing was spent.
     LedgerError, BudgetExceeded : the ledger refuses; nothing was spent.
     ResultLost : the key was spent, but its result was never saved.
     """
@@ -98,6 +101,7 @@ def measure(
         if dataset or ledger is not None:
             raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or set rehearsal=False.")
         counts = counted_for(plan, data, on_refused=on_refused or "error", **of_rows)
+        check_invariants(counts, plan.schema)
         if intake is not None:
             intake(Intake.of(counts))
         return measured(plan, draw(plan, counts, tell), dataset="", key="", utc="", rehearsal=True)
@@ -113,12 +117,13 @@ def measure(
     book.status(dataset).definition.check_unit(plan.budget)
     book.afford(**cost)
     counts = counted_for(plan, data, **of_rows)
+    check_invariants(counts, plan.schema)
     records = recognised(book, dataset, counts, maximal_sets(plan), intake)
     done = spend_draw_save(
         plan,
         counts,
         ledger=book,
-        spend=lambda: book.spend(**cost, key=key, plan_hash=plan.hash, records=records),
+        spend=lambda: _spend(book, plan, key=key, records=records, **cost),
         write=lambda file, receipt, answers: _write(file, plan, receipt, answers),
     )
     if done is None:
@@ -127,6 +132,13 @@ def measure(
     # from the file, which takes memory only where it is looked at
     with Archive(path=book.result_path(key)) as archive:
         return _stored(archive, plan, key)
+
+
+def _spend(book: Ledger, plan: Plan, *, dataset: str, key: str, **cost: Any) -> Receipt:
+    """Spend for a plan.  What is exact beside its noise is noted before, so that no spend stands without it."""
+    if exact := plan.schema.exact_text:
+        book.note(dataset=dataset, kind=EXACT.removeprefix("note:"), text=exact[:NOTE].strip(), key=key)
+    return book.spend(dataset=dataset, key=key, plan_hash=plan.hash, **cost)
 
 
 def spend_draw_save(

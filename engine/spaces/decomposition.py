@@ -221,7 +221,7 @@ def decompose(
     """Split a workload into subworkloads, one Gram for every residual space; unions are left to `unite`.
 
     Guarantee: for every residual space the sum of its terms equals the weighted Gram of the projected queries; spaces
-    whose Gram is zero are left out, proportional and identical subworkloads appear once.
+    whose Gram is zero, or that are known exactly, are left out; proportional and identical subworkloads appear once.
 
     >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
@@ -307,7 +307,7 @@ def _distinct(
     numbers: dict[Any, int] = {}
     subworkloads: list[Subworkload] = []
     spaces: dict[Space, tuple[int, float]] = {}
-    for found in asked_spaces(spreading, looks):
+    for found in asked_spaces(spreading, looks, schema.exact_places):
         order = numbered(alphabet[found.places])[0]  # every space is there once: the first of each are all, by name
         columns = [list(map(schema.names.__getitem__, column)) for column in found.places[order].T.tolist()]
         names: list[Space] = list(zip(*columns, strict=True)) if columns else [()] * len(order)

@@ -48,10 +48,13 @@ class AskedSpaces:
     reached: Index
 
 
-def asked_spaces(spreading: Sequence[Spreading], looks: Index) -> list[AskedSpaces]:
+def asked_spaces(
+    spreading: Sequence[Spreading], looks: Index, exact: Sequence[Sequence[int]] = ()
+) -> list[AskedSpaces]:
     """Return what the groups ask of all spaces, by the number of attributes.
 
     ``looks`` tells attributes apart, by numbers from 0 on, shape (attributes,).  Sums are taken in the order of groups.
+    Spaces inside ``exact`` sets of attributes are left out.
 
     >>> one = Spreading(
     ...     numbers=np.array([0, 1]),
@@ -67,11 +70,13 @@ def asked_spaces(spreading: Sequence[Spreading], looks: Index) -> list[AskedSpac
     by_size: dict[int, list[tuple[Index, Index, Index, Array]]] = {}
     for own in spreading:
         for i, (positions, number, often) in enumerate(own.pattern):
-            when = own.numbers * longest + i
-            asked = np.full(len(when), number)
-            by_size.setdefault(len(positions), []).append(
-                (when, own.places[:, list(positions)], asked, own.weights * often)
-            )
+            when, places, weights = own.numbers * longest + i, own.places[:, list(positions)], own.weights * often
+            for known in exact:
+                left = ~np.isin(places, known).all(axis=1)
+                when, places, weights = when[left], places[left], weights[left]
+            if len(when):
+                asked = np.full(len(when), number)
+                by_size.setdefault(len(positions), []).append((when, places, asked, weights))
     return [_of_one_size(by_size[k], looks) for k in sorted(by_size)]
 
 

@@ -26,19 +26,22 @@ MOST_CELLS = 2**20  # of the attributes of rules that are read together
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Impossible:
-    """What rules that share attributes say: the cells that none may have, of shape (n_1, ..., n_k)."""
+    """What facts that share attributes say: the share of the records in every cell, of shape (n_1, ..., n_k).
+
+    The shares sum to 1 and are even as far as the facts allow; 0 is a cell that none may have.
+    """
 
     names: tuple[str, ...]
-    cells: npt.NDArray[np.bool_] = field(repr=False)
+    share: npt.NDArray[np.float64] = field(repr=False)
 
     def possible(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Return the share of all possible cells over every cell of some of the attributes, in the order of ``names``.
+        """Return the share of the records in every cell of some of the attributes, in the order of ``names``.
 
         Shape as the sizes of those; 0 exactly where a cell is impossible.
         """
         own = [self.names.index(name) for name in names]
-        kept = (~self.cells).sum(axis=tuple(a for a in range(self.cells.ndim) if a not in own))
-        return np.asarray(kept.transpose([sorted(own).index(a) for a in own]) / (~self.cells).sum())
+        kept = self.share.sum(axis=tuple(a for a in range(self.share.ndim) if a not in own))
+        return np.asarray(kept).transpose([sorted(own).index(a) for a in own])
 
 
 def checked_rules(rules: Any) -> tuple[str, ...]:
@@ -95,4 +98,4 @@ def _read(rules: Sequence[str], attributes: Sequence[Attribute]) -> Impossible:
         cells |= held
     if cells.all():
         raise SchemaError(f"the rules of impossible cells leave nothing possible on {set_name(names)}; correct one")
-    return Impossible(names=names, cells=cells)
+    return Impossible(names=names, share=~cells / np.count_nonzero(~cells))

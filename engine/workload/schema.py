@@ -5,9 +5,10 @@ Sizes are Python integers, because 40 attributes of 1,000 values have more cells
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,12 +18,14 @@ import numpy.typing as npt
 
 from engine.checks import whole
 from engine.errors import EngineError, SchemaError
-from engine.privacy import MOST_ROWS
-from engine.texts import MAX_NAME, near_matches, shown
+from engine.privacy import MOST_ROWS, Budget
+from engine.texts import MAX_NAME, near_matches, set_name, shown
 from engine.workload.attribute import Attribute, sequence
 from engine.workload.impossible import Impossible, checked_rules, read_rules
+from engine.workload.invariants import Invariant, checked_invariants, joint_facts, meaning_beside, promise_beside
 from engine.workload.predicates import named_in
 from engine.workload.schema_text import (
+    EXACT_KIND,
     MAX_ATTRIBUTES,
     PERSON_KIND,
     RULE_KIND,
@@ -33,7 +36,7 @@ from engine.workload.schema_text import (
 )
 
 FORMAT = "schema/1"
-OPTIONAL = ("person", "rows_per_person", "impossible")
+OPTIONAL = ("person", "rows_per_person", "impossible", "invariants")
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Schema:
         person column it is the curator's word, and no release protects fewer.  None where it is not declared.
     impossible : rules for structural zeros, such as "age < 15 and married == 'yes'", in the words of `Custom`.  A row
         whose counted values break one is left out of every count, like one outside the domain.
+    invariants : exact tables that are public already, as pairs (attributes, values).  Releases keep them to the digit
+        and spend nothing on them; what they say is protected from nobody.
 
     >>> schema = Schema([Attribute.of_size("age", 85), Attribute.categorical("sex", ["F", "M"])])
     >>> schema.size, schema.sizes(["sex", "age"]), schema["sex"].kind, list(schema)
@@ -60,6 +65,7 @@ class Schema:
     person: str | None = None
     rows_per_person: int | None = None
     impossible: tuple[str, ...] = ()
+    invariants: tuple[Invariant, ...] = ()
     _by_name: dict[str, Attribute] = field(init=False, repr=False, compare=False)
 
     def __init__(
@@ -69,6 +75,7 @@ class Schema:
         person: str | None = None,
         rows_per_person: int | None = None,
         impossible: Iterable[str] = (),
+        invariants: Iterable[Any] = (),
     ) -> None:
         found = tuple(sequence(attributes, "a schema", "a list of attributes"))
         if not 1 <= len(found) <= MAX_ATTRIBUTES:
@@ -93,7 +100,8 @@ class Schema:
         object.__setattr__(self, "attributes", found)
         object.__setattr__(self, "_by_name", by_name)
         object.__setattr__(self, "impossible", checked_rules(impossible))
-        _ = self.structural_zeros  # a rule that cannot be read is told now
+        object.__setattr__(self, "invariants", checked_invariants(invariants, found))
+        _ = self.facts  # what cannot be read, or cannot all hold, is told now
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -154,45 +162,124 @@ class Schema:
         return math.prod(self.sizes(names))
 
     def subset(self, names: Iterable[str]) -> Schema:
-        """The schema of the named attributes, in the order given, with the rules that are about these alone."""
+        """The schema of the named attributes, in the order given, with the facts that are about these alone."""
         found = tuple(self[name] for name in names)
         inside = {attribute.name for attribute in found}
         told = [r for r in self.impossible if {self.names[i] for i in named_in(r, self.attributes)} <= inside]
-        return replace(self, attributes=found, impossible=tuple(told))
+        exact = [one for one in self.invariants if inside.issuperset(one.attributes)]
+        return replace(self, attributes=found, impossible=tuple(told), invariants=tuple(exact))
 
-    def with_facts(self, *, impossible: Iterable[str]) -> Schema:
-        """The schema with public facts: rules for cells that are impossible, in place of those it has.
+    def with_facts(self, *, impossible: Iterable[str] | None = None, invariants: Iterable[Any] | None = None) -> Schema:
+        """The schema with public facts in place of those of the kind it has; kinds that are left out stay.
 
-        Raises: SchemaError for rules that cannot be read, hold for no cell, or leave no cell possible.
+        Parameters
+        ----------
+        impossible : rules for cells that are impossible.
+        invariants : exact tables that are public already, as pairs (attributes, values); the values are whole counts of
+            shape ``sizes(attributes)``, or row by row.  No attributes stand for the number of records.
+
+        Raises: SchemaError for rules that cannot be read, hold for no cell, or leave no cell possible; for values that
+        are no counts on attributes of the schema; for facts that contradict each other.
 
         >>> schema = Schema([Attribute.numeric("age", [0, 15, 99]), Attribute.categorical("married", ["no", "yes"])])
         >>> schema.with_facts(impossible=["age < 15 and married == 'yes'"]).possible_share(["age", "married"]).round(2)
         array([[0.33, 0.  ],
                [0.33, 0.33]])
+        >>> schema.with_facts(invariants=[(["married"], [40, 60])]).exact_table([]).item()
+        100
         """
-        return replace(self, impossible=checked_rules(impossible))
+        rules = self.impossible if impossible is None else checked_rules(impossible)
+        exact = self.invariants if invariants is None else checked_invariants(invariants, self.attributes)
+        return replace(self, impossible=rules, invariants=exact)
+
+    def is_exact(self, names: Iterable[str]) -> bool:
+        """Whether the table on some attributes, those of one cell left out, is public and exact."""
+        if not self.invariants:
+            return False
+        asked = {name for name in names if self[name].size > 1}
+        return any(asked <= own for own in self._exact)
+
+    def exact_table(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
+        """The public exact table on some attributes, in the order given; shape ``sizes(names)``, in counts."""
+        asked = [name for name in names if self[name].size > 1]
+        one = next(one for one, own in zip(self.invariants, self._exact, strict=True) if own.issuperset(asked))
+        return one.table({name: self[name].size for name in one.attributes}, asked).reshape(self.sizes(names))
+
+    @cached_property
+    def exact_spaces(self) -> tuple[tuple[str, ...], ...]:
+        """Sets of attributes of more than one cell, in the order of the schema, whose tables are public and exact."""
+        wide = [[name for name in one.attributes if self[name].size > 1] for one in self.invariants]
+        inside = {own for names in wide for k in range(len(names) + 1) for own in itertools.combinations(names, k)}
+        return tuple(sorted(inside, key=lambda own: (len(own), own)))
+
+    @cached_property
+    def exact_places(self) -> tuple[list[int], ...]:
+        """Positions of the attributes of every public table."""
+        return tuple([self.order[name] for name in one.attributes] for one in self.invariants)
+
+    @cached_property
+    def _exact(self) -> tuple[frozenset[str], ...]:
+        return tuple(frozenset(one.attributes) for one in self.invariants)
+
+    @property
+    def exact_text(self) -> str:
+        """What is public and exact, in words; empty where nothing is.
+
+        >>> Schema([Attribute.of_size("age", 2)], invariants=[("age", [3, 4])]).exact_text
+        'the exact totals on age'
+        """
+        told = [set_name(one.attributes) if one.attributes else "all records" for one in self.invariants]
+        return f"the exact totals on {', '.join(told)}" if told else ""
+
+    def promise(self, budget: Budget) -> str:
+        """What a release within a budget promises one of the people in the records."""
+        return promise_beside(budget, self.exact_text) if self.invariants else budget.promise
+
+    def meaning(self, budget: Budget) -> str:
+        """What a release within a budget means, in one line; beside exact totals that is no plain differential privacy.
+
+        >>> exact = Schema([Attribute.of_size("age", 2)], invariants=[("age", [3, 4])])
+        >>> exact.meaning(Budget(pcost=1.0)).partition(":")[0]
+        'Subspace differential privacy'
+        """
+        return meaning_beside(budget, self.exact_text) if self.invariants else budget.describe()
 
     @cached_property
     def structural_zeros(self) -> tuple[Impossible, ...]:
         """What the rules say: cells that are impossible, rules that share attributes read together."""
         return read_rules(self.impossible, self.attributes) if self.impossible else ()
 
+    @cached_property
+    def facts(self) -> tuple[Impossible, ...]:
+        """What rules and invariants say of the records, those that share attributes read together."""
+        return joint_facts(self.structural_zeros, self.invariants, self.attributes)
+
     def possible_share(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
         """The table on some attributes if all possible cells of the full domain held the same, with sum 1.
 
         Shape ``sizes(names)``; exactly 0 where the rules of the schema, taken together, make a cell impossible.
         """
-        names = tuple(names)
-        out = np.full((1,) * len(names), 1.0 / self.cells(n for n in names if n not in self.ruled))
-        for found in self.structural_zeros:
+        return self._share(tuple(names), self.structural_zeros)
+
+    def even_share(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
+        """The same, as even as the invariants allow; exactly 0 where rules and invariants leave nothing.
+
+        Shape ``sizes(names)``.
+        """
+        return self._share(tuple(names), self.facts)
+
+    def _share(self, names: tuple[str, ...], facts: Sequence[Impossible]) -> npt.NDArray[np.float64]:
+        told = {name for found in facts for name in found.names}
+        out = np.full((1,) * len(names), 1.0 / self.cells(n for n in names if n not in told))
+        for found in facts:
             own = [name for name in names if name in found.names]
             out = out * found.possible(own).reshape([self[n].size if n in own else 1 for n in names])
         return np.broadcast_to(out, self.sizes(names))
 
     @cached_property
     def ruled(self) -> frozenset[str]:
-        """The attributes that rules are about."""
-        return frozenset(name for found in self.structural_zeros for name in found.names)
+        """The attributes that facts are about."""
+        return frozenset(name for found in self.facts for name in found.names)
 
     def person_column(self, given: str | None = None) -> str | None:
         """The column that tells whose row it is: the declared one, or the one that is given where none is declared.
@@ -228,7 +315,12 @@ class Schema:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready description with its format and version; what is not declared is left out."""
         attributes = [attribute.to_dict() for attribute in self.attributes]
-        more = {"person": self.person, "rows_per_person": self.rows_per_person, "impossible": list(self.impossible)}
+        more: dict[str, Any] = {
+            "person": self.person,
+            "rows_per_person": self.rows_per_person,
+            "impossible": list(self.impossible),
+        }
+        more |= {"invariants": [one.to_dict() for one in self.invariants]}
         declared = {key: value for key, value in more.items() if value not in (None, [])}
         return {"format": FORMAT, "attributes": attributes} | declared
 
@@ -242,7 +334,7 @@ class Schema:
         if document.get("format") != FORMAT or document.keys() - set(OPTIONAL) != {"format", "attributes"}:
             raise SchemaError(
                 f"this is no schema: give the keys 'format' (with {FORMAT!r}) and 'attributes', and perhaps "
-                "'person', 'rows_per_person' and 'impossible'"
+                "'person', 'rows_per_person', 'impossible' and 'invariants'"
             )
         attributes = document["attributes"]
         if not isinstance(attributes, list) or len(attributes) > MAX_ATTRIBUTES:
@@ -265,12 +357,16 @@ class Schema:
         Labels and edges are joined by |.  A backslash stands before | and \ inside a text and before = + - @ at its
         start, so that a spreadsheet never takes a label for a formula.  A last row of the kind person has the person
         column as its name and the rows per person as its size, where they are declared; rows of the kind impossible
-        have a rule each as their name.
+        have a rule each as their name, rows of the kind exact an invariant: attributes as labels, counts as edges.
         """
         rows = [attribute.to_dict() for attribute in self.attributes]
         if self.person is not None or self.rows_per_person is not None:
             rows.append({"name": self.person, "kind": PERSON_KIND, "size": self.rows_per_person})
-        return write_csv([*rows, *({"name": rule, "kind": RULE_KIND} for rule in self.impossible)])
+        rows += [{"name": rule, "kind": RULE_KIND} for rule in self.impossible]
+        for one in self.invariants:
+            told: dict[str, Any] = {"labels": list(one.attributes), "edges": list(map(str, one.values))}
+            rows.append({"name": f"totals on {set_name(one.attributes)}", "kind": EXACT_KIND} | told)
+        return write_csv(rows)
 
     @classmethod
     def from_csv(cls, text: str | bytes) -> Schema:
@@ -280,12 +376,15 @@ class Schema:
         attributes: list[Attribute] = []
         unit: dict[str, Any] = {}
         rules: list[str] = []
+        exact: list[tuple[Any, Any]] = []
         for line, document in read_csv(text):
             try:
                 if document.get("kind") == RULE_KIND:
                     if document.keys() != {"name", "kind"}:
                         raise SchemaError("a row of the kind impossible has a rule as its name, and nothing else")
                     rules.append(document["name"])
+                elif document.get("kind") == EXACT_KIND:
+                    exact.append((document.get("labels", []), document.get("edges")))
                 elif document.get("kind") != PERSON_KIND:
                     attributes.append(Attribute.from_dict(document))
                 elif unit or not {"kind"} < document.keys() <= {"name", "kind", "size"}:
@@ -294,4 +393,4 @@ class Schema:
                     unit = {"person": document.get("name"), "rows_per_person": document.get("size")}
             except SchemaError as error:
                 raise SchemaError(f"line {line}: {error}") from None
-        return cls(attributes, **unit, impossible=rules)
+        return cls(attributes, **unit, impossible=rules, invariants=exact)

@@ -23,6 +23,7 @@ MAX_BRACKETS = 100_000
 MAX_CSV_FIELD = 131_072
 PERSON_KIND = "person"  # of the row that tells whose rows these are
 RULE_KIND = "impossible"  # of a row with a rule for cells that none may have
+EXACT_KIND = "exact"  # of a row with a table that is public and exact
 KEYS = ("name", "kind", "size", "labels", "edges", "other", "missing", "clip")
 
 # Control characters, line separators, text-direction overrides and lone surrogates: they corrupt logs and files, or

@@ -124,6 +124,18 @@ def test_rules_for_impossible_cells_are_checked_as_they_are_written() -> None:
     assert not session.errors()
 
 
+def test_exact_totals_are_typed_in_and_weaken_what_is_promised() -> None:
+    session = opened("schema")
+    box = next(e.key for e in session.app.text_area if str(e.key).startswith("exact_"))
+    session.set(**{box: "a,n\n0,-3"})
+    assert session.errors()
+    assert session.studio.schema == SCHEMA
+    session.set(**{box: "n\n12\n"})
+    assert session.studio.schema == SCHEMA.with_facts(invariants=[([], 12)])
+    assert "subspace differential privacy" in session.said()
+    assert "invariants=[([], [12])])" in session.app.code[-1].value
+
+
 def test_a_look_asks_for_the_person(ledger: Ledger, panel: Path) -> None:
     session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
     filled(session, records_path=str(panel), coarse_confirmation="office")

@@ -2,11 +2,12 @@
 
 To touch: what tables teach each other is in `borrow`, how far one moves from its reference in `entropic`, the order of
 both in `shrunk`, how well directions are known in `metric`; `joint` makes all agree without negative cells, `people`
-draws records near them, `acceptance` judges those, `bootstrap` finds errors, `quality` flags them.
+draws records near them, `facts` keeps what is public, `acceptance` judges, `bootstrap` finds errors, `quality` flags.
 """
 
 from engine.publish.tables.acceptance import AcceptanceRule, acceptance
 from engine.publish.tables.entropic import reference
+from engine.publish.tables.facts import keeping_facts
 from engine.publish.tables.published import FITS, Published, PublishForecast, publish, publish_forecast
 from engine.publish.tables.quality import REASONS, QualityRule
 from engine.publish.tables.simulate import simulated
@@ -22,6 +23,7 @@ __all__ = [
     "QualityRule",
     "Uncertainty",
     "acceptance",
+    "keeping_facts",
     "publish",
     "publish_forecast",
     "reference",

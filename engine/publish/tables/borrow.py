@@ -84,7 +84,8 @@ def single_tables(found: Evidence, total: float, pairs: Mapping[Axes, Known]) ->
     for a, seen in found.seen.items():
         if len(a) == 1 and seen.metric is not None:
             out[a] = nearest_single(seen, total, found.centers[a[0]])
-    learning = [a for a in used if a not in found.seen or found.seen[a].metric is None]
+    out |= {a: found.exact[a] for a in used if a in found.exact}
+    learning = [a for a in used if a not in found.exact and (a not in found.seen or found.seen[a].metric is None)]
     for _ in range(PAIR_ROUNDS if pairs else 0):
         sums = {a: (own[a][0] * own[a][1], np.full(len(own[a][0]), own[a][1])) for a in learning}
         q: dict[Axes, Array] = {a: out[a] / total - found.centers[a[0]] for a in used}

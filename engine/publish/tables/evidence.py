@@ -108,8 +108,9 @@ class Evidence:
     total, total_variance : noisy number of records, and its variance in counts^2.
     seen : residual spaces; one that is absent was not measured.
     possible : where the rules of the schema make cells impossible, which ones are not; shape (n_1, ..., n_k).
-    even : contrasts of the tables in which all possible cells of the full domain hold the same, with the total 1; one
-        that is absent is 0.
+    even : contrasts of the tables in which all possible cells of the full domain hold the same, as far as public
+        tables allow, with the total 1; one that is absent is 0.
+    exact : public tables, in counts, of the shape of their attributes; nothing was measured of them.
     """
 
     names: Space
@@ -121,6 +122,7 @@ class Evidence:
     seen: Mapping[Axes, Seen] = field(repr=False)
     possible: Mapping[Axes, npt.NDArray[np.bool_]] = field(default_factory=dict, repr=False)
     even: Mapping[Axes, Array] = field(default_factory=dict, repr=False)
+    exact: Mapping[Axes, Array] = field(default_factory=dict, repr=False)
 
     @cached_property
     def sets(self) -> tuple[Axes, ...]:
@@ -171,27 +173,29 @@ def evidence(measurement: Measurement) -> Evidence:
     centers = tuple(center(plan.schema[n].size, plan.split.centers.get(n)) for n in names)
     seen: dict[Axes, Seen] = {}
     wanted = all_sets(tables)
+    known = {axes: tuple(names[a] for a in axes) for axes in wanted}
+    exact = {a: plan.schema.exact_table(own).astype(float) for a, own in known.items() if plan.schema.is_exact(own)}
     for space, coordinates in said.by_space.items():
         axes = tuple(at[n] for n in space if n in at)
-        if axes in wanted and len(axes) == len(space):
+        if axes in wanted and len(axes) == len(space) and axes not in exact:
             block = plan.answering[plan.home[space]]
             found = _seen(block, space, coordinates, tuple(centers[a] for a in axes), plan.split.complement(space))
             if found is not None:
                 seen[axes] = found
-    if () not in seen:
+    if () not in seen and () not in exact:
         raise NotAnswerable(
             "The number of records does not follow from what was measured, so that no table can be made to agree with "
             "it. Add the family 'total', or a marginal, to the workload."
         )
-    total = seen.pop(())
-    shares = {axes: plan.schema.possible_share([names[a] for a in axes]) for axes in wanted if plan.schema.impossible}
+    total = seen.pop((), None)
+    shares = {axes: plan.schema.even_share(own) for axes, own in known.items() if plan.schema.facts}
     return Evidence(
         names=names,
         sizes=plan.schema.sizes(names),
         centers=centers,
         tables=tables,
-        total=float(total.cells),
-        total_variance=total.variance,
+        total=float(exact[()] if total is None else total.cells),
+        total_variance=0.0 if total is None else total.variance,
         seen=seen,
         possible={axes: share > 0.0 for axes, share in shares.items() if not share.all()},
         even={
@@ -199,6 +203,7 @@ def evidence(measurement: Measurement) -> Evidence:
             for axes, share in shares.items()
             if plan.schema.ruled.issuperset(names[a] for a in axes)
         },
+        exact=exact,
     )
 
 

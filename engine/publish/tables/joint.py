@@ -9,12 +9,14 @@ few cells that have one.  What is still negative in the end is mended by a share
 
 Impossible cells have T_A = 0 and multipliers of either sign.  The last of what they hold is taken out by conjugate
 gradients, before the share of even tables, whose impossible cells are 0, too.
+
+What is known exactly has g_B = 0: it stays, and all else moves beside it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,6 +45,7 @@ class _Multipliers:
     axes: Axes
     shape: tuple[int, ...]
     step: float
+    exact: Collection[Axes] = ()
     impossible: npt.NDArray[np.bool_] | None = None
     cells: Index = field(default_factory=lambda: np.zeros(0, np.int64))
     values: Array = field(default_factory=lambda: np.zeros(0))
@@ -116,20 +119,21 @@ def nonnegative(
     tell: Listener,
     possible: Mapping[Axes, npt.NDArray[np.bool_]] | None = None,
     even: Mapping[Axes, Array] | None = None,
+    exact: Collection[Axes] = (),
 ) -> dict[Axes, Array]:
     """Change contrasts so that no table is negative; the largest ones are changed in place. Returns the contrasts.
 
     The search ends when no cell is further below 0 than the share ``enough`` of an even cell, total over cells; that
-    share of even tables is then mixed in.  Contrasts have the shapes of their tables.  ``possible`` and ``even`` are
-    those of `Evidence`.
+    share of even tables is then mixed in.  Contrasts have the shapes of their tables.  ``possible``, ``even`` and
+    ``exact`` are those of `Evidence`.
 
     Guarantee: every table is at least 0 and impossible cells are 0, but for the rounding of sums, and the total is the
-    one given unless it contradicts the tables.
+    one given unless it contradicts the tables.  Contrasts of ``exact`` sets are not changed at all.
     """
     total = float(contrasts[()])
     possible, even = possible or {}, even or {}
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
-    dual = _multipliers(contrasts, tables, sizes, possible)
+    dual = _multipliers(contrasts, tables, sizes, possible, exact)
     age = 1.0
     for number in range(ROUNDS):
         moved, means = _moves(dual, lower)
@@ -151,8 +155,8 @@ def nonnegative(
     _move(contrasts, dual, means)
     made = {**contrasts, **moved}
     if possible:
-        made = emptied(made, tables, sizes, possible)
-    return _lifted(made, tables, possible, even)
+        made = emptied(made, tables, sizes, possible, exact)
+    return _lifted(made, tables, possible, even, exact)
 
 
 def emptied(
@@ -160,15 +164,16 @@ def emptied(
     tables: Sequence[Axes],
     sizes: Sequence[int],
     possible: Mapping[Axes, npt.NDArray[np.bool_]],
+    exact: Collection[Axes] = (),
 ) -> dict[Axes, Array]:
     """Return the nearest contrasts of tables whose impossible cells are 0, whatever the sign of others.
 
-    Shapes (n_1, ..., n_k) of tables.  The total stays, and the largest contrasts are changed in place.
+    Shapes (n_1, ..., n_k) of tables.  The total and ``exact`` sets stay; the largest contrasts are changed in place.
 
     Guarantee: linear in what is given, and without effect where impossible cells are 0, so that tables which are right
     on average stay so.
     """
-    dual = _multipliers(contrasts, tables, sizes, possible)
+    dual = _multipliers(contrasts, tables, sizes, possible, exact)
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
     asked = [own for own in dual.values() if own.impossible is not None]
     nothing = {axes: np.zeros_like(c) for axes, c in lower.items()}
@@ -212,7 +217,9 @@ def _multipliers(
     tables: Sequence[Axes],
     sizes: Sequence[int],
     possible: Mapping[Axes, npt.NDArray[np.bool_]],
+    exact: Collection[Axes],
 ) -> dict[Axes, _Multipliers]:
+    tables = [axes for axes in tables if axes not in exact]
     holding: dict[Axes, int] = {}
     for axes in tables:
         for inside in below(axes):
@@ -220,8 +227,8 @@ def _multipliers(
     out = {}
     for axes in tables:
         impossible = ~possible[axes].reshape(-1) if axes in possible else None
-        step = _step(axes, sizes, holding)
-        out[axes] = _Multipliers(axes=axes, shape=contrasts[axes].shape, step=step, impossible=impossible)
+        step, shape = _step(axes, sizes, holding), contrasts[axes].shape
+        out[axes] = _Multipliers(axes=axes, shape=shape, step=step, exact=exact, impossible=impossible)
     return out
 
 
@@ -240,14 +247,15 @@ def _weight(axes: Axes) -> float:
 
 def _moves(dual: Mapping[Axes, _Multipliers], lower: Mapping[Axes, Array]) -> tuple[dict[Axes, Array], _Means]:
     """Return the contrasts of all smaller sets at the multipliers, and the means of these."""
-    means = {axes: own.means() for axes, own in dual.items()}
+    means, exact = {axes: own.means() for axes, own in dual.items()}, next((own.exact for own in dual.values()), ())
     sums: dict[Axes, Array] = {}
     for found in means.values():
         for inside, values in found.items():
             sums[inside] = sums[inside] + values if inside in sums else values
     moved = {}
     for inside, values in lower.items():
-        moved[inside] = values + _weight(inside) * contrast(sums[inside]) if inside in sums else values
+        free = inside in sums and inside not in exact
+        moved[inside] = values + _weight(inside) * contrast(sums[inside]) if free else values
     return moved, means
 
 
@@ -264,10 +272,11 @@ def _lifted(
     tables: Sequence[Axes],
     possible: Mapping[Axes, npt.NDArray[np.bool_]],
     even: Mapping[Axes, Array],
+    exact: Collection[Axes],
 ) -> dict[Axes, Array]:
     """Return contrasts mixed with those of even tables as far as negative cells need it."""
     total, worst = float(contrasts[()]), 0.0
-    for axes in tables:
+    for axes in (axes for axes in tables if axes not in exact):
         table = assembled(contrasts, axes)
         share = assembled({axes: np.zeros(table.shape), **even, (): np.array(1.0)}, axes) if even else 1.0 / table.size
         needed = np.divide(-table, share, out=np.zeros_like(table), where=possible.get(axes, np.array(True)))
@@ -275,7 +284,7 @@ def _lifted(
     if worst > 0.0:
         kept = max(total, 0.0) / (max(total, 0.0) + worst)
         for axes in contrasts:
-            if axes:
+            if axes and axes not in exact:
                 contrasts[axes] *= kept
                 if axes in even:
                     contrasts[axes] += (1.0 - kept) * total * even[axes]

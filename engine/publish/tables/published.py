@@ -20,8 +20,9 @@ from engine.plans import Plan, SpaceAnswers
 from engine.progress import Progress, listener, told
 from engine.publish.tables.contrasts import assembled, contrast, maximal
 from engine.publish.tables.evidence import Evidence, all_sets, evidence, published_sets
+from engine.publish.tables.facts import keeping_facts
 from engine.publish.tables.joint import emptied, nonnegative
-from engine.publish.tables.people import mend_people, nearest_people, table_of
+from engine.publish.tables.people import nearest_people, table_of
 from engine.publish.tables.shrunk import shrunk_contrasts, shrunk_total
 from engine.release import MEMORY_LIMIT, Measurement, apply_group
 from engine.spaces import Axes
@@ -49,7 +50,8 @@ class Published:
     people : records of which all tables are counts, shape (people, attributes), or None where tables are not whole.
 
     Guarantee: unless ``fit`` is "none", every table is >= 0, and tables agree wherever they overlap to 1e-9 counts;
-    exactly where they are counts of people.  Cells that the rules of the schema make impossible are exactly 0.
+    exactly where they are counts of people.  Cells that the facts of the schema make impossible are exactly 0, and its
+    public tables are kept to the digit, by as many records as they tell, too.
     Published numbers are biased: the standard errors and intervals of the measurement are not theirs.
     """
 
@@ -100,6 +102,8 @@ class Published:
     def _of(self, axes: Axes) -> Array:
         if self.people is not None:
             return table_of(self.people, axes, self._sizes).astype(float)
+        if (schema := self.measurement.plan.schema).is_exact(own := [self.names[a] for a in axes]):
+            return schema.exact_table(own).astype(float)
         table = assembled(self.contrasts, axes)
         if (impossible := self.impossible(axes)) is not None:
             table[impossible] = 0.0
@@ -110,7 +114,7 @@ class Published:
         schema = self.measurement.plan.schema
         if schema.ruled.isdisjoint(self.names[a] for a in axes):
             return None
-        return np.asarray(schema.possible_share([self.names[a] for a in axes]) == 0.0)
+        return np.asarray(schema.even_share([self.names[a] for a in axes]) == 0.0)
 
     def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return the published answers to queries ``start:stop`` of a group, in counts. Shape (queries,)."""
@@ -165,18 +169,11 @@ class Published:
         generator = np.random.default_rng(seed_of(self.measurement))
         barred = {axes: barring for axes in sets if (barring := self.impossible(axes)) is not None}
         records = nearest_people(tables, self._sizes, people, generator, tell, barred)
-        mend_people(records, self._rules(), generator)
+        held = {self.names[a] for axes in self.contrasts for a in axes}
+        own = {name: records[:, self._at[name]] for name in self.names if name in held}
+        for name, codes in keeping_facts(own, self.measurement.plan.schema, generator).items():
+            records[:, self._at[name]] = codes
         return records
-
-    def _rules(self) -> list[tuple[list[int], npt.NDArray[np.bool_]]]:
-        """Return positions of attributes that rules are about, and which of their joint cells are possible."""
-        held = {a for axes in self.contrasts for a in axes}
-        told = []
-        for found in self.measurement.plan.schema.structural_zeros:
-            own = [name for name in found.names if self._at.get(name) in held]
-            if own:
-                told.append(([self._at[name] for name in own], found.possible(own) > 0.0))
-        return told
 
     def uncertainty(self, **options: Any) -> Any:
         """Return errors, intervals and flags of the published numbers, at no cost; see `engine.publish.uncertainty`."""
@@ -251,11 +248,12 @@ def publish(
                 lambda s, w: tell(0.4 + 0.6 * s, w),
                 found.possible,
                 found.even,
+                found.exact,
             )
         else:
             contrasts = {axes: np.zeros(found.shape(axes)) for axes in found.sets}
     elif found.possible:
-        contrasts = emptied(contrasts, found.tables, found.sizes, found.possible)
+        contrasts = emptied(contrasts, found.tables, found.sizes, found.possible, found.exact)
     made = Published(measurement=measurement, fit=fit, names=found.names, contrasts=contrasts)
     if integer:
         made = replace(made, people=made._drawn(round(total), told_share(progress, own, 1.0)))

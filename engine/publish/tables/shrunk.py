@@ -52,7 +52,9 @@ def shrunk_contrasts(found: Evidence, total: float, tell: Listener) -> dict[Axes
     above = {face for axes in upper for face in faces(axes)}
     for number, axes in enumerate(upper):
         margins = {face: tables[face] for face in (*faces(axes), axes[:-2])}
-        table = fitted(axes, found.seen.get(axes), margins, total, found.possible.get(axes))
+        table = found.exact.get(axes)
+        if table is None:
+            table = fitted(axes, found.seen.get(axes), margins, total, found.possible.get(axes))
         if axes in above:
             tables[axes] = table
         out[axes] = contrast(table)
@@ -81,5 +83,6 @@ def _pairs(
         if seen is not None and axes in known:
             seen = replace(seen, cells=known[axes][0], variance=known[axes][1])  # with what triples taught
         margins = {face: tables[face] for face in (*faces(axes), ())}
-        out[axes] = fitted(axes, seen, margins, total, found.possible.get(axes))
+        table = found.exact.get(axes)
+        out[axes] = fitted(axes, seen, margins, total, found.possible.get(axes)) if table is None else table
     return out

@@ -129,6 +129,8 @@ class Uncertainty:
         """Return the share of signal in queries of a group, that of its cells weighed by their size."""
         asked = self.published.measurement.plan.workload.groups[group]
         axes = self.published.positions(asked.attributes)
+        if self.published.measurement.plan.schema.is_exact(asked.attributes):
+            return np.ones(last - first)
         if axes not in self.signal:
             return np.full(last - first, 1.0 if len(axes) < 2 else 0.0)
         table = self.published.table(asked.attributes)

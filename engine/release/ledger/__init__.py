@@ -4,14 +4,17 @@ To touch: columns and hashes are in `chain`, what rows add up to in `balance`, w
 what ``verify`` checks is in `ledger`.
 """
 
-from engine.release.ledger.balance import DatasetStatus, Fingerprint, Receipt
+from engine.release.ledger.balance import EXACT, DatasetStatus, Fingerprint, Receipt
 from engine.release.ledger.chain import Row
 from engine.release.ledger.changes import TotalChange, total_history
 from engine.release.ledger.keys import good_signature
 from engine.release.ledger.ledger import REHEARSED, Ledger, release_key, verify_ledger
 from engine.release.ledger.total import TotalDefinition
+from engine.release.ledger.words import NOTE
 
 __all__ = [
+    "EXACT",
+    "NOTE",
     "REHEARSED",
     "DatasetStatus",
     "Fingerprint",

@@ -15,12 +15,15 @@ from engine.errors import LedgerError
 from engine.release.ledger.chain import Row
 from engine.release.ledger.total import TotalDefinition, as_pcost, exact, is_epsilon
 
+EXACT = "note:exact"  # names the public tables that a release keeps
+
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStatus:
     """The budget of one dataset: `spent` is rounded up and `left` down to a double, the ledger is exact.
 
-    `definition` says what these numbers count: pcost, or epsilon where the total is pure.
+    `definition` says what these numbers count: pcost, or epsilon where the total is pure.  `exact` names the public
+    tables that releases kept: costs add up beside them, and what they say is hidden by no release.
     """
 
     dataset: str
@@ -29,6 +32,23 @@ class DatasetStatus:
     left: float
     note: str = ""
     definition: TotalDefinition = field(default_factory=TotalDefinition)
+    exact: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """What the total counts, and what guarantee all releases together have, in words.
+
+        >>> DatasetStatus(dataset="a", total=1.0, spent=0.5, left=0.5, exact=("the exact totals on age",)).describe()
+        ... # doctest: +NORMALIZE_WHITESPACE
+        'zCDP (pcost), for adding or removing a person of at most 1 row; for all releases together this is subspace
+        differential privacy beside the exact totals on age, which protect nobody'
+        """
+        if not self.exact:
+            return self.definition.describe()
+        beside = " and ".join(self.exact)
+        return (
+            f"{self.definition.describe()}; for all releases together this is subspace differential privacy beside "
+            f"{beside}, which protect nobody"
+        )
 
     def takes(self, pcost: float, pure_epsilon: float | None = None) -> float:
         """What a release takes from this total, in what it counts; raises LedgerError if it cannot be counted."""
@@ -102,7 +122,7 @@ class Balance:
     """The state after some rows.
 
     `totals` by dataset, the row that declared one with the cost that it was last changed to; `spent` (exact) by
-    dataset, `spends` and `saved` by key, `notes` by kind and key.
+    dataset, `spends` and `saved` by key, `notes` by kind and key, `exact` by dataset.
     """
 
     totals: dict[str, Row] = field(default_factory=dict)
@@ -110,6 +130,7 @@ class Balance:
     spends: dict[str, Row] = field(default_factory=dict)
     saved: dict[str, Row] = field(default_factory=dict)
     notes: dict[tuple[str, str], tuple[Row, ...]] = field(default_factory=dict)
+    exact: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def copied(self) -> Balance:
         """The same state, to which rows can be added while others look at this one."""
@@ -145,6 +166,7 @@ class Balance:
             left=down,
             note=self.totals[dataset].note,
             definition=self.definition(dataset),
+            exact=self.exact.get(dataset, ()),
         )
 
 
@@ -213,5 +235,7 @@ def _enter(state: Balance, row: Row) -> str:
         return ""
     if row.kind.startswith("note:"):
         state.notes[row.kind, row.key] = (*state.notes.get((row.kind, row.key), ()), row)
+        if row.kind == EXACT:
+            state.exact[row.dataset] = tuple(dict.fromkeys((*state.exact.get(row.dataset, ()), row.note)))
         return ""
     return "is of an unknown kind"

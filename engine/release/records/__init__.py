@@ -8,6 +8,7 @@ from engine.release.records.counts_file import COUNTS_ENDING, read_counts
 from engine.release.records.csv import TextFile
 from engine.release.records.digest import fingerprint, table_digest
 from engine.release.records.labelled import DraftSchema, draft_schema
+from engine.release.records.sources import column_names
 from engine.release.records.tables import MEMORY_LIMIT, count_marginals
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Counts",
     "DraftSchema",
     "TextFile",
+    "column_names",
     "count_marginals",
     "draft_schema",
     "fingerprint",

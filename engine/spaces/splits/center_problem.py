@@ -171,7 +171,7 @@ class CenterProblem:
             ]
             spreading.append(Spreading(numbers=own.numbers, places=own.places, weights=weights, pattern=pattern))
         known, found = list(products), list[tuple[int, SpaceKind]]()
-        for spaces in asked_spaces(spreading, self._roles):
+        for spaces in asked_spaces(spreading, self._roles, self.workload.schema.exact_places):
             counts = np.bincount(spaces.kinds).tolist()
             _, examples = np.unique(spaces.kinds, return_index=True)
             for k, asked in enumerate(spaces.asked):

@@ -47,7 +47,8 @@ class SplitMemory:
     @cached_property
     def similar(self) -> str:
         """Identity of the attributes."""
-        return _key("similar", (FORMAT, self.workload.schema.names, tuple(self.sizes)))
+        exact = tuple(one.attributes for one in self.workload.schema.invariants)
+        return _key("similar", (FORMAT, self.workload.schema.names, tuple(self.sizes), *exact))
 
     @cached_property
     def exact(self) -> str:

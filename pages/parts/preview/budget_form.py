@@ -57,13 +57,14 @@ def budget(found: Budget) -> None:
 
 def promise() -> None:
     """What the budget promises, in words, and whom it protects."""
-    found = state.current().budget
+    found, schema = state.current().budget, state.current().schema
     left, right = st.columns(2, gap="large")
     with left:
-        st.info(plain(found.promise), icon="🙋")
+        st.info(plain(schema.promise(found) if schema else found.promise), icon="🙋")
     with right:
         person(found)
-        st.caption(plain(found.describe(DELTA)))
+        exact = schema is not None and schema.invariants
+        st.caption(plain(schema.meaning(found) if schema and exact else found.describe(DELTA)))
         st.caption(UNITS[language()])
 
 

@@ -149,7 +149,7 @@ def dataset(book: Ledger) -> DatasetStatus | None:
             fit = count(status.pays_for(planned.pcost, planned.pure_epsilon), "release")
             left = f"{cost(status.left)} of {cost(status.total)} {status.definition.counts} left"
             st.caption(plain(f"{left}: enough for {fit} at the budget of the present plan."))
-        st.caption(plain(f"Its total counts {status.definition.describe()}."))
+        st.caption(plain(f"Its total counts {status.describe()}."))
         _change(book, status)
     return status
 

@@ -81,7 +81,7 @@ def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, att
         key="spending",
         config={"displayModeBar": False},
     )
-    st.info(plain(f"You can tell the people in these records: {plan.budget.promise}"), icon="🙋")
+    st.info(plain(f"You can tell the people in these records: {plan.schema.promise(plan.budget)}"), icon="🙋")
     if attempt > 1:
         st.warning(
             f"This plan was released for this dataset already. Attempt {attempt} draws new noise and spends its full "

@@ -58,10 +58,12 @@ def schema_script(schema: Schema | None) -> Script:
         read = f'schema = Schema.from_json(demo_data.schemas()["{name}"].read_bytes())'
         return _script(read, engine="Schema", demo_data="")
     lines = [f"    {_attribute(a)}," for a in schema.attributes]
-    if _long(lines):
+    if _long(lines) or sum(len(one.values) for one in schema.invariants) > MAX_LINES:
         read = '# download schema.json on the Schema page\nschema = Schema.from_json(Path("schema.json").read_bytes())'
         return _script(read, engine="Schema", pathlib="Path")
-    unit = {"person": schema.person, "rows_per_person": schema.rows_per_person, "impossible": list(schema.impossible)}
+    unit: dict[str, object] = {"person": schema.person, "rows_per_person": schema.rows_per_person}
+    unit["impossible"] = list(schema.impossible)
+    unit["invariants"] = [(list(one.attributes), list(one.values)) for one in schema.invariants]
     more = "".join(f", {key}={value!r}" for key, value in unit.items() if value not in (None, []))
     return _script("\n".join(["schema = Schema([", *lines, f"]{more})"]), engine="Attribute Schema")
 

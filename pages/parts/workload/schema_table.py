@@ -21,7 +21,7 @@ def rows(schema: Schema) -> list[Row]:
     >>> rows(Schema([Attribute.categorical("sex", ["F", "M"])]))[0]["labels"]
     'F|M'
     """
-    plain = replace(schema, person=None, rows_per_person=None, impossible=())
+    plain = replace(schema, person=None, rows_per_person=None, impossible=(), invariants=())
     return list(csv.DictReader(io.StringIO(plain.to_csv())))
 
 

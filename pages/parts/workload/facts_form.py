@@ -1,0 +1,84 @@
+"""Public facts about the records: combinations that nobody can have, and totals that are exact."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from engine import Schema
+from engine.release import public_tables, public_text
+from pages.parts.shell import state
+from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.workload.schema_table import text_lines
+
+
+def use_rules(key: str) -> None:
+    """Take the rules for impossible cells."""
+    with kept_for("rules"):
+        rules = text_lines(st.session_state[key])
+        state.choose_schema(state.current().asked.schema.with_facts(impossible=rules))
+
+
+def rules(schema: Schema) -> None:
+    """Combinations that nobody can have."""
+    st.text_area(
+        "Combinations that nobody can have, one rule a line (empty: all are possible)",
+        "\n".join(schema.impossible),
+        key=(key := f"rules_{state.version()}"),
+        on_change=use_rules,
+        args=(key,),
+        placeholder="age < 15 and married == 'yes'",
+        help="Published tables are exactly 0 there, and rows that break a rule are left out of every count. Take rules "
+        "from laws and questionnaires, never from the records.",
+    )
+    show_kept("rules")
+
+
+def use_text(key: str) -> None:
+    """Take exact totals as they were written."""
+    _use(st.session_state[key])
+
+
+def use_file(key: str) -> None:
+    """Add exact totals from a file to those that are there."""
+    file = st.session_state.get(key)
+    if file is not None:
+        with kept_for("exact"):
+            text = file.getvalue().decode("utf-8-sig", errors="replace")
+            known = public_text(state.current().asked.schema)
+            _use(f"{known}\n{text}" if known else text)
+
+
+def _use(text: str) -> None:
+    with kept_for("exact"):
+        schema = state.current().asked.schema
+        state.choose_schema(schema.with_facts(invariants=public_tables(text, schema)))
+
+
+def exact(schema: Schema) -> None:
+    """Totals that are public and exact already."""
+    st.text_area(
+        "Totals that are published already, as CSV with a header, an empty line between tables (empty: none)",
+        public_text(schema),
+        key=(key := f"exact_{state.version()}"),
+        on_change=use_text,
+        args=(key,),
+        placeholder="region,people\nnorth,310\nsouth,242",
+        help="Every release keeps them to the digit and spends nothing on them. The records must agree with them. Take "
+        "them from what is published, never from the records.",
+    )
+    st.file_uploader(
+        "Or add a table from a CSV file",
+        type="csv",
+        key=(upload := f"exact_file_{state.version()}"),
+        on_change=use_file,
+        args=(upload,),
+    )
+    show_kept("exact")
+    if schema.invariants:
+        st.warning(
+            plain(
+                f"Nothing protects what {schema.exact_text} say. Releases are then subspace differential privacy, "
+                "which is weaker than the plain one, and say so."
+            ),
+            icon="⚖️",
+        )
