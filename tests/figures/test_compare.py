@@ -37,17 +37,14 @@ from engine.insight import (
     beside,
     comparison,
     expected,
-    label_of,
     losses,
     plan_diff,
     ratios,
     spread,
     summary,
-    title_of,
-    variants,
 )
 from engine.insight.published import printed
-from engine.mechanisms import MECHANISMS, at_budget
+from engine.mechanisms import MECHANISMS, at_budget, label_of, title_of, variants
 from engine.texts import amount
 from engine.workload import Custom
 
