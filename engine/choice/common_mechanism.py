@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 
 from engine.arrays import Array
@@ -95,16 +94,11 @@ class CommonMechanism:
         return exact_split(self.common.pcost, [M.pcost for M in self.mechanisms], own=own)
 
     def recreation(self, i: int) -> Recreation:
-        """Matrices that rebuild the output of mechanism i from those of `common` and `residuals[i]`."""
-        return recreation(self.mechanisms[i], self.common, self.residuals[i])
+        """Matrices that rebuild the output of mechanism i from those of `common` and `residuals[i]`.
 
-    def recreate(self, i: int, common_answers: npt.ArrayLike, residual_answers: npt.ArrayLike) -> Array:
-        """The answers of mechanism i, shape (rows,) or (rows, draws), from those of `common` and `residuals[i]`.
-
-        Guarantee: the law is N(B_i x, Sigma_i - recreation(i).extra); extra is 0 if the rows are independent.
+        Guarantee: the law is N(B_i x, Sigma_i - extra); extra is 0 if the rows are independent.
         """
-        A, A_residual = self.recreation(i).maps
-        return np.asarray(A @ np.asarray(common_answers, float) + A_residual @ np.asarray(residual_answers, float))
+        return recreation(self.mechanisms[i], self.common, self.residuals[i])
 
 
 def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:

@@ -86,10 +86,6 @@ class LinearMechanism:
         rows = self.whiten(self.B)
         return np.asarray(rows.T @ rows)
 
-    def standardise(self) -> LinearMechanism:
-        """The equivalent mechanism with independent rows and identity covariance.  Source: algorithm 2, lemma 5.1."""
-        return LinearMechanism(self.standard_rows)
-
     def answers(self, other: LinearMechanism) -> bool:
         """Whether `other` follows from this mechanism's output without the data: its cost matrix is smaller.
 
@@ -157,7 +153,7 @@ class LinearMechanism:
 
     @cached_property
     def standard_rows(self) -> Array:
-        """S, shape (rank, cells)."""
+        """S, shape (rank, cells): with unit noise an equivalent mechanism.  Source: algorithm 2, lemma 5.1."""
         return np.asarray(self._factors[1] @ self.row_space)
 
     @cached_property

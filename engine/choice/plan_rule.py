@@ -1,10 +1,9 @@
-"""The rules of `engine.choice.rules` on plans: the choice between coarse and fine from a measured look.
+"""The rule of `engine.choice.rules` on plans: the choice between coarse and fine from a measured look.
 
 The nested rule needs no table of the whole domain: a plan knows the variance of every query of the primary analysis,
-whatever it was made for.  The general rule looks for tables of the whole domain that agree with the look, so that it
-serves small domains only, and says so.
+whatever it was made for.
 
-Source: Xiao, Wang, Zhang and Kifer 2022, section 6.
+Source: Xiao, Wang, Zhang and Kifer 2022, section 6.2.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ import numpy as np
 from engine.arrays import Array
 from engine.checks import instance
 from engine.choice.common_plan import CommonPlan
-from engine.choice.linear import LinearMechanism
-from engine.choice.rules import Decision, check_nested_options, nested_decision, spread_of_mechanisms, stands_out
+from engine.choice.rules import Decision, check_nested_options, nested_decision, stands_out
 from engine.errors import NotApplicable, PlanError
-from engine.plans import Block, Plan
+from engine.plans import Plan
 from engine.release import Counts, Measurement, apply_group, query_texts
 from engine.texts import set_name
 from engine.workload import Group, Schema
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_QUERIES = 20_000_000  # of the primary analysis
-MOST_CELLS = 2_000  # of the whole domain, for the general rule
-MOST_ENTRIES = 20_000_000  # queries times cells, for the general rule
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,8 +115,7 @@ class NestedPlanRule:
                     where = named.get(plan, "the look")
                     raise NotApplicable(
                         f"The analyses are not nested: {where} does not answer the {group.family_text} queries on "
-                        f"{set_name(group.attributes)} of the primary analysis. Use the general rule, "
-                        "or choose plans that do."
+                        f"{set_name(group.attributes)} of the primary analysis. Choose plans that do."
                     )
                 parts.append(np.sqrt(variances))
             found[plan] = np.concatenate(parts)
@@ -196,74 +191,19 @@ class NestedPlanRule:
         return self.common.look.asking(self.groups)
 
 
-def spread_of_plans(
-    common: CommonPlan,
-    looked: Measurement,
-    *,
-    draws: int = 20,
-    seed: int = 0,
-    radius: float = 2.0,
-    max_records: float | None = None,
-) -> Decision:
-    """Choose by how far the answers of each option can still vary after a look, against its noise.
-
-    Signal and noise of an option are the total variances of its workload's queries; see `spread_of_mechanisms`.
-
-    Raises
-    ------
-    NotApplicable : the domain, or what is asked on it, is too large to look for tables; the message says by how much.
-
-    Source: section 6.1, equation 2.
-    """
-    cells = common.look.schema.size
-    if common.following is not None:
-        raise NotApplicable("The general rule compares analyses; in a chain of choices use the nested rule.")
-    asked = max(p.workload.queries for p in common.options)
-    if cells > MOST_CELLS or asked * cells > MOST_ENTRIES:
-        raise NotApplicable(
-            f"The general rule looks for tables on the whole domain of {cells:,} cells with {asked:,} queries; it can "
-            f"do {MOST_CELLS:,} cells, and {MOST_ENTRIES:,} cells times queries. Use the nested rule."
-        )
-    blocks = common.look.blocks
-    rows = np.concatenate([domain_rows(common.look.schema, s, b) / b.noise for s, b in blocks.items()])
-    answers = np.concatenate([looked.answers_on_grid[s].ravel() * (b.grid / b.noise) for s, b in blocks.items()])
-    queries = [np.concatenate([rows_of_group(p.schema, g) for g in p.workload.groups]) for p in common.options]
-    noise = [p.rmse**2 * p.workload.queries for p in common.options]
-    found = spread_of_mechanisms(
-        look=LinearMechanism(rows),
-        queries=queries,
-        noise=noise,
-        answers=answers,
-        draws=draws,
-        seed=seed,
-        radius=radius,
-        max_records=max_records,
-    )
-    shares = {common.names[i]: found.shares[f"analysis {i + 1}"] for i in range(len(common.names))}
-    sentence = found.sentence
-    for i in reversed(range(len(common.names))):
-        sentence = sentence.replace(f"analysis {i + 1}", common.names[i])
-    return replace(found, shares=shares | {"radius": found.shares["radius"]}, sentence=sentence)
-
-
-def domain_rows(schema: Schema, space: Sequence[str], block: Block) -> Array:
-    """Return the strategy rows of a block on all cells of a small domain, shape (measurements, cells)."""
-    positions = [schema.order[name] for name in space]
-    factors = [(tuple(positions[a] for a in axes), s.rows) for axes, s in block.factors]
-    rows = _spread_out(schema, factors)
-    return rows if block.weights is None else rows * block.weights.reshape(-1, 1)
-
-
 def rows_of_group(schema: Schema, group: Group) -> Array:
     """Return the query rows of a group on all cells of a small domain, shape (queries, cells)."""
     positions = [schema.order[name] for name in group.attributes]
-    return _spread_out(
+    return spread_out(
         schema, [(tuple(positions[a] for a in part.axes), part.family.rows(part.sizes)) for part in group.parts]
     )
 
 
-def _spread_out(schema: Schema, factors: Sequence[tuple[tuple[int, ...], Array]]) -> Array:
-    """Return rows of a product on some attributes as rows on all cells; the other attributes do not matter."""
+def spread_out(schema: Schema, factors: Sequence[tuple[tuple[int, ...], Array]]) -> Array:
+    """Return rows of a product on some attributes, each factor of shape (rows, cells of its axes), on all cells.
+
+    The result has shape (product of the rows, cells of the schema); the other attributes do not matter.
+    """
     sizes = schema.sizes(schema.names)
     cell, out = np.indices(sizes).reshape(len(sizes), -1), np.ones((1, math.prod(sizes)))
     for axes, rows in factors:

@@ -1,8 +1,8 @@
-"""Rules that turn a look into a choice between analyses, on arrays; `plan_rule` applies them to plans.
+"""The rule that turns a look into a choice between analyses, on arrays; `plan_rule` applies it to plans.
 
 Everything here is post-processing of noisy answers, so it costs no privacy.
 
-Source: Xiao, Wang, Zhang and Kifer 2022, section 6.
+Source: Xiao, Wang, Zhang and Kifer 2022, section 6.2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from engine.arrays import Array
 from engine.checks import positive
-from engine.choice.linear import LinearMechanism
 from engine.errors import PlanError
 
 ROUNDING = 1e-9  # a whole count can meet the ratio exactly
@@ -97,84 +96,3 @@ def nested_decision(
         return decision(0, True, f"{names[0]}: at most {max(maybe[1:]):.1%} would stand out in a finer one")
     text = f"{names[0]}, to be safe: {surely[1]:.1%} to {maybe[1]:.1%} may stand out in {names[1]}"
     return decision(0, False, text)
-
-
-def spread_of_mechanisms(
-    *,
-    look: LinearMechanism,
-    queries: Sequence[Array],
-    noise: Sequence[float],
-    answers: npt.ArrayLike,
-    draws: int,
-    seed: int,
-    radius: float = 2.0,
-    max_records: float | None = None,
-) -> Decision:
-    """Choose by how far the answers of each analysis can still vary, against the noise it would add.
-
-    For each analysis, `draws` nonnegative tables that agree with the look are found by linear programs with random
-    objectives.  Signal is the total variance of its answers over them; the largest ratio to the noise wins, and below 1
-    for all, nothing would be learned.
-
-    Parameters
-    ----------
-    queries, noise : of each analysis its query rows, shape (queries, cells), and total variance, in counts^2.
-    answers : of the look, shape (rows of the look,).
-    seed : of the random objectives; they meet no private value, and the same seed gives the same decision.
-    radius : how far a table may be from the look, in the sum of absolute standard errors.  Where no table is that
-        close, the closest distance is used and `shares["radius"]` shows it.
-    max_records : public cap on the number of records; needed when the look says nothing about some cells.
-
-    Raises: PlanError if there are no draws, or the look leaves the tables unbounded and no cap is given.
-    Source: section 6.1, equation 2.
-    """
-    if draws < 2 or len(queries) < 2:
-        raise PlanError(f"{draws} draws and {len(queries)} analyses were given; at least two of each are needed.")
-    polytope = _Tables(look=look, answers=np.asarray(answers, float), max_records=max_records)
-    reach = max(radius, polytope.closest() * (1 + 1e-9) + 1e-9)
-    random = np.random.default_rng(seed)
-    tables = np.array(
-        [polytope.table(random.standard_normal(len(B)) @ B, reach) for B in queries for _ in range(draws)]
-    )
-    ratios = [
-        float(np.var(tables @ B.T, axis=0, ddof=1).sum()) / total for B, total in zip(queries, noise, strict=True)
-    ]
-    shares = {f"analysis {i + 1}": ratio for i, ratio in enumerate(ratios)} | {"radius": reach}
-    best = int(np.argmax(ratios))
-    text = f"its answers can vary {ratios[best]:.3g} times as much as its noise, by {len(tables)} possible tables"
-    if ratios[best] < 1:
-        return Decision(
-            choice=None, certain=True, shares=shares, sentence=f"Stop: even in analysis {best + 1}, {text}."
-        )
-    return Decision(choice=best, certain=True, shares=shares, sentence=f"Take analysis {best + 1}: {text}.")
-
-
-class _Tables:
-    """Nonnegative tables near a look: variables (x, t) with |S x - s| <= t after whitening."""
-
-    def __init__(self, *, look: LinearMechanism, answers: Array, max_records: float | None) -> None:
-        if answers.shape != (len(look.B),) or not np.isfinite(answers).all():
-            raise PlanError(f"answers has shape {answers.shape}; the look has {len(look.B)} rows, all finite.")
-        S, s, one = look.whiten(look.B), look.whiten(answers[:, None])[:, 0], np.eye(len(answers))
-        self.cells, self.distance = look.cells, np.r_[np.zeros(look.cells), np.ones(len(answers))]
-        self.rows, self.limits = np.block([[S, -one], [-S, -one]]), np.r_[s, -s]
-        if max_records is not None:
-            self.rows, self.limits = np.vstack([self.rows, 1 - self.distance]), np.r_[self.limits, max_records]
-
-    def closest(self) -> float:
-        """The least sum of absolute standard errors of a nonnegative table."""
-        return float(self._solve(self.distance, self.rows, self.limits) @ self.distance)
-
-    def table(self, objective: Array, reach: float) -> Array:
-        """The table within reach that makes the objective smallest, shape (cells,)."""
-        goal = np.r_[objective, np.zeros(len(self.distance) - self.cells)]
-        found = self._solve(goal, np.vstack([self.rows, self.distance]), np.r_[self.limits, reach])
-        return found[: self.cells]
-
-    def _solve(self, goal: Array, rows: Array, limits: Array) -> Array:
-        import scipy.optimize
-
-        found = scipy.optimize.linprog(goal, A_ub=rows, b_ub=limits, method="highs")
-        if found.x is None:
-            raise PlanError("The look leaves some counts unbounded, or contradicts max_records; give a fitting cap.")
-        return np.asarray(found.x)

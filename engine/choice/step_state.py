@@ -31,11 +31,6 @@ class Choice:
     seq: int
     utc: str
 
-    @property
-    def overridden(self) -> bool:
-        """Whether a person chose something else than the rule."""
-        return self.verdict is not None and self.verdict != self.option
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Steps:

@@ -200,14 +200,15 @@ def test_mechanisms_on_separate_cells_share_nothing():
     both = CommonMechanism(mechanism([[1, 0]]), mechanism([[0, 1]]))
     assert both.common.B.shape == (0, 2)
     assert (both.saved, both.spends) == (0, ((0.0, 1.0), (0.0, 1.0)))
-    close(both.recreate(0, np.zeros(0), both.residuals[0].B @ [7, 5]), [7])
+    close(both.recreation(0).maps[1] @ both.residuals[0].B @ [7, 5], [7])
 
 
-def test_recreate_gives_the_answers_of_the_chosen_mechanism():
+def test_the_recreation_gives_the_answers_of_the_chosen_mechanism():
     both = CommonMechanism(*PAIRS["1-way vs identity on 2^7"])
     x = np.random.default_rng(0).integers(0, 1000, (128, 3))
     for i, M in enumerate(both.mechanisms):
-        close(both.recreate(i, both.common.B @ x, both.residuals[i].B @ x), M.B @ x)
+        A, A_residual = both.recreation(i).maps
+        close(A @ both.common.B @ x + A_residual @ both.residuals[i].B @ x, M.B @ x)
 
 
 @pytest.mark.parametrize("arguments", [(), (TOTAL,), (TOTAL, np.eye(3)), (TOTAL, mechanism(np.eye(4)))])
@@ -244,8 +245,9 @@ def test_an_exact_combination_is_no_new_query():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((4, 30))
     M = mechanism(np.vstack([rows, rng.standard_normal((20, 4)) @ rows * 1e6, np.zeros((1, 30))]))
-    assert M.standardise().B.shape == (4, 30)
-    assert M.standardise().equivalent(M)
+    standard = LinearMechanism(M.standard_rows)
+    assert standard.B.shape == (4, 30)
+    assert standard.equivalent(M)
 
 
 @pytest.mark.parametrize(("angle", "shared"), [(1e-3, 1), (1e-6, 1), (1e-8, 1), (0.0, 2)])

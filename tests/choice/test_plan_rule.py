@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 import engine.choice.plan_rule
+from benchmarks.general_rule import spread_of_plans
 from benchmarks.matrix_rules import spread_rule
 from demo_data import schemas
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, LinearMechanism, NestedPlanRule, Schema, Workload, coarse_or_fine, plan
 from engine.choice import stepwise
-from engine.choice.plan_rule import spread_of_plans
 from engine.errors import NotApplicable, PlanError
 from engine.release import apply_group, count_marginals
 from tests.choice.test_common_plan import rows_of

@@ -79,7 +79,7 @@ def test_everything_is_found_again_by_key_and_nothing_is_paid_twice(ledger):
     same(steps.look, looked)
     assert (steps.choice, steps.finished, steps.common.names) == (None, None, COMMON.names)
     choice = decide(ledger.path, looked.key, verdict=FINE, rule={"rule": "nested", "share": 0.5, "snr": 5})
-    assert (choice.option, choice.verdict, choice.overridden, choice.by) == ("2-way", "2-way", False, "")
+    assert (choice.option, choice.verdict, choice.by) == ("2-way", "2-way", "")
     assert resume(ledger, looked.key).choice == choice
     done = finish(ledger, looked.key, RECORDS)
     same(finish(ledger.path, looked.key, None), done)
@@ -144,7 +144,7 @@ def test_who_goes_against_a_rule_is_named(ledger):
         with pytest.raises(PlanError, match=words):
             decide(ledger, looked.key, **options)
     choice = decide(ledger, looked.key, option=0, verdict=FINE, by="A. Reader", reason="small cells")
-    assert (choice.option, choice.verdict, choice.overridden) == ("1-way", "2-way", True)
+    assert (choice.option, choice.verdict) == ("1-way", "2-way")
     assert (choice.by, choice.reason) == ("A. Reader", "small cells")
 
 

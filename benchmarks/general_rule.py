@@ -1,0 +1,166 @@
+"""The general rule between analyses, on matrices and on plans of small domains, by tables that agree with a look.
+
+The engine's pages use the nested rule; this one stands here because only benchmarks and tests need it.
+
+Source: Xiao, Wang, Zhang and Kifer 2022, section 6.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.arrays import Array
+from engine.choice.common_plan import CommonPlan
+from engine.choice.linear import LinearMechanism
+from engine.choice.plan_rule import rows_of_group, spread_out
+from engine.choice.rules import Decision
+from engine.errors import NotApplicable, PlanError
+from engine.plans import Block
+from engine.release import Measurement
+from engine.workload import Schema
+
+MOST_CELLS = 2_000  # of the whole domain, for the general rule
+MOST_ENTRIES = 20_000_000  # queries times cells, for the general rule
+
+
+def spread_of_mechanisms(
+    *,
+    look: LinearMechanism,
+    queries: Sequence[Array],
+    noise: Sequence[float],
+    answers: npt.ArrayLike,
+    draws: int,
+    seed: int,
+    radius: float = 2.0,
+    max_records: float | None = None,
+) -> Decision:
+    """Choose by how far the answers of each analysis can still vary, against the noise it would add.
+
+    For each analysis, `draws` nonnegative tables that agree with the look are found by linear programs with random
+    objectives.  Signal is the total variance of its answers over them; the largest ratio to the noise wins, and below 1
+    for all, nothing would be learned.
+
+    Parameters
+    ----------
+    queries, noise : of each analysis its query rows, shape (queries, cells), and total variance, in counts^2.
+    answers : of the look, shape (rows of the look,).
+    seed : of the random objectives; they meet no private value, and the same seed gives the same decision.
+    radius : how far a table may be from the look, in the sum of absolute standard errors.  Where no table is that
+        close, the closest distance is used and `shares["radius"]` shows it.
+    max_records : public cap on the number of records; needed when the look says nothing about some cells.
+
+    Raises: PlanError if there are no draws, or the look leaves the tables unbounded and no cap is given.
+    Source: section 6.1, equation 2.
+    """
+    if draws < 2 or len(queries) < 2:
+        raise PlanError(f"{draws} draws and {len(queries)} analyses were given; at least two of each are needed.")
+    polytope = _Tables(look=look, answers=np.asarray(answers, float), max_records=max_records)
+    reach = max(radius, polytope.closest() * (1 + 1e-9) + 1e-9)
+    random = np.random.default_rng(seed)
+    tables = np.array(
+        [polytope.table(random.standard_normal(len(B)) @ B, reach) for B in queries for _ in range(draws)]
+    )
+    ratios = [
+        float(np.var(tables @ B.T, axis=0, ddof=1).sum()) / total for B, total in zip(queries, noise, strict=True)
+    ]
+    shares = {f"analysis {i + 1}": ratio for i, ratio in enumerate(ratios)} | {"radius": reach}
+    best = int(np.argmax(ratios))
+    text = f"its answers can vary {ratios[best]:.3g} times as much as its noise, by {len(tables)} possible tables"
+    if ratios[best] < 1:
+        return Decision(
+            choice=None, certain=True, shares=shares, sentence=f"Stop: even in analysis {best + 1}, {text}."
+        )
+    return Decision(choice=best, certain=True, shares=shares, sentence=f"Take analysis {best + 1}: {text}.")
+
+
+def spread_of_plans(
+    common: CommonPlan,
+    looked: Measurement,
+    *,
+    draws: int = 20,
+    seed: int = 0,
+    radius: float = 2.0,
+    max_records: float | None = None,
+) -> Decision:
+    """Choose by how far the answers of each option can still vary after a look, against its noise.
+
+    Signal and noise of an option are the total variances of its workload's queries; see `spread_of_mechanisms`.
+
+    Raises
+    ------
+    NotApplicable : the domain, or what is asked on it, is too large to look for tables; the message says by how much.
+
+    Source: section 6.1, equation 2.
+    """
+    cells = common.look.schema.size
+    if common.following is not None:
+        raise NotApplicable("The general rule compares analyses; in a chain of choices use the nested rule.")
+    asked = max(p.workload.queries for p in common.options)
+    if cells > MOST_CELLS or asked * cells > MOST_ENTRIES:
+        raise NotApplicable(
+            f"The general rule looks for tables on the whole domain of {cells:,} cells with {asked:,} queries; it can "
+            f"do {MOST_CELLS:,} cells, and {MOST_ENTRIES:,} cells times queries. Use the nested rule."
+        )
+    blocks = common.look.blocks
+    rows = np.concatenate([domain_rows(common.look.schema, s, b) / b.noise for s, b in blocks.items()])
+    answers = np.concatenate([looked.answers_on_grid[s].ravel() * (b.grid / b.noise) for s, b in blocks.items()])
+    queries = [np.concatenate([rows_of_group(p.schema, g) for g in p.workload.groups]) for p in common.options]
+    noise = [p.rmse**2 * p.workload.queries for p in common.options]
+    found = spread_of_mechanisms(
+        look=LinearMechanism(rows),
+        queries=queries,
+        noise=noise,
+        answers=answers,
+        draws=draws,
+        seed=seed,
+        radius=radius,
+        max_records=max_records,
+    )
+    shares = {common.names[i]: found.shares[f"analysis {i + 1}"] for i in range(len(common.names))}
+    sentence = found.sentence
+    for i in reversed(range(len(common.names))):
+        sentence = sentence.replace(f"analysis {i + 1}", common.names[i])
+    return replace(found, shares=shares | {"radius": found.shares["radius"]}, sentence=sentence)
+
+
+def domain_rows(schema: Schema, space: Sequence[str], block: Block) -> Array:
+    """Return the strategy rows of a block on all cells of a small domain, shape (measurements, cells)."""
+    positions = [schema.order[name] for name in space]
+    factors = [(tuple(positions[a] for a in axes), s.rows) for axes, s in block.factors]
+    rows = spread_out(schema, factors)
+    return rows if block.weights is None else rows * block.weights.reshape(-1, 1)
+
+
+class _Tables:
+    """Nonnegative tables near a look: variables (x, t) with |S x - s| <= t after whitening."""
+
+    def __init__(self, *, look: LinearMechanism, answers: Array, max_records: float | None) -> None:
+        if answers.shape != (len(look.B),) or not np.isfinite(answers).all():
+            raise PlanError(f"answers has shape {answers.shape}; the look has {len(look.B)} rows, all finite.")
+        S, s, one = look.whiten(look.B), look.whiten(answers[:, None])[:, 0], np.eye(len(answers))
+        self.cells, self.distance = look.cells, np.r_[np.zeros(look.cells), np.ones(len(answers))]
+        self.rows, self.limits = np.block([[S, -one], [-S, -one]]), np.r_[s, -s]
+        if max_records is not None:
+            self.rows, self.limits = np.vstack([self.rows, 1 - self.distance]), np.r_[self.limits, max_records]
+
+    def closest(self) -> float:
+        """The least sum of absolute standard errors of a nonnegative table."""
+        return float(self._solve(self.distance, self.rows, self.limits) @ self.distance)
+
+    def table(self, objective: Array, reach: float) -> Array:
+        """The table within reach that makes the objective smallest, shape (cells,)."""
+        goal = np.r_[objective, np.zeros(len(self.distance) - self.cells)]
+        found = self._solve(goal, np.vstack([self.rows, self.distance]), np.r_[self.limits, reach])
+        return found[: self.cells]
+
+    def _solve(self, goal: Array, rows: Array, limits: Array) -> Array:
+        import scipy.optimize
+
+        found = scipy.optimize.linprog(goal, A_ub=rows, b_ub=limits, method="highs")
+        if found.x is None:
+            raise PlanError("The look leaves some counts unbounded, or contradicts max_records; give a fitting cap.")
+        return np.asarray(found.x)
