@@ -122,6 +122,22 @@ def test_columns_follow_the_rule(kind: pa.DataType, data: st.DataObject) -> None
             assert found.dtype == encoder.dtype
 
 
+def test_a_decimal_meets_the_label_of_the_same_number() -> None:
+    written = ["0.5", "0.25", "1e-05", "2", "0.125", "9007199254740993", "0.1000000000000000000000001"]
+    column = pa.array([Decimal(text) for text in written], pa.decimal256(60, 26))
+    encoder = Encoder(attribute=Attribute.categorical("price", written))
+    for values in (column, pa.array(written), column.dictionary_encode()):
+        assert encoder.array(values).tolist() == list(range(len(written)))
+    assert encoder.objects([float(text) for text in written[:5]]).tolist() == [0, 1, 2, 3, 4]
+    cents = pa.array([Decimal("0.50"), Decimal("0.75"), None], pa.decimal128(5, 2))
+    for label in ("0.5", "0.50"):
+        labels = Attribute.categorical("price", [label, "rest"], other="rest")
+        assert Encoder(attribute=labels).array(cents).tolist() == [0, 1, MISSING]
+    both = Encoder(attribute=Attribute.categorical("price", ["0.50", "0.5"]))
+    assert both.array(cents).tolist() == [1, OUTSIDE, MISSING]
+    assert both.one(Decimal("1e-999999")) == OUTSIDE
+
+
 def test_columns_that_python_cannot_read_are_refused() -> None:
     late = pa.array([2**31 - 1, None], pa.int32()).cast(pa.date32())
     broken = pa.array([b"\xff", None], pa.binary()).view(pa.string())

@@ -8,6 +8,7 @@ fast paths for text, whole numbers and floats and falls back on the rule, once p
     text                          equal to a label, exactly          the number it spells ("12", "1.5e3")
     whole number, 12 or 12.0      the text "12"                      that number, compared exactly
     other number, 0.5             its shortest text "0.5"            that number; a code must be whole
+    decimal, 0.50                 "0.5", or else "0.50"              that number; a code must be whole
     True, False                   the text "True", "False"           1, 0
     anything else (dates, lists)  refused                            refused
 
@@ -40,6 +41,7 @@ REASONS = (
 MISSING, OUTSIDE, NOT_NUMBER, FRACTION, UNSUPPORTED = (-1 - i for i in range(len(REASONS)))
 
 _EXACT = 2**53  # every whole number up to here is a float
+_PLACES = 100  # before and after the point, of decimals that labels are compared with as numbers
 
 
 def code_type(size: int) -> type[np.signedinteger]:
@@ -87,7 +89,9 @@ class Encoder:
         if not isinstance(value, (str, bool, int, float, Decimal)):
             return UNSUPPORTED
         if self.attribute.labels is not None:
-            return self._label(_text(value))
+            text = _text(value)
+            # the number comes first; a label may also be a decimal as its column writes it, 0.50
+            return self._label(str(value) if isinstance(value, Decimal) and text not in self._codes else text)
         if isinstance(value, str):
             number = _spelled(value)
             return NOT_NUMBER if number is None else self.missing if math.isnan(number) else self._number(number)
@@ -246,6 +250,10 @@ def _text(value: Any) -> str:
         return str(int(value))
     if isinstance(value, float):
         return repr(value)
+    if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) < _PLACES:
+        digits, shortest = format(value, "f"), repr(float(value))
+        digits = digits.rstrip("0").rstrip(".") if "." in digits else digits
+        return shortest if "." in digits and Decimal(shortest) == value else digits
     try:
         return str(value)
     except ValueError:  # a whole number of thousands of digits has no text, and is no label
