@@ -29,6 +29,7 @@ TABLES = {
     "release": "from the click to the file",
     "ledger": "durable spends a second",
     "counting": "records to tables, beside DuckDB, pandas and Polars",
+    "cluster": "records in parts: a cluster of Spark, counted files, ten billion rows on paper",
     "published_tables": "published tables beside unbiased and clipped ones",
     "aimed": "published tables of plans that aim at them",
     "coverage": "how often intervals of published tables hold",

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import counting
+from benchmarks import cluster, counting
 
 ROWS, COLUMNS = 900, 3
 
@@ -58,3 +58,9 @@ def test_a_figure_says_whether_it_is_what_was_asked(measured: float, met: tuple[
 def test_a_csv_file_holds_the_same_records(records: Path, tmp_path: Path) -> None:
     other = counting.write_records(tmp_path / "records.csv", ROWS, COLUMNS)
     assert counting.here(other, COLUMNS, 2)[2] == counting.here(records, COLUMNS, 2)[2]
+
+
+def test_ten_billion_rows_on_paper_grow_with_what_was_measured() -> None:
+    spark = {"again, s": 5.0}
+    parts = {"all parts, s": 2.0, "their counts, which travel, MB": 0.8, "merging, s": 0.4}
+    assert list(cluster.on_paper(1_000_000, spark, parts).values()) == [1e5, 1e3, 5e5, 400.0, 10.0, 5.0, 80.0]
