@@ -14,7 +14,7 @@ from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
 from engine.plans import LARGEST_POWER, MAX_RECORDS, OBJECTIVES, Objective, Plan, Solved, check_targets, objective
 from engine.privacy import Budget
 from engine.progress import Listener, Progress
-from engine.spaces import SolveCache, default_cache
+from engine.spaces import Cost, SolveCache, Subworkload, default_cache
 from engine.texts import amount
 from engine.workload import Workload
 
@@ -245,3 +245,18 @@ def check_size(workload: Workload, memory_limit: float) -> None:
                     f"{amount(8 * entries / 1e9)} GB of memory, more than the limit of {memory_limit / 1e9:g} GB. "
                     "Merge cells into coarser ones, or raise memory_limit."
                 )
+
+
+def check_tight(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
+    """Raise NotApplicable when a subworkload is searched in turns, under an objective that is no weighted sum.
+
+    The weights of the queries follow the bounds of the spaces, and those of turns stay far below what is reached: the
+    search would take minutes and end in a plan that nothing shows to be any good.
+    """
+    for sub, cost in zip(subs, costs, strict=True):
+        if cost.turns:
+            raise NotApplicable(
+                f"A subworkload on {' x '.join(map(str, sub.sizes))} cells is too large for one search of all its "
+                "attributes, and parts of it prove too little about single queries. Choose the objective 'sum', merge "
+                "cells of these attributes, or ask one kind of queries less of them together."
+            )

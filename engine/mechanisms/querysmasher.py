@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.checks import one_of
-from engine.errors import LimitExceeded, PlanError, Unanswered
+from engine.errors import LimitExceeded, NotApplicable, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, check_size
 from engine.mechanisms.kept import checked_keep, most_allowed, search_kept
 from engine.mechanisms.made import Made
@@ -126,7 +126,8 @@ class QuerySmasher(ResidualMechanism):
                 made = self.made(workload, budget, replace(limits, progress=in_time), deadline, split, first=0.8)
                 # what a union of all spaces replaces is not searched for, so that it must be known to answer
                 return [made] if not split.unions or made.plan else []
-            except (TimeoutError, Unanswered):  # out of time, or what light queries ask drowned beside heavy ones
+            # out of time, light queries drowned beside heavy ones, or this split alone is too large for its objective
+            except (TimeoutError, NotApplicable):
                 return []
             except LimitExceeded:
                 allowance.stopped.add("memory")

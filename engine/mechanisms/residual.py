@@ -20,7 +20,7 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.errors import PlanError
-from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request, check_size
+from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request, check_size, check_tight
 from engine.mechanisms.kept import SLACK, kept_bound, noise_shares
 from engine.mechanisms.made import Made
 from engine.mechanisms.reweighted import EVALUATIONS, Step, TradeoffSearch, proven
@@ -117,6 +117,7 @@ class ResidualMechanism(Mechanism):
         memory = BASE_BYTES + math.fsum(c.kept for c in costs) + peak
         seconds = math.fsum(c.seconds for c in costs)
         if not self.goal(workload).linear:  # the spaces are solved again for the weights of every step
+            check_tight(parts.subworkloads, costs)
             seconds = EVALUATIONS * (seconds + 2e-4 * len(parts.spaces))
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
         return Forecast(seconds=self.overhead(workload) + seconds, memory=memory, text=text)
@@ -199,6 +200,7 @@ class ResidualMechanism(Mechanism):
     ) -> Made:
         """Return the plan for an objective that is no weighted sum."""
         labels = self.axis_labels(workload)
+        self.expected(workload, decompose(workload, split, labels), limits)  # refuses what steps cannot weigh
 
         def solve(asked: Workload, warm: tuple[Array, ...]) -> Step:
             parts, solutions, solver = self._solve(asked, split, labels, quiet, deadline, 0.0, warm=warm)
@@ -214,14 +216,12 @@ class ResidualMechanism(Mechanism):
         told = lambda done, text: limits.tell(first + (1.0 - first) * min(done, 1.0), text)  # noqa: E731
         search = TradeoffSearch(workload, self.goal(workload), split, labels, solve, told, deadline)
         best, witness = search.run(), search.witness
-        duals, endings = best.duals, best.endings
-        if witness is not None and witness is not best:
-            duals, endings = duals + witness.duals, endings + witness.endings
+        kept = [best] if witness is None or witness is best else [best, witness]
         found = Solved(
             split=split,
             memory_limit=limits.memory_limit,
-            duals=duals,
-            endings=endings,
+            duals=tuple(dual for one in kept for dual in one.duals),
+            endings=tuple(ending for one in kept for ending in one.endings),
             tradeoff=search.tradeoff(),
         )
         bound = best.bound if witness is None else witness.bound

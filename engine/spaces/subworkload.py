@@ -138,6 +138,7 @@ class SubworkloadSolver:
             seconds=turns * math.fsum(c.seconds for c in costs) + 1e-4,
             peak=max((c.peak for c in costs), default=0.0),
             kept=math.fsum(c.kept for c in costs),
+            turns=bool(sets),
         )
 
     def solve(self, sub: Subworkload) -> SpaceSolution:

@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 from engine import Attribute, Budget, Schema, Workload, forecast, load_plan, measure, plan
-from engine.spaces import Options, Split, SubworkloadSolver, decompose
+from engine.errors import NotApplicable
+from engine.mechanisms.residual import ResidualMechanism
+from engine.spaces import UNIFORM, Options, Split, SubworkloadSolver, decompose
 from tests import oracles
 
 SIZES = {"a": 9, "b": 8, "c": 3}
@@ -106,6 +108,34 @@ def test_the_forecast_is_of_turns_and_a_file_says_which_searches_were_parts() ->
     parted, dense = made(asked(), memory_limit=LITTLE), made(asked())
     assert any(ending.startswith("in turns") for ending in parted.endings)
     assert not any(ending.startswith("in turns") for ending in dense.endings)
+
+
+@pytest.mark.parametrize("centers", ["uniform", "tuned"])
+@pytest.mark.parametrize("goal", [{"objective": "max"}, {"objective": "lp", "power": 3.0}])
+def test_objectives_that_are_no_sum_refuse_turns_before_planning(
+    goal: dict[str, object], centers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forecast(asked(), centers=centers, **goal)  # what fits into one search is searched
+    products = Workload(SCHEMA).add(tuple(SIZES), "prefix").add(tuple(SIZES), "range")
+    monkeypatch.setattr("engine.mechanisms.residual.ResidualMechanism._solve", None)
+    for workload in (asked(), products):
+        for begin in (forecast, made):
+            with pytest.raises(NotApplicable, match="'sum', merge cells"):
+                begin(workload, centers=centers, memory_limit=LITTLE, **goal)
+
+
+def test_a_tuned_split_that_needs_turns_leaves_the_plan_with_uniform_centers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_uniform(mechanism, workload, *given):
+        split = given[3]
+        if split is not UNIFORM:
+            raise NotApplicable("this split needs turns")
+        return emphasised(mechanism, workload, *given)
+
+    emphasised = ResidualMechanism._emphasised
+    monkeypatch.setattr(ResidualMechanism, "_emphasised", only_uniform)
+    workload = Workload(Schema([Attribute.of_size("a", 4)])).add("a", "prefix")
+    found, uniform = (made(workload, objective="max", centers=c) for c in ("tuned", "uniform"))
+    assert found.achieved == uniform.achieved
 
 
 @pytest.mark.parametrize("solver", ["fourier", "eigenbasis"])
