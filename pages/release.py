@@ -5,7 +5,7 @@ from functools import partial
 import streamlit as st
 
 from engine import Plan
-from engine.release import Ledger, kept_rehearsal, release_key
+from engine.release import Ledger, kept_rehearsal, left_open, release_key
 from pages.parts.coarse import paid
 from pages.parts.jobs import plans, private, tasks, watch, work
 from pages.parts.release import dataset_form, records_form, release_form, results_view
@@ -74,12 +74,13 @@ def release(plan: Plan) -> str:
     spent = release_form.attempts(book, status.dataset, plan)
     again = bool(spent) and st.checkbox("Release once more with new noise (spends again)", key=f"again_{len(spent)}")
     attempt = len(spent) + 1 if again or not spent else len(spent)
-    if not spent or again:
+    begun = bool(spent) and not again and left_open(book, spent[-1])
+    if not spent or again or begun:
         waiting = release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
         release_form.running(book, waiting)
         job = work.find(release_form.job_key(book, waiting))
         if job is None or not job.running:
-            release_form.confirm(book, plan, status, source, attempt)
+            release_form.confirm(book, plan, status, source, attempt, begun=begun)
     else:
         results(book, spent[-1])
     data = source.path or "records.csv"

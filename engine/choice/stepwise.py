@@ -57,6 +57,7 @@ from engine.release import (
     Ledger,
     Measurement,
     draw,
+    left_open,
     left_out,
     recognised,
     release_key,
@@ -104,20 +105,21 @@ def look(
             intake(Intake.of(counts))
         return look_measurement(common, draw(common.look, counts, tell), key="", dataset="", utc="", rehearsal=True)
     book, key = _opened(dataset, ledger), look_key(common, dataset=dataset, attempt=attempt)
-    if book.find(key) is not None:
+    if (begun := book.find(key) is not None) and not left_open(book, key):
         return resume(book, key).look
     if CommonPlan.from_json(common.to_json()).spends != common.spends:
         raise PlanError("These options do not come back from their file as they are. Nothing was spent; please report.")
     hash_, cost = _hash(common, LOOK), common.look.budget.pcost
     left_out(on_refused)
     book.status(dataset).definition.check_unit(common.look.budget)
-    _check_left(book, dataset, min(price(p) for p in common.options))
+    _check_left(book, dataset, 0 if begun else min(price(p) for p in common.options))
     counts = step_counts(common, common.look, data, tell, memory_limit, **columns)
     records = recognised(book, dataset, counts, step_sets(common), intake)
     done = spend_draw_save(
         common.look,
         counts,
         ledger=book,
+        key=key,
         spend=lambda: book.spend(dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK, records=records),
         write=lambda file, receipt, answers: write_look(file, common, receipt, answers),
     )
@@ -235,11 +237,11 @@ def finish(
     if steps.finished is not None:
         return steps.finished
     hash_, dataset = _hash(common, f"{REST}{i}"), steps.look.dataset
-    if book.find(rest_key) is not None:
+    if (begun := book.find(rest_key) is not None) and not left_open(book, rest_key):
         return stored_rest(book, common, i, rest_key)
     left_out(on_refused)
     one_of("on_changed", on_changed, ("refuse", "charge"), error=PlanError)
-    _check_left(book, dataset, cost)
+    _check_left(book, dataset, 0 if begun else cost)
     counts, records = no_counts(common), None
     if left.blocks:
         looked = book.find(key)
@@ -260,11 +262,13 @@ def finish(
             cost = max(cost, left.pcost)
             # a later step cannot count on one cell in all steps any more
             records = replace(records, tables=f"{OTHER}{records.tables}")
-            book.note(dataset=dataset, kind="records", text=f"{changed} This step is charged alone.", key=key)
+            if not begun:
+                book.note(dataset=dataset, kind="records", text=f"{changed} This step is charged alone.", key=key)
     done = spend_draw_save(
         left,
         counts,
         ledger=book,
+        key=rest_key,
         spend=lambda: book.spend(
             dataset=dataset, key=rest_key, pcost=cost, plan_hash=hash_, note=f"{REST} of {key}", records=records
         ),
@@ -319,6 +323,8 @@ def resume(ledger: Book, key: str) -> Steps:
             try:
                 finished = stored_rest(book, common, i, _rest_key(common, i, key, attempt))
             except ResultLost:
+                if left_open(book, _rest_key(common, i, key, attempt)):
+                    break
                 lost.append(attempt)
             attempt += 1
     return Steps(common=common, look=found, choices=choices, finished=finished, spent=spent, lost=tuple(lost))

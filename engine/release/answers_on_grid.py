@@ -12,7 +12,7 @@ import numpy.typing as npt
 from engine.arrays import Array
 from engine.plans import Block, apply_factors
 from engine.release.intake import Measurable
-from engine.release.noise import discrete_gaussian, discrete_laplace
+from engine.release.noise import Entropy, discrete_gaussian, discrete_laplace
 from engine.release.reconstruct import strategy_answers
 from engine.release.records import Counts, count_marginals
 from engine.spaces import Space
@@ -21,18 +21,21 @@ from engine.threads import threads_for
 MOST_BITS = 62  # of an answer before noise; noise itself has far fewer
 
 
-def draw(part: Measurable, counts: Counts, tell: Callable[[float, str], None]) -> dict[Space, npt.NDArray[np.int64]]:
+def draw(
+    part: Measurable, counts: Counts, tell: Callable[[float, str], None], entropy: Entropy | None = None
+) -> dict[Space, npt.NDArray[np.int64]]:
     """Return z = rint(B x / grid) + exact discrete noise for every block, shapes (measurements,)."""
     wanted = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
     tables = count_marginals(counts, part.schema, wanted, memory_limit=10**15)
+    bits = {"entropy": entropy} if entropy else {}
     released = {}
     for i, (space, block) in enumerate(part.blocks.items()):
         with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
             exact = _on_grid(block, tables[block.attributes], counts.records <= part.max_records)
         if block.law == "laplace":
-            noise = discrete_laplace(scale=block.grid_noise, size=block.measurements)
+            noise = discrete_laplace(scale=block.grid_noise, size=block.measurements, **bits)
         else:
-            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements)
+            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements, **bits)
         released[space] = exact + noise
         tell(0.8 + 0.2 * (i + 1) / len(part.blocks), "Adding noise")
     return released

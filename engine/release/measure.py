@@ -1,13 +1,15 @@
 """Measuring: the only place where exact counts meet noise.
 
-Order under any crash: count (nothing is released), spend durably, draw, save under the same key, return.  The same key
-always returns the stored result and never draws twice.
+Order under any crash: count (nothing is released), keep a journal, spend durably, draw, save under the same key, forget
+the journal, return.  The same key always returns the stored result and never draws twice.  After a crash between spend
+and save the same call with the same records draws the same noise from the journal, saves it, and is not charged again.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +18,7 @@ import numpy.typing as npt
 
 from engine.arrays import Array
 from engine.checks import instance
-from engine.errors import PlanError
+from engine.errors import PlanError, ResultLost
 from engine.mechanisms import load_plan
 from engine.plans import Block, Plan
 from engine.progress import Progress, unbroken
@@ -32,9 +34,10 @@ from engine.release.intake import (
     recognised,
     teller,
 )
-from engine.release.ledger import EXACT, NOTE, Ledger, Receipt, release_key
+from engine.release.ledger import EXACT, NOTE, Ledger, Receipt, broken_off, journal, release_key
+from engine.release.noise import fresh_seed
 from engine.release.reconstruct import Measurement, estimate
-from engine.release.records import MEMORY_LIMIT, Counts
+from engine.release.records import MEMORY_LIMIT, Counts, table_digest
 from engine.spaces import Space
 
 FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"
@@ -85,9 +88,10 @@ def measure(
 
     Raises
     ------
-    DataError : the records cannot be read, lack a column, or disagree with an invariant; nothing was spent.
-    LedgerError, BudgetExceeded : the ledger refuses; nothing was spent.
-    ResultLost : the key was spent, but its result was never saved.
+    DataError : the records cannot be read, lack a column, or disagree with an invariant; nothing was spent.  Also where
+        they are not those that this release was begun with, before a crash; nothing is drawn then.
+    LedgerError, BudgetExceeded : the ledger refuses, or another run is at work on this release; nothing was spent.
+    ResultLost : the key was spent, its result was never saved, and no journal is left or another run is at work.
     """
     instance("plan", plan, Plan, give="a Plan, as plan() and load_plan() make them", error=PlanError)
     if intake is not None and not callable(intake):
@@ -110,12 +114,13 @@ def measure(
     book = Ledger.at(ledger)
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
     # looked up before the records are read: a second call must not even need them
-    if book.find(key) is not None:
+    if (begun := book.find(key) is not None) and not left_open(book, key):
         return load_measurement(book, key)
     left_out(on_refused)
     cost: dict[str, Any] = {"dataset": dataset, "pcost": plan.pcost, "pure_epsilon": plan.budget.pure_epsilon}
     book.status(dataset).definition.check_unit(plan.budget)
-    book.afford(**cost)
+    if not begun:
+        book.afford(**cost)
     counts = counted_for(plan, data, **of_rows)
     check_invariants(counts, plan.schema)
     records = recognised(book, dataset, counts, maximal_sets(plan), intake)
@@ -123,6 +128,7 @@ def measure(
         plan,
         counts,
         ledger=book,
+        key=key,
         spend=lambda: _spend(book, plan, key=key, records=records, **cost),
         write=lambda file, receipt, answers: _write(file, plan, receipt, answers),
     )
@@ -136,8 +142,9 @@ def measure(
 
 def _spend(book: Ledger, plan: Plan, *, dataset: str, key: str, **cost: Any) -> Receipt:
     """Spend for a plan.  What is exact beside its noise is noted before, so that no spend stands without it."""
-    if exact := plan.schema.exact_text:
-        book.note(dataset=dataset, kind=EXACT.removeprefix("note:"), text=exact[:NOTE].strip(), key=key)
+    kind = EXACT.removeprefix("note:")
+    if (exact := plan.schema.exact_text) and not book.notes(kind=kind, key=key):
+        book.note(dataset=dataset, kind=kind, text=exact[:NOTE].strip(), key=key)
     return book.spend(dataset=dataset, key=key, plan_hash=plan.hash, **cost)
 
 
@@ -146,24 +153,52 @@ def spend_draw_save(
     counts: Counts,
     *,
     ledger: Ledger,
+    key: str,
     spend: Callable[[], Receipt],
     write: Callable[[BinaryIO, Receipt, Answers], object],
 ) -> tuple[Receipt, Answers] | None:
     """Draw and save the answers of a part, once ``spend`` has durably spent for them; None when it was done before.
 
-    Guarantee: of all calls with one key exactly one draws, and it returns only after its result is saved.  The space
-    that the result needs on the disk is taken before the spend.
+    Guarantee: of all calls with one key exactly one draws, or another one the same after a crash, and it returns only
+    after its result is saved.  The space that the result needs on the disk is taken before the spend.
     """
+
+    def digest(seed: bytes) -> str:
+        return table_digest(counts, maximal_sets(part), seed)
+
     blank = {space: np.zeros(block.measurements, np.int64) for space, block in part.blocks.items()}
-    with ledger.room_for(lambda file: write(file, _BLANK, blank)) as room, unbroken():
-        # spend before drawing: a crash in between loses budget, never privacy
-        receipt = spend()
-        if not receipt.fresh:
+    own_journal = journal(ledger.path, key, seed=fresh_seed(), digest=digest, spent=lambda: ledger.find(key))
+    with ledger.room_for(lambda file: write(file, _BLANK, blank)) as room, unbroken(), own_journal as (own, again):
+        if own is None:
             return None
+        if taken_up := again and _unsaved(ledger, key):
+            own.check(digest(own.seed))
+        # spend before drawing: a crash in between loses time, never privacy
+        receipt = spend()
+        if not receipt.fresh and not taken_up:
+            own.remove()
+            return None
+        # who holds the journal of a spend stands for the run that made it: the noise is the same
+        receipt = replace(receipt, fresh=True)
         # from here on nothing may stop the run until the result is saved: no listener, no cancelling, no Ctrl-C
-        answers = draw(part, counts, _silent)
+        answers = draw(part, counts, _silent, own.bits(receipt.hash))
         ledger.save_result(receipt=receipt, content=lambda file: write(file, receipt, answers), draft=room)
+        # with its key and the result anyone could take the noise away
+        own.remove()
     return receipt, answers
+
+
+def left_open(ledger: Ledger, key: str) -> bool:
+    """Return whether a spend waits for its result and the same records end it, with no run at work on it."""
+    return broken_off(ledger.path, key) and _unsaved(ledger, key)
+
+
+def _unsaved(ledger: Ledger, key: str) -> bool:
+    try:
+        ledger.result_path(key)
+    except ResultLost:
+        return True
+    return False
 
 
 def releases(ledger: Ledger, dataset: str) -> list[Receipt]:

@@ -21,6 +21,7 @@ Why the output law is exact
       past int64 (more than 2^22 scales away at the largest scale) raises OverflowError; it never wraps.
 
 Entropy is the operating system's, fetched anew for every call: there is no seed, and no state that a fork could copy.
+A release alone gives its own: a keyed stream, from 256 bits of the operating system that serve one spend.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ MOST_DRAWS = 1 << 31
 Entropy = Callable[[int], bytes]  # number of bytes -> that many independent uniform bytes
 
 
-def discrete_gaussian(*, variance: Fraction | int, size: int) -> NDArray[np.int64]:
+def discrete_gaussian(*, variance: Fraction | int, size: int, entropy: Entropy | None = None) -> NDArray[np.int64]:
     """Draw from the discrete Gaussian N_Z(0, variance): P(k) proportional to exp(-k^2 / (2 variance)).
 
     Parameters
@@ -58,6 +59,7 @@ def discrete_gaussian(*, variance: Fraction | int, size: int) -> NDArray[np.int6
     variance : int or Fraction, from 2^-80 to 2^80
         The parameter sigma^2, in squared output units.  The variance of the draws is at most this.
     size : int, from 0 to 2^31 - 1
+    entropy : where the random bits come from, by default the operating system.
 
     Returns
     -------
@@ -78,10 +80,10 @@ def discrete_gaussian(*, variance: Fraction | int, size: int) -> NDArray[np.int6
     """
     exact = _rational(variance, name="variance", largest=LARGEST)
     envelope = _envelope(power=2, rate=1 / (2 * exact), floor_scale=isqrt(int(exact)))
-    return _draw(envelope, size=_checked_size(size), entropy=os.urandom)
+    return _draw(envelope, size=_checked_size(size), entropy=entropy or os.urandom)
 
 
-def discrete_laplace(*, scale: Fraction | int, size: int) -> NDArray[np.int64]:
+def discrete_laplace(*, scale: Fraction | int, size: int, entropy: Entropy | None = None) -> NDArray[np.int64]:
     """Draw from the discrete Laplace law: P(k) proportional to exp(-|k| / scale).
 
     Parameters
@@ -89,6 +91,7 @@ def discrete_laplace(*, scale: Fraction | int, size: int) -> NDArray[np.int64]:
     scale : int or Fraction, from 2^-40 to 2^40
         In output units.
     size : int, from 0 to 2^31 - 1
+    entropy : where the random bits come from, by default the operating system.
 
     Returns
     -------
@@ -108,7 +111,12 @@ def discrete_laplace(*, scale: Fraction | int, size: int) -> NDArray[np.int64]:
     """
     exact = _rational(scale, name="scale", largest=isqrt(LARGEST))
     envelope = _envelope(power=1, rate=1 / exact, floor_scale=int(exact))
-    return _draw(envelope, size=_checked_size(size), entropy=os.urandom)
+    return _draw(envelope, size=_checked_size(size), entropy=entropy or os.urandom)
+
+
+def fresh_seed() -> bytes:
+    """Return 32 bytes of the operating system, for the stream of one release."""
+    return os.urandom(32)
 
 
 def _rational(value: object, *, name: str, largest: int) -> Fraction:

@@ -260,6 +260,21 @@ def test_a_lost_result_is_told_and_costs_a_new_attempt(ledger: Ledger) -> None:
     assert not waiting(session)
 
 
+def test_a_release_that_broke_off_is_ended_by_the_same_click_for_nothing(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = expected("survey", (1,))
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "save_result", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            measure(made, SURVEY, dataset="survey", ledger=ledger)
+    session = ready(ledger)
+    assert "spends nothing more" in session.said() + session.errors() + str(session.app.warning)
+    wait(session.set(confirmation="survey").press("release"))
+    assert "Released for survey" in session.said()
+    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+
+
 def test_a_paid_result_is_shown_whatever_became_of_the_job_of_this_page(ledger: Ledger) -> None:
     session = ready(ledger, records=str(ledger.path.parent / "missing.csv")).set(confirmation="survey")
     wait(session.press("release"))

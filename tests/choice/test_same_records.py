@@ -100,6 +100,8 @@ def test_a_lost_last_step_is_repeated_at_its_full_cost(ledger, monkeypatch):
         patched.setattr(measuring, "draw", dies)
         with pytest.raises(KeyboardInterrupt):
             finish(ledger, key, RECORDS)
+    for kept in Path(f"{ledger.path}.results").glob("*.journal"):
+        kept.unlink()
     with pytest.raises(ResultLost):
         finish(ledger, key, RECORDS)
     finish(ledger, key, RECORDS, attempt=2)

@@ -376,22 +376,15 @@ def looked_under(book):
 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("step", ["look", "finish"])
-def test_a_kill_at_any_point_loses_at_most_one_step_and_never_draws_twice(tmp_path, step, point):
+def test_a_kill_at_any_point_loses_nothing_and_is_charged_once(tmp_path, step, point):
     book = Ledger.create(tmp_path / "office.ledger")
     book.add_dataset("survey", total=Budget(pcost=2.0))
     key, total = look_key(COMMON, dataset="survey"), Decimal(repr(COMMON.options[1].pcost))
     first, second = (Decimal(repr(cost)) for cost in COMMON.spends[1])
     if step == "look":
         assert killed(lambda: look(COMMON, RECORDS, dataset="survey", ledger=book.path), point)
-        if point in ("spent", "drawn"):
-            with pytest.raises(ResultLost):
-                looked_under(book)
-            assert spent(book) == [first]
-            key = look(COMMON, RECORDS, dataset="survey", ledger=book, attempt=2).key
-        else:
-            looked_under(book)
-            assert spent(book) == [first]
-        lost = first if point in ("spent", "drawn") else 0
+        looked_under(book)
+        assert spent(book) == [first]
         decide(book, key, verdict=FINE)
         finish(book, key, RECORDS)
     else:
@@ -399,18 +392,13 @@ def test_a_kill_at_any_point_loses_at_most_one_step_and_never_draws_twice(tmp_pa
         decide(book, key, verdict=FINE)
         assert killed(lambda: finish(book.path, key, RECORDS), point)
         same(resume(book, key).look, before)
-        lost = 0
-        if point in ("spent", "drawn"):
-            with pytest.raises(ResultLost):
-                finish(book, key, RECORDS)
-            assert spent(book) == [first, second]
-            assert resume(book, key).lost == (1,)
-            done = finish(book, key, RECORDS, attempt=2)
-            same(resume(book, key).finished, done)
-            lost = max(second, Decimal(repr(COMMON.residuals[1].pcost)))
-        else:
-            finish(book, key, RECORDS)
-    assert sum(spent(book)) == total + lost
+        assert resume(book, key).lost == ()
+        done = finish(book, key, RECORDS)
+        same(resume(book, key).finished, done)
+        assert spent(book) == [first, second]
+    assert sum(spent(book)) == total
+    assert Ledger(book.path).verify() == ()
+    assert not list(Path(f"{book.path}.results").glob("*.journal"))
     assert book.verify() == ()
 
 

@@ -65,7 +65,7 @@ BUGS = (
     bug(
         "the ledger does not hear of exact totals",
         "engine/release/measure.py",
-        "    if exact := plan.schema.exact_text:\n        book.note",
+        "    if (exact := plan.schema.exact_text) and not book.notes(kind=kind, key=key):\n        book.note",
         "    if False and (exact := plan.schema.exact_text):\n        book.note",
         LEDGER,
     ),

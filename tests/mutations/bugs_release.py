@@ -11,10 +11,11 @@ RELEASE, PROCEDURE = "tests/release/test_release.py", "tests/release/test_proced
 IMPORTS, PARTS = "tests/release/test_imports.py", "tests/release/test_parts.py"
 COUNTS = "engine/release/records/counts.py"
 GAUSSIAN = """    envelope = _envelope(power=2, rate=1 / (2 * exact), floor_scale=isqrt(int(exact)))
-    return _draw(envelope, size=_checked_size(size), entropy=os.urandom)"""
-DRAWN = "            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements)\n"
+    return _draw(envelope, size=_checked_size(size), entropy=entropy or os.urandom)"""
+DRAWN = "            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements, **bits)\n"
 SPENT = """        receipt = spend()
-        if not receipt.fresh:
+        if not receipt.fresh and not taken_up:
+            own.remove()
             return None
 """
 
@@ -24,14 +25,16 @@ BUGS = (
         "noise from a fixed seed",
         NOISE,
         GAUSSIAN,
-        GAUSSIAN.replace("os.urandom", "np.random.default_rng(7).bytes"),
+        GAUSSIAN.replace("entropy or os.urandom", "np.random.default_rng(7).bytes"),
         f"{LAW}::test_no_seed_and_no_other_randomness",
     ),
     bug(
         "noise of a generator that is seeded from the clock",
         NOISE,
         GAUSSIAN,
-        GAUSSIAN.replace("os.urandom", "__import__('random').Random(__import__('time').time_ns()).randbytes"),
+        GAUSSIAN.replace(
+            "entropy or os.urandom", "__import__('random').Random(__import__('time').time_ns()).randbytes"
+        ),
         f"{LAW}::test_no_seed_and_no_other_randomness",
         IMPORTS,
     ),
@@ -205,15 +208,15 @@ BUGS = (
     bug(
         "no room is taken before the spend",
         MEASURE,
-        "with ledger.room_for(lambda file: write(file, _BLANK, blank)) as room, unbroken():",
-        "with ledger.room_for(b'') as room, unbroken():",
+        "room_for(lambda file: write(file, _BLANK, blank)) as room, unbroken(), own",
+        "room_for(b'') as room, unbroken(), own",
         f"{PROCEDURE}::test_the_space_of_a_result_is_taken_before_the_spend",
     ),
     bug(
         "Ctrl-C after the spend loses the answers",
         MEASURE,
-        " as room, unbroken():",
-        " as room:",
+        " as room, unbroken(), own",
+        " as room, own",
         "tests/commands/test_progress.py::test_ctrl_c_between_the_spend_and_its_answers_waits_until_they_are_saved",
     ),
     bug(

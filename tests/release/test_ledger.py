@@ -288,7 +288,7 @@ def test_a_failing_writer_leaves_nothing_and_may_try_again(ledger):
         file.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(LedgerError, match=r"No space left on device.*save it again with the same receipt"):
+    with pytest.raises(LedgerError, match=r"No space left on device.*the same release again, of the same records"):
         ledger.save_result(receipt=receipt, content=full)
     with pytest.raises(KeyError):
         ledger.save_result(receipt=receipt, content=lambda file: {}["a bug in the writer"])

@@ -266,7 +266,9 @@ def test_envelope_lies_above_the_law(gaussian, power, mantissa):
 
 @pytest.mark.parametrize(("draw", "name"), [(discrete_gaussian, "variance"), (discrete_laplace, "scale")])
 def test_no_seed_and_no_other_randomness(draw, name, monkeypatch):
-    assert set(inspect.signature(draw).parameters) == {name, "size"}
+    given = inspect.signature(draw).parameters
+    assert set(given) == {name, "size", "entropy"}
+    assert given["entropy"].default is None, "only who keeps a journal gives bits"
     np.random.seed(0)
     first = draw(**{name: 2**30}, size=50)
     np.random.seed(0)

@@ -103,7 +103,7 @@ def test_the_space_of_a_result_is_taken_before_the_spend(
     monkeypatch.setattr(sys.modules["engine.release.ledger.ledger"], "_SPARE", 0)
 
     def watched(self: Ledger, **words: object) -> object:
-        held.append([(p.suffix, p.stat().st_blocks * 512) for p in Path(f"{ledger.path}.results").iterdir()])
+        held.append([(p.suffix, p.stat().st_blocks * 512) for p in Path(f"{ledger.path}.results").glob("*.part")])
         return spend(self, **words)
 
     monkeypatch.setattr(Ledger, "spend", watched)

@@ -178,6 +178,8 @@ def test_a_crash_between_spend_and_save_never_draws_again(
         with pytest.raises(KeyboardInterrupt):
             measure(small_plan, records, dataset="survey", ledger=ledger)
     assert draws == [pytest.approx(small_plan.pcost)], "the spend is durable before anything is drawn"
+    for kept in Path(f"{ledger.path}.results").glob("*.journal"):
+        kept.unlink()
     with pytest.raises(ResultLost, match="attempt"):
         measure(small_plan, records, dataset="survey", ledger=ledger)
     assert measure(small_plan, records, dataset="survey", ledger=ledger, attempt=2).key.endswith("|2")

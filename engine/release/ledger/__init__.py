@@ -7,6 +7,7 @@ what ``verify`` checks is in `ledger`.
 from engine.release.ledger.balance import EXACT, DatasetStatus, Fingerprint, Receipt
 from engine.release.ledger.chain import Row
 from engine.release.ledger.changes import TotalChange, total_history
+from engine.release.ledger.journal import broken_off, journal
 from engine.release.ledger.keys import good_signature
 from engine.release.ledger.ledger import REHEARSED, Ledger, release_key, verify_ledger
 from engine.release.ledger.total import TotalDefinition
@@ -23,7 +24,9 @@ __all__ = [
     "Row",
     "TotalChange",
     "TotalDefinition",
+    "broken_off",
     "good_signature",
+    "journal",
     "release_key",
     "total_history",
     "verify_ledger",

@@ -26,6 +26,7 @@ from engine.release.ledger.balance import Balance, DatasetStatus, Fingerprint, R
 from engine.release.ledger.chain import Row, append, chain_problems, create_file, file_problems, read_rows, transaction
 from engine.release.ledger.changes import changed_total
 from engine.release.ledger.checked import Checked, check
+from engine.release.ledger.journal import remove_ended
 from engine.release.ledger.keys import key_file, secret, sign_with
 from engine.release.ledger.results import (
     Content,
@@ -87,6 +88,7 @@ class Ledger:
                 raise self._distrust(problems)
         # after the check, so that nothing is touched beside a ledger that cannot be trusted
         remove_stale(self.path)
+        remove_ended(self.path, self.unfinished)
 
     @classmethod
     def at(cls, ledger: Ledger | str | os.PathLike[str]) -> Ledger:
@@ -170,10 +172,8 @@ class Ledger:
         with self._transaction(write=True) as (book, add):
             known = len(book.notes.get((f"note:{kind}", key), ()))
             if earlier is not None and known != earlier:
-                raise LedgerError(
-                    f"{known} notes of this kind are there under key {key!r}, not {earlier}: somebody else was faster. "
-                    "Nothing was written; read them first."
-                )
+                given = f"{known} notes of this kind are there under key {key!r}, not {earlier}"
+                raise LedgerError(f"{given}: somebody else was faster. Nothing was written; read them first.")
             add(kind=f"note:{kind}", dataset=book.status(dataset_name(dataset)).dataset, key=key, note=text)
 
     def notes(self, *, kind: str, key: str) -> list[Row]:
@@ -192,10 +192,8 @@ class Ledger:
     def same_records(self, fingerprint: Fingerprint, *, dataset: str = "") -> list[Row]:
         """Spends for the same records under other names, and notes on them as public ones under any."""
         with self._transaction(write=False) as (book, _):
-            rows = [
-                *book.spends.values(),
-                *(r for (kind, _), rows in book.notes.items() if kind == REHEARSED for r in rows),
-            ]
+            noted = (r for (kind, _), rows in book.notes.items() if kind == REHEARSED for r in rows)
+            rows = [*book.spends.values(), *noted]
         texts = ((row, row.sha256 if row.kind == "spend" else row.note.partition(": ")[0]) for row in rows)
         # column by column, because the same records may be counted under another schema
         known = {(r.kind, r.dataset): r for r, text in texts if fingerprint.same_columns(Fingerprint.from_text(text))}
@@ -257,6 +255,11 @@ class Ledger:
             known = book.spends.get(one_line("key", key, most=KEY))
         return Receipt.of(known, fresh=False) if known else None
 
+    def unfinished(self) -> set[str]:
+        """The keys that were spent and have no saved result."""
+        with self._transaction(write=False) as (book, _):
+            return set(book.spends) - set(book.saved)
+
     @contextmanager
     def room_for(self, content: Content) -> Iterator[Draft]:
         """Take the space on the disk that a result like `content` needs, before anything is spent for it.
@@ -284,8 +287,7 @@ class Ledger:
             except OSError as error:
                 raise LedgerError(
                     f"The result of key {key!r} could not be saved: {error.strerror or error}. Its budget is spent. "
-                    "Make room; a program that still holds what was drawn may save it again with the same receipt, "
-                    "otherwise use a new attempt, which spends again."
+                    "Make room; then the same release again, of the same records, ends it and spends nothing."
                 ) from error
             book, add = stack.enter_context(self._transaction(write=True))
             spent, known = book.spends.get(key), book.saved.get(key)
@@ -312,13 +314,12 @@ class Ledger:
                 raise LedgerError(f"Nothing was ever spent under key {key!r}; spend first.")
         if key not in book.saved:
             raise ResultLost(
-                f"Budget was spent under key {key!r}, but no result was saved: its run is still at work or was "
-                "stopped. Wait for it; if nothing comes, use a new attempt, which spends again."
+                f"Budget was spent under key {key!r}, but no result was saved: its run is at work or was stopped. Ask "
+                "again with the same records, which ends it for nothing, or use a new attempt, which spends again."
             )
         if problem := result_problem(self.path, book.saved[key]):
-            raise ResultLost(
-                f"Budget was spent, but {problem}. Restore that file, or use a new attempt (spends again)."
-            )
+            what = "Restore that file, or use a new attempt (spends again)."
+            raise ResultLost(f"Budget was spent, but {problem}. {what}")
         return result_file(self.path, key)
 
     def load_result(self, key: str) -> bytes:

@@ -25,6 +25,7 @@ try:
 except ImportError:  # a system without POSIX locks
     fcntl = None  # type: ignore[assignment]
 
+LOCKS = fcntl is not None
 Content = bytes | Callable[[BinaryIO], object]
 _PART, _CHUNK = ".part", 1 << 20
 
@@ -104,7 +105,7 @@ def remove_stale(ledger: Path) -> None:
     """Remove what killed runs left behind; files of runs that are still at work are locked, and stay."""
     for place in results_folder(ledger).glob(f"*{_PART}"):
         with suppress(OSError), open(place, "r+b") as file:
-            if _locked(file):
+            if locked(file):
                 os.unlink(place)
 
 
@@ -156,14 +157,14 @@ def _owned(folder: Path) -> tuple[Path, _File]:
         # in the same folder, because only within one file system is a new name given at once
         handle, name = tempfile.mkstemp(dir=folder, suffix=_PART)
         file = _File(io.FileIO(handle, "r+"))
-        _locked(file)
+        locked(file)
         # somebody who swept up between making and locking has removed the name
         if os.path.exists(name) and os.fstat(handle).st_ino == os.stat(name).st_ino:
             return Path(name), file
         file.close()
 
 
-def _locked(file: BinaryIO) -> bool:
+def locked(file: BinaryIO) -> bool:
     """Lock a file for this run if nobody holds it; where the system has no such locks, nobody is taken for stale."""
     if fcntl is None:
         return False

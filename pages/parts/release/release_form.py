@@ -70,8 +70,10 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
         watch.show_rows(done.result)
 
 
-def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, attempt: int) -> None:
-    """What the release spends, and the typed confirmation."""
+def confirm(
+    book: Ledger, plan: Plan, status: DatasetStatus, source: Source, attempt: int, *, begun: bool = False
+) -> None:
+    """What the release spends, and the typed confirmation; nothing where it was paid for and broke off."""
     counts, takes = status.definition.counts, plan.pcost
     with shown_here():
         status.definition.check_unit(plan.budget)
@@ -82,7 +84,13 @@ def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, att
         config={"displayModeBar": False},
     )
     st.info(plain(f"You can tell the people in these records: {plan.schema.promise(plan.budget)}"), icon="🙋")
-    if attempt > 1:
+    if begun:
+        takes = 0.0
+        st.warning(
+            "This release was paid for and broke off before its result was saved. Releasing it with the same records "
+            "ends it and spends nothing more."
+        )
+    elif attempt > 1:
         st.warning(
             f"This plan was released for this dataset already. Attempt {attempt} draws new noise and spends its full "
             "cost once more. The earlier answers stay valid; looking at them again costs nothing."
@@ -94,7 +102,7 @@ def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, att
         live=True,
         autocomplete="off",
     )
-    reason = reason_to_wait(plan, status, source, typed)
+    reason = reason_to_wait(plan, status, source, typed, begun=begun)
     left, right = st.columns([1, 2], vertical_alignment="center")
     left.button(
         f"Release: spend {texts.cost(takes)} {counts}",
@@ -110,14 +118,14 @@ def confirm(book: Ledger, plan: Plan, status: DatasetStatus, source: Source, att
     show_kept("release")
 
 
-def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str) -> str:
+def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str, *, begun: bool) -> str:
     """Why the release cannot start yet; empty when it can."""
     try:
         status.definition.check_unit(plan.budget)
         takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     except EngineError as error:
         return str(error)
-    if takes > status.left:
+    if takes > status.left and not begun:
         left, asked = texts.cost(status.left), texts.cost(takes)
         return (
             f"the dataset has {left} {status.definition.counts} left and this plan costs {asked}. Plan with a "

@@ -1,0 +1,1 @@
+"""What is left after a crash, and how it goes on."""
