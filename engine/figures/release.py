@@ -67,11 +67,16 @@ def spending_picture(total: float, spent: float, asked: float, counts: str = "pc
     return Picture(title="What this spends", figure=framed(figure), table=table, alt=words)
 
 
+def _lines(queries: pd.Series[str]) -> list[str]:
+    """Queries as labels with a line for each condition: long ones in one line leave the dots no room."""
+    return [text.replace(" and ", "<br>") for text in fitting(queries.tolist())]
+
+
 def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     """Answers with their intervals, in counts; a column `truth`, which only a rehearsal may have, is drawn as well."""
     shown = answers.head(MAX_SIDE)
     half = (shown["high"] - shown["low"]) / 2
-    texts = fitting(shown["query"].tolist())
+    texts = _lines(shown["query"])
     figure = go.Figure()
     if "truth" in shown:
         figure.add_scatter(
@@ -113,7 +118,7 @@ def published_picture(
     Columns are those of `engine.publish.Uncertainty.answers`; what is suppressed is not drawn.
     """
     shown = answers.head(MAX_SIDE)
-    texts = fitting(shown["query"].tolist())
+    texts = _lines(shown["query"])
     drawn = [
         ("unbiased, exact interval", unbiased, shown["answer"], shown["low"], shown["high"], BLUE, "circle"),
         (
