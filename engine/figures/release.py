@@ -72,6 +72,11 @@ def _lines(queries: pd.Series[str]) -> list[str]:
     return [text.replace(" and ", "<br>") for text in fitting(queries.tolist())]
 
 
+def _labels(texts: list[str]) -> int:
+    """How many labels fit on an axis: fewer when they have more lines."""
+    return 16 // (1 + max((text.count("<br>") for text in texts), default=0)) or 1
+
+
 def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     """Answers with their intervals, in counts; a column `truth`, which only a rehearsal may have, is drawn as well."""
     shown = answers.head(MAX_SIDE)
@@ -95,7 +100,7 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
         error_y={"type": "data", "array": half, "color": BLUE, "thickness": 1.2, "width": 0},
         hovertemplate="%{x}<br>%{y:,.1f} counts<extra></extra>",
     )
-    figure.update_xaxes(type="category", nticks=16, automargin=True)
+    figure.update_xaxes(type="category", nticks=_labels(texts), automargin=True)
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(legend={"orientation": "h", "y": 1.12})
     if rehearsal:
@@ -144,7 +149,7 @@ def published_picture(
                 error_y=bars | {"thickness": 1.2, "width": 0},
                 hovertemplate="%{x}<br>%{y:,.1f} counts<extra></extra>",
             )
-    figure.update_xaxes(type="category", nticks=16, automargin=True)
+    figure.update_xaxes(type="category", nticks=_labels(texts), automargin=True)
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(legend={"orientation": "h", "y": 1.12}, scattermode="group")
     if rehearsal:
