@@ -135,7 +135,7 @@ def ranking_picture(found: Comparison) -> Picture:
             x=[standing.over[label]],
             y=[text],
             mode="markers+text",
-            text=f"  {words}",
+            text=f"  {words.removesuffix(' over the bound')}",  # which is what the axis says
             textposition="middle right",
             cliponaxis=False,
             marker={"color": seen.color, "symbol": seen.symbol, "size": 13},
@@ -144,7 +144,7 @@ def ranking_picture(found: Comparison) -> Picture:
         )
     width = standing.reach - 1.0
     figure.add_vline(x=1.0, line={"color": GREY, "dash": "dash", "width": 3})
-    figure.update_xaxes(title=standing.axis, range=[1.0 - 0.05 * width, standing.reach + 0.9 * width])
+    figure.update_xaxes(title=standing.axis, range=[1.0 - 0.05 * width, standing.reach + 1.2 * width])
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
     figure.update_layout(height=110 + 34 * len(standing.near), showlegend=False)
     best = min(standing.sizes, key=lambda label: standing.over[label])

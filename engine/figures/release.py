@@ -67,11 +67,21 @@ def spending_picture(total: float, spent: float, asked: float, counts: str = "pc
     return Picture(title="What this spends", figure=framed(figure), table=table, alt=words)
 
 
+def _lines(queries: pd.Series[str]) -> list[str]:
+    """Queries as labels with a line for each condition: long ones in one line leave the dots no room."""
+    return [text.replace(" and ", "<br>") for text in fitting(queries.tolist())]
+
+
+def _labels(texts: list[str]) -> int:
+    """How many labels fit on an axis: fewer when they have more lines."""
+    return 16 // (1 + max((text.count("<br>") for text in texts), default=0)) or 1
+
+
 def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     """Answers with their intervals, in counts; a column `truth`, which only a rehearsal may have, is drawn as well."""
     shown = answers.head(MAX_SIDE)
     half = (shown["high"] - shown["low"]) / 2
-    texts = fitting(shown["query"].tolist())
+    texts = _lines(shown["query"])
     figure = go.Figure()
     if "truth" in shown:
         figure.add_scatter(
@@ -90,7 +100,7 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
         error_y={"type": "data", "array": half, "color": BLUE, "thickness": 1.2, "width": 0},
         hovertemplate="%{x}<br>%{y:,.1f} counts<extra></extra>",
     )
-    figure.update_xaxes(type="category", nticks=16, automargin=True)
+    figure.update_xaxes(type="category", nticks=_labels(texts), automargin=True)
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(legend={"orientation": "h", "y": 1.12})
     if rehearsal:
@@ -113,7 +123,7 @@ def published_picture(
     Columns are those of `engine.publish.Uncertainty.answers`; what is suppressed is not drawn.
     """
     shown = answers.head(MAX_SIDE)
-    texts = fitting(shown["query"].tolist())
+    texts = _lines(shown["query"])
     drawn = [
         ("unbiased, exact interval", unbiased, shown["answer"], shown["low"], shown["high"], BLUE, "circle"),
         (
@@ -139,7 +149,7 @@ def published_picture(
                 error_y=bars | {"thickness": 1.2, "width": 0},
                 hovertemplate="%{x}<br>%{y:,.1f} counts<extra></extra>",
             )
-    figure.update_xaxes(type="category", nticks=16, automargin=True)
+    figure.update_xaxes(type="category", nticks=_labels(texts), automargin=True)
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(legend={"orientation": "h", "y": 1.12}, scattermode="group")
     if rehearsal:

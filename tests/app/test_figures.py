@@ -153,6 +153,8 @@ def test_the_truth_of_a_rehearsal(made: Plan) -> None:
     assert table["truth"].tolist() == [2, 2, 2, 2, 0, 0, 0]
     picture = checked(figures.answers_picture(table, rehearsal=True))
     assert [a.text for a in picture.figure.layout.annotations] == ["REHEARSAL"]
+    assert all(label.count("<br>") == 1 and " and " not in label for label in picture.figure.data[1].x)
+    assert picture.figure.layout.xaxis.nticks == 8
     assert not checked(figures.answers_picture(found.answers(number), rehearsal=False)).figure.layout.annotations
 
 

@@ -144,6 +144,7 @@ def test_a_slow_change_is_planned_in_a_worker() -> None:
     session.until(lambda: any(b.key == "what_if_keep" for b in session.app.button))
     session.press("what_if_keep")
     assert session.studio.taken == {"centers": "tuned"}
+    assert not any(b.key == "what_if_tuned" for b in session.app.button)
 
 
 def test_a_change_is_dropped_when_the_request_changes(session: Session) -> None:

@@ -59,7 +59,6 @@ class Tour:
         self.frame("The groups of the workload, each with its weight.", "Groups of the workload")
         self.go("Compare")
         self.frame("Compare: every mechanism on your own workload.")
-        self.visit.press("Compare", exact=True)
         self.visit.sees("Done: the results are below")
         self.frame("Who wins, and how far everybody is from a bound that none can pass.", "What each is expected")
         self.go("Coarse or fine")

@@ -98,6 +98,7 @@ def test_the_ranking_draws_what_is_near_the_bound_and_names_the_rest(found: Comp
     for trace in picture.figure.data:
         if trace.meta:
             assert trace.marker.color == mechanism_look(trace.meta).color
+            assert "over the bound" not in trace.text  # the axis says so, and longer words are cut off beside it
     assert gap_words(float(done["gap"].iloc[0])) in picture.alt
     assert picture.alt.startswith("QuerySmasher is the most exact of 2 mechanisms")
     assert refused(found)["mechanism"].tolist() == ["Laplace mechanism", "nonsense"]

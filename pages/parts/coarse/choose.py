@@ -11,6 +11,7 @@ import streamlit as st
 import demo_data
 from engine import CommonPlan, NestedPlanRule, Plan, Schema, Workload, choice, figures, load_plan
 from engine.choice import coarse_or_fine, nested_choices
+from engine.mechanisms import title_of
 from pages.parts.coarse import script as coarse_code
 from pages.parts.jobs import plans
 from pages.parts.shell import budgets, show
@@ -71,8 +72,9 @@ def choose(studio: Studio) -> Chosen | None:
             st.info("Choose two numbers of attributes or more, such as 1 and 2.", icon="🪜")
             return None
         even = studio.even
-        how = f"{studio.mechanism}{UNASKED if even is not studio else ''}; both are chosen on the Preview page."
-        st.caption(plain(f"All of them at the present budget of {budgets.said(studio.budget)}, by the mechanism {how}"))
+        how = f"{title_of(studio.mechanism)}{UNASKED if even is not studio else ''}"
+        with_what = f"the present budget of {budgets.said(studio.budget)}, by the mechanism {how}"
+        st.caption(plain(f"All of them at {with_what}; both are chosen on the Preview page."))
         return _planned(found, even, script)
     return None
 

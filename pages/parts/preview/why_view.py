@@ -61,8 +61,9 @@ def _buttons(plan: Plan, group: int) -> None:
             key=f"why_attribute_{group}",
             help="Pairs of neighbouring cells become one cell. Only numeric attributes have neighbours.",
         )
+    done = {"tuned"} if request.options.get("centers") == "tuned" else set()
     with st.container(horizontal=True):
-        for change in CHANGES:
+        for change in (change for change in CHANGES if change.name not in done):
             st.button(
                 plain(change.label(request)),
                 on_click=_try,
