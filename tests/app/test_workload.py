@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, insight, plan
+from engine import Attribute, Budget, Schema, Workload, forecast, insight, plan
 from engine.errors import WorkloadError
 from engine.figures import questions as domain_figures
 from engine.insight import ask
 from engine.texts import amount
 from engine.workload import Custom, Group, box_workload, example, read_matrix, workload_from_sql
 from pages.parts.compare import run
-from pages.parts.jobs import plans
+from pages.parts.jobs import dear, plans
 from pages.parts.shell import code, designs, link, places
 from pages.parts.shell.state import History, Studio
 from tests.app.test_pages import Session, demo
@@ -497,6 +497,15 @@ def test_a_group_is_forecast_before_it_is_added() -> None:
     assert "asked already" not in session.errors()
     session.set(group_names=["sex", "race", "income"])
     assert "Planning it takes about 1 second." in session.said()
+
+
+def test_the_forecast_is_that_of_the_plan_that_would_be_made() -> None:
+    asked = Workload.all_ways(demo("survey"), (1, 2))
+    assert Studio(workload=asked).taken  # tuned, which takes too long with tables beside it
+    session = Session(plan=link.packed(Studio(workload=asked))).go("workload").set(ways_ask="Tables", ways=[1, 2])
+    tables = Workload.all_ways(demo("survey"), (1, 2), dict.fromkeys(demo("survey").names, "marginal"))
+    both = Workload(asked.schema, (*asked.groups, *tables.groups))
+    assert f"Planning it takes about {dear.duration(forecast(both).seconds)}." in session.said()
 
 
 def test_how_exact_new_groups_would_be_is_told_before_they_are_added(monkeypatch: pytest.MonkeyPatch) -> None:

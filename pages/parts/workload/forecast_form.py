@@ -43,7 +43,7 @@ def before_adding(groups: Sequence[Group]) -> None:
         return
     whole = replace(studio, workload=Workload(asked.schema, (*asked.groups, *new)))
     try:
-        expected = insight.forecast_added(studio.request, new)
+        expected = insight.forecast_added(replace(studio.request, options=whole.taken), new)
     except EngineError as error:
         st.caption(plain(f"Planning could not start with it: {error}"))
         return
