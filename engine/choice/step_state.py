@@ -44,6 +44,7 @@ class Steps:
     finished : the measurement of the chosen plan, once it is there.
     spent : what was spent for this look and all before it, in pcost as a decimal number.
     lost : attempts at the last step whose result was spent for and never saved, and which may still be at work.
+    begun : the next attempt was paid for and broke off: `finish` ends it with the same records and spends nothing.
     """
 
     common: CommonPlan
@@ -52,6 +53,7 @@ class Steps:
     finished: Measurement | None
     spent: str
     lost: tuple[int, ...] = ()
+    begun: bool = False
 
     @property
     def choice(self) -> Choice | None:

@@ -313,7 +313,7 @@ def resume(ledger: Book, key: str) -> Steps:
     """
     book = _book(ledger)
     common, found, spent = stored_look(book, key)
-    choices, finished, lost = _choices(book, key), None, list[int]()
+    choices, finished, lost, begun = _choices(book, key), None, list[int](), False
     if choices and choices[-1].option != STOP:
         i, attempt = common.names.index(choices[-1].option), 1
         if not common.residuals[i].blocks and _left_to_spend(common, i, spent, attempt) == 0:
@@ -323,11 +323,11 @@ def resume(ledger: Book, key: str) -> Steps:
             try:
                 finished = stored_rest(book, common, i, _rest_key(common, i, key, attempt))
             except ResultLost:
-                if left_open(book, _rest_key(common, i, key, attempt)):
+                if begun := left_open(book, _rest_key(common, i, key, attempt)):
                     break
                 lost.append(attempt)
             attempt += 1
-    return Steps(common=common, look=found, choices=choices, finished=finished, spent=spent, lost=tuple(lost))
+    return Steps(common=common, look=found, choices=choices, finished=finished, spent=spent, lost=(*lost,), begun=begun)
 
 
 def looks(ledger: Book, dataset: str) -> list[str]:

@@ -374,6 +374,22 @@ def test_a_lost_look_and_a_lost_rest_are_told(ledger: Ledger, records: Path) -> 
     assert "coarse_finish" not in [b.key for b in session.app.button]
 
 
+def test_a_rest_that_broke_off_is_ended_for_nothing(
+    ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = decided(looked(ledger, records))
+    (key,) = stepwise.looks(ledger, "office")
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "save_result", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            stepwise.finish(ledger, key, records)
+    session.run(session.app)
+    assert "spends nothing more" in str([w.value for w in session.app.warning])
+    assert button(session, "coarse_finish").label == "Measure the rest: spend 0 pcost"
+    finished(session)
+    assert kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
+
+
 def test_looking_closer_leads_to_the_next_choice(ledger: Ledger, tmp_path: Path) -> None:
     census = Schema.from_json(demo_data.schemas()["census"].read_bytes())
     place = tmp_path / "census.csv"

@@ -124,14 +124,19 @@ def rest(book: Ledger, key: str, found: Steps, option: str, status: DatasetStatu
             return
     see(stored.finish_job(book, key, attempt), "The rest")
     st.subheader("The rest")
-    charge = bool(left_over.blocks) and st.checkbox(
+    if found.begun:
+        st.warning(
+            "This step was paid for and broke off before its result was saved. Measuring it with the same records ends "
+            "it and spends nothing more."
+        )
+    charge = bool(left_over.blocks and not found.begun) and st.checkbox(
         "If these are other records than those looked at, charge this step alone: "
         f"{texts.cost(max(left_over.pcost, left_over.spend))} pcost",
         key=f"coarse_charge_{attempt}",
         help="Both steps together cost no more than the analysis only where they are of the same records. Otherwise "
         "the rest is refused, unless you charge it as a release of its own.",
     )
-    takes = max(left_over.pcost, left_over.spend) if charge else left_over.spend
+    takes = 0.0 if found.begun else max(left_over.pcost, left_over.spend) if charge else left_over.spend
     show.picture(
         figures.spending_picture(status.total, status.spent, takes),
         key="coarse_rest",

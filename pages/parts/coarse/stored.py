@@ -38,11 +38,11 @@ def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
 
 
 def read(book: Ledger, key: str) -> Steps:
-    """The steps of a look, read again only when the ledger has grown."""
+    """The steps of a look, read again when the ledger has grown, or when what is lost may have turned out to be at work."""
     known: dict[tuple[str, str], tuple[int, Steps]] = st.session_state.setdefault("coarse_steps", {})
     rows = len(book.rows())
     place = (str(book.path), key)
-    if place not in known or known[place][0] != rows:
+    if place not in known or known[place][0] != rows or known[place][1].lost:
         known[place] = (rows, stepwise.resume(book, key))
     return known[place][1]
 
