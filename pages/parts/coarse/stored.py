@@ -38,7 +38,7 @@ def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
 
 
 def read(book: Ledger, key: str) -> Steps:
-    """The steps of a look, read again when the ledger has grown, or when what is lost may have turned out to be at work."""
+    """The steps of a look, read again when the ledger has grown, or while what is lost may be at work elsewhere."""
     known: dict[tuple[str, str], tuple[int, Steps]] = st.session_state.setdefault("coarse_steps", {})
     rows = len(book.rows())
     place = (str(book.path), key)
