@@ -33,18 +33,19 @@ def test_answers_tables_and_the_way_to_the_studio(visit: Visit) -> None:
     visit.page.get_by_role("button", name="e", exact=True).first.wait_for(state="hidden")
     visit.settle()  # before anything that moves the page under a pointer
     visit.press("a", exact=True)
-    visit.page.get_by_text("The same as a table").first.click()
+    visit.unfold("The same as a table")
     with visit.page.expect_download() as waiting:
         visit.page.get_by_role("button", name="Download CSV").first.click()
+    visit.settle()
     text = waiting.value.path().read_text(encoding="utf-8")
     assert [line.split(",")[2] for line in text.splitlines()] == ["query", "1", "1", "1", "0", "0", "1"]
     question, every = LESSONS[0].questions[0], 3 * len(LESSONS)
     wrong = next(c for c in question.choices if not c.right)
-    visit.page.get_by_text(wrong.text, exact=True).click()
+    visit.choose(wrong.text)
     visit.press("Check answer 1")
     visit.sees("Not this one:")
     visit.look("learn_wrong")
-    visit.page.get_by_text(question.answer.text, exact=True).click()
+    visit.choose(question.answer.text)
     visit.press("Check answer 1")
     visit.sees(f"Answered 1 of {every} questions, 1 of them right.")
     visit.page.get_by_text("Instructor view").click()
