@@ -17,12 +17,20 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 
 TITLES = {
-    "adult": "Adult (14 attributes)",
-    "cps": "Current Population Survey (5 attributes)",
-    "loans": "Loans (12 attributes)",
+    "adult": "Adult",
+    "cps": "Population survey (CPS)",
+    "loans": "Loans",
     "census": "Census age by sex",
-    "survey": "Election survey 1996 (944 public records)",
-    "panel": "Panel of 800 simulated persons, 1 to 8 rows each",
+    "survey": "Election survey 1996",
+    "panel": "Panel, many rows each",
+}
+WORDS = {
+    "adult": "14 attributes of the UCI repository's Adult file",
+    "cps": "5 attributes of the Current Population Survey",
+    "loans": "12 attributes of personal loans",
+    "census": "103 ages by sex, as in a census table",
+    "survey": "10 attributes and 944 public records",
+    "panel": "5 attributes of 800 simulated persons, one to eight rows each",
 }
 
 

@@ -59,12 +59,24 @@ def test_adult_reads_as_its_repository_writes_it() -> None:
     # the first record of the repository's file, and one with values missing
     row = {"workclass": "State-gov", "marital-status": "Never-married", "occupation": "Adm-clerical", "sex": "Male"}
     row |= {"relationship": "Not-in-family", "race": "White", "native-country": "United-States", "income>50K": "<=50K"}
+    row |= {"age": 39, "fnlwgt": 77516, "education-num": "13", "capital-gain": 2174, "capital-loss": 0}
+    row |= {"hours-per-week": 40}
     missing = row | {"workclass": "?", "occupation": "?", "native-country": "?"}
-    named = load("adult").subset(list(row))
-    for counts in cells(pd.DataFrame([row, missing]), named).values():
-        assert counts.sum() == 2
-    assert load("adult")["sex"].label(0) == "Female"
-    assert all(len(set(a.labels)) == len(a.labels) for a in named.attributes)
+    named = load("adult")
+    found = cells(pd.DataFrame([row, missing])[list(named.names)], named)
+    assert all(counts.sum() == 2 for counts in found.values())
+    assert {name: named[name].condition(int(found[name].argmax())) for name in ("age", "sex", "capital-gain")} == {
+        "age": "age in [39, 40)",
+        "sex": "sex = Male",
+        "capital-gain": "capital-gain in [2000, 3000)",
+    }
+
+
+@pytest.mark.parametrize("name", ["adult", "cps", "loans"])
+def test_every_cell_of_a_demo_says_what_it_holds(name: str) -> None:
+    for attribute in load(name).attributes:
+        assert (attribute.edges if attribute.kind == "numeric" else attribute.labels) is not None, attribute.name
+    assert load("cps")["sex"].condition(1) == "sex = Female"
 
 
 def test_schema_files_are_what_their_script_writes() -> None:
@@ -75,7 +87,7 @@ def test_schema_files_are_what_their_script_writes() -> None:
 
 
 def test_names_titles_and_files_agree() -> None:
-    assert list(demo_data.schemas()) == list(demo_data.TITLES)
+    assert list(demo_data.schemas()) == list(demo_data.TITLES) == list(demo_data.WORDS)
     assert set(demo_data.tables()) <= set(demo_data.schemas())
     assert all(path.is_file() for path in (*demo_data.schemas().values(), *demo_data.tables().values()))
 
@@ -143,7 +155,8 @@ def test_synthetic_marginals_are_skewed_and_correlated() -> None:
         uniform = 20_000 / schema[name].size
         assert counts.max() > 1.25 * uniform, name
     for name in ("age", "marital", "race", "sex"):
-        joint = pd.crosstab(table["income"], table[name]).to_numpy() / 20_000
+        joint = count_marginals(table, schema, [("income", name)])["income", name] / 20_000
+        joint = joint[joint.sum(axis=1) > 0][:, joint.sum(axis=0) > 0]
         independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0, keepdims=True)
         # For independent columns this statistic has the mean (I - 1)(J - 1) / rows.
         by_chance = (joint.shape[0] - 1) * (joint.shape[1] - 1) / 20_000
