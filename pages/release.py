@@ -14,7 +14,7 @@ from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 
 frame.require()
 
-REHEARSE, RELEASE, PAID = "1. Rehearse", "2. Release", "3. Paid releases"
+TABS = REHEARSE, RELEASE, PAID = "1. Rehearse", "2. Release", "3. Paid releases"
 TUTORIAL = (
     "A **release** reads the records once, adds exact discrete noise, and takes its cost from the dataset's "
     "budget for good. **Rehearse first**: the same code on simulated records shows what the answers will look like, "
@@ -83,12 +83,11 @@ def release(plan: Plan) -> str:
             release_form.confirm(book, plan, status, source, attempt, begun=begun)
     else:
         results(book, spent[-1])
-    data = source.path or "records.csv"
     return code.release_code(
         state.current(),
         dataset=status.dataset,
         ledger=str(book.path.name),
-        data=data,
+        records=source.script,
         attempt=attempt,
         columns=source.columns,
     )
@@ -106,14 +105,22 @@ def results(book: Ledger, key: str) -> None:
         results_view.views(found, key="release_result", ledger=str(book.path))
 
 
+def wait() -> str:
+    """What stands in a tab that has to wait for the plan."""
+    st.info("This needs the plan of what is chosen on the pages before.", icon="⏳")
+    return ""
+
+
 studio = frame.header(
     frame.page("Release"), "Rehearse, then measure the records once and hand out the answers.", TUTORIAL
 )
 made = plans.plan_of(studio)
 if made is None:
     st.caption(plain("A new release needs a plan. What was paid for before is found in the ledger, without any."))
-    st.session_state.setdefault("step", PAID)
-steps = {} if made is None else {REHEARSE: partial(rehearse, made), RELEASE: partial(release, made)}
+    if studio.workload is None or not studio.workload.groups:
+        st.session_state.setdefault("step", PAID)
+# the same tabs whether the plan is there yet or not: others would be drawn anew, without the one that was open
+steps = {REHEARSE: partial(rehearse, made), RELEASE: partial(release, made)} if made else dict.fromkeys(TABS, wait)
 with shown_here():
     script = show.tabs(steps | {PAID: paid.draw}, key="step")
 frame.footer(code=script or code.plan_code(studio), target=None)

@@ -6,7 +6,15 @@ import argparse
 from pathlib import Path
 
 from engine.choice import coarse_or_fine, counted_for_steps, nested_choices
-from engine.commands.given import add_column_options, add_text_options, named_columns, records_of, say_rows, schema_of
+from engine.commands.given import (
+    add_column_options,
+    add_named_source,
+    add_text_options,
+    named_columns,
+    records_of,
+    say_rows,
+    schema_of,
+)
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import DataError, SchemaError
 from engine.release import COUNTS_ENDING, Counts, Intake, counted_for, read_plan
@@ -23,7 +31,9 @@ def add_counting_commands(commands: Commands) -> None:
     count.add_argument("--plan", type=Path, nargs="+", required=True, help="several for look and finish")
     count.add_argument("--chain", action="store_true", help="as for look, where several plans are chosen step by step")
     count.add_argument("--schema", type=Path, help="that the plan must be on")
-    count.add_argument("--data", type=Path, required=True, help="the part that is here")
+    source = count.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path, help="the part that is here")
+    add_named_source(source)
     count.add_argument("--shard", default="", metavar="NAME", help="of this part; no two parts of a sum may share it")
     add_text_options(count)
     add_column_options(count)

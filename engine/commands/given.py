@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.errors import BudgetError, EngineError, PlanError, SchemaError, WorkloadError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
-from engine.release import COUNTS_ENDING, Intake, TextFile, public_table
+from engine.release import COUNTS_ENDING, Intake, TextFile, named_table, public_table
 from engine.workload import Schema, Workload, workload_from_sql
 
 
@@ -149,8 +149,13 @@ def add_records_options(command: argparse.ArgumentParser, text: str = "the recor
     source.add_argument(
         "--counts", dest="data", type=_counts_path, help="exact counts of the records, in a file .counts"
     )
-
+    add_named_source(source)
     add_text_options(command)
+
+
+def add_named_source(sources: argparse._MutuallyExclusiveGroup) -> None:
+    """Add tables that have a name on this machine."""
+    sources.add_argument("--source", metavar="NAME", help="a table that the file DP_WORKBENCH_SOURCES names")
 
 
 def add_text_options(command: argparse.ArgumentParser) -> None:
@@ -159,8 +164,10 @@ def add_text_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--encoding", help="of a CSV file, such as latin-1; by default UTF-8")
 
 
-def records_of(given: argparse.Namespace) -> Path | TextFile:
+def records_of(given: argparse.Namespace) -> Any:
     """Return what `add_records_options` was given, as data for the engine."""
+    if given.source is not None:
+        return named_table(given.source)
     if given.delimiter is None and given.encoding is None:
         return Path(given.data)
     return TextFile(path=given.data, delimiter=given.delimiter, encoding=given.encoding or "utf-8")

@@ -73,7 +73,7 @@ def add_step_commands(commands: Commands) -> None:
 
 def _look(given: argparse.Namespace) -> Reply:
     form_of(given.out, None, FORMATS)
-    check_target(given.out, keep=[*given.plans, given.data, given.ledger])
+    check_target(given.out, keep=[*given.plans, *filter(None, (given.data, given.ledger))])
     split = nested_choices if given.chain else coarse_or_fine
     common = split(*map(read_plan, given.plans), names=given.names or [path.stem for path in given.plans])
     found = stepwise.look(common, records_of(given), dataset=given.dataset, ledger=given.ledger, **_arguments(given))
@@ -111,7 +111,7 @@ def _decide(given: argparse.Namespace) -> Reply:
 
 def _finish(given: argparse.Namespace) -> Reply:
     form_of(given.out, None, FORMATS)
-    check_target(given.out, keep=[given.data, given.ledger])
+    check_target(given.out, keep=[*filter(None, (given.data, given.ledger))])
     book = Ledger(given.ledger)
     found = stepwise.finish(book, given.look, records_of(given), on_changed=given.on_changed, **_arguments(given))
     written = _written(found, given)

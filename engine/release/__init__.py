@@ -6,6 +6,7 @@ What follows from noisy answers, at no further cost, is in `reconstruct`: estima
 
 from engine.release.answers_on_grid import draw
 from engine.release.archive import Archive, write_archive
+from engine.release.fit import ColumnFit, records_fit
 from engine.release.intake import (
     MOST_CELLS,
     Intake,
@@ -49,12 +50,15 @@ from engine.release.reconstruct import Measurement, apply_group, estimate, quant
 from engine.release.records import (
     COUNTS_ENDING,
     MEMORY_LIMIT,
+    RECORD_ENDINGS,
     Counts,
     DraftSchema,
     TextFile,
     count_marginals,
     draft_schema,
     fingerprint,
+    named_sources,
+    named_table,
     table_digest,
 )
 
@@ -62,8 +66,10 @@ __all__ = [
     "COUNTS_ENDING",
     "MEMORY_LIMIT",
     "MOST_CELLS",
+    "RECORD_ENDINGS",
     "Answers",
     "Archive",
+    "ColumnFit",
     "Counts",
     "DatasetStatus",
     "DraftSchema",
@@ -95,6 +101,8 @@ __all__ = [
     "maximal_sets",
     "measure",
     "measured",
+    "named_sources",
+    "named_table",
     "one_cell_attributes",
     "public_table",
     "public_tables",
@@ -103,6 +111,7 @@ __all__ = [
     "query_texts",
     "read_plan",
     "recognised",
+    "records_fit",
     "release_key",
     "releases",
     "spend_draw_save",

@@ -326,4 +326,4 @@ def maximal_sets(part: Measurable) -> list[Space]:
 
 
 def teller(progress: Progress | None) -> Callable[[float, str], None]:
-    return told(progress, "The measurement was cancelled before anything was spent.")
+    return told(progress, "The measurement was cancelled. This run has spent nothing.")

@@ -8,13 +8,14 @@ import sys
 import zipfile
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import demo_data
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, Schema, Workload, load_plan
 from engine.commands import main
-from engine.publish import aim, weighed_for_publishing
+from engine.publish import aim, rehearsed, weighed_for_publishing
 from engine.release import Ledger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +62,7 @@ def test_a_pure_plan_is_released_as_a_package(tmp_path: Path, capsys: pytest.Cap
 def test_a_plan_aims_at_published_tables_with_public_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aim, "REHEARSALS", (1, 1))
+    monkeypatch.setattr(rehearsed, "REHEARSALS", (1, 1))
     monkeypatch.setattr(aim, "QUERY_POWERS", (0.0, 0.5))
     schema = Schema([Attribute.of_size("a", 12, "categorical"), Attribute.of_size("b", 2, "categorical")])
     (tmp_path / "schema.json").write_text(schema.to_json())
@@ -129,6 +130,26 @@ def test_a_release_is_refused_before_anything_is_spent(tmp_path: Path, capsys: p
         assert "ends in none of .parquet, .csv. Give one of them." in capsys.readouterr().err
     assert Ledger(files["ledger"]).status("people").spent == 0
     assert released(files, "plan", str(tmp_path / "a.xlsx"), "--format", "csv") == 0
+
+
+def test_records_are_taken_from_a_table_that_settings_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = office(tmp_path, "--pcost", "1")
+    with duckdb.connect(str(tmp_path / "held.duckdb")) as database:
+        database.execute(f"create table people as from read_csv('{files['records.csv']}')")
+    (tmp_path / "sources.toml").write_text(
+        f'[census]\naddress = "duckdb://{tmp_path / "held.duckdb"}"\ntable = "people"\n'
+    )
+    monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(tmp_path / "sources.toml"))
+    where = ["release", "--plan", files["plan"], "--dataset", "people", "--ledger", files["ledger"]]
+    out = str(tmp_path / "a.csv")
+    assert main([*where, "--source", "censas", "--out", out]) == 1
+    assert "close names: 'census'" in capsys.readouterr().err
+    assert Ledger(files["ledger"]).status("people").spent == 0
+    assert main([*where, "--source", "census", "--out", out]) == 0
+    assert released(files, "plan", str(tmp_path / "b.csv")) == 0  # the same records, and so the same release
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
 
 
 def test_a_repeated_release_says_that_nothing_new_was_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

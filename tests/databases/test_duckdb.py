@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ import pytest
 
 import engine.release.records.database.grouped as grouped
 from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
-from engine.errors import DataError
+from engine.errors import Cancelled, DataError
+from engine.release import left_open, release_key
 from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, VALUES, Traffic, same, survey
 
 
@@ -153,6 +156,42 @@ def test_what_fails_there_is_named_and_spends_nothing(tmp_path: Path) -> None:
     assert book.status("d").spent == 0
     with pytest.raises(DataError, match="no column 'age'"):
         count_marginals(table(survey(9).drop(columns="age")), SCHEMA, SETS)
+
+
+ENDLESS = "SELECT 'F' AS sex, abs(sin(range)) AS age, 1 AS code, '1' AS zip FROM range(1000000000000)"
+
+
+def broken_off(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("paid", [True, False])
+def test_a_question_that_takes_too_long_is_stopped_and_costs_nothing(
+    paid: bool, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book, frame = Ledger.create(tmp_path / "book"), survey(50)
+    book.add_dataset("d", total=Budget(pcost=1e7))
+    made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    asked: dict[str, Any] = {"dataset": "d", "ledger": book, "ignore": ["code"]}
+    if paid:  # a release that broke off after its spend
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules["engine.release.measure"], "draw", broken_off)
+            with pytest.raises(KeyboardInterrupt):
+                measure(made, frame, **asked)
+    if not kept:
+        monkeypatch.setattr(grouped, "KEEPING", ())
+    connection, spent, told = ibis.duckdb.connect(), book.status("d").spent, []
+    before = threading.active_count()
+    with pytest.raises(Cancelled, match="This run has spent nothing"):
+        measure(made, connection.sql(ENDLESS), progress=lambda *said: told.append(said) is not None, **asked)
+    assert len(told) == 1
+    assert threading.active_count() == before
+    assert book.status("d").spent == spent == (made.pcost if paid else 0.0)
+    assert left_open(book, release_key(dataset="d", plan_hash=made.hash, attempt=1)) is paid
+    assert not connection.list_tables()
+    measure(made, stored(connection, frame), **asked)
+    assert book.status("d").spent == made.pcost
 
 
 @pytest.mark.parametrize(

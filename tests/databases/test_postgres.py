@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 
 import engine.release.records.database.grouped as grouped
 from engine import Budget, Ledger, Workload, count_marginals, measure, plan
-from engine.errors import DataError
+from engine.errors import Cancelled, DataError
 from engine.release.records.database.recoding import code_of
 from engine.release.records.encoding import Encoder
+from pages.parts.jobs.sources import NAMED, opened
 from tests.databases.postgres import Server, server
 from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, Traffic, same, survey
+from tests.waiting import CEILING, until
 
 KINDS = {
     "text": "text",
@@ -159,11 +162,12 @@ def ended(keeper: Any, reader: Any) -> None:
     keeper.raw_sql(f"SELECT pg_terminate_backend({reader.con.info.backend_pid}, 10000)")
 
 
-def slow(keeper: Any, reader: Any) -> None:
+def slow(keeper: Any, reader: Any | None, limit: str = "20") -> None:
     """Whether the reader may see a row is found out in more time than the reader has."""
     keeper.raw_sql("ALTER TABLE records ENABLE ROW LEVEL SECURITY")
-    keeper.raw_sql("CREATE POLICY slow ON records USING (pg_sleep(60) IS NOT NULL)")
-    reader.raw_sql("SET statement_timeout = 20")
+    keeper.raw_sql("CREATE POLICY slow ON records USING (pg_sleep(600) IS NOT NULL)")
+    if reader is not None:
+        reader.raw_sql(f"SET statement_timeout = {limit}")
 
 
 @pytest.mark.parametrize(
@@ -193,6 +197,56 @@ def test_what_fails_there_is_named_and_spends_nothing(
     assert caught.value.__context__ is None
     assert book.status("d").spent == 0
     reader.con.close()
+
+
+def test_a_question_that_takes_too_long_is_stopped_there_and_costs_nothing(
+    postgres: Server, keeper: Any, tmp_path: Path
+) -> None:
+    book = Ledger.create(tmp_path / "book")
+    book.add_dataset("d", total=Budget(pcost=1e7))
+    made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    people(keeper, survey(50))
+    reader = postgres.connect("reader")
+    there = reader.table("records")
+    slow(keeper, reader, limit="0")
+    busy = f"SELECT 1 FROM pg_stat_activity WHERE pid = {reader.con.info.backend_pid} AND state = 'active'"
+    with pytest.raises(Cancelled, match="This run has spent nothing"):
+        measure(made, there, dataset="d", ledger=book, ignore=["code"], progress=lambda *_: not asked(keeper, busy))
+    assert not asked(keeper, busy)
+    assert book.status("d").spent == 0
+    reader.con.close()
+
+
+def test_a_question_of_a_worker_that_is_ended_is_stopped_there(
+    postgres: Server, keeper: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people(keeper, survey(50))
+    slow(keeper, None)
+    settings = tmp_path / "sources.toml"
+    settings.write_text(
+        f'[slow]\naddress = "postgres://reader@127.0.0.1:{postgres.port}/postgres?application_name=ended"\n'
+        'table = "records"\n'
+    )
+    monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(settings))
+
+    def count() -> None:
+        with opened(f"{NAMED}slow") as there:
+            count_marginals(there, SCHEMA, SETS, on_refused="drop")
+
+    worker = multiprocessing.get_context("fork").Process(target=count)
+    worker.start()
+    busy = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'ended' AND state = 'active'"
+    until(lambda: asked(keeper, f"{busy} AND wait_event = 'PgSleep'"))
+    worker.terminate()
+    worker.join(CEILING)
+    until(lambda: not asked(keeper, busy))
+
+
+def asked(connection: Any, question: str) -> list[Any]:
+    with connection.con.cursor() as cursor:
+        found: list[Any] = cursor.execute(question).fetchall()
+        connection.con.commit()
+    return found
 
 
 def test_a_release_of_a_table_is_one_of_its_records(keeper: Any, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import engine.release.records.database.grouped as grouped
 from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
-from engine.errors import DataError
+from engine.errors import Cancelled, DataError
 from engine.release.records.database.recoding import code_of
 from engine.release.records.encoding import Encoder
 from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, Traffic, same, survey
@@ -131,6 +131,27 @@ def deleted(spark: Any, folder: Path) -> Any:
     return there
 
 
+ENDLESS = "SELECT 'F' AS sex, sin(id) AS age, 1 AS code, '1' AS zip FROM range(1000000000000)"
+
+
+def test_a_question_that_takes_too_long_is_stopped_there_and_costs_nothing(spark: Any, tmp_path: Path) -> None:
+    book = Ledger.create(tmp_path / "book")
+    book.add_dataset("d", total=Budget(pcost=1e7))
+    made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    tracker = spark.sparkContext.statusTracker()
+    with pytest.raises(Cancelled, match="This run has spent nothing"):
+        measure(
+            made,
+            spark.sql(ENDLESS),
+            dataset="d",
+            ledger=book,
+            ignore=["code"],
+            progress=lambda *_: not tracker.getActiveJobsIds(),
+        )
+    until(lambda: not tracker.getActiveJobsIds())
+    assert book.status("d").spent == 0
+
+
 def endless(spark: Any, end: Callable[[], None]) -> Any:
     """Records whose reading is ended by somebody else as soon as it goes on."""
 
@@ -139,7 +160,7 @@ def endless(spark: Any, end: Callable[[], None]) -> Any:
         end()
 
     threading.Thread(target=watch, daemon=True).start()
-    return spark.sql("SELECT 'F' AS sex, sin(id) AS age, 1 AS code, '1' AS zip FROM range(1000000000000)")
+    return spark.sql(ENDLESS)
 
 
 def cancelled(spark: Any) -> Any:

@@ -11,9 +11,9 @@ from math import erfc, isqrt, sqrt
 import numpy as np
 import opendp.prelude as dp
 import pytest
+import scipy  # which loads its statistics where they are asked for
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest, chi2_contingency, chisquare
 
 from engine.errors import PlanError
 from engine.release import discrete_gaussian, noise
@@ -52,14 +52,14 @@ def fit(samples, cdf, parameter, *, spread):
     """p-value of the samples under the law."""
     edges, expected = cells(cdf, parameter, spread=spread, draws=len(samples))
     seen = np.bincount(np.searchsorted(edges, samples), minlength=len(expected))
-    return chisquare(seen, expected * len(samples)).pvalue
+    return scipy.stats.chisquare(seen, expected * len(samples)).pvalue
 
 
 def same_law(first, second, *, spread):
     """p-value of two samples under a common law."""
     edges = np.unique(np.rint(spread * np.linspace(-3, 3, 25)).astype(np.int64))
     counts = [np.bincount(np.searchsorted(edges, x), minlength=len(edges) + 1) for x in (first, second)]
-    return chi2_contingency(counts).pvalue
+    return scipy.stats.chi2_contingency(counts).pvalue
 
 
 def half_shift(draws, sigma, generator):
@@ -107,10 +107,10 @@ def test_laplace_law(scale):
 def test_every_bit_is_used_and_draws_do_not_repeat():
     draws = discrete_gaussian(variance=2**62, size=400_000)
     for shift in range(0, 28, 4):  # far below sigma the digits of a draw are uniform
-        assert chisquare(np.bincount((draws >> shift) & 15, minlength=16)).pvalue > FALSE_ALARM
+        assert scipy.stats.chisquare(np.bincount((draws >> shift) & 15, minlength=16)).pvalue > FALSE_ALARM
     assert len(np.unique(draws)) > len(draws) - 100  # a chunk drawn twice would repeat tens of thousands
     ahead = np.sign(draws[1:]) * np.sign(draws[:-1])
-    assert binomtest(int(np.count_nonzero(ahead > 0)), len(ahead)).pvalue > FALSE_ALARM
+    assert scipy.stats.binomtest(int(np.count_nonzero(ahead > 0)), len(ahead)).pvalue > FALSE_ALARM
 
 
 @pytest.mark.parametrize("scale", [1.5, 2.0**31])
@@ -208,14 +208,14 @@ def test_law_past_the_bins(envelope, cdf, parameter, spread, mass):
 
     beyond = cdf(np.array([-start]), parameter)[0]  # P(K >= start)
     rate = envelope.height / 2**envelope.width_bits * beyond * mass * spread
-    assert binomtest(int(kept.sum()), len(kept), rate).pvalue > FALSE_ALARM
-    assert binomtest(int(kept.sum()), len(kept), 1.4 * rate).pvalue < FALSE_ALARM
+    assert scipy.stats.binomtest(int(kept.sum()), len(kept), rate).pvalue > FALSE_ALARM
+    assert scipy.stats.binomtest(int(kept.sum()), len(kept), 1.4 * rate).pvalue < FALSE_ALARM
 
     edges = start + np.rint(spread * np.linspace(0.03, 0.5, 8)).astype(np.int64)
     expected = np.diff(1 - cdf(-edges - 1, parameter) / beyond, prepend=0, append=1)
     seen = np.bincount(np.searchsorted(edges, abs(values[kept])), minlength=len(expected))
-    assert chisquare(seen, expected * seen.sum()).pvalue > FALSE_ALARM
-    assert chisquare(seen[::-1], expected * seen.sum()).pvalue < FALSE_ALARM
+    assert scipy.stats.chisquare(seen, expected * seen.sum()).pvalue > FALSE_ALARM
+    assert scipy.stats.chisquare(seen[::-1], expected * seen.sum()).pvalue < FALSE_ALARM
 
 
 def exp_by_series(gamma, *, terms=200):

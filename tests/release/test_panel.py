@@ -76,7 +76,7 @@ def test_a_certificate_of_the_earlier_form_is_still_checked(
 ) -> None:
     found = measure(plan(ASKED, Budget(pcost=0.1, rows_per_person=ROWS)), PANEL, rehearsal=True)
     honest = package.certificate
-    monkeypatch.setattr(package, "certificate", lambda *given: honest(*given, format=package.BEFORE))
+    monkeypatch.setattr(package, "certificate", lambda *given: honest(*given, format=package.BEFORE[0]))
     old = write_package(found, tmp_path / "old.zip")
     assert verify_package(old) == ()
     monkeypatch.setattr(package, "certificate", lambda *given: honest(*given) | {"promise": "Nobody is told from."})

@@ -6,10 +6,13 @@ import base64
 import bz2
 import gzip
 import json
+import struct
 import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.feather
 import pyarrow.parquet
 import pyreadstat
@@ -25,6 +29,7 @@ import pytest
 
 from engine import Attribute, Schema, TextFile, count_marginals, draft_schema
 from engine.errors import DataError, EngineError, LimitExceeded, SchemaError
+from engine.release import named_sources, named_table
 from engine.release.records.sources import read_batches
 
 SCHEMA = Schema(
@@ -173,6 +178,11 @@ class Polars:
         return pa.Table.from_pandas(FRAME).to_reader()
 
 
+def polars_file(path: Path) -> Path:
+    import_module("polars").from_pandas(FRAME).write_ipc(path, compression="zstd")
+    return path
+
+
 SOURCES: dict[str, Callable[[Path], Any]] = {
     "feather": lambda path: feather(path / "x.feather"),
     "arrow file": lambda path: feather(path / "x.arrow"),
@@ -186,6 +196,12 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "dask": lambda path: dask.dataframe.from_pandas(FRAME, npartitions=3),
     "relation": lambda path: duckdb.connect().from_arrow(pa.Table.from_pandas(FRAME)),
 }
+if find_spec("polars"):  # which is too large to be installed for tests alone
+    SOURCES |= {
+        "polars": lambda path: import_module("polars").from_pandas(FRAME),
+        "polars plan": lambda path: import_module("polars").from_pandas(FRAME).lazy(),
+        "polars file": lambda path: polars_file(path / "x.arrow"),
+    }
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -202,6 +218,20 @@ def test_columns_of_numbers_are_asked_about_wherever_they_come_from(kind: str, t
         count_marginals(SOURCES[kind](tmp_path / "a"), known, [("sex",)], on_refused="drop")
     found = count_marginals(SOURCES[kind](tmp_path / "b"), known, [("sex",)], on_refused="drop", ignore=["code"])
     assert found.records == (FRAME["sex"] != "f").sum()
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_rows_that_are_counted_already_count_alike_wherever_they_come_from(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = np.random.default_rng(1).choice([-1, 0, 1, 2, 2.5, 7, 1e15, np.nan], len(FRAME))
+    monkeypatch.setitem(globals(), "FRAME", FRAME.assign(n=numbers))
+    asked: dict[str, Any] = {"count_column": "n", "on_refused": "drop"}
+    here = count_marginals(FRAME, SCHEMA, SETS, **asked)
+    assert len(here.refused["n"]) == 3
+    there = count_marginals(SOURCES[kind](tmp_path), SCHEMA, SETS, **asked)
+    assert all((there[names] == here[names]).all() for names in here)
+    assert (there.records, there.rows_in, there.refused) == (here.records, here.rows_in, here.refused)
 
 
 def test_folders_must_hold_the_same_columns_everywhere(tmp_path: Path) -> None:
@@ -431,6 +461,20 @@ def test_row_groups_are_read_one_after_the_other(tmp_path: Path) -> None:
     assert 0 < most < 5 * 16 * rows < groups / 3 * 16 * rows
 
 
+def test_dictionaries_of_arrow_files_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, long = tmp_path / "x.arrow", 100_000
+    labels = pa.DictionaryArray.from_arrays(pa.array([0]), [" " * long])
+    table = pa.table({"code": pa.array([0]), **{f"other{i}": labels for i in range(3)}})
+    with pa.ipc.new_file(place, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    schema = Schema([Attribute.of_size("code", 5)])
+    monkeypatch.setattr("engine.release.records.packed.UNFOLDED_BYTES", 4 * long)
+    assert count_marginals(place, schema, [("code",)]).records == 1
+    monkeypatch.setattr("engine.release.records.packed.UNFOLDED_BYTES", 2 * long)
+    with pytest.raises(LimitExceeded, match="with its dictionaries"):
+        count_marginals(place, schema, [("code",)])
+
+
 @pytest.mark.parametrize("packing", ["lz4", "zstd", None])
 @pytest.mark.parametrize("form", ["file", "stream", "labels"])
 def test_arrow_files_that_unfold_to_too_much_are_refused_before_they_do(
@@ -453,9 +497,38 @@ def test_arrow_files_that_unfold_to_too_much_are_refused_before_they_do(
     assert place.stat().st_size < small
     with pytest.raises(LimitExceeded, match="unfolds to 8"):
         next(read_batches(place, ["code"]))
+    if form != "stream":  # which is no file of a dataset
+        with pytest.raises(LimitExceeded, match="unfolds to 8"):
+            next(read_batches(pa.dataset.dataset(tmp_path, format="arrow"), ["code"]))
     place.write_bytes(place.read_bytes()[:-30].replace(b"code", b"cod\xff"))
     with pytest.raises(DataError):
         count_marginals(place, schema, [("code",)], on_refused="drop")
+
+
+def test_an_arrow_file_whose_end_names_batches_that_were_not_looked_at_is_refused(tmp_path: Path) -> None:
+    place, table = tmp_path / "x.arrow", pa.table({"code": [0, 1, 1]})
+    with pa.ipc.new_file(place, table.schema) as writer:
+        writer.write_table(table)
+    found = pa.dataset.dataset(tmp_path, format="arrow")
+    assert sum(batch.rows for batch in read_batches(found, ["code"])) == 3
+    held = place.read_bytes()
+    batch = held.index(b"\xff\xff\xff\xff", 16)  # what every message begins with; the first is the schema
+    named = held.index(struct.pack("<q", batch), batch)
+    place.write_bytes(held[:named] + struct.pack("<q", batch + 8) + held[named + 8 :])
+    for whole in (found, place):
+        with pytest.raises(DataError, match="names batches that the file does not hold"):
+            next(read_batches(whole, ["code"]))
+
+
+def test_an_arrow_file_is_read_by_the_list_at_its_end(tmp_path: Path) -> None:
+    """Polars begins such files otherwise, and nothing keeps a program from leaving old batches in between."""
+    place = feather(tmp_path / "x.arrow")
+    held = place.read_bytes()
+    length = struct.unpack_from("<i", held, 12)[0]
+    assert held[8:12] == b"\xff\xff\xff\xff"
+    place.write_bytes(held[:8] + bytes(8 + length) + held[16 + length :])  # without the schema at its start
+    check(place)
+    check(pa.dataset.dataset(place, format="arrow"))
 
 
 @pytest.mark.parametrize("library", ["pyreadstat", "python_calamine"])
@@ -467,3 +540,107 @@ def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(
     place.write_bytes(b"")
     with pytest.raises(DataError, match=rf"needs {library}.*pip install 'dp-query-workbench\[sources\]'"):
         count_marginals(place, SCHEMA, SETS)
+
+
+@pytest.fixture
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Settings that name the records in a database, whose place is a secret of the environment."""
+    place = tmp_path / "office-secret.duckdb"
+    with duckdb.connect(str(place)) as database:
+        database.register("frame", FRAME)
+        database.execute("create schema held; create table held.people as from frame")
+    settings = tmp_path / "sources.toml"
+    settings.write_text('[census]\naddress = "duckdb://${PLACE}"\ntable = "people"\ndatabase = "held"\n')
+    monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(settings))
+    monkeypatch.setenv("PLACE", str(place))
+    return settings
+
+
+def test_a_table_that_settings_name_is_counted_where_it_is(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.release.records.tables.read_batches", lambda *_: pytest.fail("rows travelled"))
+    assert named_sources() == ("census",)
+    check(named_table("census"))
+
+
+def test_settings_of_sources_that_are_wrong_say_so_and_tell_no_secret(
+    named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(name: str = "census", text: str | None = None) -> str:
+        if text is not None:
+            named.write_text(text)
+        with pytest.raises(DataError) as caught:
+            named_table(name)
+        assert "office-secret" not in str(caught.value)
+        assert caught.value.__context__ is None
+        return str(caught.value)
+
+    good = named.read_text()
+    assert "close names: 'census'" in said("cencus")
+    assert "has another table" in said(text=good.replace("people", "persons"))
+    assert "cannot be reached" in said(text=good.replace("${PLACE}", "${PLACE}/no/office-secret"))
+    assert "the variable 'PLACES'" in said(text=good.replace("PLACE", "PLACES"))
+    for wrong in (
+        "address",
+        "[census]\ntable = 'x'",
+        good + "port = '1'",
+        "[census]\naddress = 1\ntable = 'x'",
+        "x = 1",
+    ):
+        assert "DP_WORKBENCH_SOURCES" in said(text=wrong)
+    named.unlink()
+    assert "DP_WORKBENCH_SOURCES" in said()
+    monkeypatch.delenv("DP_WORKBENCH_SOURCES")
+    assert named_sources() == ()
+    assert "the variable DP_WORKBENCH_SOURCES" in said()
+
+
+def partitions(frame: pd.DataFrame = FRAME) -> Any:
+    return dask.dataframe.from_pandas(frame, npartitions=5)
+
+
+def test_partitions_are_counted_by_the_workers_and_only_counts_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.release.records.sources._partitions", lambda *_: pytest.fail("rows travelled"))
+    heard: list[float] = []
+    monkeypatch.setattr("engine.release.records.database.dask.TOGETHER", 2)
+    check(partitions(), progress=lambda fraction, text: bool(heard.append(fraction)) or True)
+    assert heard == [0.4, 0.8, 1.0]
+    refusals = []
+    for data in (FRAME, partitions()):
+        with pytest.raises(DataError) as caught:
+            count_marginals(data, SCHEMA, SETS)
+        refusals.append(str(caught.value))
+    assert refusals[0] == refusals[1]
+    weighted = FRAME.assign(n=np.arange(len(FRAME)))
+    one, other = (
+        count_marginals(data, SCHEMA, SETS, count_column="n", on_refused="drop")
+        for data in (weighted, partitions(weighted))
+    )
+    assert one.refused == other.refused
+    assert all((one[names] == other[names]).all() for names in one)
+    assert count_marginals(partitions(FRAME.iloc[:0]), SCHEMA, SETS).records == 0
+
+
+def test_rows_of_a_person_are_capped_across_partitions() -> None:
+    panel = FRAME.assign(pid=np.arange(len(FRAME)) % 40)
+    capped = {"person": "pid", "rows_per_person": 2, "on_refused": "drop"}
+    one, other = (count_marginals(data, SCHEMA, SETS, **capped) for data in (panel, partitions(panel)))
+    assert (one.people, one.rows_over_cap) == (other.people, other.rows_over_cap)
+    assert all((one[names] == other[names]).all() for names in one)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (type("KilledWorker", (Exception,), {}), "were lost before the counts were complete"),
+        (ModuleNotFoundError, "lack this library"),
+        (ValueError, r"the Dask frame cannot be read \(ValueError\)"),
+    ],
+)
+def test_workers_that_fail_are_named_without_a_value(error: type[Exception], words: str) -> None:
+    def lost(*_: Any, **__: Any) -> None:
+        raise error("a secret value")
+
+    with dask.config.set(scheduler=lost), pytest.raises(DataError, match=words) as caught:
+        count_marginals(partitions(), SCHEMA, SETS)
+    assert "secret" not in str(caught.value)
+    assert caught.value.__context__ is None

@@ -6,21 +6,34 @@ To touch: a new file format is one reader named in `files`; `encoding` decides w
 from engine.release.records.counts import Counts
 from engine.release.records.counts_file import COUNTS_ENDING, read_counts
 from engine.release.records.csv import TextFile
+from engine.release.records.database import fit_there, is_table, named_sources, named_table
 from engine.release.records.digest import fingerprint, table_digest
+from engine.release.records.encoding import MISSING, OUTSIDE, REASONS, Encoder
+from engine.release.records.files import RECORD_ENDINGS
 from engine.release.records.labelled import DraftSchema, draft_schema
-from engine.release.records.sources import column_names
+from engine.release.records.sources import column_names, read_batches
 from engine.release.records.tables import MEMORY_LIMIT, count_marginals
 
 __all__ = [
     "COUNTS_ENDING",
     "MEMORY_LIMIT",
+    "MISSING",
+    "OUTSIDE",
+    "REASONS",
+    "RECORD_ENDINGS",
     "Counts",
     "DraftSchema",
+    "Encoder",
     "TextFile",
     "column_names",
     "count_marginals",
     "draft_schema",
     "fingerprint",
+    "fit_there",
+    "is_table",
+    "named_sources",
+    "named_table",
+    "read_batches",
     "read_counts",
     "table_digest",
 ]

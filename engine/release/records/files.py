@@ -148,5 +148,6 @@ def _of(path: Path) -> FileKind:
     return kind
 
 
+RECORD_ENDINGS = tuple(FILE_KINDS)
 ENDINGS = ", ".join([*(one for one in FILE_KINDS if one.count(".") == 1), *(f".csv{pack}" for pack in PACKED)])
 NAMED = f"and that names end in one of {ENDINGS}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from engine.errors import DataError
 from engine.release.records.batches import Batch, batches, check_columns, guarded, needed, tried
-from engine.release.records.packed import MAGIC, arrow_start, check_arrow, lines, unpacked
+from engine.release.records.packed import MAGIC, arrow_start, check_arrow, is_arrow_file, lines, unpacked
 from engine.texts import shown
 
 MOST_LINE = 4_000_000
@@ -27,17 +27,26 @@ def arrow_schema(path: Path) -> pa.Schema:
 def arrow_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
     """The named columns of an Arrow or Feather file.  Raises: LimitExceeded for batches that unfold to too much."""
     what = f"the file {shown(path.name)}"
-    tried(lambda: check_arrow(path), what)
+    tried(lambda: _check(path), what)
     file = tried(lambda: _arrow(path), what)
     check_columns(file.schema.names, names)
-    return batches(file, names, rows, None, what)
+    listed = getattr(file, "num_record_batches", None)
+    parts = file if listed is None else map(file.get_batch, range(listed))
+    return batches(parts, names, rows, None, what)
+
+
+def _check(path: Path) -> None:
+    if path.stat().st_size:  # an empty file cannot be mapped, and has no batches
+        with pa.memory_map(str(path)) as file:
+            check_arrow(file, path.name)
 
 
 def _arrow(path: Path) -> Any:
-    """The batches of a file of Arrow's, one after the other, as they were looked through."""
+    """A reader of an Arrow file, which goes by the list at its end, as others do, or of a stream."""
     source = pa.memory_map(str(path))
-    source.seek(arrow_start(source.read(len(MAGIC))))
-    file = pa.ipc.open_stream(source)
+    listed = is_arrow_file(source)
+    source.seek(0 if listed else arrow_start(source.read(len(MAGIC))))
+    file = pa.ipc.open_file(source) if listed else pa.ipc.open_stream(source)
     _ = file.schema.names  # which are read now, and may be no text
     return file
 

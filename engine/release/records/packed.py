@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import mmap
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from struct import unpack_from
+from struct import calcsize, unpack
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -53,65 +52,116 @@ def lines(file: Any, most: int, what: str) -> Iterator[bytes]:
         yield rest
 
 
+def is_arrow_file(file: pa.NativeFile) -> bool:
+    """Whether these are messages of Arrow with a list at their end of where they are; without it they are a stream."""
+    if file.size() < 2 * len(MAGIC):
+        return False
+    bytes_of = _Bytes(file)
+    return bytes_of.at(0, len(MAGIC)) == bytes_of.at(file.size() - len(MAGIC), len(MAGIC)) == MAGIC
+
+
+def check_arrow(file: pa.NativeFile, name: str) -> None:
+    """Raise LimitExceeded for an Arrow file with a batch that unfolds to too many bytes.
+
+    The reader unfolds whole batches, all columns of them, and holds all dictionaries beside them.  So how long each
+    packed piece will be, which is written before it, is looked up in the bytes of the file, whose form is that of
+    Arrow's specification, at the very places where the reader will look: those that the end of the file lists.
+
+    Raises also: DataError where the end lists a place that holds no message.
+    """
+    bytes_of, held = _Bytes(file), 0
+    for start, body in _listed(bytes_of, name) if is_arrow_file(file) else _streamed(bytes_of):
+        kind, unfolded, _ = _message(bytes_of, start, body)
+        if kind == _DICTIONARY:
+            held, unfolded = held + unfolded, 0
+        if held + unfolded > UNFOLDED_BYTES:
+            raise LimitExceeded(
+                f"a batch of {shown(name)} unfolds to {held + unfolded:,} bytes with its dictionaries, more than the "
+                f"{UNFOLDED_BYTES:,} allowed; write the file again with fewer rows a batch, or shorter dictionaries"
+            )
+
+
+class _Bytes:
+    """Numbers and pieces of a file, wherever in it they are."""
+
+    def __init__(self, file: pa.NativeFile):
+        self.file = file
+
+    def at(self, place: int, size: int) -> bytes:
+        self.file.seek(place)
+        return bytes(self.file.read(size))
+
+    def read(self, form: str, place: int) -> tuple[int, ...]:
+        return unpack(form, self.at(place, calcsize(form)))
+
+
+def _listed(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
+    """Where the dictionaries and batches that the end of a file lists have their messages and their bodies."""
+    end = file.file.size() - len(MAGIC) - 4
+    root = end - file.read("<i", end)[0]
+    root += file.read("<I", root)[0]
+    for number in (2, 3):
+        blocks = _table(file, root, number)
+        for i in range(file.read("<I", blocks)[0] if blocks else 0):
+            place, length = file.read("<qi", blocks + 4 + 24 * i)
+            start, size = _begun(file, place)
+            if size <= 0 or start + size != place + length:
+                raise DataError(f"the end of {shown(name)} names batches that the file does not hold; write it again")
+            yield start, start + size
+
+
+def _streamed(file: _Bytes) -> Iterator[tuple[int, int]]:
+    """The same of messages that follow one another."""
+    place = arrow_start(file.at(0, len(MAGIC)))
+    while place + 8 <= file.file.size():
+        start, size = _begun(file, place)
+        if size <= 0:
+            return
+        yield start, start + size
+        place = start + size + max(0, _message(file, start, start + size)[2])
+
+
 def arrow_start(head: bytes) -> int:
-    """Where the messages of an Arrow file begin; the places of its batches at its end, which may lie, are not used."""
+    """Where messages begin that follow one another."""
     return 8 if head == MAGIC else 0
 
 
-def check_arrow(path: Path) -> None:
-    """Raise LimitExceeded for an Arrow file with a batch that unfolds to too many bytes.
-
-    The reader unfolds whole batches, all columns of them.  So how long each packed piece will be, which is written
-    before it, is looked up in the bytes of the file, whose form is that of Arrow's specification.
-    """
-    if not path.stat().st_size:
-        return
-    with path.open("rb") as raw, mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as file:
-        place = arrow_start(file[: len(MAGIC)])
-        while place + 8 <= len(file):
-            first, second = unpack_from("<Ii", file, place)
-            start, size = (place + 8, second) if first == GOES_ON else (place + 4, first)
-            if size <= 0:
-                return
-            size_unfolded, length = _message(file, start, start + size)
-            if size_unfolded > UNFOLDED_BYTES:
-                raise LimitExceeded(
-                    f"a batch of {shown(path.name)} unfolds to {size_unfolded:,} bytes, more than the "
-                    f"{UNFOLDED_BYTES:,} allowed; write the file again with fewer rows a batch"
-                )
-            place = start + size + max(0, length)
+def _begun(file: _Bytes, place: int) -> tuple[int, int]:
+    """Where a message starts that begins at a place, and its length without its body."""
+    first, second = file.read("<Ii", place)
+    return (place + 8, second) if first == GOES_ON else (place + 4, first)
 
 
-def _message(file: Any, start: int, body: int) -> tuple[int, int]:
-    """The bytes that the packed pieces of a message unfold to, and those that all pieces take in the file."""
-    message = start + unpack_from("<I", file, start)[0]
+def _message(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
+    """The kind of a message, the bytes that its packed pieces unfold to, and those that all take in the file."""
+    message = start + file.read("<I", start)[0]
     kind, length = _field(file, message, 1), _field(file, message, 3)
-    length = unpack_from("<q", file, length)[0] if length else 0
-    kind = file[kind] if kind else 0
+    length = file.read("<q", length)[0] if length else 0
+    kind = file.at(kind, 1)[0] if kind else 0
     content = _table(file, message, 2)
     if kind == _DICTIONARY and content:
         content = _table(file, content, 1)
     if kind not in (_DICTIONARY, _BATCH) or not content or not _field(file, content, 3):  # holds no values, or unpacked
-        return 0, length
+        return kind, 0, length
     pieces = _table(file, content, 2)
     sizes = 0
-    for i in range(unpack_from("<I", file, pieces)[0] if pieces else 0):
-        offset, size = unpack_from("<qq", file, pieces + 4 + 16 * i)
+    for i in range(file.read("<I", pieces)[0] if pieces else 0):
+        offset, size = file.read("<qq", pieces + 4 + 16 * i)
         if size >= 8:
-            sizes += max(0, unpack_from("<q", file, body + offset)[0])
-    return sizes, length
+            sizes += max(0, file.read("<q", body + offset)[0])
+    return kind, sizes, length
 
 
-def _field(file: Any, table: int, number: int) -> int:
+def _field(file: _Bytes, table: int, number: int) -> int:
     """Where a field of a table of flatbuffers is; 0 where it has its default."""
-    fields = table - unpack_from("<i", file, table)[0]
-    if 4 + 2 * number >= unpack_from("<H", file, fields)[0]:
+    fields = table - file.read("<i", table)[0]
+    if 4 + 2 * number >= file.read("<H", fields)[0]:
         return 0
-    offset = unpack_from("<H", file, fields + 4 + 2 * number)[0]
+    offset = file.read("<H", fields + 4 + 2 * number)[0]
     return table + offset if offset else 0
 
 
-def _table(file: Any, table: int, number: int) -> int:
+def _table(file: _Bytes, table: int, number: int) -> int:
     """Where the table or list is that a field points to; 0 where there is none."""
     field = _field(file, table, number)
-    return field + unpack_from("<I", file, field)[0] if field else 0
+    return field + file.read("<I", field)[0] if field else 0

@@ -14,14 +14,15 @@ import pyarrow as pa
 from engine.errors import DataError
 from engine.release.records.batches import Batch, batches, check_columns, guarded, tried
 from engine.release.records.csv import TextFile, csv_batches, csv_names
-from engine.release.records.database import is_spark_table, spark_batches
+from engine.release.records.database import is_dask_frame, is_spark_table, spark_batches
 from engine.release.records.encoding import is_scalar
 from engine.release.records.files import ENDINGS, ColumnKinds, file_batches, file_columns, is_number, typed
+from engine.release.records.packed import check_arrow
 from engine.release.records.parquet import check_group_size
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyarrow.dataset import Dataset
+    from pyarrow.dataset import Dataset, FileFragment
 
 BATCH_BYTES = 64_000_000
 KINDS = (
@@ -67,7 +68,7 @@ def read_batches(data: Any, names: Sequence[str]) -> Iterator[Batch]:
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
         return _table(data, names, rows)
-    if _is_dask(data):
+    if is_dask_frame(data):
         return _partitions(data, names, rows)
     if is_spark_table(data):
         check_columns(list(data.columns), names)
@@ -85,7 +86,7 @@ def column_names(data: Any) -> ColumnKinds:
 
     Names and types are public; no record is read.  Empty for what does not tell its columns.
     """
-    if _is_pandas(data) or _is_dask(data):
+    if _is_pandas(data) or is_dask_frame(data):
         return {name: _is_number(kind) for name, kind in data.dtypes.items() if isinstance(name, str)}
     if isinstance(data, (str, Path)):
         return file_columns(Path(data))
@@ -107,10 +108,6 @@ def _is_pandas(data: Any) -> bool:
     import pandas as pd
 
     return isinstance(data, pd.DataFrame)
-
-
-def _is_dask(data: Any) -> bool:
-    return hasattr(data, "npartitions") and hasattr(data, "get_partition") and hasattr(data, "dtypes")
 
 
 def _dataset_type() -> Any:
@@ -188,7 +185,7 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
 
 
 def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    from pyarrow.dataset import ParquetFileFragment
+    from pyarrow.dataset import FileFragment, IpcFileFormat, ParquetFileFragment
 
     check_columns(data.schema.names, names)
     # A scanner unfolds whole row groups, so their size has to be known before it starts.
@@ -197,8 +194,15 @@ def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
         if isinstance(fragment, ParquetFileFragment):
             groups = tried(lambda fragment=fragment: fragment.row_groups, "the dataset")  # type: ignore[misc]
             check_group_size(max((group.num_rows for group in groups), default=0) * width)
+        elif isinstance(fragment, FileFragment) and isinstance(fragment.format, IpcFileFormat):
+            tried(lambda fragment=fragment: _check_arrow(fragment), "the dataset")  # type: ignore[misc]
     scanner = data.scanner(columns=list(names), batch_size=rows, batch_readahead=2, fragment_readahead=1)
     return batches(scanner.to_batches(), names, rows, None, "the dataset")
+
+
+def _check_arrow(fragment: FileFragment) -> None:
+    with fragment.open() as file:
+        check_arrow(file, Path(fragment.path).name)
 
 
 def _width(kind: pa.DataType) -> int:

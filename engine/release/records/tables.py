@@ -6,7 +6,7 @@
 
 Only sets that no other set contains are counted from records; the others are summed from those, which is exact.
 Tables are additive integers: parts of the records may be counted anywhere and the results added with +.  Tables of
-Ibis are counted where they are (database).
+Ibis, and frames of Spark and Dask, are counted where they are (database).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,15 @@ from engine.progress import Progress, listener
 from engine.release.records.counted import check_columns_named, count_encoder, numbers_text
 from engine.release.records.counts import Counts, note
 from engine.release.records.counts_file import read_counts
-from engine.release.records.database import count_there, explained, is_spark_frame, is_table, spark_table
+from engine.release.records.database import (
+    count_partitions,
+    count_there,
+    explained,
+    is_dask_frame,
+    is_spark_frame,
+    is_table,
+    spark_table,
+)
 from engine.release.records.encoding import REASONS, Encoder, code_type
 from engine.release.records.nested import Names, asked_sets, completed, larger_tables, listed
 from engine.release.records.people import NOBODY, PersonCap
@@ -124,6 +133,14 @@ def count_marginals(
             doubts = (f"{text[0].upper()}{text[1:]}.",)
     sources = larger_tables(schema, asked)
     counted = [names for names in asked if names and sources[names] is None]
+    if is_dask_frame(data) and counted and person is None:  # a person's rows may lie in many partitions
+        columns = [name for name in schema if any(name in names for names in counted)]
+        alike: dict[str, Any] = {"attribute_sets": counted, "on_refused": "drop", "memory_limit": memory_limit}
+        count = partial(count_marginals, schema=schema, count_column=count_column, **alike)
+        found = count_partitions(data, [*columns, *filter(None, [count_column])], count, progress)
+        if found.rows_refused and on_refused == "error":
+            raise DataError(_complaint(found))
+        return replace(_derived(found, schema, asked), doubts=doubts)
     tally = _Tally(schema, counted, drop=on_refused == "drop", count_column=count_column)
     if person is not None:
         rows = (schema.rows_per_person or 1) if rows_per_person is None else rows_per_person
@@ -296,7 +313,7 @@ def _derived(held: Counts, schema: Schema, asked: Sequence[Names]) -> Counts:
     return replace(held, schema=schema, tables=completed(held.tables, asked, sources, held.records))
 
 
-def _complaint(tally: _Tally) -> str:
+def _complaint(tally: _Tally | Counts) -> str:
     """What is wrong with the refused rows, in numbers of rows only."""
     parts = [
         f"column {shown(column)}: {', '.join(f'{rows:,} {reason}' for reason, rows in reasons.items())}"

@@ -9,7 +9,7 @@ import streamlit as st
 from engine import Budget, insight
 from engine.errors import EngineError, LedgerError
 from engine.release import DatasetStatus, Ledger, Receipt, total_history
-from engine.texts import cost
+from engine.texts import cost, how_many
 from pages.parts.release import folders
 from pages.parts.shell import places, state
 from pages.parts.shell.budgets import (
@@ -27,7 +27,7 @@ from pages.parts.shell.budgets import (
     numbers_of,
     said,
 )
-from pages.parts.shell.words import count, kept_for, plain, show_kept, shown_here, trouble
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
 
 DEFAULT_LEDGER = "budget.ledger"
 
@@ -146,7 +146,7 @@ def dataset(book: Ledger) -> DatasetStatus | None:
     if status is not None:
         with suppress(LedgerError):  # a total that cannot count the plan says so where the release is confirmed
             planned = state.current().budget
-            fit = count(status.pays_for(planned.pcost, planned.pure_epsilon), "release")
+            fit = how_many(status.pays_for(planned.pcost, planned.pure_epsilon), "release")
             left = f"{cost(status.left)} of {cost(status.total)} {status.definition.counts} left"
             st.caption(plain(f"{left}: enough for {fit} at the budget of the present plan."))
         st.caption(plain(f"Its total counts {status.describe()}."))
@@ -197,7 +197,7 @@ def _total(language: str, planned: Budget) -> None:
         if fit is None:
             st.caption(plain(f"It counts something else than the budget {each}, so that it cannot pay for it."))
         else:
-            st.caption(plain(f"It pays for {count(fit, 'release')} {each}. Keep some for later questions."))
+            st.caption(plain(f"It pays for {how_many(fit, 'release')} {each}. Keep some for later questions."))
 
 
 def _declared(language: str) -> Budget:

@@ -15,10 +15,11 @@ from engine import Measurement
 from engine.errors import DataError, EngineError
 from engine.publish import check_target, write_answers, write_package
 from engine.release import Ledger
+from engine.texts import how_many
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.release import folders
 from pages.parts.shell import places
-from pages.parts.shell.words import count, kept_for, plain, show_kept
+from pages.parts.shell.words import kept_for, plain, show_kept
 
 IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
 KINDS = {"CSV": "csv", "Parquet": "parquet"}
@@ -33,7 +34,7 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
     """All answers as one file, and the plan."""
     queries = found.plan.workload.queries
     st.caption(
-        f"{count(queries, 'answer')}, each with its standard error and 95% interval: attributes, family, query in "
+        f"{how_many(queries, 'answer')}, each with its standard error and 95% interval: attributes, family, query in "
         "words, answer, std, low, high."
     )
     many = queries > IN_BROWSER
@@ -129,7 +130,7 @@ def _start_export(job: str, ledger: str, release: str, path: str, keep: list[str
     with kept_for("export"):
         place = str(folders.inside(path, folders.ANSWERS))
         work.forget(job)
-        watch.start(job, tasks.export, ledger, release, place, keep, overwrite, 0.95)
+        watch.start(job, tasks.export, ledger, release, place, keep, overwrite, 0.95, stays=True)
 
 
 def _content(found: Measurement, kind: str) -> bytes:

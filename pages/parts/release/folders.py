@@ -10,7 +10,7 @@ from engine.errors import DataError
 
 VARIABLE = "DP_WORKBENCH_FOLDERS"
 STARTED = Path.cwd()
-ANSWERS, RECORDS = (".csv", ".parquet", ".zip"), (".csv", ".csv.gz", ".parquet")
+ANSWERS = (".csv", ".parquet", ".zip")
 
 
 def allowed() -> list[Path]:

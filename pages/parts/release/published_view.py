@@ -56,7 +56,7 @@ def draw(found: Measurement, source: Mapping[str, str], *, key: str) -> None:
     _side_by_side(found, done.result, key=key)
     _records(done.result, key=key)
     _downloads(found, done.result, key=key)
-    st.code(_script(arguments), language="python")
+    st.code(_script(arguments), language=None, wrap_lines=True)
 
 
 def _form(found: Measurement, source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]]:
@@ -120,7 +120,7 @@ def _side_by_side(found: Measurement, made: Mapping[str, Any], *, key: str) -> N
     drawn = figures.published_picture(
         answers, rehearsal=found.rehearsal, unbiased=which != PUBLISHED, published=which != UNBIASED
     )
-    st.plotly_chart(drawn.figure, key=f"chart_{key}_published", alt=drawn.alt, config={"displaylogo": False})
+    show.chart(drawn, key=f"{key}_published")()
     st.caption(plain(drawn.alt))
     table = drawn.table.drop(columns=LEFT_OUT.get(which, []))
     mark = download_view.mark(found)

@@ -1,4 +1,4 @@
-"""Which records are measured: a path or an upload, and what their rows and columns stand for."""
+"""Which records are measured: a path, an upload or a named table, and what their rows and columns stand for."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from pages.parts.jobs import private
+from engine.release import COUNTS_ENDING, RECORD_ENDINGS, named_sources
+from pages.parts.jobs import private, sources
 from pages.parts.release import folders
-from pages.parts.shell.words import plain
+from pages.parts.shell import code
+from pages.parts.shell.words import plain, shown_here
 
 if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
 
+ENDINGS = (*RECORD_ENDINGS, COUNTS_ENDING)
+FILE, UPLOAD, TABLE = "File on this machine", "Upload", "Database"
 RECORDS, COUNTED, IGNORED = "record", "counted", "ignored"
 ROWS_ARE = {
     RECORDS: "Each row is one record",
@@ -25,10 +29,11 @@ ROWS_ARE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The records: a path on this machine, or an upload that is written to a file of its own when the work starts."""
+    """The records: a path on this machine, an upload that becomes a file when the work starts, or a named table."""
 
     path: str = ""
     upload: UploadedFile | None = None
+    name: str = ""
     by_column: bool = False
     column: str = ""
     rows_are: str = RECORDS
@@ -37,7 +42,7 @@ class Source:
     @property
     def missing(self) -> str:
         """What is not chosen yet, as the end of a sentence; empty when all is."""
-        if not self.path.strip() and self.upload is None:
+        if not self.path.strip() and self.upload is None and not self.name:
             return "choose the records first."
         if self.by_column and self.person is None:
             return "name the column that tells the person, or declare the bound."
@@ -46,6 +51,16 @@ class Source:
         if self.rows_are == COUNTED and self.by_column:
             return "rows that are counted already tell no persons; declare the bound."
         return ""
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What tells these records from others that were chosen in this session."""
+        return self.path.strip(), self.upload.file_id if self.upload is not None else "", self.name
+
+    @property
+    def script(self) -> code.Script:
+        """The same records in Python, as `records`."""
+        return code.records_script(self.path, self.name)
 
     @property
     def person(self) -> str | None:
@@ -63,11 +78,14 @@ class Source:
         }
 
     def to_file(self) -> tuple[str, tuple[Path, ...]]:
-        """The path to read, and the copies that have to go when it was read."""
+        """What a worker reads, by its path or name, and the copies that have to go when it was read."""
+        if self.name:
+            return f"{sources.NAMED}{self.name}", ()
         if self.upload is None:
-            return str(folders.readable(self.path, folders.RECORDS)), ()
-        suffix = "".join(Path(self.upload.name).suffixes[-2:]) if self.upload.name.endswith(".gz") else ""
-        file = private.new_file("records", suffix or Path(self.upload.name).suffix)
+            return str(folders.readable(self.path, ENDINGS)), ()
+        name = self.upload.name.lower()
+        fitting = [ending for ending in ENDINGS if name.endswith(ending)]
+        file = private.new_file("records", max(fitting, key=len, default=Path(name).suffix))
         file.write_bytes(self.upload.getbuffer())
         return str(file), (file,)
 
@@ -77,14 +95,28 @@ def source(rows: int = 1, person: str | None = None) -> Source:
 
     ``person`` is the column that the schema declares; then there is nothing to choose.
     """
-    how = st.radio("Records", ["File on this machine", "Upload"], horizontal=True, key="records_how")
-    path, upload = "", None
-    if how == "Upload":
+    named: tuple[str, ...] = ()
+    with shown_here():
+        named = named_sources()
+    ways = [FILE, UPLOAD, *([TABLE] if named else [])]
+    how = st.radio("Records", ways, horizontal=True, key="records_how")
+    path, upload, name = "", None, ""
+    if how == TABLE:
+        name = st.selectbox(
+            "Table",
+            named,
+            key="records_table",
+            persist_state="session",
+            help="A table that this server's settings name. It is counted where it is; only counts travel.",
+        )
+    elif how == UPLOAD:
         upload = st.file_uploader(
-            "CSV or parquet with the columns of the schema", type=["csv", "gz", "parquet"], key="records_file"
+            "A file with the columns of the schema",
+            type=sorted({ending.rpartition(".")[2] for ending in ENDINGS}),
+            key="records_file",
         )
     else:
-        path = st.text_input("Path of a CSV or parquet file", key="records_path", persist_state="session")
+        path = st.text_input("Path of a file of records", key="records_path", persist_state="session")
     st.caption(
         "Rows with values outside the schema are left out, each by its own values alone; how many there are is told to "
         "you only. A release never refuses a table because of them, for that would tell of single records."
@@ -94,7 +126,7 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             plain(f"No more than {rows:,} of each person's rows will count; the column {person} tells whose it is.")
         )
         rows_are, number = _rows_are()
-        return Source(path=path, upload=upload, rows_are=rows_are, number=number)
+        return Source(path=path, upload=upload, name=name, rows_are=rows_are, number=number)
     by_column, column = rows > 1 and _by_column(rows), ""
     if by_column:
         column = st.text_input(
@@ -105,7 +137,9 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             "that person's rows alone. How many rows and persons the cap costs is told to you only.",
         )
     rows_are, number = _rows_are()
-    return Source(path=path, upload=upload, by_column=by_column, column=column, rows_are=rows_are, number=number)
+    return Source(
+        path=path, upload=upload, name=name, by_column=by_column, column=column, rows_are=rows_are, number=number
+    )
 
 
 def _rows_are() -> tuple[str, str]:

@@ -44,7 +44,8 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
 
 
 def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
-    """Start the strict check of the records in a worker; it spends nothing."""
+    """Start the strict check of the records in a worker, anew at every press; it spends nothing."""
+    work.forget(job)  # the same file may hold other records by now
     with kept_for("check"):
         path, copies = source.to_file()
         watch.start(job, tasks.check, plan.to_json(), path, dataset, str(book.path), source.columns, copies=copies)
@@ -54,20 +55,26 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
     """The strict check, a step of its own: what it shows is for the curator's eyes only."""
     # exact numbers are told to the session that asked, and to no other
     own = st.session_state.setdefault("check_token", secrets.token_hex(16))
-    job = f"check|{own}|{book.path}|{dataset}|{plan.hash}|{source.columns}"
+    job = f"check|{own}|{book.path}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
     st.button(
         "Check the records first (for your eyes only)",
         on_click=start_check,
         args=(job, book, plan, dataset, source),
         disabled=bool(source.missing),
         key="check_records",
-        help="Counts rows that do not fit the schema, and looks for the same records under other names. Exact, and so "
-        "not to be published; spends nothing.",
+        help="Shows how each column and its values fit the schema, counts rows that do not, and looks for the same "
+        "records under other names. Exact, and so not to be published; spends nothing.",
     )
     show_kept("check")
     done = watch.job(job, label="Check")
     if done is not None:
         watch.show_rows(done.result)
+        st.caption(
+            "Each column by itself: what is missing or not known is collected in a cell of its own where the schema "
+            "has one, in the nearest or named bin where it says so, and left out elsewhere. The values are the most "
+            "frequent ones that the schema does not know, each with its rows."
+        )
+        st.dataframe(done.result["columns"], hide_index=True, key="fit", alt="How each column fits the schema")
 
 
 def confirm(
@@ -81,7 +88,7 @@ def confirm(
     show.picture(
         figures.spending_picture(status.total, status.spent, takes, counts),
         key="spending",
-        config={"displayModeBar": False},
+        config=show.EXPORT,
     )
     st.info(plain(f"You can tell the people in these records: {plan.schema.promise(plan.budget)}"), icon="🙋")
     if begun:

@@ -74,7 +74,7 @@ def browse(found: Measurement, *, key: str, records: Any = None, name: str = "an
     st.caption(f"Answers {start + 1:,} to {min(start + PAGE, total):,} of {total:,}, in records (counts).")
     drawn = figures.answers_picture(answers, rehearsal=found.rehearsal)
     scale = scale_form.known()
-    st.plotly_chart(drawn.figure, key=f"chart_{key}", alt=drawn.alt, config={"displaylogo": False})
+    show.chart(drawn, key=key)()
     st.caption(plain(drawn.alt) + " Answers below zero are left as they are: cutting them off would bias every sum.")
     table = drawn.table
     if scale is not None:

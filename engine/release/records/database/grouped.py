@@ -17,12 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from engine.errors import DataError
-from engine.progress import Progress, listener
+from engine.progress import Listener, Progress, listener
 from engine.release.records.batches import check_columns, tried
 from engine.release.records.counts import note
 from engine.release.records.database.recoding import NotThereError, code_of, in_bytes
 from engine.release.records.database.spark import NOT_FOUND, is_spark_table, spark_answer, spark_kinds
-from engine.release.records.encoding import REASONS, Encoder
+from engine.release.records.database.stopping import ASKING, stoppable
+from engine.release.records.encoding import MISSING, REASONS, Encoder
 from engine.release.records.nested import Names
 from engine.release.records.people import NOBODY
 from engine.workload import Schema
@@ -39,6 +40,7 @@ _PROBLEMS = {
     ("connection", "operational", "interface", "ioexception", "closed"): "cannot be reached; check the connection",
     ("catalog", "undefined", "binder", "notfound", *NOT_FOUND): "has another table, or other columns, than before",
 }
+_REFUSED = range(MISSING, MISSING - len(REASONS), -1)
 _PERSON, _KEY, _ROWS, _GOOD = "person", "key", "counted", "good"
 _Asked = tuple[Names, list[str]]  # a set, and the columns of its codes
 _Cells = tuple[Names, np.ndarray, np.ndarray]  # a set, its cells by their number, and the rows in each
@@ -51,6 +53,44 @@ def is_table(data: Any) -> bool:
 
 def count_there(tally: Any, data: Any, progress: Progress | None) -> bool:
     """Fill a tally with the counts of a table of Ibis; False where its rows have to travel instead."""
+    with stoppable(data.get_backend(), listener(progress)) as heard:
+        return _counted_there(tally, data, heard)
+
+
+def fit_there(
+    data: Any, encoders: Sequence[Encoder], few: int, progress: Progress | None
+) -> list[tuple[dict[int, int], dict[Any, int]]] | None:
+    """Rows of a table of Ibis by the code of each column, all cells as 0, and its most frequent values of no cell.
+
+    None where its rows have to travel to tell.
+    """
+    import ibis
+
+    names = [encoder.attribute.name for encoder in encoders]
+    check_columns(list(data.columns), names)
+    with stoppable(data.get_backend(), listener(progress)) as heard:
+        try:
+            codes = [code_of(data[name], encoder, _distinct) for name, encoder in zip(names, encoders, strict=True)]
+        except NotThereError:
+            return None
+        asked = {f"r{i}_{c}": _total((code == c).ifelse(1, 0)) for i, code in enumerate(codes) for c in _REFUSED}
+        found = _answers(data, {"rows": data.count()} | asked)
+        out = []
+        for i, (name, code) in enumerate(zip(names, codes, strict=True)):
+            rows = {c: found[f"r{i}_{c}"] for c in _REFUSED if found[f"r{i}_{c}"]}
+            rows[0] = found["rows"] - sum(rows.values())
+            kind, values = data[name].type(), {}
+            if any(c < MISSING for c in rows) and not (kind.is_array() or kind.is_struct() or kind.is_map()):
+                odd = data.filter(code < MISSING).group_by(value=data[name]).aggregate(**{_ROWS: ibis._.count()})
+                most = _fetched(odd.order_by(ibis.desc(_ROWS)).limit(few))
+                values = dict(zip(most["value"].to_pylist(), most[_ROWS].to_pylist(), strict=True))
+            out.append((rows, values))
+            if heard is not None:
+                heard((i + 1) / len(names), "looking at columns and values in the database")
+    return out
+
+
+def _counted_there(tally: Any, data: Any, heard: Listener | None) -> bool:
     import ibis
 
     encoders = tally.encoders
@@ -66,7 +106,6 @@ def count_there(tally: Any, data: Any, progress: Progress | None) -> bool:
         return False
     if not codes:
         codes = {"c": ibis.literal(0, "int64")}
-    heard = listener(progress)
     columns = [f"c{names.index(name)}" for name in tally.names]
     coded = data.select(**codes, **people)
     coded = coded.mutate(**{_GOOD: ibis.and_(*(coded[c] >= 0 for c in columns)) if columns else ibis.literal(True)})
@@ -77,7 +116,7 @@ def count_there(tally: Any, data: Any, progress: Progress | None) -> bool:
     return True
 
 
-def _count(tally: Any, table: Any, columns: Sequence[str], heard: Any, kept: bool) -> None:
+def _count(tally: Any, table: Any, columns: Sequence[str], heard: Listener | None, kept: bool) -> None:
     """The rows of a table of codes, into the tables of a tally."""
     weight = columns[-1] if tally.weighted else None
     counted = _take_refused(tally, table, columns, weight)
@@ -97,7 +136,7 @@ def _count(tally: Any, table: Any, columns: Sequence[str], heard: Any, kept: boo
             if int(tally.tables[names].sum()) - before[names] != counted:
                 raise DataError("the table changed while it was counted; count a copy")
         if heard is not None:
-            heard(min(1.0, (start + TOGETHER) / len(sets)), "counting in the database")
+            heard(min(1.0, (start + TOGETHER) / len(sets)), ASKING)
 
 
 def _take_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | None) -> int:
@@ -110,10 +149,7 @@ def _take_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | 
     asked = {"good": _total(ibis.ifelse(good, rows, 0)), "bad": _total(ibis.ifelse(good, 0, rows))}
     for column, reason in itertools.product(columns, range(len(REASONS))):
         asked[f"{column}_{reason}"] = _total(ibis.ifelse(table[column] == -1 - reason, rows, 0))
-    found: dict[str, int] = {}
-    for start in range(0, len(asked), MOST_ANSWERS):
-        answers = _fetched(table.aggregate(**dict(list(asked.items())[start : start + MOST_ANSWERS])))
-        found |= {name: int(values[0]) for name, values in answers.to_pydict().items()}
+    found = _answers(table, asked)
     tally.records += found["good"]
     tally.rows_refused += found["bad"]
     for name, column in zip(tally.names, columns, strict=True):
@@ -121,6 +157,15 @@ def _take_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | 
             if number := found[f"{column}_{reason}"]:
                 note(tally.refused, name, text, number)
     return found["good"]
+
+
+def _answers(table: Any, asked: Mapping[str, Any]) -> dict[str, int]:
+    """Whole numbers about a table, by their names."""
+    found: dict[str, int] = {}
+    for start in range(0, len(asked), MOST_ANSWERS):
+        answers = _fetched(table.aggregate(**dict(list(asked.items())[start : start + MOST_ANSWERS])))
+        found |= {name: int(values[0]) for name, values in answers.to_pydict().items()}
+    return found
 
 
 def _total(values: Any) -> Any:

@@ -1,0 +1,26 @@
+"""A release that is killed in the middle of its blocks, ten times over, is one draw and one spend."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from demo_data.make_synthetic import synthetic
+from engine import Attribute, Budget, Schema, Workload, plan
+from engine.release.ledger.journal import Journal
+from tests.crashes.campaign import campaign
+
+SCHEMA = Schema([Attribute.of_size(name, 4) for name in "abcd"])
+MADE = plan(Workload.all_ways(SCHEMA, (2,), "affine"), Budget(pcost=1.0))
+RECORDS = synthetic(SCHEMA, 200, seed=1)
+
+
+def test_ten_kills_are_one_draw(tmp_path: Path) -> None:
+    assert list(campaign(MADE, RECORDS, tmp_path, kills=10)) == []
+
+
+def test_a_second_draw_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Journal, "bits", lambda self, row: os.urandom)
+    assert any("other noise" in text for text in campaign(MADE, RECORDS, tmp_path, kills=2))
