@@ -39,6 +39,7 @@ from engine.figures.plans import (
 from engine.figures.plot import plot
 from engine.figures.questions import cells_in_box, domain_picture, family_picture, plane_picture, range_picture
 from engine.figures.release import answers_picture, coverage_picture, published_picture, spending_picture
+from engine.figures.standing import standing_picture
 
 __all__ = [
     "BLUE",
@@ -88,5 +89,6 @@ __all__ = [
     "spending_picture",
     "spread_picture",
     "spreads_picture",
+    "standing_picture",
     "where_picture",
 ]

@@ -10,7 +10,7 @@ from engine.arrays import Array
 from engine.figures.charts import Picture, heat_map, thinned
 from engine.plans import Plan
 from engine.spaces import Space
-from engine.texts import set_name
+from engine.texts import how_many, set_name
 
 SIDE = 80  # of a heat map; four of them stand on a page, and each takes 35 kB
 SQUARE = 520  # pixels, height of a picture whose cells should be seen
@@ -38,7 +38,7 @@ def factor_names(plan: Plan, key: Space) -> list[str]:
     """Return the Kronecker factors of one piece: their attributes and shape."""
     block = plan.blocks[key]
     return [
-        f"{set_name(block.attributes[a] for a in axes)}: {len(s.rows):,} rows on {s.cells:,} cells"
+        f"{set_name(block.attributes[a] for a in axes)}: {how_many(len(s.rows), 'row')} on {how_many(s.cells, 'cell')}"
         for axes, s in block.factors
     ]
 
@@ -66,7 +66,8 @@ def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
         title=f"What is measured on {name}",
         figure=figure,
         table=table,
-        alt=f"{m:,} rows on {n:,} cells of {name}; a record moves up to {used:,} of the {m:,} numbers.",
+        alt=f"{how_many(m, 'row')} on {how_many(n, 'cell')} of {name}; a record moves up to {used:,} of the {m:,} "
+        "numbers.",
         note=f"One row is one noisy number. {_left_out(m, n)}".strip(),
     )
 
@@ -88,8 +89,8 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
         title=f"Gram matrix of the strategy on {name}",
         figure=figure,
         table=table,
-        alt=f"{n:,} cells; the diagonal goes from {diagonal.min():.3f} to {diagonal.max():.3f}. A cell's entry on "
-        "it is what one of its records costs, and the largest one sets the price.",
+        alt=f"{how_many(n, 'cell')}; the diagonal goes from {diagonal.min():.3f} to {diagonal.max():.3f}. A cell's "
+        "entry on it is what one of its records costs, and the largest one sets the price.",
         note=f"Entry (c, d) is the inner product of what a record in c and one in d move. {_left_out(1, n)}".strip(),
     )
 

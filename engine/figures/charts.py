@@ -68,7 +68,7 @@ TOOLBAR = 40  # pixels above the cells for the buttons that appear there
 
 def framed(figure: go.Figure) -> go.Figure:
     cells = any(isinstance(trace, go.Heatmap) for trace in figure.data)
-    top = TOOLBAR if cells else 30 if figure.layout.annotations else 10
+    top = TOOLBAR if cells else 30
     figure.layout.margin = {"l": 10, "r": 10, "t": top, "b": 10}
     return figure
 

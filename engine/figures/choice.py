@@ -17,7 +17,7 @@ from engine.arrays import Array
 from engine.choice import ROUNDING, CommonPlan, NestedPlanRule, price
 from engine.figures.charts import BLUE, GREEN, GREY, ORANGE, Picture, fitting, framed, heat_map, short, thinned
 from engine.release import Measurement
-from engine.texts import cost, set_name
+from engine.texts import cost, how_many, set_name
 from engine.workload import Group
 
 PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"
@@ -112,7 +112,7 @@ def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
     alone = Decimal(repr(price(common.options[common.position(option)])))
     equal = sum((Decimal(repr(p)) for p in paid), Decimal(0)) == alone
     words = "exactly what this analysis alone costs" if equal else f"while this analysis alone costs {alone:f}"
-    return f"Spent in {len(paid)} steps: {exact_sum(paid)} pcost, {words}."
+    return f"Spent in {how_many(len(paid), 'step')}: {exact_sum(paid)} pcost, {words}."
 
 
 def rule_text(rule: NestedPlanRule) -> str:
@@ -132,14 +132,14 @@ def rule_text(rule: NestedPlanRule) -> str:
     return (
         f"A cell of '{coarse}' stands out when its count is at least {rule.snr:g} standard errors of the answer it "
         f"would get; 95% of such answers are off by {2 / rule.snr:.0%} at most. If at least {rule.share:.0%} of its "
-        f"{rule.queries:,} cells still stand out in the answers of {which}, {take}. If not even '{coarse}' "
+        f"{how_many(rule.queries, 'cell')} still stand out in the answers of {which}, {take}. If not even '{coarse}' "
         f"can reach it, stop. Otherwise take '{coarse}'. {doubt}"
     )
 
 
 def group_text(group: Group) -> str:
     """Return the name of a group for a list."""
-    return f"{' × '.join(group.attributes) or 'total'}, {group.family_text} ({group.count:,} cells)"
+    return f"{' × '.join(group.attributes) or 'total'}, {group.family_text} ({how_many(group.count, 'cell')})"
 
 
 def snr_picture(rule: NestedPlanRule, looked: Measurement, group: int, option: int | str) -> Picture:
@@ -158,7 +158,7 @@ def snr_picture(rule: NestedPlanRule, looked: Measurement, group: int, option: i
         title=f"Signal-to-noise ratios on {where} with {name}",
         figure=framed(figure),
         table=table.rename(columns={"stands_out": "stands out"}),
-        alt=f"{_kind(looked)}{out:,} of {len(table):,} cells of {where} surely stand out with {name}, above "
+        alt=f"{_kind(looked)}{out:,} of {how_many(len(table), 'cell')} of {where} surely stand out with {name}, above "
         f"{rule.snr:g}.",
         note=f"From the look alone: nothing of the rest was measured. {note}".strip(),
     )

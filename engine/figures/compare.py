@@ -18,7 +18,7 @@ from engine.insight import Comparison, Spread, check_same_queries, ratios
 from engine.mechanisms import title_of
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.texts import amount, number, set_name
+from engine.texts import amount, how_many, number, set_name
 from engine.workload import Workload
 
 WIDE = 20.0  # largest over smallest, from which an axis is logarithmic
@@ -153,8 +153,8 @@ def ranking_picture(found: Comparison) -> Picture:
         title="Who answers these queries best",
         figure=framed(figure),
         table=table.assign(mechanism=[title_of(str(label)) for label in table["mechanism"]]),
-        alt=f"{title_of(best)} is the most exact of {len(table)} mechanisms with {amount(standing.sizes[best])} "
-        f"counts{claim}.",
+        alt=f"{title_of(best)} is the most exact of {how_many(len(table), 'mechanism')} with "
+        f"{amount(standing.sizes[best])} counts{claim}.",
         note=" ".join(filter(None, [standing.folded(), found.statement])),
     )
 

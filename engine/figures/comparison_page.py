@@ -11,7 +11,7 @@ from engine.figures.charts import Picture
 from engine.figures.compare import budgets_picture, effort_picture, ranking_picture, refused, where_picture
 from engine.insight import Comparison
 from engine.privacy import Budget
-from engine.texts import amount, number
+from engine.texts import amount, how_many, number
 from engine.workload import Workload
 
 STYLE = (
@@ -30,8 +30,8 @@ def comparison_page(found: Comparison, workload: Workload, budget: Budget) -> st
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Comparison of mechanisms</title>",
         f"<style>{STYLE}</style></head><body><h1>Comparison of mechanisms</h1>",
         _text(
-            f"{number(workload.queries)} queries in {number(len(workload.groups))} groups on {len(workload.schema)} "
-            "attributes. Plans hold no data, and none was read for this page."
+            f"{how_many(workload.queries, 'query', 'queries')} in {how_many(len(workload.groups), 'group')} on "
+            f"{how_many(len(workload.schema), 'attribute')}. Plans hold no data, and none was read for this page."
         ),
         _text(budget.describe(1e-6)),
     ]

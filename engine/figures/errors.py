@@ -16,7 +16,7 @@ from engine.arrays import Array
 from engine.figures.charts import BLUE, MAX_SIDE, ORANGE, Picture, bars, framed, heat_map, line, short, thinned
 from engine.insight import spread
 from engine.plans import Plan
-from engine.texts import amount, number, set_name
+from engine.texts import amount, how_many, set_name
 from engine.workload import Circular, Group, Range, Workload
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
@@ -84,8 +84,8 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
         title="How many queries are good enough",
         figure=framed(figure),
         table=pd.DataFrame(rows, columns=["share of queries", "standard error at most"]),
-        alt=f"{found.within(tolerance):.1%} of {number(plan.workload.queries)} queries have a standard error of "
-        f"{amount(tolerance)} counts or less.",
+        alt=f"{found.within(tolerance):.1%} of {how_many(plan.workload.queries, 'query', 'queries')} "
+        f"{'has' if plan.workload.queries == 1 else 'have'} a standard error of {amount(tolerance)} counts or less.",
         note=found.how,
     )
 

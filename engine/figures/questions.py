@@ -28,7 +28,7 @@ from engine.figures.charts import (
     thinned,
 )
 from engine.figures.plans import MAX_BARS
-from engine.texts import number, set_name
+from engine.texts import how_many, number, set_name
 from engine.workload import Group, Schema, Workload, box_workload
 
 MAX_ROWS = 128  # rows of a family picture
@@ -48,7 +48,8 @@ def domain_picture(schema: Schema) -> Picture:
         title="Cells of every attribute",
         figure=figure,
         table=table,
-        alt=f"Bars of the cells of {len(schema)} attributes; the largest, {largest.name}, has {largest.size:,}.",
+        alt=f"Bars of the cells of {how_many(len(schema), 'attribute')}; the largest, {largest.name}, has "
+        f"{largest.size:,}.",
         note=f"The first {MAX_BARS} attributes are drawn; the table has all." if len(schema) > MAX_BARS else "",
     )
 
@@ -70,8 +71,9 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
         cells = [columns[0].label(i) if len(columns) == 1 else str(i) for i in range(grid.shape[1])]
         name = set_name(c.name for c in columns)
         labels = [[short(asked.family.text(columns, int(i)) or "all records", name) for i in chosen], cells]
-        title, axes = f"{asked.family.name} on {name}: {asked.count:,} queries", ["query", f"cell of {name}"]
-        alt = f"{len(chosen):,} of {asked.count:,} queries as rows; coloured cells of {name} are counted."
+        queries, axes = how_many(asked.count, "query", "queries"), ["query", f"cell of {name}"]
+        title = f"{asked.family.name} on {name}: {queries}"
+        alt = f"{len(chosen):,} of {queries} as rows; coloured cells of {name} are counted."
         complete = len(chosen) == asked.count and grid.shape[1] == math.prod(asked.sizes)
     figure, note = heat_map(grid, labels, axes, "%{y}<br>%{x}<br>counted %{z:g} times", "times<br>counted"), ""
     figure.update_traces(zmin=min(0.0, float(grid.min())), zmax=max(1.0, float(grid.max())))
@@ -122,7 +124,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
         title=f"Cells of {' and '.join(names)}",
         figure=framed(figure).update_layout(margin_t=40),  # room for the buttons above the cells
         table=pd.DataFrame({"end of the range": ["first cell", "last cell"]} | ends),
-        alt=f"{number(inner)} of {number(schema.cells(names))} cells are chosen: {text}.",
+        alt=f"{number(inner)} of {how_many(schema.cells(names), 'cell')} chosen: {text}.",
         note="" if complete else f"At most {MAX_SIDE} evenly spaced cells a side are drawn.",
     )
 

@@ -6,6 +6,8 @@ and colour never tells anything alone.  At most 512 x 512 cells and 20,000 point
 
 from __future__ import annotations
 
+import html
+
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -20,7 +22,7 @@ from engine.figures.charts import (
     framed,
 )
 from engine.insight import Coverage
-from engine.texts import cost
+from engine.texts import cost, how_many
 
 REHEARSAL = {
     "text": "REHEARSAL",
@@ -72,6 +74,15 @@ def _lines(queries: pd.Series[str]) -> list[str]:
     return [text.replace(" and ", "<br>") for text in fitting(queries.tolist())]
 
 
+def _named(queries: pd.Series[str]) -> tuple[list[str], str | None]:
+    """Labels of queries on an axis and its title: what is asked of one attribute stands there without its name."""
+    parts = [text.partition(sign) for text in queries for sign in (" = ", " in ") if sign in text][: len(queries)]
+    names = {name for name, _, _ in parts}
+    if len(names) != 1 or len(parts) != len(queries) or any(" and " in cell for _, _, cell in parts):
+        return _lines(queries), None
+    return fitting([cell for _, _, cell in parts]), html.escape(names.pop())
+
+
 def _labels(texts: list[str]) -> int:
     """How many labels fit on an axis: fewer when they have more lines."""
     return 16 // (1 + max((text.count("<br>") for text in texts), default=0)) or 1
@@ -81,7 +92,7 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     """Answers with their intervals, in counts; a column `truth`, which only a rehearsal may have, is drawn as well."""
     shown = answers.head(MAX_SIDE)
     half = (shown["high"] - shown["low"]) / 2
-    texts = _lines(shown["query"])
+    texts, name = _named(shown["query"])
     figure = go.Figure()
     if "truth" in shown:
         figure.add_scatter(
@@ -100,7 +111,7 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
         error_y={"type": "data", "array": half, "color": BLUE, "thickness": 1.2, "width": 0},
         hovertemplate="%{x}<br>%{y:,.1f} counts<extra></extra>",
     )
-    figure.update_xaxes(type="category", nticks=_labels(texts), automargin=True)
+    figure.update_xaxes(type="category", nticks=_labels(texts), automargin=True, title=name)
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(legend={"orientation": "h", "y": 1.12})
     if rehearsal:
@@ -109,8 +120,8 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     if "truth" in shown:
         inside = int(((shown["low"] <= shown["truth"]) & (shown["truth"] <= shown["high"])).sum())
         covered = f" {inside:,} of the {len(shown):,} intervals drawn hold the truth."
-    kind = "Rehearsal on simulated records: noisy" if rehearsal else "Noisy"
-    alt = f"{kind} answers to {len(shown):,} queries.{covered}"
+    kind = "Rehearsal: noisy" if rehearsal else "Noisy"
+    alt = f"{kind} answers to {how_many(len(shown), 'query', 'queries')}.{covered}"
     note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
     return Picture(title="Answers", figure=framed(figure), table=answers, alt=alt, note=note)
 
@@ -157,8 +168,8 @@ def published_picture(
     below, hidden = int((shown["answer"] < 0).sum()), int(shown["published"].isna().sum())
     kind = "Rehearsal on simulated records: " if rehearsal else ""
     alt = (
-        f"{kind}{len(shown):,} queries. {below:,} unbiased answers are below zero, no published one is; "
-        f"{hidden:,} published ones are suppressed and not drawn."
+        f"{kind}{how_many(len(shown), 'query', 'queries')}. {how_many(below, 'unbiased answer')} below zero, no "
+        f"published one; {hidden:,} published suppressed and not drawn."
     )
     note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
     return Picture(title="Unbiased and published", figure=framed(figure), table=answers, alt=alt, note=note)

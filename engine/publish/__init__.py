@@ -1,14 +1,17 @@
 """What is handed out: published tables, answers as files, the release package with its certificate and report.
 
 To touch: tables without negative cells are in `tables`, as files in `tables_package` and `published_file`, columns of
-the answers in `report`, weights of groups for what will be published in `aim`, files of the package in `package`, what
-its check compares in `verify`, where files may be in `target`.
+the answers in `report`, weights of groups for what will be published in `aim`, other ways in `standing`, `adaptive`,
+files of the package in `package`, what its check compares in `verify`, where files may be in `target`.
 """
 
-from engine.publish.aim import published_errors, weighed_for_publishing
+from engine.publish.adaptive import ADAPTIVE, adaptive_missing
+from engine.publish.aim import weighed_for_publishing
 from engine.publish.package import write_package
 from engine.publish.published_file import read_published, write_published, write_records
+from engine.publish.rehearsed import published_errors
 from engine.publish.report import FORMATS, write_answers
+from engine.publish.standing import PublishedComparison, published_comparison
 from engine.publish.tables import (
     DRAWS,
     FITS,
@@ -30,6 +33,7 @@ from engine.publish.target import check_target, new_file
 from engine.publish.verify import verify_package
 
 __all__ = [
+    "ADAPTIVE",
     "DRAWS",
     "FITS",
     "FORMATS",
@@ -37,14 +41,17 @@ __all__ = [
     "AcceptanceRule",
     "PublishForecast",
     "Published",
+    "PublishedComparison",
     "QualityRule",
     "Uncertainty",
     "acceptance",
+    "adaptive_missing",
     "check_target",
     "keeping_facts",
     "new_file",
     "publish",
     "publish_forecast",
+    "published_comparison",
     "published_errors",
     "read_published",
     "simulated",

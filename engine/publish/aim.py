@@ -13,8 +13,8 @@ these in any rehearsal is taken.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,46 +23,16 @@ from engine.arrays import Array
 from engine.checks import instance
 from engine.errors import PlanError
 from engine.mechanisms import plan
-from engine.plans import Plan
 from engine.privacy import Budget
 from engine.progress import Progress, told
-from engine.publish.tables import Published, simulated
+from engine.publish.rehearsed import rehearsed_errors, tables_of
 from engine.publish.tables import reference as most_even
-from engine.release import apply_group, count_marginals
 from engine.spaces import Space
-from engine.workload import Schema, Workload
+from engine.workload import Workload
 
 QUERY_POWERS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 SIGNAL_POWERS = (0.25, 0.5, 0.75)
 LEAST = 0.1  # share of records: a reference may have lost to noise what its table says beyond smaller ones
-REHEARSALS, ENOUGH = (2, 8), 100_000  # at least and at most, and the cells that are enough
-
-
-@dataclass(kw_only=True, eq=False)
-class _Tables:
-    """Tables of a reference, in counts: of published ones, or counted when they are asked for."""
-
-    reference: Any
-    schema: Schema
-    found: dict[Space, Array] = field(default_factory=dict)
-
-    def __call__(self, names: Space) -> Array:
-        if names not in self.found:
-            larger = next((held for held in self.found if set(names) < set(held)), None)
-            if isinstance(self.reference, Published):
-                self.found[names] = self.reference.table(names)
-            elif larger is not None:
-                kept = [name for name in larger if name in names]
-                summed = self.found[larger].sum(axis=tuple(i for i, name in enumerate(larger) if name not in names))
-                self.found[names] = summed.transpose([kept.index(name) for name in names])
-            else:
-                self.count([names])
-        return self.found[names]
-
-    def count(self, sets: Iterable[Space]) -> None:
-        """Read records once for all of these."""
-        counted = count_marginals(self.reference, self.schema, list(sets))
-        self.found |= {names: table.astype(float) for names, table in counted.items()}
 
 
 def weighed_for_publishing(
@@ -94,7 +64,7 @@ def weighed_for_publishing(
     instance("workload", workload, Workload, give="a Workload, such as Workload.all_ways(schema)", error=PlanError)
     if options.get("objective", "sum") != "sum":
         raise PlanError('The aim "published" chooses weights for the weighted sum. Leave the objective out.')
-    table, tell = _tables(reference, workload), told(progress, "Planning was cancelled; nothing was changed.")
+    table, tell = tables_of(reference, workload), told(progress, "Planning was cancelled; nothing was changed.")
     asked = [i for i, group in enumerate(workload.groups) if group.weight > 0.0]
     sizes = np.array([float(group.count) for group in workload.groups])
     beyond = np.array([_beyond(table, workload, i) if i in asked else 1.0 for i in range(len(workload.groups))])
@@ -105,34 +75,13 @@ def weighed_for_publishing(
         if powers not in tried:
             tell(len(tried) / most, "Rehearsing what would be published")
             made = _weighed(workload, sizes ** -powers[0] * beyond ** powers[1])
-            tried[powers] = _missed(plan(made, budget, mechanism, **options), table, workload), made
+            tried[powers] = rehearsed_errors(plan(made, budget, mechanism, **options), table, workload), made
         found, as_given = tried[powers][0], tried[QUERY_POWERS[0], 0.0][0]
         return float(found.mean()) if (found <= as_given).all() else math.inf
 
     best, _ = min(((a, 0.0) for a in QUERY_POWERS), key=error)
     chosen = min([(best, 0.0), *((best, b) for b in SIGNAL_POWERS)], key=error)
     return tried[chosen][1]
-
-
-def _tables(reference: Any, workload: Workload) -> Callable[[Space], Array]:
-    """Return the tables of a reference that fits; raise PlanError for one that does not."""
-    if reference is None:
-        raise PlanError(
-            'The aim "published" needs a reference: published tables of an earlier release, or public or simulated '
-            "records. Never give the records that are to be protected: a plan is public."
-        )
-    if isinstance(reference, Published):
-        theirs = reference.measurement.plan.schema
-        if any(name not in theirs or theirs[name].size != workload.schema[name].size for name in workload.schema):
-            raise PlanError("The reference has other attributes than the workload. Publish it on the same schema.")
-        if reference.fit == "none":
-            raise PlanError('A reference has no negative cells. Publish it with fit="shrunk" or "nonnegative".')
-    table = _Tables(reference=reference, schema=workload.schema)
-    if not isinstance(reference, Published):
-        table.count({group.attributes for group in workload.groups})
-    if not float(table(())) > 0.0:
-        raise PlanError("The reference holds no record, so that it says nothing of the tables to come. Give another.")
-    return table
 
 
 def _weighed(workload: Workload, factors: Array) -> Workload:
@@ -156,44 +105,3 @@ def _beyond(table: Callable[[Space], Array], workload: Workload, number: int) ->
     }
     moved = float(np.abs(exact - most_even(axes, margins)).sum() / exact.sum())
     return max(moved, LEAST)
-
-
-def published_errors(
-    made: Plan,
-    reference: Any,
-    *,
-    weights: Sequence[float] | None = None,
-    fit: str = "shrunk",
-    rehearsals: int | None = None,
-) -> Array:
-    """Return the errors of what rehearsals of a plan on a reference publish, shape (rehearsals,).
-
-    The error of a group is the sum of absolute errors of its published answers over the sum of its exact ones; groups
-    are weighed by ``weights``, shape (groups,), or their own, and their mean is returned.  Every plan of the same
-    spaces meets the same noise.
-
-    Raises: as `weighed_for_publishing`.
-    """
-    groups = made.workload.groups
-    weighed = [replace(g, weight=w) for g, w in zip(groups, weights or [g.weight for g in groups], strict=True)]
-    workload = Workload(made.workload.schema, tuple(weighed))
-    return _missed(made, _tables(reference, workload), workload, fit, rehearsals)
-
-
-def _missed(
-    made: Plan,
-    table: Callable[[Space], Array],
-    workload: Workload,
-    fit: str = "shrunk",
-    rehearsals: int | None = None,
-) -> Array:
-    cells = sum(workload.schema.cells(group.attributes) for group in workload.groups)
-    errors = np.zeros(rehearsals or min(max(ENOUGH // cells, REHEARSALS[0]), REHEARSALS[1]))
-    for seed in range(len(errors)):
-        published = simulated(made, table, np.random.default_rng(seed)).publish(fit)
-        for number, group in enumerate(workload.groups):
-            if group.weight > 0.0:
-                exact = apply_group(group, table(group.attributes), 0, group.count)
-                off = float(np.abs(published.values(number) - exact).sum())
-                errors[seed] += group.weight * off / max(float(np.abs(exact).sum()), 1.0)
-    return errors / sum(group.weight for group in workload.groups)

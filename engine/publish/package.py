@@ -18,6 +18,7 @@ import math
 import os
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,16 @@ import pandas as pd
 
 from engine.figures import Picture, answers_picture, budget_picture, spread_picture
 from engine.insight import claim_text, group_table
+from engine.plans import Plan
 from engine.progress import Progress, told
 from engine.publish.measurements import write_measurements
 from engine.publish.report import MARK, write_answers
 from engine.publish.target import new_file
 from engine.release import Ledger, Measurement, Receipt
-from engine.texts import amount, set_name
+from engine.texts import amount, how_many, set_name
 
-FORMAT, BEFORE = "release/3", "release/2"  # the certificate of a release/2 has no promise
+FORMAT = "release/4"
+BEFORE = ("release/2", "release/3")  # certificates without a promise, and without the groups that were kept
 MOST_IN_CSV = 1_000_000
 SHOWN = 40  # answers of a group in the report
 GROUPS = 12  # groups of which answers are shown
@@ -164,8 +167,10 @@ def certificate(
         "gap": seal.gap,
         "bound": seal.statement,
     }
-    if format == FORMAT:
+    if format != BEFORE[0]:
         out["promise"] = plan.schema.promise(budget)
+    if format == FORMAT and (kept := plan.options.get("keep")) is not None:
+        out["kept"] = _kept_text(plan, kept)
     if plan.schema.invariants:
         out["exact"] = [list(one.attributes) for one in plan.schema.invariants]
     if budget.pure_epsilon is not None:
@@ -173,6 +178,18 @@ def certificate(
     if receipt is not None:
         out["ledger"] = {"seq": receipt.seq, "hash": receipt.hash, "pcost": receipt.pcost, "utc": receipt.utc}
     return out
+
+
+def _kept_text(plan: Plan, keep: float | Mapping[int, float]) -> str:
+    """Say which groups were kept as exact as with uniform centers, up to which share."""
+    shares = keep.items() if isinstance(keep, Mapping) else [(None, keep)]
+    told = []
+    for at, share in shares:
+        group = None if at is None else plan.workload.groups[at]
+        name = "every group" if group is None else f"{set_name(group.attributes)} ({group.family_text})"
+        most = f"at most {100.0 * share:g}%" if share else "not"
+        told.append(f"{name}: {most} above its error with uniform centers")
+    return "; ".join(told) or "no group"
 
 
 def report_html(measurement: Measurement, *, receipt: Receipt | None = None, confidence: float = 0.95) -> str:
@@ -183,8 +200,8 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
     if measurement.rehearsal:
         parts.append(f"<p class=mark>{MARK}</p>")
     parts.append(
-        f"<p>{plan.workload.queries:,} counts about {len(plan.schema)} attributes, each with its standard error and "
-        f"{confidence:.0%} interval. Typical error {amount(plan.rmse)} counts.</p>"
+        f"<p>{how_many(plan.workload.queries, 'count')} about {how_many(len(plan.schema), 'attribute')}, each with its "
+        f"standard error and {confidence:.0%} interval. Typical error {amount(plan.rmse)} counts.</p>"
     )
     told = f"<p><b>To the people in these records:</b> {html.escape(plan.schema.promise(plan.budget))}</p>"
     parts += ["<h2>Privacy</h2>", told, f"<p>{html.escape(plan.schema.meaning(plan.budget))}</p>", _facts(seal)]

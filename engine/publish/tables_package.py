@@ -234,6 +234,7 @@ def _readme(measurement: Measurement, described: Described, confidence: float) -
             "which they make estimate i of that table. `Rscript recompute.R` makes estimates and standard errors from",
             "them and compares; the error of any sum follows from the sum of the weights.",
         ]
+        lines += ["The last integer, 1 without noise, stands for the exact totals."] if plan.schema.invariants else []
     else:
         lines.append("The plan measures attributes jointly; the package of the release has its integers and equations.")
     lines += [

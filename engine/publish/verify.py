@@ -96,7 +96,7 @@ def _problems(folder: Path, public_key: str | None, ledger: str | Path | None) -
         receipt = Receipt(
             plan_hash=plan.hash, note="", fresh=False, dataset=words["dataset"], key=words["key"], **spent
         )
-    known_format = BEFORE if seal.get("format") == BEFORE else FORMAT
+    known_format = seal["format"] if seal.get("format") in BEFORE else FORMAT
     expected = json.loads(json.dumps(certificate(found, receipt, seal["confidence"], format=known_format)))
     for name in sorted(expected.keys() | seal.keys()):
         if not _close(expected.get(name), seal.get(name)):

@@ -10,8 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
-from scipy.stats import beta
+from scipy.special import betaincinv, ndtri
 
 import engine.release.answers_on_grid as grid
 from engine import Attribute, Budget, Measurement, Plan, Schema, Workload, plan
@@ -115,6 +114,6 @@ def _mu(without: Array, with_: Array, confidence: float, limit: float) -> float:
     """The mu that scores of two tables show at least, by who passes a limit."""
     risk = (1 - confidence) / 2
     alarms, hits = int((without > limit).sum()), int((with_ > limit).sum())
-    highest = 1.0 if alarms == len(without) else float(beta.ppf(1 - risk, alarms + 1, len(without) - alarms))
-    lowest = 0.0 if hits == 0 else float(beta.ppf(risk, hits, len(with_) - hits + 1))
+    highest = 1.0 if alarms == len(without) else float(betaincinv(alarms + 1, len(without) - alarms, 1 - risk))
+    lowest = 0.0 if hits == 0 else float(betaincinv(hits, len(with_) - hits + 1, risk))
     return float(ndtri(lowest) - ndtri(highest)) if lowest > 0 and highest < 1 else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -17,13 +18,17 @@ from engine.figures import (
     budgets_picture,
     comparison_page,
     costs,
+    domain_picture,
     effort_picture,
     factor_names,
+    family_picture,
     gram_picture,
+    range_picture,
     ranking_picture,
     ratio_picture,
     refused,
     rows_picture,
+    spread_picture,
     spreads_picture,
     where_picture,
 )
@@ -34,14 +39,17 @@ from engine.figures.looks import COLORS, mechanism_look, mechanism_name
 from engine.insight import (
     ROWS,
     Comparison,
+    NoiseScale,
     beside,
     comparison,
     expected,
     losses,
     plan_diff,
+    quality_text,
     ratios,
     spread,
     summary,
+    within_text,
 )
 from engine.insight.published import printed
 from engine.mechanisms import MECHANISMS, at_budget, label_of, title_of, variants
@@ -365,3 +373,22 @@ def test_published_rows() -> None:
     assert table["ours"].notna().sum() == 1
     assert printed("[50]^40", "abs") == 52.8
     assert all(row.optimum <= row.printed * (1 + 5e-4) for row in ROWS)
+
+
+def test_one_is_never_said_in_the_plural() -> None:
+    schema = Schema([Attribute.of_size("only", 1)])
+    asked = Workload(schema).add("only")
+    made = plan(asked, Budget(pcost=1.0))
+    found = comparison(asked, Budget(pcost=1.0), ["identity"])
+    pictures = [
+        domain_picture(schema),
+        family_picture(schema, asked.groups[0]),
+        range_picture(schema, {"only": (0, 0)}),
+        spread_picture(made, 1.0),
+        ranking_picture(found),
+    ]
+    said = [f"{one.title} {one.alt} {one.note}" for one in pictures]
+    said += [comparison_page(found, asked, Budget(pcost=1.0))]
+    said += [within_text(made, 1.0), quality_text(made, NoiseScale(records=1.0))]
+    plural = re.compile(r"(?<![\d.,])1 (?:queries|cells|groups|attributes|mechanisms|records|rows|steps|counts)\b")
+    assert [(text, plural.findall(text)) for text in said if plural.search(text)] == []

@@ -10,7 +10,7 @@ import pytest
 
 from engine import Attribute, Budget, Schema, Workload, load_plan, plan
 from engine.errors import Cancelled, NotApplicable, PlanError
-from engine.publish import aim, simulated, weighed_for_publishing
+from engine.publish import aim, rehearsed, simulated, weighed_for_publishing
 from tests.publish.test_tables import SCHEMA, people
 
 PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
@@ -21,8 +21,9 @@ TABLE = people(SCHEMA, 3_000, 1)
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """Fewer candidates and rehearsals than people have."""
-    for name, value in {"QUERY_POWERS": (0.0, 0.75), "SIGNAL_POWERS": (0.5,), "REHEARSALS": (1, 1)}.items():
+    for name, value in {"QUERY_POWERS": (0.0, 0.75), "SIGNAL_POWERS": (0.5,)}.items():
         monkeypatch.setattr(aim, name, value)
+    monkeypatch.setattr(rehearsed, "REHEARSALS", (1, 1))
 
 
 def records(schema=SCHEMA, table=TABLE):

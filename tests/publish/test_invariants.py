@@ -7,17 +7,18 @@ import sys
 import zipfile
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, Ledger, Schema, Workload, plan
 from engine.commands import main
 from engine.publish import publish, simulated, verify_package, write_package, write_tables
-from engine.publish.linear_form import is_linear
+from engine.publish.open_form import is_open
 from engine.publish.tables.contrasts import assembled
 from engine.release import read_plan
 from tests.publish.test_tables import SCHEMA, check, people
-from tests.publish.test_tables_package import from_files
+from tests.publish.test_tables_package import from_files, in_r
 
 measure = sys.modules["engine.release.measure"].measure
 RULES = ["a < 3 and b > 2", "c == 0 and d == 1"]
@@ -127,10 +128,36 @@ def test_the_open_form_holds_exact_totals(tmp_path) -> None:
             value, variance = from_files(tmp_path / embedding, names, query)
             assert value == pytest.approx(found.answer(names, query).answer, rel=1e-9)
             assert np.sqrt(variance) == pytest.approx(found.answer(names, query).std, rel=1e-9, abs=1e-12)
-    # weighted sums of released integers, as plans that measure jointly have them, do not hold exact totals
-    plain = plan(Workload(Schema(schema.attributes), workload.groups), Budget(pcost=0.5), "wff")
-    assert is_linear(measure(plain, synthetic(plain.schema, 50, seed=1), rehearsal=True))
-    assert not is_linear(found)
+
+
+def test_weighted_sums_of_released_integers_hold_exact_totals(tmp_path) -> None:
+    sizes = {"age": 5, "years": 4, "sex": 2}
+    schema = Schema([Attribute.of_size(name, n) for name, n in sizes.items()])
+    schema = schema.with_facts(invariants=[(["sex"], [3_000_000, 20]), (["age"], [3_000_000, 5, 5, 5, 5])])
+    workload = Workload(schema).add(("years", "age"), "affine").add(("sex",)).add(("age", "sex")).add((), "total")
+    made = plan(workload, Budget(pcost=0.5), "querysmasher")
+    table = np.zeros((5, 4, 2))
+    table[0, 0, 0], table[1:, 1, 1] = 3_000_000, 5
+
+    def exact(names):
+        summed = table.sum(axis=tuple(a for a, name in enumerate(schema.names) if name not in names))
+        kept = [name for name in schema.names if name in names]
+        return summed.transpose([kept.index(name) for name in names])
+
+    found = simulated(made, exact, np.random.default_rng(1))
+    assert not is_open(found)
+    write_tables(found.publish().uncertainty(draws=2), tmp_path / "tables.zip")
+    with zipfile.ZipFile(tmp_path / "tables.zip") as archive:
+        archive.extractall(tmp_path)
+    integers = pd.read_csv(tmp_path / "integers.csv")
+    assert integers.iloc[-1, 1:].tolist() == [1, 1.0, 0.0]
+    for number in range(len(workload.groups)):
+        weights = np.loadtxt(tmp_path / f"table{number + 1}_weights.csv", delimiter=",", ndmin=2)
+        told = found.answers(number)
+        np.testing.assert_allclose(weights @ (integers["integer"] * integers["grid"]), told["answer"], atol=1e-6)
+        np.testing.assert_allclose(np.sqrt(weights**2 @ integers["noise"] ** 2), told["std"], rtol=1e-9, atol=1e-9)
+    assert "stands for the exact totals" in (tmp_path / "README.md").read_text()
+    in_r(tmp_path)
 
 
 def test_certificate_report_and_check_name_the_weaker_guarantee(tmp_path, capsys) -> None:

@@ -20,7 +20,7 @@ from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, Schema, Workload, coarse_or_fine, plan, stepwise
 from engine.commands import main
 from engine.errors import Cancelled
-from engine.publish import verify_package, write_package
+from engine.publish import package, verify_package, write_package
 from engine.release import Ledger
 
 measure = sys.modules["engine.release.measure"].measure
@@ -73,6 +73,29 @@ def test_certificate_and_report_say_first_what_any_mechanism_could_reach(release
     assert seal["global_bound_counts"] * (1 + seal["global_gap"]) == pytest.approx(plan_.weighted_rmse)
     assert words in seal["claim"]
     assert report.index(words) < report.index(plan_.certificate.statement[:40])
+
+
+def test_the_certificate_names_the_groups_that_were_kept_and_their_shares(tmp_path, monkeypatch) -> None:
+    schema = Schema([Attribute.of_size("x", 6), Attribute.of_size("y", 4)])
+    asked = Workload(schema).add("y", "prefix").add("x", "prefix").add(("x", "y"), "prefix")
+    uniform = " above its error with uniform centers"
+    told = {
+        0.0: f"every group: not{uniform}",
+        0.025: f"x (prefix): at most 2.5%{uniform}; x × y (prefix): not{uniform}",
+    }
+    for share, words in told.items():
+        keep = {1: share, 2: 0.0} if share else share
+        found = measure(
+            plan(asked, Budget(pcost=0.5), centers="tuned", keep=keep), synthetic(schema, 50, seed=1), rehearsal=True
+        )
+        assert package.certificate(found, None, 0.95)["kept"] == words
+        assert "kept" not in package.certificate(found, None, 0.95, format="release/3")
+    honest = package.certificate
+    monkeypatch.setattr(package, "certificate", lambda *given: honest(*given, format="release/3"))
+    assert verify_package(write_package(found, tmp_path / "old.zip")) == ()
+    monkeypatch.setattr(package, "certificate", lambda *given: honest(*given) | {"kept": "every group: not at all"})
+    changed = write_package(found, tmp_path / "changed.zip")
+    assert verify_package(changed) == ("the certificate's kept is not what plan and integers give",)
 
 
 def test_the_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from engine import Attribute, Budget, Schema, Workload, plan
 from engine.errors import Cancelled, LimitExceeded, NotAnswerable, NotApplicable, PlanError
 from engine.publish import publish, simulated
+from engine.publish.tables import joint, shrunk
 from engine.publish.tables.borrow import better_pairs, on_simplex, single_tables
 from engine.publish.tables.contrasts import assembled, contrast
 from engine.publish.tables.entropic import fitted
@@ -288,6 +289,57 @@ def test_the_joint_projection_finds_the_nearest_tables():
     assert distance(assembled(made, (0, 1, 2)).ravel()) <= 1.02 * best.fun + 1e-6
 
 
+def test_tables_that_are_right_rest_and_the_result_is_as_near(monkeypatch):
+    """Ten tables of three attributes with noise: most are right long before the last one."""
+    sizes, generator = (6, 5, 4, 3, 3), np.random.default_rng(1)
+    tables = list(itertools.combinations(range(5), 3))
+    sets = sorted({inside for axes in tables for n in range(4) for inside in itertools.combinations(axes, n)})
+    shapes = {axes: [sizes[a] for a in axes] for axes in sets}
+    loud = {(0, 1), (0, 1, 2), (0, 1, 3)}
+    start = {axes: contrast(generator.normal(scale=20.0 if axes in loud else 0.3, size=shapes[axes])) for axes in sets}
+    start[()] = np.array(500.0)
+    looks, follow = [], joint._Multipliers.follow
+    monkeypatch.setattr(
+        joint._Multipliers, "follow", lambda own, table: (looks.append(own.axes), follow(own, table))[1]
+    )
+
+    def made(every):
+        monkeypatch.setattr(joint, "ALL_LOOK", every)
+        looks.clear()
+        found = nonnegative({a: c.copy() for a, c in start.items()}, tables, sizes, 1e-6, lambda *_: None)
+        assert min(assembled(found, axes).min() for axes in tables) >= -1e-9
+        square = sum(float(np.sum((found[a] - start[a]) ** 2)) / 4 ** len(a) for a in start if a)
+        return square, len(looks)
+
+    now_and_then = joint.ALL_LOOK
+    (near, most), (found, fewer) = made(1), made(now_and_then)
+    assert found == pytest.approx(near, rel=1e-3)
+    assert fewer < 0.5 * most
+
+
+def test_only_tables_whose_margins_contradict_each_other_are_projected_together(monkeypatch):
+    """No three attributes 0, 1, 2 have these pairs; beside the fourth all have theirs, whatever was fitted."""
+    pair, sets = np.array([[40.0, 0.0], [0.0, 40.0]]), list(itertools.combinations(range(4), 2))
+    triples, tied = list(itertools.combinations(range(4), 3)), {(0, 1): pair, (0, 2): pair, (1, 2): pair[::-1]}
+    start = {(): np.array(80.0)} | {(i,): np.zeros(2) for i in range(4)}
+    start |= {axes: contrast(tied.get(axes, np.full((2, 2), 20.0))) for axes in sets}
+    start |= {axes: contrast(np.eye(2)[0][:, None, None] * 30.0 * np.eye(2)) for axes in triples}
+    told = {"names": ("a", "b", "c", "d"), "sizes": (2,) * 4, "centers": (), "total": 80.0, "total_variance": 1.0}
+    found = Evidence(**told, tables=tuple(triples), seen={})
+    assert min(assembled(start, axes).min() for axes in triples[1:]) < -1.0
+    held, project = [], shrunk.nonnegative
+    monkeypatch.setattr(
+        shrunk, "nonnegative", lambda c, tables, *rest: (held.append(tables), project(c, tables, *rest))[1]
+    )
+    made = shrunk.agreeing(found, {a: c.copy() for a, c in start.items()}, 1e-4, lambda *_: None)
+    assert [[axes for axes in tables if len(axes) == 3] for tables in held][:2] == [[], [(0, 1, 2)]]
+    assert min(assembled(made, axes).min() for axes in triples) >= -1e-12
+    whole = project({a: c.copy() for a, c in start.items()}, triples, (2,) * 4, 1e-4, lambda *_: None)
+    for axes in sets:
+        assert np.abs(assembled(made, axes) - assembled(whole, axes)).max() < 1.5
+    assert np.abs(assembled(made, (0, 1)) - pair).max() > 5.0  # which no table of three has
+
+
 def test_what_cannot_be_published_is_refused_by_name():
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
     with pytest.raises(NotApplicable, match="identity"):
@@ -324,11 +376,16 @@ def test_a_total_is_drawn_towards_nothing_as_far_as_noise_may_have_made_it():
 
 
 @pytest.mark.parametrize("fit", FITS)
-def test_published_prefixes_never_fall(fit):
+def test_published_prefixes_never_fall_and_no_range_is_below_a_smaller_one(fit):
     workload = Workload(SCHEMA).add(("a", "b"), "prefix").add(("a", "d"), {"a": "prefix", "d": "marginal"})
+    workload = workload.add(("b",), "range")
     found, _ = measured_on(workload, Budget(pcost=0.01), mechanism="querysmasher")
     published = found.publish(fit)
-    for number, group in enumerate(workload.groups):
+    cells, ranges = published.table(["b"]), published.values(2)
+    assert ranges.min() >= -1e-9
+    sums = [cells[first:last].sum() for first, last in itertools.combinations(range(len(cells) + 1), 2)]
+    np.testing.assert_allclose(np.sort(ranges), np.sort(sums), atol=1e-9)
+    for number, group in enumerate(workload.groups[:2]):
         sizes = [part.count for part in group.parts]
         told, unbiased = (
             x.reshape(sizes) for x in (published.values(number), found.answers(number)["answer"].to_numpy())

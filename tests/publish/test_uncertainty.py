@@ -6,16 +6,62 @@ import numpy as np
 import pytest
 
 from benchmarks.coverage import coverage
-from engine import Attribute, Budget, Schema, Workload
+from engine import Attribute, Budget, Schema, Workload, plan
 from engine.errors import Cancelled, LimitExceeded, NotAnswerable, PlanError
 from engine.publish import REASONS, QualityRule, simulated, uncertainty
+from engine.publish.tables.bootstrap import SHARES, hidden_tables
+from engine.publish.tables.evidence import evidence
 from tests.publish.test_tables import SCHEMA, measured_on, people
 
 PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
+MANY = Schema([Attribute.of_size(name, n) for name, n in zip("abcdef", (5, 6, 7, 6, 4, 6), strict=True)])
 WIDE = Schema([Attribute.of_size(name, n) for name, n in zip("abcd", (14, 10, 8, 3), strict=True)])
 
 
-@pytest.mark.parametrize("pcost", [1e-3, 0.05, 2.0])
+def counted(codes):
+    """Tables of coded records, shape (attributes, records): a function from attributes to their exact table."""
+
+    def table(names):
+        shape, cells = MANY.sizes(names), codes[[MANY.order[name] for name in names]]
+        at = np.ravel_multi_index(tuple(cells), shape) if shape else np.zeros(codes.shape[1], np.int64)
+        return np.bincount(at, minlength=int(np.prod(shape))).reshape(shape).astype(float)
+
+    return table
+
+
+def test_intervals_of_tables_that_have_little_in_common_are_not_too_wide():
+    """One attribute follows another in part, while all others know nothing of each other."""
+    rng = np.random.default_rng(1)
+    codes = np.stack([rng.choice(n, 6_000, p=rng.dirichlet(np.ones(n))) for n in MANY.sizes(MANY.names)])
+    tied = rng.random(6_000) < 0.3
+    codes[1, tied] = codes[0, tied]
+    workload = Workload.all_ways(MANY, (1, 2), family="marginal")
+    found = coverage(workload, Budget(pcost=4e-4), counted(codes), rehearsals=2, draws=8)[2]
+    assert found["cells"] > 600
+    assert 0.92 <= found["covered"] <= 0.985
+    assert found["half"] < 0.46 * found["unbiased half"]  # what each table alone might hide would be .50
+
+
+def test_what_attributes_have_in_common_is_learned_from_all_tables_together():
+    """All follow the same in part, by two standard errors of a single table."""
+    rng = np.random.default_rng(1)
+    same = rng.integers(0, 3, 6_000)
+    codes = [np.where(rng.random(6_000) < 0.5, same, rng.integers(0, n, 6_000)) for n in MANY.sizes(MANY.names)]
+    table, workload = counted(np.stack(codes)), Workload.all_ways(MANY, (1, 2), family="marginal")
+    made, true = plan(workload, Budget(pcost=4e-4), mechanism="residualplanner"), []
+    for group in (g for g in workload.groups if len(g.attributes) == 2):
+        own = table(group.attributes)
+        rows, columns = own.sum(axis=1), own.sum(axis=0)
+        even = np.outer(rows, columns) / own.sum()
+        most = min(np.sum(rows**2), np.sum(columns**2)) - np.sum(even**2)
+        true.append(np.sum((own - even) ** 2) / most)
+    published = simulated(made, table, np.random.default_rng(0)).publish()
+    hidden = hidden_tables(evidence(published.measurement), published.contrasts).values()
+    assert np.median([h.odds @ SHARES for h in hidden]) == pytest.approx(np.mean(true), rel=0.2)  # alone: 0.4 of it
+    assert max(h.drawn(rng).max() for h in hidden) <= max(h.variance for h in hidden)
+
+
+@pytest.mark.parametrize("pcost", [0.05, 2.0])
 def test_intervals_hold_about_as_often_as_they_say(pcost):
     workload = Workload.all_ways(WIDE, (1, 2), family="marginal")
     found = coverage(workload, Budget(pcost=pcost), people(WIDE, 20_000, 4), rehearsals=3, draws=8)[2]

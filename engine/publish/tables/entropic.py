@@ -19,7 +19,7 @@ Source of the omega function: Lawrence, Corless and Jeffrey, ACM TOMS algorithm 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -60,13 +60,24 @@ def reference(axes: Axes, margins: Mapping[Axes, Array], possible: Possible = No
     elif len(axes) == 2:
         return table
     total = float(margins[first].sum())
-    for _ in range(SWEEPS):
-        missed = 0.0
+    return scaled(table, axes, margins, lambda gap: float(np.abs(gap).sum()) <= MISSED * total)
+
+
+def scaled(
+    table: Array, axes: Axes, margins: Mapping[Axes, Array], near: Callable[[Array], bool], sweeps: int = SWEEPS
+) -> Array:
+    """Return a table scaled in place, face by face, until what all its margins miss is near enough.
+
+    Shapes (n_1, ..., n_k), and without one axis for every face; ``near`` is asked of gaps of the latter.
+    Proportional fitting: of all tables >= 0 with the margins, the one with the least information about the given one.
+    """
+    for _ in range(sweeps):
+        done = True
         for face in faces(axes):
             sums = table.sum(axis=_left_out(axes, face))
-            missed = max(missed, float(np.abs(sums - margins[face]).sum()))
+            done &= near(sums - margins[face])
             table *= along_axes(_ratio(margins[face], sums), face, axes)
-        if missed <= MISSED * total:
+        if done:
             break
     return table
 

@@ -4,8 +4,9 @@
 
 for the largest sets A, with g_B = 4^|B|: high orders, where most noise is, move first, and the total hardly at all.
 With lambda_A >= 0 the multiplier of T_A >= 0,  r_B = t_B + g_B contrast_B(sum over A of mean of lambda_A on B),  and
-the dual is climbed by lambda_A <- [lambda_A - step_A T_A]_+, accelerated with restarts.  Multipliers are kept for the
-few cells that have one.  What is still negative in the end is mended by a share of even tables, which are consistent.
+the dual is climbed by lambda_A <- [lambda_A - step_A T_A]_+, accelerated with restarts.  A table whose cells are
+nearly right rests with its multipliers until all are looked at again.  Multipliers are kept for the cells that have
+one.  What is still negative in the end is mended by a share of even tables, which are consistent.
 
 Impossible cells have T_A = 0 and multipliers of either sign.  The last of what they hold is taken out by conjugate
 gradients, before the share of even tables, whose impossible cells are 0, too.
@@ -28,9 +29,11 @@ from engine.progress import Listener
 from engine.publish.tables.contrasts import add_lower, assembled, below, contrast, faces, mean_over
 from engine.spaces import Axes
 
+AGREEING = "Making all tables agree without negative cells"
 FIRM = 1e-3  # g of the total
 SLACK = 10.0  # times what a cell may be below 0 in the end: how far above 0 cells with multipliers may be on average
 ROUNDS = 250
+ALL_LOOK, RESTING = 8, 0.5  # rounds after which every table is looked at, and of ``enough``, up to which one rests
 EXACT, MOST_STEPS = 1e-7, 2_000  # of what impossible cells hold is left, and the steps in which it is taken out
 REFINED, ROUNDING = 2, 1e-14  # times that is done, so that all that is left is rounding, as a share of the total
 
@@ -92,6 +95,11 @@ class _Multipliers:
             out[inside] = values * (self.weight * (-1.0) ** (len(self.axes) - len(inside)) * shares)
         return out
 
+    def violation(self, table: Array) -> float:
+        """Return how far the worst cell of a table is from what it may be, in even cells of so many records."""
+        held = np.abs(table.reshape(-1)[self.cells[self.held]]).max(initial=0.0)
+        return float(max(-table.min(initial=0.0), held)) * table.size
+
     def follow(self, table: Array) -> float:
         """Take the step for a table; return how far the step and its point pull in opposite directions."""
         flat = table.reshape(-1)
@@ -134,29 +142,38 @@ def nonnegative(
     possible, even = possible or {}, even or {}
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
     dual = _multipliers(contrasts, tables, sizes, possible, exact)
-    age = 1.0
+    age, awake, means, worst = 1.0, list(dual.values()), dict[Axes, dict[Axes, Array]](), dict[Axes, float]()
     for number in range(ROUNDS):
-        moved, means = _moves(dual, lower)
-        worst = against = slack = pull = 0.0
-        for axes, own in dual.items():
-            table = _table(contrasts[axes], own, moved, means[axes])
-            worst = max(worst, -float(table.min(initial=0.0)) * table.size)
-            worst = max(worst, float(np.abs(table.reshape(-1)[own.cells[own.held]]).max(initial=0.0)) * table.size)
+        for own in awake:
+            means[own.axes] = own.means()
+        moved = _moves(means, lower, exact)
+        full = number % ALL_LOOK == 0 or number == ROUNDS - 1 or not awake
+        slack = pull = against = 0.0
+        for own in dual.values() if full else awake:
+            table = _table(contrasts[own.axes], own, moved, means[own.axes])
+            worst[own.axes] = own.violation(table)
             slack += table.size * float(np.abs(table.reshape(-1)[own.cells]) @ np.abs(own.point))
             pull += float(np.abs(own.point).sum())
             against += own.follow(table)
-        if (worst <= enough * total and slack <= SLACK * enough * total * pull) or number == ROUNDS - 1:
+        far = max(worst.values(), default=0.0) > enough * total
+        if number == ROUNDS - 1 or (full and not far and slack <= SLACK * enough * total * pull):
             break
         age = 1.0 if against > 0.0 else age
         older, age = age, (1.0 + math.sqrt(1.0 + 4.0 * age * age)) / 2.0
-        for own in dual.values():
-            own.pass_on((older - 1.0) / age)
-        tell(min(1.0, number / ROUNDS), "Making all tables agree without negative cells")
+        # tables that are right rest: of many most are, long before the last ones
+        awake = list(dual.values()) if full else awake
+        for own in awake:
+            resting = far and worst[own.axes] <= RESTING * enough * total
+            own.pass_on(0.0 if resting else (older - 1.0) / age)
+            if resting:
+                means[own.axes] = own.means()
+        awake = [own for own in awake if not far or worst[own.axes] > RESTING * enough * total]
+        tell(min(1.0, number / ROUNDS), AGREEING)
     _move(contrasts, dual, means)
     made = {**contrasts, **moved}
     if possible:
         made = emptied(made, tables, sizes, possible, exact)
-    return _lifted(made, tables, possible, even, exact)
+    return lifted(made, tables, possible, even, exact)
 
 
 def emptied(
@@ -182,7 +199,8 @@ def emptied(
     def moved_by(point: Array) -> Array:
         for own, values in zip(asked, np.split(point, ends), strict=True):
             own.point = values
-        moved, means = _moves(dual, nothing)
+        means = {axes: own.means() for axes, own in dual.items()}
+        moved = _moves(means, nothing, exact)
         moved[()] = nothing[()]
         parts = []
         for own in asked:
@@ -197,7 +215,8 @@ def emptied(
         # the system is singular: beyond rounding, what is left grows again
         found, _ = cg(LinearOperator((len(held),) * 2, moved_by), -held, rtol=EXACT, atol=rounding, maxiter=MOST_STEPS)
         moved_by(found)  # which leaves the multipliers at the solution
-        moved, means = _moves(dual, lower)
+        means = {axes: own.means() for axes, own in dual.items()}
+        moved = _moves(means, lower, exact)
         lower = moved | {(): lower[()]}
         _move(contrasts, dual, means)
         contrasts = {**contrasts, **lower}
@@ -245,9 +264,8 @@ def _weight(axes: Axes) -> float:
     return float(4 ** len(axes)) if axes else FIRM
 
 
-def _moves(dual: Mapping[Axes, _Multipliers], lower: Mapping[Axes, Array]) -> tuple[dict[Axes, Array], _Means]:
-    """Return the contrasts of all smaller sets at the multipliers, and the means of these."""
-    means, exact = {axes: own.means() for axes, own in dual.items()}, next((own.exact for own in dual.values()), ())
+def _moves(means: _Means, lower: Mapping[Axes, Array], exact: Collection[Axes]) -> dict[Axes, Array]:
+    """Return the contrasts of all smaller sets at multipliers that have these means."""
     sums: dict[Axes, Array] = {}
     for found in means.values():
         for inside, values in found.items():
@@ -256,7 +274,7 @@ def _moves(dual: Mapping[Axes, _Multipliers], lower: Mapping[Axes, Array]) -> tu
     for inside, values in lower.items():
         free = inside in sums and inside not in exact
         moved[inside] = values + _weight(inside) * contrast(sums[inside]) if free else values
-    return moved, means
+    return moved
 
 
 def _table(own: Array, dual: _Multipliers, moved: Mapping[Axes, Array], means: Mapping[Axes, Array]) -> Array:
@@ -267,14 +285,17 @@ def _table(own: Array, dual: _Multipliers, moved: Mapping[Axes, Array], means: M
     return table
 
 
-def _lifted(
+def lifted(
     contrasts: dict[Axes, Array],
     tables: Sequence[Axes],
     possible: Mapping[Axes, npt.NDArray[np.bool_]],
     even: Mapping[Axes, Array],
     exact: Collection[Axes],
 ) -> dict[Axes, Array]:
-    """Return contrasts mixed with those of even tables as far as negative cells need it."""
+    """Return contrasts, changed in place, mixed with those of even tables as far as negative cells need it.
+
+    Contrasts have the shapes of their tables; ``possible``, ``even`` and ``exact`` are those of `Evidence`.
+    """
     total, worst = float(contrasts[()]), 0.0
     for axes in (axes for axes in tables if axes not in exact):
         table = assembled(contrasts, axes)

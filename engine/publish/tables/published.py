@@ -23,7 +23,7 @@ from engine.publish.tables.evidence import Evidence, all_sets, evidence, publish
 from engine.publish.tables.facts import keeping_facts
 from engine.publish.tables.joint import emptied, nonnegative
 from engine.publish.tables.people import nearest_people, table_of
-from engine.publish.tables.shrunk import shrunk_contrasts, shrunk_total
+from engine.publish.tables.shrunk import agreeing, shrunk_contrasts, shrunk_total
 from engine.release import MEMORY_LIMIT, Measurement, apply_group
 from engine.spaces import Axes
 from engine.texts import set_name
@@ -233,27 +233,21 @@ def publish(
     tell(0.0, "Reading what was measured")
     found = evidence(measurement)
     total = found.total if fit == "none" else shrunk_total(found.total, found.total_variance)
-    if fit == "shrunk" and total > 0.0:
-        contrasts = shrunk_contrasts(found, total, tell)
-    else:
+    if total <= 0.0 and fit != "none":
+        contrasts = {axes: np.zeros(found.shape(axes)) for axes in found.sets}
+    elif fit == "none":
         contrasts = _as_measured(found, measurement, total)
-    if fit != "none":
-        if total > 0.0:
-            tolerance = _tolerance(found, total)
-            contrasts = nonnegative(
-                contrasts,
-                found.tables,
-                found.sizes,
-                tolerance,
-                lambda s, w: tell(0.4 + 0.6 * s, w),
-                found.possible,
-                found.even,
-                found.exact,
-            )
+        if found.possible:
+            contrasts = emptied(contrasts, found.tables, found.sizes, found.possible, found.exact)
+    else:
+        contrasts = shrunk_contrasts(found, total, tell) if fit == "shrunk" else _as_measured(found, measurement, total)
+        enough, later = _tolerance(found, total), lambda s, w: tell(0.4 + 0.6 * s, w)
+        found = replace(found, seen={})  # which takes as much memory as the tables
+        if fit == "shrunk" and not (found.possible or found.exact):
+            contrasts = agreeing(found, contrasts, enough, later)
         else:
-            contrasts = {axes: np.zeros(found.shape(axes)) for axes in found.sets}
-    elif found.possible:
-        contrasts = emptied(contrasts, found.tables, found.sizes, found.possible, found.exact)
+            facts = found.possible, found.even, found.exact
+            contrasts = nonnegative(contrasts, found.tables, found.sizes, enough, later, *facts)
     made = Published(measurement=measurement, fit=fit, names=found.names, contrasts=contrasts)
     if integer:
         made = replace(made, people=made._drawn(round(total), told_share(progress, own, 1.0)))

@@ -1,18 +1,30 @@
-"""Shrinking: tables from the smallest up, each near a reference that the smaller ones make."""
+"""Shrinking: tables from the smallest up, each near a reference that the smaller ones make.
+
+Fitted tables have no negative cells, but there may be none with all the margins that smaller tables give them.  Most
+have: of hundreds of triples all but a few are brought there by proportional fitting.  So only those few, with all
+smaller tables, are projected together (`joint`), and all others are scaled to what the smaller tables then are; where
+that fails, a table joins the few.
+"""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from engine.arrays import Array
 from engine.progress import Listener
 from engine.publish.tables.borrow import TRIPLE_ROUNDS, Known, better_pairs, single_tables
-from engine.publish.tables.contrasts import contrast, faces
-from engine.publish.tables.entropic import fitted
-from engine.publish.tables.evidence import Evidence
+from engine.publish.tables.contrasts import assembled, contrast, faces, maximal
+from engine.publish.tables.entropic import fitted, scaled
+from engine.publish.tables.evidence import Evidence, all_sets
+from engine.publish.tables.joint import AGREEING, lifted, nonnegative
 from engine.spaces import Axes
+
+SOONER = 0.2  # of what may be mixed in: how near margins are met, so that little is left to mend
+SWEEPS, JOINING = 100, 6  # of scaling, and rounds after which all are projected together
 
 
 def shrunk_total(total: float, variance: float) -> float:
@@ -60,6 +72,46 @@ def shrunk_contrasts(found: Evidence, total: float, tell: Listener) -> dict[Axes
         out[axes] = contrast(table)
         tell(0.1 + 0.3 * (number + 1) / len(upper), "Fitting tables")
     return out
+
+
+def agreeing(found: Evidence, contrasts: dict[Axes, Array], enough: float, tell: Listener) -> dict[Axes, Array]:
+    """Return contrasts near those of fitted tables, of the same shapes, whose tables have no negative cells.
+
+    Contrasts are changed in place.  ``enough`` is the share of even tables that may be mixed in; facts are none.
+
+    Guarantee: every table is at least 0, but for the rounding of sums.
+    """
+    total, least = float(contrasts[()]), SOONER * enough
+    few = [axes for axes in found.tables if len(axes) <= 2]
+    others = [axes for axes in found.tables if len(axes) > 2]
+    faced = {face for axes in others for face in faces(axes)}
+    for number in itertools.count():
+        low, share = 1.0 - 0.5**number, 0.5 ** (number + 1)  # how many rounds there will be is not known
+        held = maximal([*few, *faced])
+        before = {axes: contrasts[axes] for axes in all_sets(tuple(held))}
+        own = {axes: c.copy() for axes, c in before.items()}
+        contrasts |= nonnegative(own, held, found.sizes, least if others else enough, _part(tell, low, share))
+        failed = []
+        for axes in others:
+            tell(low + share, AGREEING)
+            table = np.maximum(assembled({**before, axes: contrasts[axes]}, axes), 0.0)
+            margins = {face: assembled(contrasts, face) for face in faces(axes)}
+            contrasts[axes] = contrast(scaled(table, axes, margins, partial(_near, allowed=least * total), SWEEPS))
+            if -float(assembled(contrasts, axes).min()) * table.size > enough * total:
+                failed.append(axes)
+        if not failed:
+            break
+        few += failed if number < JOINING else others
+        others = [axes for axes in others if axes not in few]
+    return lifted(contrasts, found.tables, {}, {}, ())
+
+
+def _part(tell: Listener, low: float, share: float) -> Listener:
+    return lambda done, words: tell(low + share * done, words)
+
+
+def _near(gap: Array, allowed: float) -> bool:
+    return float(np.abs(gap).max(initial=0.0)) * gap.size <= allowed
 
 
 def _plain(found: Evidence, axes: Axes) -> bool:

@@ -13,7 +13,7 @@ from engine.arrays import Array
 from engine.checks import positive, whole
 from engine.errors import LimitExceeded, NotAnswerable, PlanError
 from engine.progress import Progress
-from engine.publish.tables.bootstrap import UNSEEN, possible_truth, share_of_signal
+from engine.publish.tables.bootstrap import hidden_tables, possible_truth, share_of_signal
 from engine.publish.tables.contrasts import assembled
 from engine.publish.tables.evidence import evidence
 from engine.publish.tables.published import Published, publish, seed_of, told_share
@@ -181,11 +181,11 @@ def uncertainty(
         )
     found, generator, tell = evidence(measurement), np.random.default_rng(seed_of(measurement)), told_share(progress)
     # unbiased tables are linear in their noise, so that whatever is true they miss as much
-    hidden = {} if fit == "none" else share_of_signal(found, published.contrasts, UNSEEN)
+    hidden = {} if fit == "none" else hidden_tables(found, published.contrasts)
     errors, truths = [], []
     for number in range(draws):
         tell(number / draws, "Rehearsing on tables that might be true")
-        truth = possible_truth(found, published.contrasts, hidden, generator)
+        truth = possible_truth(published.contrasts, hidden, generator)
         tables = Published(measurement=measurement, fit="none", names=published.names, contrasts=truth)
         again = publish(simulated(measurement.plan, tables.table, generator), fit, memory_limit=memory_limit)
         errors.append({axes: c - truth[axes] for axes, c in again.contrasts.items()})

@@ -14,11 +14,12 @@ from engine import Plan, load_plan
 from engine.errors import EngineError
 from engine.insight import Comparison, compared_so_far, expected, quick_choices
 from engine.mechanisms import label_of, title_of, variants
+from engine.texts import how_many
 from pages.parts.jobs import kept, plans, tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import show
 from pages.parts.shell.state import Studio
-from pages.parts.shell.words import count, plain, shown_here
+from pages.parts.shell.words import plain, shown_here
 
 if TYPE_CHECKING:
     from engine.texts import Frame
@@ -165,9 +166,9 @@ def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]]
     table = _expected(key, studio, chosen)
     ready = table[table["status"] == "ok"]
     stuck = len(table) - len(ready)
-    words = f"{count(len(ready), 'mechanism')} can start; each stops at {limit:g} seconds."
+    words = f"{how_many(len(ready), 'mechanism')} can start; each stops at {limit:g} seconds."
     if stuck:
-        words += f" {count(stuck, 'mechanism')} cannot, and the table says why."
+        words += f" {how_many(stuck, 'mechanism')} cannot, and the table says why."
     left, right = st.columns([1, 3], vertical_alignment="center")
     done = job is not None and job.done
     left.button(
@@ -201,7 +202,7 @@ def _so_far(studio: Studio, key: str, chosen: list[tuple[str, Mapping[str, Any]]
     found = compared_so_far(studio.asked, studio.budget, chosen, time_limit=limit)
     if found is None:
         return None
-    st.caption(f"{len(found.frame)} of {count(len(chosen), 'mechanism')} so far; the others follow.")
+    st.caption(f"{len(found.frame)} of {how_many(len(chosen), 'mechanism')} so far; the others follow.")
     choices = {label_of(name, options): (name, options) for name, options in chosen}
     return Compared(found=found, choices=choices, key=key, present=present(studio)[0])
 
