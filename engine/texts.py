@@ -67,6 +67,15 @@ def number(value: int) -> str:
     return f"{10 ** (math.log10(value) - exponent):.1f} × 10^{exponent}"
 
 
+def how_many(things: int, one: str, many: str = "") -> str:
+    """Number and noun.
+
+    >>> how_many(1, "group"), how_many(2500, "query", "queries")
+    ('1 group', '2,500 queries')
+    """
+    return f"{number(things)} {one if things == 1 else many or one + 's'}"
+
+
 def amount(value: float) -> str:
     """Text of a measured number with three or four digits.
 
@@ -118,7 +127,15 @@ LATEX = {
     "×": r"$\times$",
     "±": r"$\pm$",
     "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "−": "$-$",
+    "→": r"$\to$",
     "²": r"$^2$",
+    "ε": r"$\varepsilon$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    **{mark: f"{{{mark}}}" for mark in "[]*"},  # at the start of a row they would belong to the end of the row before
     **{mark: f"\\{mark}" for mark in "&%$#_{}"},
 }
 
@@ -127,12 +144,13 @@ def latex_text(table: Frame) -> str:
     """Return a table for LaTeX with the package booktabs: numbers to the right, and no text that could be a command.
 
     >>> import pandas as pd
-    >>> print(latex_text(pd.DataFrame({"query": ["age_1 × sex"], "RMSE": [45.46519]})))
+    >>> print(latex_text(pd.DataFrame({"query": ["age_1 × sex", "[18, 30) | <5*"], "RMSE": [45.46519, math.inf]})))
     \\begin{tabular}{lr}
     \\toprule
     query & RMSE \\\\
     \\midrule
     age\\_1 $\\times$ sex & 45.47 \\\\
+    {[}18, 30) \\textbar{} \\textless{}5{*} & $\\infty$ \\\\
     \\bottomrule
     \\end{tabular}
     <BLANKLINE>

@@ -18,6 +18,7 @@ from engine.errors import PlanError
 from engine.plans import Plan
 from engine.progress import Progress, told
 from engine.release import apply_group, count_marginals, maximal_sets, measure, quantile
+from engine.texts import how_many
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,8 +49,9 @@ class Coverage:
         """The result in plain words."""
         row = self.table.set_index("promised").loc[0.95]
         return (
-            f"In {self.rehearsals:,} rehearsals of {self.queries:,} queries, {row['found']:.1%} of the 95% intervals "
-            f"held the truth; the mean squared error was {self.spread:.3f} times the predicted variance."
+            f"In {how_many(self.rehearsals, 'rehearsal')} of {how_many(self.queries, 'query', 'queries')}, "
+            f"{row['found']:.1%} of the 95% intervals held the truth; the mean squared error was {self.spread:.3f} "
+            "times the predicted variance."
         )
 
 

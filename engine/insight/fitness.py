@@ -28,7 +28,7 @@ from engine.plans import Plan, check_targets
 from engine.privacy import REPLACE_ONE, Budget
 from engine.release import quantile
 from engine.spaces import best_bound
-from engine.texts import amount, number
+from engine.texts import amount, how_many
 from engine.workload import Workload
 
 FITS = ("scale", "shape")
@@ -260,9 +260,10 @@ def two_digits(error: float, made: Plan) -> float:
 
 def within_text(made: Plan, error: float) -> str:
     """Return the share of the queries within a standard error in words, rounded down."""
-    asked = number(made.workload.queries)
+    asked = made.workload.queries
     return (
-        f"{down(share_within(made, error))} of {asked} queries have a standard error of {amount(error)} counts or less."
+        f"{down(share_within(made, error))} of {how_many(asked, 'query', 'queries')} {'has' if asked == 1 else 'have'} "
+        f"a standard error of {amount(error)} counts or less."
     )
 
 

@@ -24,7 +24,7 @@ from engine.insight.spread import chosen_queries, variances_of
 from engine.mechanisms import title_of
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.texts import number
+from engine.texts import how_many, number
 from engine.workload import Group
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def quality_text(plan: Plan, scale: NoiseScale) -> str:
     least = number(math.ceil(plan.rmse / scale.publishable)) if math.isfinite(plan.rmse) else "no size"
     return (
         f"Of {number(plan.workload.queries)} answers {publishable:.0%} are publishable, {doubtful:.0%} doubtful and "
-        f"{noise:.0%} noise, if {number(round(scale.records))} records are spread evenly. Records are never spread "
+        f"{noise:.0%} noise, if {how_many(round(scale.records), 'record')} spread evenly. Records are never spread "
         f"evenly: with the typical error, counts of {least} or more are publishable and smaller ones are not."
     )
 

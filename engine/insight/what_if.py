@@ -14,7 +14,7 @@ from engine.insight.breakdown import errors_by_group
 from engine.mechanisms import mechanism_class
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.texts import amount, number
+from engine.texts import amount, how_many, number
 from engine.workload import SMALLEST_WEIGHT, Attribute, Family, Group, Intervals, Schema, Width, Workload, make_group
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def merge_bins(request: Request, group: int, attribute: str, factor: int = 2) ->
     before = request.workload.schema[attribute]
     workload = coarser(request.workload, attribute, factor)
     size = workload.schema[attribute].size
-    text = f"{attribute} with {size:,} cells instead of {before.size:,}; its queries are asked on those."
+    text = f"{attribute} with {how_many(size, 'cell')} instead of {before.size:,}; its queries are asked on those."
     return Changed(request=replace(request, workload=workload), group=group, text=text)
 
 
@@ -89,7 +89,7 @@ def drop_largest(request: Request, group: int, attribute: str = "") -> Changed:
     if not any(groups[i].weight > 0.0 for i in kept):
         raise NotApplicable(f"Without its {most}-way sets the workload would ask nothing.")
     workload = Workload(request.workload.schema, tuple(groups[i] for i in kept))
-    text = f"Without the {most}-way sets: {len(groups) - len(kept):,} groups fewer."
+    text = f"Without the {most}-way sets: {how_many(len(groups) - len(kept), 'group')} fewer."
     number = kept.index(group) if group in kept else None
     return Changed(request=replace(request, workload=workload), group=number, text=text)
 
@@ -214,7 +214,11 @@ def effect(before: Plan, after: Plan, group: int, group_after: int | None) -> pd
 def asked_text(before: Plan, after: Plan) -> str:
     """Return how many queries two plans answer, in words."""
     one, two = before.workload.queries, after.workload.queries
-    return f"Both answer {number(one)} queries." if one == two else f"{number(two)} queries instead of {number(one)}."
+    return (
+        f"Both answer {how_many(one, 'query', 'queries')}."
+        if one == two
+        else f"{how_many(two, 'query', 'queries')} instead of {number(one)}."
+    )
 
 
 def added_text(after: Plan, new: int, before: Plan | None = None) -> str:

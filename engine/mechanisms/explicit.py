@@ -145,7 +145,7 @@ class ExplicitMechanism(Mechanism):
             "mechanism": self.name,
             "options": self.options(),
             "blocks": component_blocks(design.components, budget, self.max_records, design.joint),
-            "bound": global_bound(workload, budget.law, steps=0) if design.bound is None else design.bound,
+            "bound": _quick_bound(workload, budget.law) if design.bound is None else design.bound,
             "statement": (
                 f"{design.statement} No matrix mechanism whatsoever with this noise can have a smaller weighted RMSE "
                 "than the bound."
@@ -158,6 +158,12 @@ class ExplicitMechanism(Mechanism):
             return MarginalsPlan(**common)
         answering = answered_by(design.components, len(workload.groups))
         return ExplicitPlan(**common, answered_by=answering, joint=design.joint)
+
+
+@lru_cache(maxsize=64)
+def _quick_bound(workload: Workload, law: str) -> float:
+    """Bound for all mechanisms; kept, because all of them, at any budget, and every reading of a file ask for it."""
+    return global_bound(workload, law, steps=0)
 
 
 def _asks(group: Group) -> bool:

@@ -89,6 +89,9 @@ class QuerySmasher(ResidualMechanism):
         if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 
+    def nearing(self, gap: float) -> QuerySmasher:
+        return replace(self, gap=max(self.gap, gap))
+
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
         parts = decompose(workload)
@@ -101,7 +104,7 @@ class QuerySmasher(ResidualMechanism):
         seconds += math.fsum(strategy_seconds(workload, a, spaces) for a, spaces in unions.items())
         if not _holds_all(unions, parts.spaces):
             allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
-            seconds += split_seconds(workload, parts.subworkloads, allowance)
+            seconds += split_seconds(workload, parts.subworkloads, parts.factors, allowance)
             # other objectives are searched for at tuned centers as long as at uniform ones
             seconds += 0.0 if self.goal(workload).linear else found.seconds
         return replace(found, seconds=seconds, memory=found.memory + min(more, limits.memory_limit))

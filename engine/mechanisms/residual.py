@@ -14,7 +14,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request, check_size, check_tight
 from engine.mechanisms.kept import SLACK, kept_bound, noise_shares
 from engine.mechanisms.made import Made
-from engine.mechanisms.reweighted import EVALUATIONS, Step, TradeoffSearch, proven
+from engine.mechanisms.query_weights import proven
+from engine.mechanisms.reweighted import APART, EVALUATIONS, Step, TradeoffSearch
 from engine.plans import Block, Emphasis, Plan, Solved, Tradeoff, calibrate, row_pcosts
 from engine.privacy import Budget
 from engine.progress import rising
@@ -98,6 +99,10 @@ class ResidualMechanism(Mechanism):
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
         """Return what solves the subworkloads."""
 
+    def nearing(self, gap: float) -> Self:
+        """Return the mechanism for steps on the way, whose strategies need be no closer to the best than this."""
+        return self
+
     def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
         """Return what distinguishes attributes of equal size for this mechanism, beyond what is asked of them."""
         return {}
@@ -112,13 +117,13 @@ class ResidualMechanism(Mechanism):
 
     def expected(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
         """Return what planning takes with one split, whose decomposition is known."""
-        costs = self.space_solver(workload, parts, limits, math.inf).forecast(parts.subworkloads)
+        costs = (solver := self.space_solver(workload, parts, limits, math.inf)).forecast(parts.subworkloads)
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
-        memory = BASE_BYTES + math.fsum(c.kept for c in costs) + peak
-        seconds = math.fsum(c.seconds for c in costs)
-        if not self.goal(workload).linear:  # the spaces are solved again for the weights of every step
+        seconds, memory = math.fsum(c.seconds for c in costs), BASE_BYTES + math.fsum(c.kept for c in costs) + peak
+        if not self.goal(workload).linear:  # weights of every step leave no space like another
             check_tight(parts.subworkloads, costs)
-            seconds = EVALUATIONS * (seconds + 2e-4 * len(parts.spaces))
+            apart = math.fsum(solver.forecast([sub])[0].seconds for sub in parts.subworkloads)
+            seconds = EVALUATIONS * (APART * apart + 2e-4 * len(parts.spaces))
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
         return Forecast(seconds=self.overhead(workload) + seconds, memory=memory, text=text)
 
@@ -202,8 +207,8 @@ class ResidualMechanism(Mechanism):
         labels = self.axis_labels(workload)
         self.expected(workload, decompose(workload, split, labels), limits)  # refuses what steps cannot weigh
 
-        def solve(asked: Workload, warm: tuple[Array, ...]) -> Step:
-            parts, solutions, solver = self._solve(asked, split, labels, quiet, deadline, 0.0, warm=warm)
+        def solve(asked: Workload, warm: tuple[Array, ...], gap: float) -> Step:
+            parts, solutions, solver = self.nearing(gap)._solve(asked, split, labels, quiet, deadline, 0.0, warm=warm)
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
         # within a step the search only asks whether to go on
@@ -359,14 +364,7 @@ class ResidualMechanism(Mechanism):
         """Return blocks whose noise is the ideal one for the budget, rounded to grids that keep it."""
         pcost = budget.row_pcost
         noises = {s: math.sqrt(v / pcost) for s, v in zip(strategies, ideal.tolist(), strict=True)}
-        return calibrate(
-            strategies,
-            noises,
-            pcost,
-            self.max_records,
-            unions=split.unions,
-            pcost=row_pcosts(budget),
-        )
+        return calibrate(strategies, noises, pcost, self.max_records, unions=split.unions, pcost=row_pcosts(budget))
 
     def at_budget(self, made: Plan, budget: Budget) -> Plan:
         if made.ideal is None or (made.tradeoff is not None and made.tradeoff.limits is not None):

@@ -5,8 +5,9 @@ and by its certificate a lower bound: the bound on the weighted sum over the dua
 class.  The search maximises that bound over weights in factored form: it multiplies every weight by what it earns over
 what it costs (by the envelope theorem the variances are the gradient), with Anderson acceleration.  Now and then, and
 near the end at every step, the strategies found get the best shares for the objective itself; the best plan and the
-best bound are kept.  The first step is the weighted sum that the workload asks for, so the result is never worse than
-its strategies with the best shares.
+best bound are kept.  Where weights are products, the best plan is then bettered: weights of single queries, which no
+product says, steer the factored ones (see `query_weights`).  The first step is the weighted sum that the workload asks
+for, so the result is never worse than its strategies with the best shares.
 
 Source: Weighted Fourier Factorizations, lemma 3.10, for marginals; the factored weights are our own.
 """
@@ -25,9 +26,9 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.errors import PlanError
+from engine.mechanisms.query_weights import PointWeights, dual_norm, even, gains, proven, unit_blocks
 from engine.plans import (
     Asked,
-    Block,
     Emphasis,
     Footprint,
     Objective,
@@ -39,15 +40,19 @@ from engine.plans import (
     footprints,
     symmetry,
 )
-from engine.spaces import Decomposition, Space, SpaceSolution, Split, contract, decompose
-from engine.workload import Part, Workload
+from engine.spaces import Decomposition, SpaceSolution, Split, contract, decompose
+from engine.workload import Workload
 
 EVALUATIONS = 40
+APART = 2.0  # what a search for weights of its own takes, over one that symmetries halve and that is shared
 GAP = 1e-5  # of the standard error: closer is not worth another step
 COARSE = 1e-4  # gap of the shares in the first steps
 FINE = 1e-7  # gap of the shares of the plan
+ROUGH, LOOSE = 1e-3, 0.1  # gap of the strategies on the way: this, and this times the square of the last move
 CALMER = 0.6  # shares are searched again when weights move by this much less than when they last were ...
 CALM = 0.02  # ... or by this little, where every step may be the best
+SETTLED = 0.05  # once the bound gains less than this share of the gap, it is the plan that is far from the best ...
+DROP = 0.3  # ... and gets better weights for single queries, where no vector falls below exp(-DROP) of what it was
 MEMORY = 8  # points that the acceleration looks back on
 RIDGE = 1e-3  # directions this much shorter than the longest are left out of it
 SETBACK = 1e-3  # of the logarithm of the bound that one step may lose
@@ -57,7 +62,7 @@ REACH = 12.0  # weights within a vector differ by at most exp(REACH), so that no
 WHOLE_QUERIES = 20_000  # groups up to this size may have a weight for every single query ...
 WHOLE_CELLS = 400  # ... when their tables are this small, because their spaces are then solved densely
 Step = tuple[Decomposition, list[SpaceSolution], tuple[Array, ...], tuple[str, ...]]
-Solve = Callable[[Workload, tuple[Array, ...]], Step]
+Solve = Callable[[Workload, tuple[Array, ...], float], Step]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,6 +70,7 @@ class Candidate:
     """One step: the weights, what they led to and what they prove."""
 
     emphasis: Emphasis
+    point: Array
     parts: Decomposition
     solutions: list[SpaceSolution]
     duals: tuple[Array, ...]
@@ -84,7 +90,8 @@ class TradeoffSearch:
     goal : the objective.
     split : how queries fall into residual spaces.
     labels : what a mechanism tells attributes apart by.
-    solve : the mechanism for the weighted sum: workload -> decomposition, solutions, duals, endings.
+    solve : the mechanism for the weighted sum: workload, duals to start from and the gap of the standard error that is
+        close enough -> decomposition, solutions, duals, endings.
     tell : called with a fraction and a text.
     """
 
@@ -99,15 +106,17 @@ class TradeoffSearch:
         deadline: float,
     ) -> None:
         self.workload, self.goal, self.split, self.labels = workload, goal, split, labels
-        self.solve, self.tell, self.deadline = solve, tell, deadline
+        self.solve, self.tell, self.deadline, self.started = solve, tell, deadline, time.monotonic()
         spaces = list(decompose(workload, split, labels).spaces)
         self.same: Symmetry = symmetry(workload, spaces, goal, labels, split)
         self.best: Candidate | None = None
         self.witness: Candidate | None = None
         self.pending: Candidate | None = None  # the calmest whose shares were not searched
         self.shared = math.inf  # how much the weights moved when shares were searched last
+        self.moved = math.inf  # by how much the weights moved last
         self.evaluations = self.stale = 0
         self.last: tuple[Array, ...] = ()
+        self.now: Candidate | None = None  # what the last step led to
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -129,7 +138,7 @@ class TradeoffSearch:
                 keys, own = [], []
                 # one vector for all groups keeps what every space is asked a product; so do two, where one of them is
                 # for parts that stand alone among tables of cells, and their best weights are others
-                uneven = sum(not _even(part) for part in group.parts)
+                uneven = sum(not even(part) for part in group.parts)
                 for part in group.parts:
                     roles = tuple(self.same.spaces.get((group.attributes[a],), -1) for a in part.axes)
                     names = tuple(self.workload.schema[group.attributes[a]].name for a in part.axes)
@@ -148,6 +157,7 @@ class TradeoffSearch:
         ends = np.cumsum([len(groups), *(len(v) for v in self.starts)])
         self.windows = [slice(a, b) for a, b in itertools.pairwise(ends)]
         self.variables = int(ends[-1])
+        self.sharp = not math.isinf(self.goal.power) or any(self.whole)  # whether single queries had their say
 
     def emphasis(self, x: Array) -> Emphasis:
         """Return the weights of a point. A point has shape (kind weights + entries of all vectors,)."""
@@ -174,7 +184,7 @@ class TradeoffSearch:
             raise TimeoutError
         emphasis = self.emphasis(x)
         self.evaluations += 1
-        parts, solutions, duals, endings = self.solve(emphasis.apply(self.workload), self.last)
+        parts, solutions, duals, endings = self.solve(emphasis.apply(self.workload), self.last, self._closeness())
         self.last = duals
         # weights far apart lose spaces in rounding: such a point is no plan, and the search turns back
         if set(parts.spaces) != set(self.same.spaces):
@@ -197,6 +207,7 @@ class TradeoffSearch:
         ratio = np.log(np.maximum(slope, 1e-300) / np.maximum(costs, 1e-300))
         candidate = Candidate(
             emphasis=emphasis,
+            point=x,
             parts=parts,
             solutions=solutions,
             duals=duals,
@@ -206,8 +217,13 @@ class TradeoffSearch:
             asked=asked,
             unrest=math.sqrt(float(costs @ self._moving(x, ratio) ** 2) / float(costs.sum())),
         )
+        self.moved, self.now = candidate.unrest, candidate
         mass = self._keep(candidate)
         return 2.0 * math.log(total) - math.log(size), ratio, costs, mass
+
+    def _closeness(self) -> float:
+        """Return the gap of the strategies of the next step: closer than the weights are, they would be work lost."""
+        return 0.0 if self.best is None else min(ROUGH, LOOSE * self.moved**2)
 
     def _tolerance(self) -> float:
         """Return how close the shares of this step need to be: the strategies are still far off at first."""
@@ -291,6 +307,9 @@ class TradeoffSearch:
                 "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights "
                 "closer together, or give those queries the weight 0."
             )
+        if not self.sharp and self.best.value > self.witness.bound * (1.0 + GAP) ** 2:
+            with contextlib.suppress(StopIteration, TimeoutError):
+                self._sharpen(self.best)
         for candidate in filter(None, (self.pending, self.best)):
             self._share(candidate, FINE)
         return self.best
@@ -303,7 +322,13 @@ class TradeoffSearch:
         good: tuple[float, Array, Array] = (-math.inf, x, np.zeros(len(x)))
         shorter = 1.0
         while True:
+            before = 0.0 if self.witness is None else self.witness.bound
             value, ratio, costs, _ = self.evaluate(x)
+            assert self.best is not None
+            assert self.witness is not None
+            gained, left = self.witness.bound - before, self.best.value - self.witness.bound
+            if self._hurried() and self.moved <= CALM and gained < SETTLED * left:
+                self._sharpen(self.best)
             if not math.isfinite(value) or value < good[0] - SETBACK:
                 # too far: go on plainly from the last good point, a shorter way each time
                 shorter *= 0.5
@@ -319,6 +344,35 @@ class TradeoffSearch:
                 gamma = np.linalg.lstsq(heavy[:, None] * df, heavy * moves[-1], rcond=RIDGE)[0]
                 x = x - (dx + df) @ gamma
             x = self._inside(x)
+
+    def _hurried(self) -> bool:
+        """Return whether better weights for single queries are still to be found, in the half of the time left."""
+        return not self.sharp and time.monotonic() > 0.5 * (self.started + self.deadline)
+
+    def _sharpen(self, first: Candidate) -> None:
+        """Let the weights follow what single queries earn, as long as that leads to better plans."""
+        self.sharp, lost = True, 0
+        if not PointWeights.fits(first.asked):
+            return
+        single, now, noises = PointWeights(first.asked, first.emphasis), first, first.noises
+        while lost < 2 and self.best is not None:
+            before, self.stale, self.shared = self.best.value, 0, math.inf  # shares of every step are searched
+            single.follow(now.asked, noises)
+            earned, best = single.earned(now.asked, self.same.counts, noises, now.emphasis)
+            own = self._slope(now.emphasis, self._builder(now), now.asked, noises)
+            x = now.point.copy()
+            for window, vector in zip(self.windows, earned, strict=True):
+                x[window] += gains(vector, own[window])
+            # light queries would fall to weights of nothing, and their variances rise without end
+            x, noises = np.maximum(x, first.point - DROP), best
+            if not math.isfinite(self.evaluate(x)[0]) or self.now is None:
+                return
+            now, left = self.now, before - (self.witness.bound if self.witness else 0.0)
+            lost = 0 if before - self.best.value > SETTLED * left else lost + 1
+
+    def _builder(self, made: Candidate) -> VarianceBuilder:
+        blocks = unit_blocks(made.parts, made.solutions)
+        return VarianceBuilder(blocks=blocks, split=self.split, schema=self.workload.schema)
 
     def _moving(self, x: Array, ratio: Array) -> Array:
         """Return the ratio, with 0 for weights that are as small as they may be and would fall."""
@@ -338,59 +392,3 @@ class TradeoffSearch:
         witness = None if self.witness is self.best else self.witness.emphasis
         shares = np.array([self.best.noises[self.same.spaces[s]] for s in self.best.parts.spaces])
         return Tradeoff(shares=shares, emphasis=self.best.emphasis, witness=witness)
-
-
-def _even(part: Part) -> bool:
-    """Return whether the queries of a part ask for all cells alike, so that equal weights are best for them."""
-    if len(part.sizes) > 1:
-        return False
-    gram = part.family.gram(part.sizes)
-    apart = gram[~np.eye(len(gram), dtype=bool)]
-    return not np.ptp(np.diag(gram)) and not (len(apart) and np.ptp(apart))
-
-
-def unit_blocks(parts: Decomposition, solutions: list[SpaceSolution]) -> dict[Space, Block]:
-    """Return the strategies as blocks of noise 1."""
-    return {
-        space: Block(
-            attributes=space, factors=tuple((a, f.strategy) for a, f in solutions[k].factors), noise=1.0, grid=1.0
-        )
-        for space, (k, _) in parts.spaces.items()
-    }
-
-
-def dual_norm(workload: Workload, goal: Objective, emphasis: Emphasis) -> tuple[float, Array, list[Array]]:
-    """Return the dual norm of the weights, and its derivative by the logs of kind weights and of vectors.
-
-    Shapes (kind weights,) and those of the vectors.
-    """
-    q = goal.conjugate
-    first = {kind: i for i, kind in reversed(list(enumerate(emphasis.kinds)))}
-    sizes = np.bincount([k for k in emphasis.kinds if k >= 0], minlength=len(emphasis.weights))
-    by_kind, by_vector = np.zeros(len(emphasis.weights)), [np.zeros(len(v)) for v in emphasis.vectors]
-    for kind, numbers in enumerate(emphasis.uses):
-        group, own = workload.groups[first[kind]], np.ones(1)
-        scale = sizes[kind] * emphasis.weights[kind] ** q
-        if math.isinf(goal.power):
-            scale *= goal.target(first[kind])
-        else:
-            scale *= group.weight ** (1.0 - q)
-            if group.query_weights is not None:
-                used = group.query_weights > 0
-                own = np.power(group.query_weights, 1.0 - q, where=used, out=np.zeros(group.count))
-        masses = [own * emphasis.vectors[n] ** q for n in numbers]
-        sums = [float(m.sum()) for m in masses]
-        by_kind[kind] = scale * math.prod(sums)
-        for n, mass, total in zip(numbers, masses, sums, strict=True):
-            by_vector[n] += by_kind[kind] * mass / total
-    total = float(by_kind.sum())
-    value = total ** (1.0 / q)
-    return value, by_kind * value / total, [v * value / total for v in by_vector]
-
-
-def proven(
-    workload: Workload, goal: Objective, emphasis: Emphasis, parts: Decomposition, solutions: list[SpaceSolution]
-) -> float:
-    """Return the lower bound on the norm of the variances at privacy cost 1 that weights and their solutions prove."""
-    total = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
-    return total / dual_norm(workload, goal, emphasis)[0]

@@ -20,7 +20,7 @@ from engine.arrays import Array
 from engine.checks import span, whole
 from engine.errors import PlanError, Unanswered
 from engine.plans.answers import SpaceAnswers, TableAnswers, finite_table, unmeasured
-from engine.plans.blocks import GUARD, Block, apply_factors, measures_piece, table_of_blocks
+from engine.plans.blocks import GUARD, Block, apply_factors, by_kind, measures_piece, table_of_blocks
 from engine.plans.certificate import Certificate
 from engine.plans.emphasis import pack
 from engine.plans.group_variance import GroupVariance
@@ -161,7 +161,7 @@ class Plan(Value):
 
     @cached_property
     def _each(self) -> list[GroupVariance]:
-        return [self.group_variance(i) for i in range(len(self.workload.groups))]
+        return by_kind(self.answering, self.split, self.workload, self.group_variance)
 
     def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
         """Return one number a group, computed once for groups with the same variances."""

@@ -5,8 +5,6 @@ product of arrays, each over the queries of one part of the group (or of a few p
 
     part outside B                (q . pi)^2
     part inside B                 q N C N^T q^T,  C the covariance of the class coordinates at noise scale 1
-
-So sums need no outer product, a maximum needs the Pareto front of every part, and a stretch of values is a slice.
 """
 
 from __future__ import annotations
@@ -68,14 +66,17 @@ class VarianceBuilder:
     _few: dict[Any, tuple[Array, float]] = field(default_factory=dict)
     _groups: dict[Any, GroupVariance] = field(default_factory=dict)
     _forms: dict[Any, GroupVariance] = field(default_factory=dict)  # at some noise
+    _keys: dict[Any, Any] = field(default_factory=dict)  # every form once: they are most of what plans hold
 
     def learn(self, other: VarianceBuilder) -> None:
         """Share what a builder for the same strategies and split knows but for the noise."""
-        self._arrays, self._measured, self._few, self._forms = other._arrays, other._measured, other._few, other._forms
+        self._arrays, self._measured, self._few = other._arrays, other._measured, other._few
+        self._forms, self._keys = other._forms, other._keys
 
     @cached_property
     def _home(self) -> Mapping[Space, Block]:
-        return {space: block for block in self.blocks.values() for space in block.spaces}
+        plain = isinstance(self.blocks, AlikeBlocks) and self.blocks.plain
+        return self.blocks if plain else {space: block for block in self.blocks.values() for space in block.spaces}
 
     def group(self, group: Group) -> GroupVariance:
         """Return the variances of one group."""
@@ -90,10 +91,9 @@ class VarianceBuilder:
                 more, lost = self._wholes(group, ranks, tuned, whole)
                 summands, unmeasured = summands + more, unmeasured + lost
             counts = tuple(p.count for p in group.parts)
-            made = GroupVariance(counts=counts, summands=tuple(summands), unmeasured=tuple(unmeasured))
-            self._groups[key] = made
+            self._groups[key] = GroupVariance(counts=counts, summands=tuple(summands), unmeasured=tuple(unmeasured))
             if not whole:
-                self._forms[form] = made
+                self._forms[form] = self._groups[key]
         return self._groups[key]
 
     def not_whole(self, workload: Workload) -> Index:
@@ -119,8 +119,7 @@ class VarianceBuilder:
         tuned = self.split.inside(group.named(ranks))
         made = []
         for axes, b in inside:
-            space = group.named(axes)
-            at = b.spaces.index(space) if b is not None else 0
+            at = b.spaces.index(group.named(axes)) if b is not None else 0
             # a strategy is equal to itself alone, and a key that holds it keeps it alive
             made.append((axes, None if b is None else (at, digest(b.weights), b.factors)))
         form = (
@@ -132,7 +131,8 @@ class VarianceBuilder:
         # pairs with a complement pass down what is no product, and unions couple several spaces
         fed = {(), *((ranks[a],) for pair in tuned for a in pair)} if tuned else set()
         whole = [(axes, b) for axes, b in inside if axes in fed or (b is not None and b.union)]
-        return form, ranks, tuned, [(axes, b) for axes, b in inside if (axes, b) not in whole], whole
+        alone = [(axes, b) for axes, b in inside if (axes, b) not in whole]
+        return self._keys.setdefault(form, form), ranks, tuned, alone, whole
 
     def _products(self, group: Group, inside: Sequence[AskedSpace]) -> list[Summand]:
         """Return the summands for spaces whose pieces are products."""

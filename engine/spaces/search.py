@@ -203,7 +203,7 @@ def low_rank_cost(
         count_symmetries(factor, Lift(sizes)) if factor is not None and dimension >= SYMMETRY_FROM else (0, 0)
     )
     blocks, part, orbits = 2**reversals, math.ceil(rank / 2**reversals), cells / 2 ** (reversals + swaps)
-    steps = 40.0 * max(0.5, -2.0 - math.log10(gap))
+    steps = 20.0 * max(1.0, -2.0 - math.log10(gap))
     each = blocks * ((4.0 * part**2 + 24.0 * part) * orbits / PRODUCTS + 12.0 * part**3 / EIGEN) + 3e-5
     seconds = steps * each + (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCTS
     kept = 8.0 * rank * (cells + 2.0 * dimension)

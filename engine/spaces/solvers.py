@@ -30,11 +30,13 @@ from engine.arrays import Array
 from engine.spaces.coordinates import Lift, basis
 from engine.spaces.decomposition import Factor
 from engine.spaces.strategy import Strategy
+from engine.spaces.support import Places, concentrated
 from engine.spaces.symmetry import character_bases, character_rows, orbits, symmetries
 from engine.threads import side_by_side
 
 NULL = 1e-12  # eigenvalues below this share of the largest are directions that no query asks for
 START = 10.0  # length of the first s; the dual does not depend on it
+NEAR, SLOW = 3e-3, 16  # Newton steps are tried once this gap is proved, in searches that took so many evaluations
 SYMMETRY_FROM = 40  # smaller problems are faster without looking for symmetries
 Watch = Callable[[float], None]
 
@@ -109,14 +111,28 @@ class DualProblem:
         """Number of free weights."""
         return len(self.multiplicity)
 
-    def evaluate(self, mass: Array) -> tuple[float, Array]:
+    def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
         """Return T and the diagonal d of L^T X L on representatives, for the total weight of every orbit.
 
-        Both have shape (orbits,).
+        Both have shape (orbits,); with ``on`` only these orbits hold weight, and only theirs is returned.
         """
+        rows = self.projected if on is None else [W[:, on] for W in self.projected]
         # blocks share the weights and nothing else
-        parts = side_by_side(lambda W: _block(W, mass), self.projected)
+        parts = side_by_side(lambda W: _block(W, mass), rows)
         return math.fsum(T for T, _ in parts), np.sum([d for _, d in parts], axis=0)
+
+    def curvature(self, mass: Array, on: Places) -> Array:
+        """Return the second derivative of -2 T by the weights on some orbits. Shape (orbits, orbits)."""
+        out = np.zeros((len(on), len(on)))
+        for W in self.projected:
+            (root, U), _, _ = _solved(W[:, on], mass)
+            Y = U.T @ W[:, on]
+            i, j = np.triu_indices(len(root))
+            # how M^(-1/2) moves with M, in the eigenbasis of M; what stands off the diagonal counts twice
+            factor = np.where(i == j, 1.0, 2.0) / (root[i] * root[j] * (root[i] + root[j]))
+            products = Y[i] * Y[j] * np.sqrt(factor)[:, None]
+            out += products.T @ products
+        return out
 
     def bound(self, mass: Array) -> float:
         """Return the lower bound on the value of any strategy that the weights prove. ``mass`` has shape (orbits,)."""
@@ -153,10 +169,11 @@ class DualProblem:
         import scipy.optimize
 
         ratio, best = math.inf, np.zeros(0)
-        status = "optimal"
+        status, evaluations, near = "optimal", 0, NEAR
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
-            nonlocal ratio, best
+            nonlocal ratio, best, evaluations, near
+            evaluations += 1
             # squares are never negative, so that the search needs no constraints
             mass = s * s
             T, d = self.evaluate(mass)
@@ -166,6 +183,13 @@ class DualProblem:
             gap = math.sqrt(ratio) - 1.0
             if watch is not None:
                 watch(gap)
+            if options.gap < gap <= near and evaluations >= SLOW:
+                near = gap / 10.0
+                few = concentrated(self, best, options.gap, options.deadline)
+                if few is not None:
+                    best, gap = few
+                    if watch is not None:
+                        watch(gap)
             if gap <= options.gap:
                 raise StopIteration
             if time.monotonic() > options.deadline:
@@ -218,13 +242,17 @@ class DualProblem:
 
 def _block(W: Array, mass: Array) -> tuple[float, Array]:
     """Return tr M^(1/2) and the diagonal of W^T M^(-1/2) W for M = W diag(mass) W^T."""
-    _, T, d = _solved(W, mass)
+    # a fifth faster than scipy's; steps only lead to weights, and what these stand for must not change by a digit
+    _, T, d = _halved(*np.linalg.eigh((W * mass) @ W.T), W)
     return T, d
 
 
 def _solved(W: Array, mass: Array) -> tuple[tuple[Array, Array], float, Array]:
     """Return eigenvalues and eigenvectors of M^(1/2), and what `_block` returns."""
-    eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+    return _halved(*scipy.linalg.eigh((W * mass) @ W.T, check_finite=False), W)
+
+
+def _halved(eigenvalues: Array, U: Array, W: Array) -> tuple[tuple[Array, Array], float, Array]:
     # weights of zero may leave directions without any; the floor keeps their inverse a number
     root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
     half = (U / np.sqrt(root)).T @ W
@@ -241,13 +269,19 @@ class FixedBasisProblem(DualProblem):
         super().__init__(lift=lift, factor=factor)
         self.squares = [W**2 for W in self.projected]  # row k is eigenvalue_k (u_k . lift)^2
 
-    def evaluate(self, mass: Array) -> tuple[float, Array]:
-        T, d = 0.0, np.zeros(self.variables)
-        for P in self.squares:
+    def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
+        T, d = 0.0, np.zeros(len(mass))
+        for P in self.squares if on is None else [P[:, on] for P in self.squares]:
             root = np.sqrt(P @ mass)
             T += float(root.sum())
             d += P.T @ (1.0 / root)
         return T, d
+
+    def curvature(self, mass: Array, on: Places) -> Array:
+        out = np.zeros((len(on), len(on)))
+        for P in self.squares:
+            out += (P[:, on].T / (P[:, on] @ mass) ** 1.5) @ P[:, on] / 2.0
+        return out
 
     def solution(self, mass: Array, status: str) -> Solution:
         T, d = self.evaluate(mass)
@@ -338,4 +372,13 @@ def _independent(blocks: Sequence[Array]) -> list[Array]:
     solved = [scipy.linalg.eigh(rows @ rows.T, check_finite=False) for rows in blocks]
     largest = max(float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in solved)
     out = [U[:, e > NULL * largest].T @ rows for (e, U), rows in zip(solved, blocks, strict=True)]
-    return [rows for rows in out if len(rows)]
+    return [_orthogonal(rows) for rows in out if len(rows)]
+
+
+def _orthogonal(rows: Array) -> Array:
+    """Return rows that are orthogonal but for the rounding of a Gram, the last the longest, without that rounding.
+
+    What is left of long rows in short ones would bias the answers of light queries.
+    """
+    Q, R = scipy.linalg.qr(rows[::-1].T, mode="economic", check_finite=False)
+    return np.ascontiguousarray((Q * np.diagonal(R)).T[::-1])

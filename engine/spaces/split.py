@@ -18,7 +18,7 @@ Role = int  # attributes with the same one are asked alike
 
 def digest(vector: Array | None) -> bytes | None:
     """Return a hashable identity of a center vector, shape (n,); None for uniform."""
-    return None if vector is None else vector.tobytes()
+    return None if vector is None else hashlib.sha256(vector.tobytes()).digest()
 
 
 def swapped(values: Array, m: int, k: int) -> Array:

@@ -6,13 +6,13 @@ Only public descriptions are known here; no records, no noise, no budget.
 
 from typing import TYPE_CHECKING, Any
 
-from engine.workload.alike import AlikeGroups, outside
+from engine.workload.alike import AlikeGroups, outside, subsets
 from engine.workload.attribute import Attribute
 from engine.workload.conditions import box_workload
 from engine.workload.draft import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
 from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family, usual_family
 from engine.workload.family import Family
-from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group, subsets
+from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group
 from engine.workload.matrix_file import read_matrix
 from engine.workload.predicates import named_in
 from engine.workload.runs import Circular, Intervals, Marginal, Prefix, Range, Suffix, Total, Width

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from engine.arrays import Index, numbered
 
 if TYPE_CHECKING:
     from engine.workload.groups import Group
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,6 +31,15 @@ class AlikeGroups:
     numbers: Index
     ranks: tuple[int, ...]
     places: Index
+
+
+def subsets(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
+    """Yield all subsets in the order of the items, small ones first.
+
+    >>> list(subsets("ab"))
+    [(), ('a',), ('b',), ('a', 'b')]
+    """
+    return itertools.chain.from_iterable(itertools.combinations(items, k) for k in range(len(items) + 1))
 
 
 def alike_groups(groups: Sequence[Group], order: Mapping[str, int]) -> list[AlikeGroups]:

@@ -320,10 +320,10 @@ def family_from_dict(data: object) -> Family:
 
 def spec_to_data(spec: str | Family | Mapping[str, str | Family]) -> Any:
     """Return the families of a group as JSON-ready data."""
-    if isinstance(spec, str):  # first: to tell a mapping takes long, and of a hundred thousand groups each asks thrice
+    if isinstance(spec, str):  # first: to tell a mapping takes long, and there may be a hundred thousand groups
         return spec
     if isinstance(spec, (MappingProxyType, Mapping)):
-        return {"each": {name: spec_to_data(f) for name, f in spec.items()}}
+        return {"each": {name: f if isinstance(f, str) else f.to_dict() for name, f in spec.items()}}
     return spec.to_dict()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,8 @@ import numpy.typing as npt
 from engine.checks import instance, whole
 from engine.errors import EngineError, WorkloadError
 from engine.texts import number
-from engine.values import Value
-from engine.workload.alike import AlikeGroups, alike_groups
+from engine.values import Value, kept_with
+from engine.workload.alike import AlikeGroups, alike_groups, subsets
 from engine.workload.attribute import Attribute
 from engine.workload.families import family, spec_from_data, spec_to_data, usual_family
 from engine.workload.family import Family
@@ -34,7 +34,6 @@ MAX_GROUPS = 200_000
 SMALLEST_WEIGHT = 1e-100  # squares of weights and their inverses must stay numbers
 MAX_QUERY_WEIGHTS = 50_000_000
 FamilySpec = str | Family | Mapping[str, "str | Family"]
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,15 +298,6 @@ class Workload(Value):
         return hash((self.schema, len(self.groups)))
 
 
-def subsets(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
-    """Yield all subsets in the order of the items, small ones first.
-
-    >>> list(subsets("ab"))
-    [(), ('a',), ('b',), ('a', 'b')]
-    """
-    return itertools.chain.from_iterable(itertools.combinations(items, k) for k in range(len(items) + 1))
-
-
 def parts_text(parts: Sequence[Part], attributes: Sequence[Attribute], index: int) -> str:
     """Return one query of a product of parts in words, the last part varying fastest; empty for all records."""
     texts = []
@@ -334,7 +324,12 @@ def make_group(
                 f"{', '.join(names) or 'no attribute'}. Give one family for each attribute of the group."
             )
         spec = MappingProxyType({name: spec[name] for name in names})
-        parts = [_part((axis,), family(spec[name]), columns) for axis, name in enumerate(names)]
+        parts = [
+            _usual_part(schema, axis, name, one)
+            if isinstance(one := spec[name], str)
+            else _part((axis,), family(one), columns)
+            for axis, name in enumerate(names)
+        ]
     elif not names:
         if (asked := family(spec)).arity != 1:
             raise WorkloadError(
@@ -356,6 +351,12 @@ def make_group(
         return group
     checked = _check_query_weights(query_weights, group.count)
     return Group(attributes=names, family=spec, parts=group.parts, weight=group.weight, query_weights=checked)
+
+
+@kept_with
+def _usual_part(schema: Schema, axis: int, name: str, asked: str) -> Part:
+    """A family without parameters on one attribute: a hundred thousand groups share a few hundred of them."""
+    return Part(axes=(axis,), family=family(asked).bind([schema[name]]), sizes=(schema[name].size,))
 
 
 def _part(axes: tuple[int, ...], asked: Family, columns: Sequence[Attribute]) -> Part:

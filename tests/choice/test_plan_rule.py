@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import engine.choice.plan_rule
-from benchmarks.general_rule import spread_of_plans
+from benchmarks.general_rule import domain_rows, spread_of_plans
 from benchmarks.matrix_rules import spread_rule
 from demo_data import schemas
 from demo_data.make_synthetic import synthetic
@@ -154,6 +154,15 @@ def test_the_general_rule_on_plans_is_the_rule_on_their_matrices():
     assert list(decision.shares.values()) == pytest.approx(list(expected.shares.values()), rel=1e-6)
     assert list(decision.shares) == ["1-way", "2-way", "radius"]
     assert decision.sentence.startswith(("Take 1-way", "Take 2-way", "Stop"))
+
+
+def test_the_general_rule_sees_the_weights_of_rows_in_a_look():
+    families = ({"a": "prefix", "b": "range"}, {"a": "range", "b": "prefix"})
+    asked = [Workload(SCHEMA).add(("a", "b"), family) for family in families]
+    look = coarse_or_fine(*(plan(w, Budget(pcost=0.4), centers="uniform") for w in asked)).look
+    assert any(block.weights is not None and np.ptp(block.weights) > 0.1 for block in look.blocks.values())
+    rows = np.concatenate([domain_rows(SCHEMA, space, block) / block.noise for space, block in look.blocks.items()])
+    np.testing.assert_allclose(rows, rows_of(SCHEMA, look.blocks), rtol=1e-9, atol=1e-12)
 
 
 def test_a_primary_analysis_too_long_is_refused(monkeypatch):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Budget, Custom, Workload, load_plan, plan
+from engine import Budget, Custom, Plan, Workload, load_plan, plan
 from engine.mechanisms import at_budget
 from engine.mechanisms.residual import ResidualMechanism
 from engine.plans import group_variance, variance
-from engine.plans.blocks import total_pcost
+from engine.plans.blocks import AlikeBlocks, by_kind, total_pcost
 from engine.plans.group_variance import quadratic_forms, squares_of_products
 from engine.plans.variance import VarianceBuilder
 from tests.shapes import numeric
@@ -72,13 +73,20 @@ def test_plans_say_the_same_either_way(work, options, monkeypatch) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-9)
 
 
+@functools.cache
+def planned(*options: tuple[str, str]) -> Plan:
+    """A plan whose variances were looked at, for all budgets."""
+    workload = asked() if options else asked().add("a", Custom([[1, 0, 0, 0, 0]])).add(())
+    made = plan(workload, Budget(pcost=1.0), **dict(options))
+    made.by_group()
+    return made
+
+
 @pytest.mark.parametrize("options", [{}, {"objective": "max"}, {"centers": "tuned"}], ids=str)
 @pytest.mark.parametrize("pcost", [1e-3, 0.7, 40.0])
 def test_another_budget_searches_and_lists_nothing_again(options, pcost, monkeypatch) -> None:
     """What stays is taken from the plan at hand, and says to the last digit what a plan that is read says."""
-    workload = asked() if options else asked().add("a", Custom([[1, 0, 0, 0, 0]])).add(())
-    made, budget = plan(workload, Budget(pcost=1.0), **options), Budget(pcost=pcost)
-    made.by_group()
+    made, budget = planned(*options.items()), Budget(pcost=pcost)
     read = load_plan(at_budget(made, budget).to_json())
     expected = read.by_group()
     with monkeypatch.context() as blind:
@@ -92,7 +100,7 @@ def test_another_budget_searches_and_lists_nothing_again(options, pcost, monkeyp
         pd.testing.assert_frame_equal(again.by_group(), expected, check_exact=True)
     assert again.to_json() == read.to_json()
     assert [(b.noise, b.grid) for b in again.blocks.values()] == [(b.noise, b.grid) for b in read.blocks.values()]
-    for i in range(len(workload.groups)):
+    for i in range(len(made.workload.groups)):
         np.testing.assert_array_equal(again.variances(i), read.variances(i))
     assert (again.certificate, again.statement) == (read.certificate, read.statement)
 
@@ -137,3 +145,21 @@ def test_blocks_alike_in_all_but_noise_are_priced_each() -> None:
     assert len(set(each)) == 4
     priced = total_pcost({(str(i),): b for i, b in enumerate(several)}, made.max_records)
     assert sum(each) <= priced <= sum(each) * (1.0 + 1e-9)
+
+
+def test_groups_that_differ_in_names_alone_are_looked_at_once() -> None:
+    asked = Workload.all_ways(numeric(3, 3, 3, 3), (1, 2), "prefix")
+    made = plan(asked, Budget(pcost=1.0), "querysmasher")
+    names = asked.schema.names
+    assert isinstance(made.blocks, AlikeBlocks)
+    other = replace(made.blocks, numbers=dict(made.blocks.numbers) | {names[1:3]: 0}, _made={})
+    split = replace(made.split, centers={names[0]: np.array([0.5, 0.25, 0.25])})
+    looked = by_kind(other, split, asked, lambda number: number)
+    pairs = {g.attributes: i for i, g in enumerate(asked.groups)}
+    assert len(looked) == len(asked.groups)
+    # those with the first attribute, which has centers of its own, and those on the pair with another strategy
+    apart = [[(0,)], [(1,), (2,), (3,)], [(0, 1), (0, 2), (0, 3)], [(1, 2)], [(1, 3), (2, 3)]]
+    for alike in apart:
+        own = [pairs[tuple(names[i] for i in places)] for places in alike]
+        assert {looked[i] for i in own} == {own[0]}
+    assert [made.group_variance(i) for i in range(len(asked.groups))] == made._each

@@ -10,9 +10,11 @@ import pytest
 from engine import Attribute, Budget, Custom, Schema, Workload, load_plan, plan
 from engine.errors import Cancelled
 from engine.spaces import Allowance, DualProblem, Factor, Options, WholeDomain, basis, ways_to_split
+from engine.spaces.splits.balance import CenterBalance, asked_alone
 from engine.spaces.splits.center_problem import CenterProblem
 from engine.spaces.splits.centers import tuned_centers
 from engine.spaces.splits.complements import ComplementProblem
+from engine.spaces.splits.evaluation import Evaluation
 from tests.oracles import block_rows, workload_rows
 
 
@@ -111,7 +113,7 @@ def test_rounds_of_balance_end_where_the_search_ends(family: str, monkeypatch: p
     balanced = tuned_centers(asked, quiet)
     assert balanced
     assert not looks
-    monkeypatch.setattr(CenterProblem, "alone", lambda self: {})
+    monkeypatch.setattr("engine.spaces.splits.centers.asked_alone", lambda problem: {})
     searched = tuned_centers(asked, quiet)
     assert looks
     problem = CenterProblem(asked, quiet)
@@ -122,6 +124,33 @@ def test_rounds_of_balance_end_where_the_search_ends(family: str, monkeypatch: p
     ]
     assert values[1] <= values[2] * (1.0 + 2e-6)
     assert values[1] < 0.999 * values[0]
+
+
+def test_balance_takes_the_sum_and_the_derivatives_of_every_kind_of_space() -> None:
+    schema = Schema([Attribute.of_size("c", 3, "categorical"), *sizes(9, 6).attributes])
+    problem = CenterProblem(Workload.all_ways(schema, (0, 1, 2, 3)).add("n0", "prefix", weight=2.0), quiet)
+    problem.options = Options(gap=1e-9, evaluations=600)
+    balance = CenterBalance(problem, asked_alone(problem))
+    rng = np.random.default_rng(5)
+    for _ in range(2):
+        centers = {role: rng.dirichlet(np.full(problem.sizes[role], 5.0)) for role in balance.alone}
+        S, offsets = balance.offsets(centers)
+        assert problem.evaluate(centers)[0] == pytest.approx(S, rel=1e-7)
+        for role, (inside, outside) in balance.alone.items():
+            # from differences of S by the Gram inside and by the total outside
+            slopes, state = [], Evaluation(problem=problem, centers=centers)
+            for number, own in ((inside, state.alone(inside)[0]), (outside, state.scalar(outside))):
+                moved = []
+                for share in (1.0 - 1e-4, 1.0 + 1e-4):
+                    there = Evaluation(problem=problem, centers=centers)
+                    if number == inside:
+                        there.solved[number] = (own * share, *there.alone(number)[1:])
+                    else:
+                        there.scalars[number] = own * share
+                    moved.append(sum(kind.count * there.space(kind) for kind in problem.kinds))
+                slopes.append((moved[1] - moved[0]) / (2e-4 * own))
+            L, s = state.alone(inside)[0], state.scalar(outside)
+            assert offsets[role] + s == pytest.approx(L * (slopes[0] / slopes[1]) ** 2, rel=1e-4)
 
 
 def test_random_workloads_come_near_the_global_optimum_and_never_pass_uniform() -> None:

@@ -1,5 +1,6 @@
 """Searches side by side: the same plan bit for bit everywhere, progress, and a cancel that leaves nothing."""
 
+import importlib.util
 import multiprocessing
 import os
 import re
@@ -50,8 +51,23 @@ def used(monkeypatch):
     return sent
 
 
-@pytest.mark.parametrize("backend", ["sequential", "threading", "loky", "multiprocessing"])
-def test_every_place_makes_the_same_plan(serial, backend, used):
+@pytest.fixture
+def ray():
+    cluster = importlib.import_module("ray")
+    root = str(Path(parallel.__file__).parents[2])
+    cluster.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": root}})
+    importlib.import_module("ray.util.joblib").register_ray()
+    yield
+    cluster.shutdown()
+
+
+PLACES = ["sequential", "threading", "loky", "multiprocessing", *(["ray"] if importlib.util.find_spec("ray") else [])]
+
+
+@pytest.mark.parametrize("backend", PLACES)
+def test_every_place_makes_the_same_plan(serial, backend, used, request):
+    if backend == "ray":  # which is too large to be installed for tests alone
+        request.getfixturevalue(backend)
     with joblib.parallel_config(backend, n_jobs=2):
         assert plan(workload(), BUDGET, cache=False).to_json() == serial
     assert len(used) > 10

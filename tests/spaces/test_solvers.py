@@ -354,3 +354,51 @@ def test_lift_is_its_matrix():
         L = kron(*(basis(n).T @ (np.eye(n) - np.outer(pi, np.ones(n))) for n, pi in zip((3, 4), pis, strict=True)))
         np.testing.assert_allclose(lift.rows(np.eye(6)), L, atol=1e-12)
         np.testing.assert_allclose(lift.classes(np.eye(12)), L.T, atol=1e-12)
+
+
+def sums(n, m, kind=DualProblem):
+    """The problem of all sums of two attributes: few queries on many cells."""
+    rows = class_rows(pair_rows("affine", n, m), (n, m))
+    return kind(lift=Lift((n, m)), factor=Factor(sizes=(n, m), matrix=rows, low_rank=True))
+
+
+@pytest.mark.parametrize("kind", [DualProblem, FixedBasisProblem])
+def test_the_curvature_is_the_derivative_of_the_diagonal(kind):
+    problem = sums(5, 6, kind)
+    on = np.arange(0, problem.variables, 2)
+    mass = np.random.default_rng(3).uniform(0.5, 1.5, len(on))
+    step = 1e-6
+    by_difference = [
+        (problem.evaluate(mass - e, on)[1] - problem.evaluate(mass + e, on)[1]) / (2 * step)
+        for e in step * np.eye(len(on))
+    ]
+    assert np.allclose(problem.curvature(mass, on), by_difference, rtol=1e-5, atol=1e-7)
+
+
+def test_weights_on_few_cells_are_found_in_few_evaluations(monkeypatch):
+    problem = sums(20, 21)
+    gaps: list[float] = []
+    mass, status = problem.maximise(TIGHT, watch=gaps.append)
+    assert status == "optimal"
+    assert np.count_nonzero(mass) <= sum(len(root) for root in problem.roots)
+    with monkeypatch.context() as patch:
+        patch.setattr(solvers, "SLOW", 10**9)
+        slow: list[float] = []
+        other, _ = problem.maximise(TIGHT, watch=slow.append)
+    assert len(gaps) < len(slow) / 2
+    assert problem.bound(mass) == pytest.approx(problem.bound(other), rel=1e-5)
+    assert problem.bound(mass) >= problem.bound(other) * (1 - 1e-9)
+    assert problem.solution(mass, status).gap <= TIGHT.gap * 1.001
+
+
+def test_newton_steps_that_lead_nowhere_leave_the_search_as_it_was(monkeypatch):
+    problem = sums(9, 10)
+
+    def refused(*_):
+        raise np.linalg.LinAlgError("planted")
+
+    monkeypatch.setattr(solvers, "SLOW", 1)
+    monkeypatch.setattr(DualProblem, "curvature", refused)
+    mass, status = problem.maximise(TIGHT)
+    assert status == "optimal"
+    assert problem.solution(mass, status).gap <= TIGHT.gap * 1.001

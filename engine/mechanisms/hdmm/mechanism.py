@@ -52,7 +52,7 @@ class HDMM(ExplicitMechanism):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         found = super().forecast(workload, limits)
         sizes = workload.schema.sizes(asked_attributes(workload))
-        seconds = 0.5 + 2e-7 * sum(n**3 for n in sizes) * 60 + 2e-3 * len(workload.groups)
+        seconds = 0.5 + 1e-7 * sum(n**3 for n in sizes) + 2e-2 * len(workload.groups)
         return Forecast(
             seconds=seconds, memory=found.memory, text=f"{len(OPERATORS)} operators, {self.restarts} restarts"
         )

@@ -263,40 +263,6 @@ class CenterProblem:
             total += kind.count * state.space(kind)
         return total, state.finish()
 
-    def alone(self) -> dict[Role, tuple[int, int]]:
-        """Return the pieces inside and outside of every tuned role, or nothing unless each is asked in one way alone.
-
-        That is by one family, beside others as a product, in spaces of one term.
-        """
-        places: dict[Role, list[int]] = {role: [] for role in self.tuned}
-        for number, piece in enumerate(self.pieces):
-            for role in piece.roles:
-                places.get(role, []).append(number)
-        if any(len(kind.terms) > 1 for kind in self.kinds):
-            return {}
-        out = {}
-        for role, numbers in places.items():
-            if len(numbers) != 2 or any(len(self.pieces[k].roles) > 1 for k in numbers):
-                return {}
-            out[role] = (numbers[0], numbers[1]) if self.pieces[numbers[0]].inside else (numbers[1], numbers[0])
-        return out
-
-    def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
-        """Return S, and for roles that are `alone` the c whose `whole_center` is best when all else stays as it is.
-
-        ``centers`` have shape (n,) each.
-        With L what the attribute asks itself and s its total, S changes by a dL + b ds; the center of the best strategy
-        on all cells for G + c 1 1^T minimises sqrt(L) + sqrt(s + c), and so a L + b s where b / a = sqrt(L / (s + c)).
-        """
-        state = Evaluation(problem=self, centers=centers)
-        total = math.fsum(kind.count * state.space(kind) for kind in self.kinds)
-        out = {}
-        for role, (inside, outside) in self.alone().items():
-            a, b = state.by_value.get(inside, 0.0), state.by_scalar.get(outside, 0.0)
-            if a > 0.0 and b > 0.0:
-                out[role] = state.solved[inside][0] * (a / b) ** 2 - state.scalar(outside)
-        return total, out
-
     def whole_center(self, role: Role, inside: int, c: float) -> Array:
         """Return V 1 / (1^T V 1), V the covariance of the best strategy on all cells for G + c 1 1^T. Shape (n,).
 

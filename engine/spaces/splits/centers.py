@@ -36,6 +36,7 @@ from engine.spaces.coordinates import basis
 from engine.spaces.solvers import Options
 from engine.spaces.split import Role
 from engine.spaces.splits.allowance import Allowance
+from engine.spaces.splits.balance import CenterBalance, asked_alone
 from engine.spaces.splits.center_problem import CenterProblem
 from engine.workload import Workload
 
@@ -43,7 +44,7 @@ POLISH = Options(gap=2e-6, evaluations=200)
 FIXED = Options(gap=1e-5, evaluations=100)
 STEPS = 60
 ROUNDS = 12
-ARRIVED = 1e-6  # a round that gains less is the last
+ARRIVED = 1e-6  # a round that would gain less, as a share of S, is not made
 SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 
 
@@ -87,8 +88,8 @@ class _Search:
     def run(self, given: Mapping[Role, Array]) -> None:
         """Try uniform centers, those given and a family of one scalar, and go down from the best."""
         known = {role: pi for role, pi in given.items() if role in self.problem.tuned}
-        if self.problem.alone():
-            self._balance(known)
+        if pieces := asked_alone(self.problem):
+            self._balance(CenterBalance(self.problem, pieces), known)
             return
         uniform, _ = self.look({})
         if not uniform > 0.0:
@@ -101,19 +102,22 @@ class _Search:
         self.problem.options, self.lowest = POLISH, math.inf
         self._descend(self.best)
 
-    def _balance(self, start: dict[Role, Array]) -> None:
-        """Set every center to the best for what the others make of it, again and again; see `CenterProblem.offsets`."""
+    def _balance(self, balance: CenterBalance, start: dict[Role, Array]) -> None:
+        """Set every center to the best for what the others make of it, again and again."""
         self.problem.options, self.lowest = FIXED, math.inf
-        pieces, centers = self.problem.alone(), start
+        centers, before = start, math.inf
         for step in range(ROUNDS):
-            S, offsets = self.problem.offsets(centers)
-            arrived = self.lowest * (1.0 - ARRIVED) < S
-            if self.lowest > S:
+            S, offsets = balance.offsets(centers)
+            gain = self.lowest - S
+            if gain > 0.0:
                 self.lowest, self.best = S, centers
-            if arrived or not offsets:
+            # gains shrink by about the same factor every round, so that the next one is known before it is made
+            shrinks = min(1.0, gain / before) if math.isfinite(before) else 1.0
+            if gain * shrinks < ARRIVED * S or not offsets:
                 return
+            before = gain
             self.problem.watch(0.1 + 0.9 * step / ROUNDS, f"Balancing centers, round {step + 1}")
-            found = {role: self.problem.whole_center(role, pieces[role][0], c) for role, c in offsets.items()}
+            found = {role: self.problem.whole_center(role, balance.alone[role][0], c) for role, c in offsets.items()}
             centers = {**centers, **{role: pi for role, pi in found.items() if np.isfinite(pi).all()}}
 
     def _descend(self, start: Mapping[Role, Array]) -> None:

@@ -28,7 +28,6 @@ class Evaluation:
     centers: Mapping[Role, Array]
     scalars: dict[int, float] = field(default_factory=dict)
     by_scalar: dict[int, float] = field(default_factory=dict)
-    by_value: dict[int, float] = field(default_factory=dict)
     factors: dict[int, Factor] = field(default_factory=dict)
     asking: dict[int, bool] = field(default_factory=dict)
     by_factor: dict[int, Array] = field(default_factory=dict)
@@ -79,21 +78,20 @@ class Evaluation:
             factors: math.fsum(w * math.prod(map(self.scalar, numbers)) for numbers, w in monomials.items())
             for factors, monomials in kind.terms.items()
         }
-        used = [f for f, c in coefficients.items() if c > 0 and all(self._asks(number) for _, number in f)]
+        used = [f for f, c in coefficients.items() if c > 0 and all(self.asks(number) for _, number in f)]
         if not used:
             return 0.0
         # a Kronecker product has the product of its factors' optima, so that each factor is solved once for all spaces
         if len(used) == 1 or kind.apart:
-            by_coefficient = {f: math.prod(self._alone(number)[0] for _, number in f) for f in used}
+            by_coefficient = {f: math.prod(self.alone(number)[0] for _, number in f) for f in used}
             value = math.fsum(coefficients[f] * own for f, own in by_coefficient.items())
             outer = 0.5 * kind.count / math.sqrt(value)
             for f in used:
                 for axes, number in f:
-                    own, by_gram, by_center = self._alone(number)
+                    own, by_gram, by_center = self.alone(number)
                     share = outer * coefficients[f] * by_coefficient[f] / own
                     self._collect([kind.roles[a] for a in axes], by_center, share)
                     self._collect_factor(number, share * by_gram)
-                    self.by_value[number] = self.by_value.get(number, 0.0) + share
         else:
             sizes, axes = tuple(self.problem.sizes[r] for r in kind.roles), tuple(range(len(kind.roles)))
             single = {f: assemble([(1.0, tuple((a, self.factor(k)) for a, k in f))], axes, sizes) for f in used}
@@ -120,14 +118,15 @@ class Evaluation:
         rows = self.problem.rows(part)
         return rows.reshape(len(rows), -1)
 
-    def _asks(self, number: int) -> bool:
+    def asks(self, number: int) -> bool:
         """Return whether a piece asks more than rounding of the attributes inside."""
         if number not in self.asking:
             whole = self.problem.whole(self.problem.pieces[number].part)
             self.asking[number] = self.factor(number).trace > NEGLIGIBLE * whole
         return self.asking[number]
 
-    def _alone(self, number: int) -> tuple[float, Array, list[Array]]:
+    def alone(self, number: int) -> tuple[float, Array, list[Array]]:
+        """Return L of a piece on the attributes inside, and its derivatives in the shapes of `sensitivities`."""
         if number not in self.solved:
             piece = self.problem.pieces[number]
             centers = [self.centers.get(piece.roles[i]) for i in piece.inside]

@@ -33,9 +33,11 @@ def can_tune(workload: Workload) -> bool:
 
     Groups on three attributes pass their pieces through several pairs at once; with them centers are tuned instead.
     """
-    pairs = [g for g in workload.groups if g.weight > 0 and len(g.attributes) == 2]
-    if any(len(g.attributes) > 2 or g.query_weights is not None for g in workload.groups):
+    firsts = [workload.groups[kind.numbers[0]] for kind in workload.alike]
+    if any(len(g.attributes) > 2 or g.query_weights is not None for g in firsts):
         return False
+    asked = [any(workload.groups[i].weight > 0 for i in kind.numbers) for kind in workload.alike]
+    pairs = [g for g, counts in zip(firsts, asked, strict=True) if counts and len(g.attributes) == 2]
     if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in pairs):
         return False
     if any(g.count * math.prod(g.sizes) > MAX_QUERIES for g in pairs):

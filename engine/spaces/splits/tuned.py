@@ -16,7 +16,7 @@ import numpy as np
 from engine.arrays import Array
 from engine.progress import Listener
 from engine.spaces.cache import SolveCache
-from engine.spaces.decomposition import Subworkload
+from engine.spaces.decomposition import Factor, Subworkload
 from engine.spaces.search import step_seconds
 from engine.spaces.split import UNIFORM, Split
 from engine.spaces.splits.allowance import Allowance
@@ -28,6 +28,7 @@ from engine.workload import Workload
 
 FORMAT = "split/2"  # part of every key
 SUM_SECONDS, SUM_STEPS = 0.2, 60  # of the search for centers, a space that is asked no product; for forecasts only
+ROWS_SECONDS = 0.4  # more where rows on several attributes are made anew in every step
 
 
 class SplitMemory:
@@ -113,7 +114,9 @@ def ways_to_split(workload: Workload, allowance: Allowance) -> tuple[bool, bool]
     return joint, not joint or asks_products(workload)
 
 
-def split_seconds(workload: Workload, subs: Sequence[Subworkload], allowance: Allowance) -> float:
+def split_seconds(
+    workload: Workload, subs: Sequence[Subworkload], factors: Sequence[Factor], allowance: Allowance
+) -> float:
     """Return what the search for a split takes, in seconds on one idle core, for forecasts.
 
     Spaces asked by one product of single attributes have a short way; of the others, slow ones go term by term.
@@ -121,10 +124,23 @@ def split_seconds(workload: Workload, subs: Sequence[Subworkload], allowance: Al
     joint, products = ways_to_split(workload, allowance)
     seconds = complement_seconds(workload) if joint else 0.0
     for sub in subs if products else ():
-        if len(sub.terms) > 1 or any(len(axes) > 1 for axes, _ in sub.terms[0].factors):
-            step = step_seconds(sub.dimension, math.prod(sub.sizes))
-            seconds += SUM_SECONDS + (0.0 if too_slow(sub.sizes) else SUM_STEPS * step)
+        together = any(len(axes) > 1 for term in sub.terms for axes, _ in term.factors)
+        if len(sub.terms) > 1 or together:
+            seconds += SUM_SECONDS + (ROWS_SECONDS if together else 0.0)
+            seconds += 0.0 if too_slow(sub.sizes) else SUM_STEPS * _step(sub, factors)
     return seconds
+
+
+def _step(sub: Subworkload, factors: Sequence[Factor]) -> float:
+    """Seconds of one evaluation: of every factor by itself where they are one product, of all rows where these are few.
+
+    Factors that ask for every class coordinate have a Gram and no rows.
+    """
+    used = [(axes, factors[k]) for term in sub.terms for axes, k in term.factors]
+    if len(sub.terms) == 1:
+        return math.fsum(step_seconds(f.rank, math.prod(sub.sizes[a] for a in axes)) for axes, f in used)
+    rank = sum(f.rank for _, f in used) if all(f.low_rank for _, f in used) else sub.dimension
+    return step_seconds(min(rank, sub.dimension), math.prod(sub.sizes))
 
 
 def _key(*parts: object) -> str:

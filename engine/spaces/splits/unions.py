@@ -37,7 +37,7 @@ ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
 STEPS = 12  # of `work_of` that the search for the strategy of a union takes as measured, for forecasts only
 LISTED = 3e-8  # seconds in which one entry of a query row is made and split into pieces
 MAX_SPACES = 60  # with more spaces than this, what single unions gain is small
-SPREAD = 1e6  # unions of weights further apart would lose what the light ones ask in rounding
+SPREAD = 1e9  # unions of weights further apart would lose what the light ones ask in rounding
 
 
 def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: float = math.inf) -> Decomposition:
