@@ -32,27 +32,31 @@ studio = frame.header(
 )
 common: CommonPlan | None = None
 script: Script | None = None
-st.header("1. Analyses")
-tell("Choose two or more analyses of the same records, from coarse to fine. They are plans: no record is read here.")
-chosen = choose.choose(studio)
-if chosen is not None:
-    made = choose.split(chosen)
-    if made is not None:
-        common, script = made
-st.header("2. What they share")
-if common is None:
-    st.info("What is shared is shown here once there are two plans or more.", icon="🪜")
-else:
-    tell("Grey is what every option would measure anyway. It is measured first and is a part of what you choose.")
-    choose.shared(common)
-st.header("3. The rule")
-tell("Fix the rule before the look: who chooses it afterwards may fit it to the noise.")
-settings = choose.settings(common)
-if common is not None and script is not None:
-    rule = choose.rule(common, settings)
-    if rule is not None:
-        st.markdown(plain(figures.rule_text(rule)))
-        script += coarse_code.ruled(settings.arguments(common))
+settled = steps.waiting()
+with st.expander("Steps 1 to 3, which are settled", key="coarse_settled") if settled else st.container():
+    st.header("1. Analyses")
+    tell(
+        "Choose two or more analyses of the same records, from coarse to fine. They are plans: no record is read here."
+    )
+    chosen = choose.choose(studio)
+    if chosen is not None:
+        made = choose.split(chosen)
+        if made is not None:
+            common, script = made
+    st.header("2. What they share")
+    if common is None:
+        st.info("What is shared is shown here once there are two plans or more.", icon="🪜")
+    else:
+        tell("Grey is what every option would measure anyway. It is measured first and is a part of what you choose.")
+        choose.shared(common)
+    st.header("3. The rule")
+    tell("Fix the rule before the look: who chooses it afterwards may fit it to the noise.")
+    settings = choose.settings(common)
+    if common is not None and script is not None:
+        rule = choose.rule(common, settings)
+        if rule is not None:
+            st.markdown(plain(figures.rule_text(rule)))
+            script += coarse_code.ruled(settings.arguments(common))
 st.header("4. Look, decide, finish")
 tell("Rehearse first: the same steps on simulated records cost nothing and tell nothing about anyone.")
 
@@ -74,8 +78,8 @@ def look() -> Script | None:
 
 
 more = show.tabs(
-    {"Rehearse": rehearse, "Look for real": look, "Earlier looks": lambda: steps.earlier(settings)},
-    key="coarse_step",
+    {"Rehearse": rehearse, steps.LOOK: look, steps.EARLIER: lambda: steps.earlier(settings)},
+    key=steps.STEP,
 )
 if script is not None and more is not None:
     script += more

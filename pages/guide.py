@@ -1,5 +1,6 @@
 """Guide page: how to do a task, step by step in the studio and as Python; its texts are the files of `pages/guides`."""
 
+import re
 from pathlib import Path
 
 import streamlit as st
@@ -12,15 +13,22 @@ TUTORIAL = (
     "One guide for each task. The numbers below the code are what it prints. Whoever would rather learn why it works "
     "finds ten lessons on the page *Learn*."
 )
+FENCED = re.compile(r"^```\w+\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
 TEXTS = {
     text.split("\n", 1)[0].removeprefix("# "): text.split("\n", 1)[1]
     for text in (file.read_text(encoding="utf-8") for file in sorted(Path(__file__).with_name("guides").glob("*.md")))
 }
 
+
+def draw(text: str) -> None:
+    """A guide: what it says, and its code without the colours of Python, some of which are too pale to read."""
+    for number, part in enumerate(FENCED.split(text)):
+        if number % 2:
+            st.code(part, language=None, wrap_lines=True)
+        else:
+            st.markdown(part)
+
+
 studio = frame.header(frame.page("Guide"), "What to do, by task: in the studio and as Python.", TUTORIAL)
-# without the colours of Python, some of which are too pale to read
-show.tabs(
-    {title: lambda text=text: st.markdown(text.replace("```python", "```text")) for title, text in TEXTS.items()},
-    key="guide",
-)
+show.tabs({title: lambda text=text: draw(text) for title, text in TEXTS.items()}, key="guide")
 frame.footer(code=code.plan_code(studio), target=None)

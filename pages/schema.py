@@ -75,12 +75,13 @@ def starting_points() -> None:
         st.selectbox(
             "Start from a demo schema", list(demo_data.TITLES), format_func=demo_data.TITLES.__getitem__, key="demo"
         )
+        st.caption(demo_data.WORDS[st.session_state.demo])
         st.button(
             "Use this schema", on_click=use_demo, type="primary" if state.current().schema is None else "secondary"
         )
     with right:
         st.file_uploader(
-            "Or upload a schema or a data dictionary (JSON or CSV, at most 10 MB)",
+            "Or upload a schema or a data dictionary (JSON or CSV)",
             type=["json", "csv"],
             key="schema_file",
             on_change=use_upload,
@@ -188,8 +189,8 @@ def at_a_glance(schema: Schema) -> None:
     one.metric("Attributes", f"{len(schema):,}", help="Columns of the records that may be counted")
     two.metric("Cells of the full table", texts.number(schema.size), help="Product of the numbers of cells")
     largest = max(schema.attributes, key=lambda a: a.size)
-    three.metric("Largest attribute", f"{largest.size:,} cells", help=largest.name)
-    show.picture(found, key="domain", config={"displayModeBar": False})
+    three.metric("Largest attribute", texts.how_many(largest.size, "cell"), help=largest.name)
+    show.picture(found, key="domain", config=show.EXPORT)
 
 
 studio = frame.header(

@@ -3,8 +3,8 @@
 import streamlit as st
 
 import demo_data
-from engine import Measurement, Schema, Workload, figures, measure, plan
-from pages.parts.shell import budgets, code, frame, state
+from engine import Budget, Measurement, Schema, Workload, figures, measure, plan
+from pages.parts.shell import budgets, code, frame, show, state
 from pages.parts.shell.words import plain, show_kept
 
 frame.require()
@@ -16,6 +16,7 @@ TUTORIAL = (
 )
 DEMO = "Try a demo"
 PICTURED = ("survey", "party")  # a demo with public records, and the attribute whose counts are drawn
+SEEN = Budget(pcost=0.01)  # small enough that its intervals are seen beside counts of hundreds
 
 
 @st.cache_resource(max_entries=1, show_spinner=False)
@@ -23,7 +24,7 @@ def example() -> Measurement:
     """Noisy counts of a public survey; a rehearsal, so that nothing is spent."""
     name, attribute = PICTURED
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
-    made = plan(Workload(schema).add(attribute), state.Studio().budget)
+    made = plan(Workload(schema).add(attribute), SEEN)
     return measure(made, demo_data.tables()[name], rehearsal=True)
 
 
@@ -39,7 +40,8 @@ def card(title: str, words: str) -> bool:
     st.markdown(words)
     if title == DEMO:
         demos = list(demo_data.TITLES)
-        st.selectbox("Demo", demos, demos.index("survey"), demo_data.TITLES.__getitem__, key="start_demo")
+        demo = st.selectbox("Demo", demos, demos.index("survey"), demo_data.TITLES.__getitem__, key="start_demo")
+        st.caption(demo_data.WORDS[demo])
     return st.button(title, key=f"start_{title}", type="primary", width="stretch")
 
 
@@ -76,6 +78,6 @@ right.caption(budgets.UNITS[chosen])
 show_kept("budget")
 drawn = figures.answers_picture(example().answers(0), rehearsal=True)
 st.markdown("**What comes out: counts with noise, each with the interval that holds the truth 95% of the time**")
-st.plotly_chart(drawn.figure, key="chart_start", alt=drawn.alt, config={"displayModeBar": False})
-st.caption(plain(f"A public survey of 944 voters by {PICTURED[1]}, rehearsed: {drawn.alt}"))
+show.chart(drawn, key="start", config=show.EXPORT)()
+st.caption(plain(f"944 voters of a public survey by {PICTURED[1]}, at {budgets.headline(SEEN, chosen)}. {drawn.alt}"))
 frame.footer(code=code.workload_script(studio).text(), target=None)

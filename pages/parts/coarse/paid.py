@@ -6,10 +6,11 @@ import streamlit as st
 
 from engine import stepwise, texts
 from engine.release import Ledger, Receipt, releases
+from engine.texts import how_many
 from pages.parts.coarse import stored
 from pages.parts.release import dataset_form, release_form, results_view
 from pages.parts.shell import frame
-from pages.parts.shell.words import count, plain, shown_here
+from pages.parts.shell.words import plain, shown_here
 
 EARLIER = "Earlier looks"
 
@@ -39,7 +40,7 @@ def _releases(book: Ledger, dataset: str) -> None:
         return
     if st.session_state.get("paid") not in found:
         st.session_state.pop("paid", None)
-    st.subheader(plain(f"{count(len(found), 'release')} of {dataset}"))
+    st.subheader(plain(f"{how_many(len(found), 'release')} of {dataset}"))
     key = st.selectbox(
         "Release", list(found), format_func=lambda k: _line(found[k]), key="paid", persist_state="session"
     )
@@ -49,7 +50,7 @@ def _releases(book: Ledger, dataset: str) -> None:
     release_form.receipt(book, key)
     st.caption(
         plain(
-            f"{count(measured.plan.workload.queries, 'answer')} by {measured.plan.mechanism}, from the plan that is "
+            f"{how_many(measured.plan.workload.queries, 'answer')} by {measured.plan.mechanism}, from the plan that is "
             "stored with them; what is planned on the other pages does not matter here."
         )
     )

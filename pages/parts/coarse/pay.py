@@ -77,7 +77,7 @@ def confirm_look(
     show.picture(
         figures.spending_picture(status.total, status.spent, now),
         key="coarse_spending",
-        config={"displayModeBar": False},
+        config=show.EXPORT,
     )
     st.markdown("**What it spends now, and in all with each option (pcost, to the last digit)**")
     show.table(figures.spend_table(common), name="coarse_spends", alt="Spends of the look and of the rest by option")
@@ -140,7 +140,7 @@ def rest(book: Ledger, key: str, found: Steps, option: str, status: DatasetStatu
     show.picture(
         figures.spending_picture(status.total, status.spent, takes),
         key="coarse_rest",
-        config={"displayModeBar": False},
+        config=show.EXPORT,
     )
     typed = _typed(status, "coarse_confirm_finish")
     reason = _reason(status, source, typed, found.common, needed=takes)

@@ -81,16 +81,16 @@ def rehearsal(*, rows: int, seed: int) -> Script:
     )
 
 
-def steps(*, dataset: str, ledger: str, data: str, attempt: int, columns: Mapping[str, Any]) -> Script:
-    """Look, decide and finish for real."""
+def steps(*, dataset: str, ledger: str, attempt: int, columns: Mapping[str, Any]) -> Script:
+    """Look, decide and finish with `records`, for real."""
     named = columns_text(columns)
     again = (f", attempt={attempt}" if attempt > 1 else "") + named
     return script(
-        f"looked = stepwise.look(common, {data!r}, dataset={dataset!r}, ledger={ledger!r}{again})",
+        f"looked = stepwise.look(common, records, dataset={dataset!r}, ledger={ledger!r}{again})",
         "verdict = rule.decide(looked)",
         f"choice = stepwise.decide({ledger!r}, looked.key, verdict=verdict, rule=rule.rule)",
         'if choice.option != "stop":',
-        f"    done = stepwise.finish({ledger!r}, looked.key, {data!r}{named})",
+        f"    done = stepwise.finish({ledger!r}, looked.key, records{named})",
         "    print(done.answers(0))",
         imports=[("engine", "stepwise")],
     )

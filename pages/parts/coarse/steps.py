@@ -16,6 +16,29 @@ from pages.parts.release.records_form import Source
 from pages.parts.shell.code import Script
 from pages.parts.shell.words import kept_for, plain, show_kept
 
+LOOK, EARLIER = "Look for real", "Earlier looks"  # tabs
+STEP = "coarse_step"
+
+
+def waiting() -> bool:
+    """Say first which looks at the present dataset wait, with the way to them; whether the steps before are settled."""
+    form = st.session_state
+    path, dataset = form.get("ledger_path"), str(form.get("dataset") or "")
+    states = stored.waiting(path, dataset) if path and dataset else []
+    if states and form.get(STEP) != EARLIER:
+        one = len(states) == 1
+        words = (
+            f"**{'One look' if one else f'{len(states)} looks'} at {plain(dataset)} {'waits' if one else 'wait'}:** "
+        )
+        with st.container(border=True):
+            st.markdown(words + "; ".join(map(plain, states)))
+            st.button("Go to it" if one else "Go to them", on_click=_go, key="coarse_waiting", type="primary")
+    return form.get(STEP) == EARLIER or (bool(states) and form.get(STEP) == LOOK)
+
+
+def _go() -> None:
+    st.session_state[STEP] = EARLIER
+
 
 def draw(common: CommonPlan, settings: Settings) -> Script | None:
     """The whole way for real with the chosen analyses; returns its Python."""
@@ -35,9 +58,8 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
             pay.confirm_look(book, common, status, source, attempt, settings)
     else:
         steps(book, keys[-1], status, source, settings)
-    data = source.path or "records.csv"
-    return script.steps(
-        dataset=status.dataset, ledger=book.path.name, data=data, attempt=attempt, columns=source.columns
+    return source.script + script.steps(
+        dataset=status.dataset, ledger=book.path.name, attempt=attempt, columns=source.columns
     )
 
 

@@ -15,8 +15,10 @@ from engine.release import DatasetStatus, Ledger
 from pages.parts.coarse.choose import Settings
 from pages.parts.coarse.views import STOP
 from pages.parts.jobs import watch
-from pages.parts.release import dataset_form
+from pages.parts.release import dataset_form, folders
 from pages.parts.shell.words import plain, trouble
+
+WAITS = ("waits for a decision", "waits for the rest")
 
 
 def look_job(book: Ledger, key: str) -> str:
@@ -78,11 +80,21 @@ def state_text(book: Ledger, key: str) -> str:
     except EngineError:
         return f"{utc}: lost, or still at work"
     if found.choice is None:
-        return f"{utc}: {names}; waits for a decision"
+        return f"{utc}: {names}; {WAITS[0]}"
     if found.choice.option == STOP:
         return f"{utc}: {names}; stopped"
-    done = "waits for the rest" if found.finished is None else "finished"
+    done = WAITS[1] if found.finished is None else "finished"
     return f"{utc}: {names}; {found.choice.option} was decided, {done}"
+
+
+def waiting(path: str, dataset: str) -> list[str]:
+    """Looks at a dataset that wait for a decision or for their rest, as `state_text` tells them."""
+    with suppress(EngineError, OSError):  # the form of the ledger says what is wrong with it
+        if (place := folders.readable(path)).exists():
+            book = Ledger(place)
+            states = [state_text(book, key) for key in stepwise.looks(book, dataset)]
+            return [text for text in states if text.endswith(WAITS)]
+    return []
 
 
 def leads_on(found: Steps) -> bool:

@@ -24,9 +24,11 @@ def said(decision: Decision, common: CommonPlan) -> str:
 def look(rule: NestedPlanRule, looked: Measurement, *, key: str) -> Decision:
     """What the look says: verdict, cells, shares, and its own answers."""
     decision = rule.decide(looked)
-    st.markdown(f"**{plain(decision.sentence)}**")
-    if not decision.certain:
-        st.caption("The look leaves a doubt at this safety margin; the rule takes the safe side.")
+    with st.container(border=True):
+        st.caption("The verdict of the rule")
+        st.markdown(f"**{plain(decision.sentence)}**")
+        if not decision.certain:
+            st.caption("The look leaves a doubt at this safety margin; the rule takes the safe side.")
     views = {
         "Which cells stand out": lambda: _cells(rule, looked, key),
         "How many stand out": lambda: show.picture(figures.shares_above_picture(rule, looked), key=f"{key}_shares"),

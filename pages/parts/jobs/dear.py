@@ -50,7 +50,7 @@ def culprits(studio: Studio, *, new: int = 0) -> None:
 
     A press takes the whole state with the group mended, so that new groups are added at once.
     """
-    dear = _dear(studio.question, studio)
+    dear = _dear(studio.question_key, studio)
     for group in dear:
         asked = studio.asked.groups[group]
         first_new = len(studio.asked.groups) - new
@@ -82,13 +82,13 @@ def _take(changed: Studio) -> None:
 
 
 @st.cache_resource(max_entries=8, show_spinner="Looking for what makes it so dear")
-def _dear(question: str, _studio: Studio) -> tuple[int, ...]:
+def _dear(key: str, _studio: Studio) -> tuple[int, ...]:
     return dear_groups(_studio.request, seconds=PATIENCE, memory=MEMORY_LIMIT)
 
 
 def _mended(studio: Studio, group: int) -> list[tuple[str, Changed]]:
     """The remedies that apply to a group and make it cheaper, each with what planning takes then."""
-    return _mendings(f"{group}|{studio.question}", studio, group)
+    return _mendings(f"{group}|{studio.question_key}", studio, group)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

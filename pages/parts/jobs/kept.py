@@ -15,7 +15,7 @@ from engine import Plan
 from engine.spaces import Bounded
 from engine.values import held_bytes, kept_with
 
-BYTES = 100 * 2**20
+BYTES = 64 * 2**20
 LARGE = 600 * 2**20  # for those that would not leave room for any other: the last of them
 TABLES, GROUP = 40 * 2**10, 2**10  # bytes of the tables that are made when a plan is looked at, and of a group in them
 _TURNS = tuple(threading.Lock() for _ in range(64))

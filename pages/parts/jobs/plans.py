@@ -20,9 +20,9 @@ from pages.parts.shell import state
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 
-AT_ONCE = 1.0  # seconds of forecast up to which a plan is made while the page waits
+AT_ONCE = 1.5  # seconds of forecast up to which a plan is made while the page waits
 FORESEEN = "foreseen"  # the plan that a form asked about last
-PATIENCE = 2.0  # seconds after which a plan that was forecast to be quick goes on in a worker
+PATIENCE = 3.0  # seconds after which a plan that was forecast to be quick goes on in a worker
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

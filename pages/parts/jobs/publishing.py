@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from demo_data.make_synthetic import synthetic
 from engine import Budget, Measurement, Workload, load_measurement, load_plan, plan
 from engine.errors import LimitExceeded
 from engine.publish import (
+    PublishedComparison,
     QualityRule,
     acceptance,
     publish,
+    published_comparison,
     published_errors,
     uncertainty,
     weighed_for_publishing,
@@ -80,12 +83,7 @@ def weigh(
     `reference` is a public CSV file, or how many records to simulate and the seed.
     """
     asked, spent = Workload.from_json(workload), Budget.from_dict(budget)
-    with tempfile.TemporaryDirectory() as folder:
-        records: Any = Path(folder) / "reference.csv"
-        if isinstance(reference, bytes):
-            records.write_bytes(reference)
-        else:
-            records = synthetic(asked.schema, *reference)
+    with _records(asked, reference) as records:
         found = weighed_for_publishing(
             asked, spent, records, mechanism, progress=_part(progress, 0.0, 0.9), **dict(options)
         )
@@ -95,6 +93,37 @@ def weigh(
             for w in (asked, found)
         )
     return found.to_json(), float(before), float(after)
+
+
+def stand(
+    workload: str,
+    budget: Mapping[str, Any],
+    choices: Sequence[tuple[str, Mapping[str, Any]]],
+    adaptive: Sequence[str],
+    reference: bytes | tuple[int, int],
+    rehearsals: int,
+    seconds: float,
+    *,
+    progress: Progress,
+) -> PublishedComparison:
+    """Rehearse what mechanisms and adaptive methods would publish; `reference` is that of `weigh`."""
+    asked, spent = Workload.from_json(workload), Budget.from_dict(budget)
+    with _records(asked, reference) as records:
+        return published_comparison(
+            asked, spent, records, choices, adaptive, rehearsals=rehearsals, seconds=seconds, progress=progress
+        )
+
+
+@contextmanager
+def _records(asked: Workload, reference: bytes | tuple[int, int]) -> Iterator[Any]:
+    """What a reference stands for, as the engine takes it."""
+    if not isinstance(reference, bytes):
+        yield synthetic(asked.schema, *reference)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "reference.csv"
+        file.write_bytes(reference)
+        yield file
 
 
 def _measurement(source: Mapping[str, str]) -> Measurement:

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import threading
 import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,11 +17,13 @@ import pyarrow as pa
 from streamlit import config, runtime
 
 from pages.parts.jobs import private
+from pages.parts.shell import frame as frame  # what every first page would wait for
 from pages.parts.shell.guard import LOOPBACK
 
 EVERY = 5.0  # seconds between two looks for sessions whose page is gone
-M_ARENA_MAX = -8  # of glibc's malloc.h
+M_ARENA_MAX, M_MMAP_THRESHOLD = -8, -3  # of glibc's malloc.h
 ARENAS = 2  # as many as cores are asked for; by itself, glibc keeps what threads freed in eight pools a core
+LARGE = 2**18  # bytes from which on an array goes back to the machine as soon as it is freed; glibc would raise it
 
 
 def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
@@ -30,7 +33,10 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     async def life(_: Any) -> AsyncIterator[None]:
         keep_values_out_of_logs()
         allocator("mallopt", M_ARENA_MAX, ARENAS)
+        allocator("mallopt", M_MMAP_THRESHOLD, LARGE)
         private.sweep()
+        gc.collect()
+        gc.freeze()  # programs stay as they are: looking through them each time takes as long as drawing a page
         ending = asyncio.create_task(_end_sessions())
         names = [name for name in config.get_option("server.allowedHosts") if name not in LOOPBACK]
         scheme = "https" if names or config.get_option("server.sslCertFile") else "http"
@@ -60,6 +66,9 @@ def keep_values_out_of_logs() -> None:
         return record
 
     logging.setLogRecordFactory(quiet)
+    threading.excepthook = lambda told: logging.getLogger(__name__).error(
+        "A thread ended", exc_info=(told.exc_type, told.exc_value or told.exc_type(), told.exc_traceback)
+    )
 
 
 def allocator(name: str, *given: int) -> bool:

@@ -23,6 +23,7 @@ from engine.insight import (
 from engine.mechanisms import label_of
 from engine.publish import new_file, write_answers, write_package
 from engine.release import (
+    ColumnFit,
     Intake,
     Ledger,
     check_records,
@@ -30,7 +31,9 @@ from engine.release import (
     keep_rehearsal,
     kept_rehearsal,
     load_measurement,
+    records_fit,
 )
+from pages.parts.jobs.sources import opened
 
 Progress = Callable[[float, str], bool]
 
@@ -108,25 +111,22 @@ def release(
 ) -> dict[str, Any]:
     """Measure a plan on records: count, spend, draw, save in one call; return the key and what happened to the rows."""
     seen: list[Intake] = []
-    found = measure(
-        load_plan(made),
-        data,
-        dataset=dataset,
-        ledger=ledger,
-        attempt=attempt,
-        progress=progress,
-        intake=seen.append,
-        **columns,
-    )
+    asked = {"dataset": dataset, "ledger": ledger, "attempt": attempt, **columns}
+    with opened(data) as records:
+        found = measure(load_plan(made), records, progress=progress, intake=seen.append, **asked)
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
 def check(
     made: str, data: str, dataset: str, ledger: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> dict[str, Any]:
-    """Return how records fit a plan, for the curator's eyes only; spends nothing."""
-    book = Ledger(ledger)
-    return _rows(check_records(load_plan(made), data, dataset=dataset, ledger=book, **columns, progress=progress))
+    """Return how records fit a plan and its schema, for the curator's eyes only; spends nothing."""
+    book, loaded = Ledger(ledger), load_plan(made)
+    first, then = (lambda f, text: progress(0.4 * f, text)), (lambda f, text: progress(0.4 + 0.6 * f, text))
+    with opened(data) as records:
+        fits = records_fit(loaded.schema, records, progress=first)
+        found = check_records(loaded, records, dataset=dataset, ledger=book, **columns, progress=then)
+    return _rows(found) | {"columns": [_fit(one) for one in fits]}
 
 
 def export(
@@ -199,16 +199,9 @@ def look(
     seen: list[Intake] = []
     shared, book = CommonPlan.from_json(common), Ledger(ledger)
     known = book.find(stepwise.look_key(shared, dataset=dataset, attempt=attempt)) is not None
-    found = stepwise.look(
-        shared,
-        data,
-        dataset=dataset,
-        ledger=book,
-        attempt=attempt,
-        progress=progress,
-        intake=seen.append,
-        **columns,
-    )
+    asked = {"dataset": dataset, "ledger": book, "attempt": attempt, **columns}
+    with opened(data) as records:
+        found = stepwise.look(shared, records, progress=progress, intake=seen.append, **asked)
     if not known:
         book.note(dataset=dataset, kind="rule", text=json.dumps(dict(rule), sort_keys=True), key=found.key)
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
@@ -219,17 +212,25 @@ def finish(
 ) -> dict[str, Any]:
     """Measure what is left of the option that was chosen for a look; return the key and what happened to the rows."""
     seen: list[Intake] = []
-    found = stepwise.finish(
-        ledger,
-        key,
-        data,
-        attempt=attempt,
-        on_changed=on_changed,
-        progress=progress,
-        intake=seen.append,
-        **columns,
-    )
+    asked = {"attempt": attempt, "on_changed": on_changed, **columns}
+    with opened(data) as records:
+        found = stepwise.finish(ledger, key, records, progress=progress, intake=seen.append, **asked)
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
+
+
+def _fit(one: ColumnFit) -> dict[str, Any]:
+    """How one column fits, under headings for people."""
+    if not one.there:
+        return {"Column": one.column, "Values that the schema does not know": "the records have no such column"}
+    return {
+        "Column": one.column,
+        "Known": one.known,
+        "Missing": one.missing,
+        "Not known": one.unknown,
+        "Collected": one.missing + one.unknown - one.refused,
+        "Left out": one.refused,
+        "Values that the schema does not know": ", ".join(f"{value} ({rows:,})" for value, rows in one.values.items()),
+    }
 
 
 def _rows(intake: Intake) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class _Job:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     gentle: bool
+    stays: bool
     copies: tuple[Path, ...]
     files: tuple[Path, ...]
     holders: set[str] = field(default_factory=set)
@@ -68,6 +69,7 @@ def start(
     holder: str = "",
     spends: bool = False,
     gentle: bool = False,
+    stays: bool = False,
     copies: Iterable[Path] = (),
     files: Iterable[Path] = (),
 ) -> Status:
@@ -77,19 +79,18 @@ def start(
     ----------
     spends : budget; such work goes before all that waits, is never killed, and stops only while nothing was spent.
     gentle : it runs processes itself and only waits for them, in a thread; asked to stop, it ends them.
+    stays : it goes on when all of its holders have left, as for a file that somebody asked for.
     copies : files for the work alone, removed when it ends, however it ends.
     files : files that belong to the result, removed when the job is forgotten.
     """
-    copies, files = tuple(copies), tuple(files)
     with _LOCK:
         if is_there(key):
             _remove((*copies, *files))
         else:
             forget(key)
             status = Status(state="waiting", spends=spends, started=time.monotonic())
-            _JOBS[key] = _Job(
-                status=status, function=function, arguments=arguments, gentle=gentle, copies=copies, files=files
-            )
+            kind: dict[str, Any] = {"gentle": gentle, "stays": stays, "copies": tuple(copies), "files": tuple(files)}
+            _JOBS[key] = _Job(status=status, function=function, arguments=arguments, **kind)
         hold(key, holder)
         _begin_next()
         return _JOBS[key].status
@@ -153,7 +154,8 @@ def let_go(key: str, holder: str) -> None:
             job.holders.discard(holder)
             job.abandoned = not job.holders
             if job.abandoned:
-                cancel(key)
+                if not job.stays:
+                    cancel(key)
                 forget(key)
 
 
@@ -187,21 +189,28 @@ def _begin_next() -> None:
             job.stop = threading.Event()
             threading.Thread(target=_run_here, args=(key, job), daemon=True).start()
             continue
-        job.process, job.stop, receiver = launch(job.function, job.arguments, outlives=job.status.spends)
+        try:
+            job.process, job.stop, receiver = launch(job.function, job.arguments, outlives=job.status.spends)
+        except (OSError, EOFError):  # no process or no memory is left, or the fork server was killed just now
+            words = "A worker could not be started. Close other programs, or try again."
+            job.status = replace(job.status, state="died", error=words)
+            _end(key, job)  # which goes on with the queue
+            return
         threading.Thread(target=_listen, args=(key, job, receiver), daemon=True).start()
 
 
 def _listen(key: str, job: _Job, receiver: Connection) -> None:
     try:
-        while True:
-            job.hear(*receiver.recv())
-    except (EOFError, OSError):
+        with receiver, suppress(EOFError, OSError):
+            while True:
+                job.hear(*receiver.recv())
+    finally:
         job.process.join()
-    if job.status.running:
-        stopped, code = job.stop is not None and job.stop.is_set(), job.process.exitcode
-        error = STOPPED if stopped else _last_words(code)
-        job.status = replace(job.status, state="cancelled" if stopped else "died", error=error)
-    _end(key, job)
+        if job.status.running:
+            stopped, code = job.stop is not None and job.stop.is_set(), job.process.exitcode
+            error = STOPPED if stopped else _last_words(code)
+            job.status = replace(job.status, state="cancelled" if stopped else "died", error=error)
+        _end(key, job)
 
 
 def _run_here(key: str, job: _Job) -> None:

@@ -107,5 +107,5 @@ def lines(text: str, **imports: str) -> Script:
 
 def drawn(found: Picture, key: str, *, plain: bool = True) -> Picture:
     """Draw a picture and return it; ``plain`` ones have no toolbar."""
-    show.picture(found, key=key, config={"displayModeBar": False} if plain else None)
+    show.picture(found, key=key, config=show.EXPORT if plain else None)
     return found

@@ -12,6 +12,7 @@ import streamlit as st
 from pages.parts.lessons.lesson import Choice, Lesson
 
 ANSWERS, INSTRUCTOR = "learn_answers", "instructor"
+UNCHOSEN = "learn_unchosen"  # the question that was checked before an answer was chosen
 
 
 def answers() -> Mapping[tuple[str, int], Choice]:
@@ -42,6 +43,8 @@ def questions(lesson: Lesson) -> None:
                 persist_state="session",
             )
             st.button(f"Check answer {number + 1}", on_click=_check, args=(lesson.name, number), key=f"check_{key}")
+            if st.session_state.get(UNCHOSEN) == (lesson.name, number):
+                st.info("Choose one of the answers first.", icon="👆")
             given = answers().get((lesson.name, number))
             if given is not None and given.right:
                 st.success(f"**Right:** {given.text} {given.feedback}", icon="✅")
@@ -51,6 +54,7 @@ def questions(lesson: Lesson) -> None:
 
 def _check(name: str, number: int) -> None:
     chosen = st.session_state.get(f"question_{name}_{number}")
+    st.session_state[UNCHOSEN] = (name, number) if chosen is None else None
     if chosen is not None:
         st.session_state[ANSWERS] = {**answers(), (name, number): chosen}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 import streamlit as st
 
 from engine import Plan, Workload
@@ -12,9 +10,8 @@ from pages.parts.shell import state
 from pages.parts.shell.code import Script, plan_script
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain
-
-SIMULATED, PUBLIC = "simulated records", "public records (CSV)"
-Reference = bytes | tuple[int, int]
+from pages.parts.workload import reference_form
+from pages.parts.workload.reference_form import Reference
 
 
 def draw(plan: Plan) -> None:
@@ -26,8 +23,8 @@ def draw(plan: Plan) -> None:
         "the records of another year or place, or simulated ones; **never the records that are to be protected**. "
         "Weights that groups have say how much each of them matters."
     )
-    reference = _reference()
-    key = f"weigh|{studio.key}|{_digest(reference)}"
+    reference = reference_form.choose("aim")
+    key = f"weigh|{studio.key}|{reference_form.digest(reference)}"
     st.button(
         "Find the weights",
         on_click=_find,
@@ -37,7 +34,7 @@ def draw(plan: Plan) -> None:
         type="primary",
     )
     with st.expander("As Python"):
-        st.code(_script(studio, reference), language="python")
+        st.code(_script(studio, reference), language=None, wrap_lines=True)
     done = watch.job(key, label="Rehearsing what would be published")
     if done is not None:
         text, before, after = done.result
@@ -52,20 +49,6 @@ def draw(plan: Plan) -> None:
         )
         left, _ = st.columns([1, 2])
         left.button("Use these weights", on_click=_use, args=(text,), key="aim_use", type="primary", width="stretch")
-
-
-def _reference() -> Reference | None:
-    how = st.radio("Reference", [SIMULATED, PUBLIC], horizontal=True, key="aim_reference")
-    if how == PUBLIC:
-        file = st.file_uploader("Public records, coded as the schema says", type=["csv"], key="aim_file")
-        return None if file is None else file.getvalue()
-    left, right, _ = st.columns([1, 1, 2])
-    rows = int(left.number_input("Records", 100, 2_000_000, 5_000, key="aim_rows"))
-    return rows, int(right.number_input("Seed", 0, 2**31 - 1, 1, key="aim_seed"))
-
-
-def _digest(reference: Reference | None) -> str:
-    return sha256(reference).hexdigest() if isinstance(reference, bytes) else str(reference)
 
 
 def _find(key: str, studio: Studio, reference: Reference) -> None:
@@ -83,11 +66,7 @@ def _use(text: str) -> None:
 
 def _script(studio: Studio, reference: Reference | None) -> str:
     """The same in Python."""
-    lines: tuple[str, ...] = ('reference = "public.csv"',)
-    imports = set()
-    if isinstance(reference, tuple):
-        imports = {("demo_data.make_synthetic", "synthetic")}
-        lines = (f"reference = synthetic(schema, {reference[0]}, {reference[1]})",)
+    imports, lines = reference_form.lines(reference)
     made = plan_script(studio)
     *first, last = made.lines
     aimed = f'{last[:-1]}, aim="published", reference=reference)'

@@ -5,9 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import Plan, figures, insight, texts
+from engine.texts import how_many
 from pages.parts.preview import why_view
 from pages.parts.shell import show, state
-from pages.parts.shell.words import count
 from pages.parts.workload import group_choice, scale_form
 
 GROUP, LAST = "group", "group_last"  # the group that is looked at, as the list gives it back and as it was last
@@ -63,10 +63,12 @@ def chosen(plan: Plan) -> None:
     even = insight.even_error(plan, number)
     if even is not None:
         st.markdown(
-            f"**Each of its {count(group.count, 'query', 'queries')} has a standard error of {typical} counts.**"
+            f"**Each of its {how_many(group.count, 'query', 'queries')} has a standard error of {typical} counts.**"
         )
     else:
-        words = f"{count(group.count, 'query', 'queries')}, typical error {typical} counts, largest {largest} counts."
+        words = (
+            f"{how_many(group.count, 'query', 'queries')}, typical error {typical} counts, largest {largest} counts."
+        )
         st.markdown(f"**{words}**")
         place = st.container()
         drawn = group_choice.choose_slice(plan, number)

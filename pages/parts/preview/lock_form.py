@@ -9,12 +9,12 @@ from typing import Any
 import streamlit as st
 
 from engine import Budget, Plan, insight, load_plan
-from engine.texts import amount, set_name
+from engine.texts import amount, how_many, set_name
 from pages.parts.jobs import kept, tasks, watch, work
 from pages.parts.shell import show, state
 from pages.parts.shell.budgets import others, said
 from pages.parts.shell.state import Studio
-from pages.parts.shell.words import count, plain
+from pages.parts.shell.words import plain
 
 SIZES, EACH = "every number of attributes", "every group"
 SMALLEST = "the smallest budget that keeps all of them"
@@ -63,7 +63,7 @@ def _rows(plan: Plan) -> Rows:
     sizes: dict[int, list[int]] = {}
     for i, group in enumerate(groups):
         sizes.setdefault(len(group.attributes), []).append(i)
-    return {f"{k}-way ({count(len(those), 'group')})": those for k, those in sorted(sizes.items())}
+    return {f"{k}-way ({how_many(len(those), 'group')})": those for k, those in sorted(sizes.items())}
 
 
 def _table(plan: Plan, studio: Studio, rows: Rows, *, locks: bool) -> tuple[list[float], list[bool] | None]:

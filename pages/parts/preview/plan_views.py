@@ -35,7 +35,7 @@ def headline(plan: Plan) -> None:
         else:
             _number(
                 "Over the best possible",
-                f"≤ {best}",
+                f"≤ {best}" if best else "searching…",
                 "How much larger the weighted RMSE is at most than what any matrix mechanism can reach, whatever it "
                 "measures; proven for this workload.",
             )
@@ -55,7 +55,7 @@ def _number(label: str, value: str, meaning: str) -> None:
 
 def budget(plan: Plan) -> None:
     """Where the budget goes."""
-    show.picture(figures.budget_picture(plan), key="budget", config={"displayModeBar": False})
+    show.picture(figures.budget_picture(plan), key="budget", config=show.EXPORT)
 
 
 def use_plan_file() -> None:

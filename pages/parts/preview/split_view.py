@@ -17,6 +17,7 @@ from pages.parts.shell.words import kept_for, plain, show_kept
 
 TUNED = "tuned"
 CHOSEN = {PAPER: "uniform centers, as in the paper: chosen", TUNED: "tuned centers: chosen"}
+MOST_GROUPS = 5_000  # above, the plan with uniform centers would double what the page takes
 UNKNOWN = "Single groups may be less exact than with uniform centers; Compare tells which."
 
 
@@ -67,7 +68,7 @@ def _single(studio: Studio, plan: Plan) -> str:
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _told(question: str, _studio: Studio, _plan: Plan) -> str:
     rest = {name: value for name, value in _studio.taken.items() if name not in (CENTERS, "keep")}
-    even = plans.at_once(_studio.told(rest))
+    even = plans.at_once(_studio.told(rest)) if len(_plan.workload.groups) <= MOST_GROUPS else None
     if even is None:  # what is raised is not kept, so that it is looked for again
         raise NotApplicable("The plan with uniform centers takes long.")
     return insight.single_groups_text(_plan, even)

@@ -73,7 +73,7 @@ def usable(plan: Plan) -> None:
             lambda nearly: insight.budget_for_quality(plan, scale, share, nearly=nearly),
             key="usable",
         )
-        show.picture(found, key="usable", config={"displayModeBar": False})
+        show.picture(found, key="usable", config=show.EXPORT)
 
 
 def needed(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -> bool:
@@ -133,9 +133,7 @@ def one_query(plan: Plan) -> None:
             ),
             key="probe",
         )
-        show.picture(
-            figures.interval_picture(plan, variance, said), key="probe_budgets", config={"displayModeBar": False}
-        )
+        show.picture(figures.interval_picture(plan, variance, said), key="probe_budgets", config=show.EXPORT)
 
 
 def distance(plan: Plan) -> None:
@@ -144,19 +142,24 @@ def distance(plan: Plan) -> None:
     found = work.find(key)  # started with the headline
     if found is not None and found.done:
         st.markdown(f"**{plain(insight.bound_text(plan, found.result))}**")
-        show.picture(figures.distance_picture(plan, found.result), key="distance", config={"displayModeBar": False})
+        show.picture(figures.distance_picture(plan, found.result), key="distance", config=show.EXPORT)
     elif not work.is_there(key):
         st.button("Search again", on_click=_search, args=(plan,), key="bound_again")
     st.caption(plain(insight.certificate_text(plan)))
 
 
 def best(plan: Plan) -> str | None:
-    """How far the plan is at most above the best of all matrix mechanisms, searched beside the page; None before."""
+    """How far the plan is at most above the best of all matrix mechanisms; "" while that is searched beside the page.
+
+    None where no bound on all of them comes out.
+    """
     key = _bound_key(plan)
     if work.find(key) is None:
         _search(plan)
     found = work.find(key)
-    return (insight.above_best(plan, found.result) or None) if found is not None and found.done else None
+    if found is not None and found.done:
+        return insight.above_best(plan, found.result) or None
+    return "" if found is not None and found.running else None
 
 
 def search(plan: Plan) -> None:

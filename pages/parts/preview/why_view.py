@@ -23,9 +23,7 @@ def why(plan: Plan, number: int) -> None:
         with place:
             st.markdown(f"**Why:** {plain(breakdown_text(plan, number, query))}")
             found = figures.breakdown_picture(plan, number, query)
-            show.picture(
-                found, key="why", config={"displayModeBar": False}, height=min(TALL, found.figure.layout.height)
-            )
+            show.picture(found, key="why", config=show.EXPORT, height=min(TALL, found.figure.layout.height))
     st.markdown("**What would help?** Each button plans a changed request; nothing is kept yet.")
     _buttons(plan, number)
     show_kept(TRIED)

@@ -10,9 +10,9 @@ import streamlit as st
 
 from engine import Budget
 from engine.gaussian import mu_of_guess
-from engine.texts import cost, number
+from engine.texts import cost, how_many
 from pages.parts.shell import state
-from pages.parts.shell.words import count, kept_for
+from pages.parts.shell.words import kept_for
 
 PCOST, RHO, MU, APPROX, PURE = "pcost", "rho", "mu", "epsilon, delta", "pure epsilon"
 RISK = "guessing risk"
@@ -38,6 +38,7 @@ AGAINST = {"add_remove": "is in the data or not", "replace_one": "has these valu
 ROWS_LABEL = "Most rows of one person"
 AGAINST_LABEL = "Nobody can tell whether a person"
 DELTA = 1e-6
+LEAST = 1e-7  # smaller numbers of a budget are not written out
 UNIT = "budget_unit"  # where the language is kept that was chosen
 
 
@@ -59,13 +60,20 @@ def headline(found: Budget, unit: str) -> str:
     ('ε 4.887', 'rho 0.5', 'ε 1')
     >>> headline(Budget(pcost=1.0), RISK)
     'risk 69.2%'
+    >>> headline(Budget(pcost=1e-15), APPROX), headline(Budget(pcost=1e-15), RHO)
+    ('ε under 1e-07', 'rho under 1e-07')
     """
     if unit == RISK:
         return f"risk {found.guess:g}%"
     if found.pure_epsilon is not None:
-        return f"ε {cost(found.pure_epsilon)}"
+        return f"ε {_written(found.pure_epsilon)}"
     word = "ε" if unit in (APPROX, PURE) else unit
-    return f"{word} {cost(numbers_of(found, APPROX if unit == PURE else unit)[0])}"
+    return f"{word} {_written(numbers_of(found, APPROX if unit == PURE else unit)[0])}"
+
+
+def _written(value: float) -> str:
+    """A number of a budget, which is never shown as 0: that would say that nothing is given away."""
+    return cost(value) if value >= LEAST else f"under {LEAST:g}"
 
 
 @lru_cache(maxsize=256)
@@ -89,10 +97,10 @@ def summary(studio: state.Studio) -> str:
     if studio.workload is None:
         return "Nothing chosen yet. Start with a schema."
     schema, workload = studio.workload.schema, studio.workload
-    asked = f"{count(len(workload.groups), 'group')}, {count(workload.queries, 'query', 'queries')}"
+    asked = f"{how_many(len(workload.groups), 'group')}, {how_many(workload.queries, 'query', 'queries')}"
     centers = " · Centers: tuned" if studio.taken.get("centers") == "tuned" else ""
     return (
-        f"Schema: {count(len(schema), 'attribute')}, {number(schema.size)} cells · "
+        f"Schema: {how_many(len(schema), 'attribute')}, {how_many(schema.size, 'cell')} · "
         f"Workload: {asked if workload.groups else 'empty'} · Budget: {said(studio.budget)}{centers}"
     )
 
@@ -128,11 +136,10 @@ def others(found: Budget) -> str:
     >>> others(Budget(pcost=1.0))
     'epsilon 4.887 at delta 1e-06 · guessed right 69.2% of the time · pcost 1 · rho 0.5 · mu 1'
     """
-    pure = "" if found.pure_epsilon is None else f"pure epsilon {cost(found.pure_epsilon)}, which implies "
+    pure = "" if found.pure_epsilon is None else f"pure epsilon {_written(found.pure_epsilon)}, which implies "
     return (
-        f"{pure}epsilon {cost(_epsilon(found))} at delta {DELTA:g} · guessed right {found.guess:g}% of the time · "
-        f"pcost {cost(found.pcost)} · "
-        f"rho {cost(found.rho)} · mu {cost(found.mu)}"
+        f"{pure}epsilon {_written(_epsilon(found))} at delta {DELTA:g} · guessed right {found.guess:g}% of the time · "
+        f"pcost {_written(found.pcost)} · rho {_written(found.rho)} · mu {_written(found.mu)}"
     )
 
 

@@ -119,15 +119,23 @@ def plan_code(studio: Studio) -> str:
 
 
 def release_code(
-    studio: Studio, *, dataset: str, ledger: str, data: str, attempt: int, columns: Mapping[str, Any]
+    studio: Studio, *, dataset: str, ledger: str, records: Script, attempt: int, columns: Mapping[str, Any]
 ) -> str:
     """Measure the plan on records and write the answers."""
-    more = (f", attempt={attempt}" if attempt > 1 else "") + columns_text(columns)
+    which = (f", attempt={attempt}" if attempt > 1 else "") + columns_text(columns)
     lines = (
-        f"measured = measure(made, {data!r}, dataset={dataset!r}, ledger={ledger!r}{more})\n"
+        f"measured = measure(made, records, dataset={dataset!r}, ledger={ledger!r}{which})\n"
         'write_answers(measured, "answers.parquet")'
     )
-    return (plan_script(studio) + _script(lines, engine="measure", engine__publish="write_answers")).text()
+    more = records + _script(lines, engine="measure", engine__publish="write_answers")
+    return (plan_script(studio) + more).text()
+
+
+def records_script(path: str, name: str) -> Script:
+    """Make `records`: the table that the settings of the machine give this name, or a file."""
+    if name:
+        return _script(f"records = named_table({name!r})", engine__release="named_table")
+    return _script(f"records = {path.strip() or 'records.csv'!r}")
 
 
 def columns_text(columns: Mapping[str, Any]) -> str:
@@ -187,7 +195,9 @@ def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
 def _is_usual(usual: Mapping[str, str], group: Group, names: tuple[str, ...]) -> bool:
     """Whether a group is what `Workload.all_ways` makes of these attributes."""
     plainly = group.attributes == names and group.weight == 1.0 and group.query_weights is None
-    return plainly and isinstance(group.family, Mapping) and dict(group.family) == {name: usual[name] for name in names}
+    if not plainly or not isinstance(group.family, Mapping) or len(group.family) != len(names):
+        return False
+    return all(group.family.get(name) == usual[name] for name in names)
 
 
 def _bulky(group: Group) -> bool:

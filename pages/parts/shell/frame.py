@@ -178,7 +178,7 @@ def footer(*, code: str, target: PageInfo | None, reason: str = "") -> None:
     """Draw the Python code of the page and the button to the next page, or the reason why it has to wait."""
     with st.expander("As Python"):
         st.caption("The same with the engine alone. Nothing on this page needs the app.")
-        st.code(code, language="python")
+        st.code(code, language=None, wrap_lines=True)  # some colours of Python are too pale to read
     if target is None:
         return
     left, right = st.columns([1, 3], vertical_alignment="center")

@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.responses import HTMLResponse, PlainTextResponse
@@ -78,12 +77,11 @@ class Guard:
         return page
 
     def _knows(self, told: Mapping[str, str]) -> bool:
-        try:
-            found = SimpleCookie(told.get("cookie", "")).get(cookie_name())
-        except CookieError:
-            found = None
+        # browsers send the cookies of every port along, and other programs write what strict parsers stop at
+        cookies = [pair.partition("=") for pair in told.get("cookie", "").split(";")]
         kind, _, bearer = told.get("authorization", "").partition(" ")
-        return (found is not None and self._same(found.value)) or (kind.lower() == "bearer" and self._same(bearer))
+        given = [value.strip() for name, _, value in cookies if name.strip() == cookie_name()]
+        return any(map(self._same, [*given, bearer] if kind.lower() == "bearer" else given))
 
     def _same(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(), self.token.encode())
@@ -134,7 +132,7 @@ def start_token() -> str:
 def _ours(host: str) -> bool:
     """Whether a Host header is one of ours: on this machine with our port, elsewhere with the port of any proxy."""
     name, _, port = host.partition(":")
-    if name not in config.get_option("server.allowedHosts"):
+    if name not in [known.lower() for known in config.get_option("server.allowedHosts")]:
         return False
     if name not in LOOPBACK:
         return not port or port.isdigit()

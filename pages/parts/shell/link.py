@@ -33,7 +33,11 @@ def packed(studio: Studio) -> str:
     >>> unpacked(packed(Studio())).budget.pcost
     1.0
     """
-    return base64.urlsafe_b64encode(zlib.compress(studio.to_json().encode(), 9)).decode()
+    return _compressed(studio.to_json())
+
+
+def _compressed(text: str) -> str:
+    return base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def unpacked(text: str) -> Studio:
@@ -85,9 +89,10 @@ def keep() -> None:
 def _packed_once(studio: Studio) -> str:
     known = st.session_state.get("packed")
     if known is None or known[0] is not studio:
-        text = packed(studio) if len(studio.question) <= MAX_QUESTION else ""
+        whole = studio.to_json()
+        text = _compressed(whole) if len(whole) <= MAX_QUESTION else ""
         if not 0 < len(text) <= MAX_LENGTH:
-            name = designs.keep(studio.to_json())
+            name = designs.keep(whole)
             text = f"{NAMED}{name}" if name else ""
         known = st.session_state["packed"] = (studio, text)
     return known[1]

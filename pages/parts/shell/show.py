@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from engine.texts import Frame
 
 SHORT = 8  # rows that need no height of their own
+ONE_LINE, LINES = 19, 66  # letters of a name that stand in one line; pixels of a row where they stand in several
+TEXT_WIDTH, TEXT_HEIGHT = 640, 400  # pixels of a figure that is exported: as wide as the text of a page in print
 QUALITY = ("publishable", "doubtful", "noise", "relative error")
 SHARES = ("share", "over the bound", "worse", "better", *QUALITY)  # columns that are shares
 OPTIMUM = "certified optimum"
@@ -37,6 +39,9 @@ FILES = (
     ("Download CSV", "csv", "text/csv", csv_text, None),
     ("LaTeX", "tex", "text/x-tex", latex_text, "The same table for a paper, with the package booktabs"),
 )
+
+# buttons of a picture that needs none for moving about in it
+EXPORT = {"modeBarButtons": [["toImage"]]}
 
 
 def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[Any, ...] = ()) -> Any:
@@ -58,6 +63,21 @@ def folds(views: Mapping[str, tuple[str, Callable[..., Any]]], *, arguments: tup
                     view(*arguments)
 
 
+def chart(
+    found: Picture, *, key: str, config: Mapping[str, Any] | None = None, height: int | Literal["content"] = "content"
+) -> Callable[..., Any]:
+    """Return what draws the figure of a picture, with a button that saves it as wide as the text of a printed page."""
+    image = {"format": "svg", "filename": key, "width": TEXT_WIDTH, "height": found.figure.layout.height or TEXT_HEIGHT}
+    return partial(
+        st.plotly_chart,
+        found.figure,
+        key=f"chart_{key}",
+        alt=found.alt,
+        height=height,
+        config={"displaylogo": False, "toImageButtonOptions": image, **(config or {})},
+    )
+
+
 def picture(
     found: Picture,
     *,
@@ -71,14 +91,7 @@ def picture(
     """Draw a figure of the engine, its note, and its table with a download; `on_select` hears of what is chosen."""
     if titled:
         st.markdown(f"**{plain(found.title)}**")
-    draw = partial(
-        st.plotly_chart,
-        found.figure,
-        key=f"chart_{key}",
-        alt=found.alt,
-        height=height,
-        config={"displaylogo": False, "toImageButtonOptions": {"format": "svg", "filename": key}} | (config or {}),
-    )
+    draw = chart(found, key=key, config=config, height=height)
     if on_select is None:
         draw()
     else:
@@ -126,7 +139,7 @@ def _written(whole: Callable[[], Frame], write: Callable[[Frame], str]) -> bytes
 def choice(
     frame: Frame, *, key: str, alt: str, row: int | None, bar: str, pick: Callable[[int], None], height: int
 ) -> None:
-    """Draw a table of which one row is chosen by a click; `pick` hears its number; `bar` is a column of sizes."""
+    """Draw a table of groups of which one is chosen by a click; `pick` hears its row; `bar` is a column of sizes."""
 
     def picked() -> None:
         rows = st.session_state[key].selection.rows
@@ -134,11 +147,13 @@ def choice(
             pick(rows[0])
 
     sizes = frame[bar]
+    longest = int(frame["attributes"].str.len().max())
     most = float(sizes[sizes < math.inf].max()) if len(sizes) else 1.0
     columns = _columns(frame) | {
+        "attributes": st.column_config.TextColumn(width=140),
         bar: st.column_config.ProgressColumn(
-            bar.replace("standard ", ""), width=130, format="%,.2f", min_value=0.0, max_value=most if most > 0 else 1.0
-        )
+            bar.replace("standard ", ""), width=100, format="%,.2f", min_value=0.0, max_value=most if most > 0 else 1.0
+        ),
     }
     st.dataframe(
         frame,
@@ -149,6 +164,7 @@ def choice(
         key=key,
         on_select=picked,
         selection_mode="single-row",
+        row_height=LINES if longest > ONE_LINE else None,
         selection_default={"selection": {"rows": [row] if row is not None else []}},
     )
 

@@ -34,7 +34,7 @@ class History:
 
     def push(self, studio: Studio, *, redraw: bool) -> History:
         """The history after one more step; a step that changes nothing is none."""
-        if studio.question == self.present.question and studio.budget == self.present.budget:
+        if studio.key == self.present.key:
             return self
         past = (*self.past, self.present)[-LIMIT:]
         return History(present=studio, past=past, version=self.version + redraw)

@@ -93,9 +93,12 @@ class Studio:
         kept = targets_after(self.options, before.workload.groups, self.workload.groups)
         return replace(self, options=without_targets(self.options) if kept is None else kept)
 
-    @cached_property
+    @property
     def question(self) -> str:
-        """Everything but the budget as text, whole: a text means the same plan wherever it is opened."""
+        """Everything but the budget as text, whole: a text means the same plan wherever it is opened.
+
+        It is long with many groups, and undo remembers many states: none of them keeps it.
+        """
         asked = "null" if self.workload is None else self.workload.to_json()
         return f'{self._rest[:-1]}, "workload": {asked}}}'
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import streamlit as st
 
 from engine.errors import EngineError
-from engine.texts import number
 
 _ADDRESS = re.compile(r"://|www\.|\w@")
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:&-])")
@@ -63,12 +62,3 @@ def show_kept(place: str) -> None:
     """Show the error that the last callback of this place left, if any."""
     if message := st.session_state.get("trouble", {}).get(place):
         trouble(message)
-
-
-def count(things: int, one: str, many: str = "") -> str:
-    """Number and noun.
-
-    >>> count(1, "group"), count(2500, "query", "queries")
-    ('1 group', '2,500 queries')
-    """
-    return f"{number(things)} {one if things == 1 else many or one + 's'}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import Attribute, Schema
+from engine.texts import how_many
 from engine.workload import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
 from pages.parts.shell import state
-from pages.parts.shell.words import count, kept_for, plain
+from pages.parts.shell.words import kept_for, plain
 from pages.parts.workload.schema_table import read_schema
 
 DICTIONARY, RECORDS, AGREED = "dictionary", "columns_of_records", "draft_agreed"
@@ -39,7 +40,7 @@ def draw() -> None:
 def _way_out(columns: tuple[str, ...]) -> None:
     with st.container(border=True):
         st.warning(
-            f"This looks like a file of records: its first line names {count(len(columns), 'column')}. Records are "
+            f"This looks like a file of records: its first line names {how_many(len(columns), 'column')}. Records are "
             "never read for a schema, because a value that is there once would give somebody away. Nothing of it was "
             "kept but these names. Fill the template in from a questionnaire or a code book and upload it; the records "
             "come in on the page Release.",
@@ -67,11 +68,11 @@ def _confirm(found: Schema) -> None:
     for number, attribute in enumerate(found.attributes):
         values = ", ".join(attribute.label(i) for i in range(min(attribute.size, SHOWN)))
         more = f", … {attribute.label(attribute.size - 1)}" if attribute.size > SHOWN else ""
-        words = plain(f"{attribute.name}: {count(attribute.size, 'cell')} ({values}{more})")
+        words = plain(f"{attribute.name}: {how_many(attribute.size, 'cell')} ({values}{more})")
         if st.checkbox(words, key=f"draft_{number}", disabled=whole) or whole:
             agreed.append(attribute)
     st.button(
-        f"Use {count(len(agreed), 'confirmed attribute')}",
+        f"Use {how_many(len(agreed), 'confirmed attribute')}",
         on_click=_use,
         args=(tuple(agreed),),
         disabled=not agreed,

@@ -10,6 +10,8 @@ from pages.parts.shell import state
 from pages.parts.shell.words import kept_for, plain, show_kept
 from pages.parts.workload.schema_table import text_lines
 
+MAX_UPLOAD = 10  # megabytes
+
 
 def use_rules(key: str) -> None:
     """Take the rules for impossible cells."""
@@ -72,6 +74,7 @@ def exact(schema: Schema) -> None:
         key=(upload := f"exact_file_{state.version()}"),
         on_change=use_file,
         args=(upload,),
+        max_upload_size=MAX_UPLOAD,
     )
     show_kept("exact")
     if schema.invariants:

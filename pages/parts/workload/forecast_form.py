@@ -11,10 +11,12 @@ import streamlit as st
 
 from engine import Workload, insight
 from engine.errors import EngineError
+from engine.mechanisms import Forecast
 from engine.values import kept_with
 from engine.workload import Custom, Group
 from pages.parts.jobs import dear, plans
 from pages.parts.shell import budgets, state
+from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain
 
 LIVE = 3_000  # groups up to which new ones are forecast while a form is filled in
@@ -43,7 +45,7 @@ def before_adding(groups: Sequence[Group]) -> None:
         return
     whole = replace(studio, workload=Workload(asked.schema, (*asked.groups, *new)))
     try:
-        expected = insight.forecast_added(replace(studio.request, options=whole.taken), new)
+        expected = _expected(whole.question_key, len(new), whole, studio)
     except EngineError as error:
         st.caption(plain(f"Planning could not start with it: {error}"))
         return
@@ -58,6 +60,13 @@ def before_adding(groups: Sequence[Group]) -> None:
         st.markdown(
             f"**At {plain(budgets.said(studio.budget))}:** {plain(insight.added_text(after, len(new), before))}"
         )
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _expected(question: str, new: int, _whole: Studio, _studio: Studio) -> Forecast:
+    """What planning takes with the last groups of a question, worked out once, however often the page is drawn."""
+    added = _whole.asked.groups[-new:]
+    return insight.forecast_added(replace(_studio.request, options=_whole.taken), added)
 
 
 def _wide(group: Group) -> bool:

@@ -9,8 +9,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 from engine import Plan
 from engine.insight import worst_group
+from engine.texts import how_many
 from engine.workload import Circular, Group, Range
-from pages.parts.shell.words import count, plain
+from pages.parts.shell.words import plain
 
 MANY = 2_000  # choices that a list may hold
 
@@ -54,7 +55,7 @@ def choose_slice(plan: Plan, number: int, prefix: str = "") -> tuple[tuple[int, 
 
 def _group_words(group: Group, number: int) -> str:
     names = " × ".join(group.attributes) or "total"
-    return f"{number}: {names}, {group.family_text} ({count(group.count, 'query', 'queries')})"
+    return f"{number}: {names}, {group.family_text} ({how_many(group.count, 'query', 'queries')})"
 
 
 def _fixed(column: DeltaGenerator, plan: Plan, group: Group, part: int, *, key: str) -> int:

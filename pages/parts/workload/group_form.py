@@ -11,9 +11,10 @@ import streamlit as st
 
 from engine import Schema, Workload, figures, texts
 from engine.errors import WorkloadError
+from engine.texts import how_many
 from engine.workload import Group, usual_family
 from pages.parts.shell import show, state
-from pages.parts.shell.words import count, kept_for, plain, show_kept, shown_here
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 from pages.parts.workload import family_form, forecast_form
 
 ADDED = "added"
@@ -42,8 +43,8 @@ def add_groups(groups: tuple[Group, ...]) -> None:
         if not new:
             raise WorkloadError("All of this is asked already. To make it more exact, give it a larger weight below.")
         state.change(workload=Workload(workload.schema, (*workload.groups, *new)), redraw=True)
-        left_out = f"; {count(len(groups) - len(new), 'group')} asked already" if len(new) < len(groups) else ""
-        state.only_here()[ADDED] = f"{count(len(new), 'group')} added{left_out}."
+        left_out = f"; {how_many(len(groups) - len(new), 'group')} asked already" if len(new) < len(groups) else ""
+        state.only_here()[ADDED] = f"{how_many(len(new), 'group')} added{left_out}."
 
 
 def added() -> None:
@@ -71,7 +72,7 @@ def all_ways(schema: Schema) -> None:
         made = _all_sets(f"{schema.to_json()}|{sorted(ways)}|{_asked(families)}", schema, sorted(ways), families)
         weight = weight_form("ways_weight")
         groups = made.groups if weight == 1.0 else tuple(replace(group, weight=weight) for group in made.groups)
-        text = f"{count(len(made.groups), 'group')} with {count(made.queries, 'query', 'queries')}"
+        text = f"{how_many(len(made.groups), 'group')} with {how_many(made.queries, 'query', 'queries')}"
         label = f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
         if groups:
             forecast_form.before_adding(groups)
@@ -120,7 +121,7 @@ def one_set(schema: Schema) -> None:
             made = Workload(schema).add(request.attributes, request.family, request.weight)
             (group,) = made.groups
             st.caption(
-                f"{count(group.count, 'query', 'queries')} on {count(schema.cells(names), 'cell')}. "
+                f"{how_many(group.count, 'query', 'queries')} on {how_many(schema.cells(names), 'cell')}. "
                 f"First: {plain(made.describe(0))}. Last: {plain(made.describe(group.count - 1))}."
             )
             forecast_form.before_adding(made.groups)

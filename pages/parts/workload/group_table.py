@@ -8,8 +8,8 @@ from dataclasses import replace
 import streamlit as st
 
 from engine import Workload, insight
+from engine.texts import how_many
 from pages.parts.shell import show, state
-from pages.parts.shell.words import count
 from pages.parts.workload import group_form
 
 LENGTH = 100  # groups on a page
@@ -52,12 +52,12 @@ def groups(workload: Workload) -> None:
         key=f"chosen_{state.version()}",
         placeholder="Pick groups by name",
     )
-    everything = f"All {count(len(found), 'group')} found"
+    everything = f"All {how_many(len(found), 'group')} found"
     if st.radio("What to change", [PICKED, everything], horizontal=True, key="change_which") == everything:
         chosen = found
     left, middle, right = st.columns([1, 1, 1], vertical_alignment="bottom")
     left.button(
-        f"Remove {count(len(chosen), 'group')}", disabled=not chosen, on_click=remove, args=(chosen,), key="remove"
+        f"Remove {how_many(len(chosen), 'group')}", disabled=not chosen, on_click=remove, args=(chosen,), key="remove"
     )
     middle.number_input("New weight", min_value=0.0, value=1.0, step=0.5, key="new_weight")
     right.button("Set this weight", disabled=not chosen, on_click=weigh, args=(chosen,), key="weigh")
@@ -76,5 +76,5 @@ def _found(workload: Workload) -> tuple[Sequence[int], Sequence[int]]:
     pages = insight.page_of(found, 1, LENGTH)[1]
     page = right.number_input(f"Page of {pages:,}", 1, pages, 1, key=f"page_{pages}", disabled=pages == 1)
     shown = insight.page_of(found, int(page), LENGTH)[0]
-    st.caption(f"{count(len(found), 'group')} found of {len(workload.groups):,}; {len(shown):,} on this page.")
+    st.caption(f"{how_many(len(found), 'group')} found of {len(workload.groups):,}; {len(shown):,} on this page.")
     return found, shown

@@ -5,9 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import Schema, figures, texts
+from engine.texts import how_many
 from engine.workload import Attribute, box_workload
 from pages.parts.shell import show
-from pages.parts.shell.words import count, plain, show_kept, shown_here
+from pages.parts.shell.words import plain, show_kept, shown_here
 from pages.parts.workload import forecast_form, group_form
 
 MAX_LABELS = 2_000  # cells that a slider may have
@@ -55,7 +56,7 @@ def drag_range(schema: Schema) -> None:
     with shown_here():
         weight = group_form.weight_form("range_weight")
         made = box_workload(schema, chosen, weight)
-        cells = count(schema.cells(chosen), "cell")
+        cells = how_many(schema.cells(chosen), "cell")
         st.markdown(f"**The range: {plain(made.describe(0))}** (one query on a table of {cells})")
         forecast_form.before_adding(made.groups)
         st.button(

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import streamlit as st
 
 from engine import Schema, Workload, insight
+from engine.texts import how_many
 from engine.workload import example, whole_edges, workload_from_sql
 from pages.parts.shell import show
-from pages.parts.shell.words import count, plain, show_kept, shown_here
+from pages.parts.shell.words import plain, show_kept, shown_here
 from pages.parts.workload import forecast_form, group_form
 
 MAX_SHOWN = 200  # groups of a text that are listed
@@ -68,16 +69,17 @@ def _whole(schema: Schema) -> tuple[str, ...]:
 
 
 def _check(schema: Schema, made: Workload) -> None:
-    cells = count(insight.counted_cells(made), "cell")
+    cells = how_many(insight.counted_cells(made), "cell")
     st.markdown(
-        f"**This adds {count(len(made.groups), 'group')} with {count(made.queries, 'query', 'queries')} on {cells}.** "
+        f"**This adds {how_many(len(made.groups), 'group')} with {how_many(made.queries, 'query', 'queries')} on "
+        f"{cells}.** "
         f"First: {plain(made.describe(0))}. Last: {plain(made.describe(made.queries - 1))}."
     )
     weight = group_form.weight_form("sql_weight")
     groups = tuple(replace(group, weight=weight) for group in made.groups)
     forecast_form.before_adding(groups)
     st.button(
-        f"Add {count(len(groups), 'group')} from SQL",
+        f"Add {how_many(len(groups), 'group')} from SQL",
         type="primary",
         on_click=group_form.add_groups,
         args=(groups,),
