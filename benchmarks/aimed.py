@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--adult", type=Path, help="the Adult table as CSV, coded 0 .. size - 1")
     parser.add_argument("--domain", type=Path, help="its domain sizes as JSON, where they are not those of the demos")
     parser.add_argument("--statsmodels", action="store_true", help="also tables that ship with statsmodels")
-    parser.add_argument("--seeds", type=int, default=3, help="releases a row")
+    parser.add_argument("--seeds", type=int, default=10, help="releases a row")
     parser.add_argument("--only", nargs="+", help="names of tables")
     given = parser.parse_args(namespace=argparse.Namespace(full=False))
     head = f"{'tables':12} {'epsilon':>8} {'equal':>9} {'aimed':>9} {'half':>9} {'aimed / equal':>14} {'cpu s':>8}"

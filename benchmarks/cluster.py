@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks import options, own_process, table
-from benchmarks.counting import SHARDS, agree, digest, here, in_shards, schema_of, write_records
+from benchmarks.counting import QUICK, SHARDS, agree, digest, here, in_shards, schema_of, write_records
 from engine import count_marginals
 
 WORKERS, WORKER_MEGABYTES = 2, 1024
@@ -96,8 +96,9 @@ def main() -> None:
     parser = options(__file__, __doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--columns", type=int, default=10)
+    parser.add_argument("--quick", action="store_true", help="20,000 records, to see that everything works")
     given = parser.parse_args()
-    rows, columns = given.rows, given.columns
+    rows, columns = QUICK if given.quick else given.rows, given.columns
     with table(__file__, write=given.write) as show, tempfile.TemporaryDirectory() as name:
         parts, whole = Path(name) / "parts", Path(name) / "records.parquet"
         parts.mkdir()

@@ -6,6 +6,7 @@ machine; CPU seconds, of the server without its workers, depend less on what els
 
 from __future__ import annotations
 
+import gc
 import os
 import statistics
 import tempfile
@@ -340,6 +341,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of everything, in about a minute")
     given = parser.parse_args()
     size, begun = QUICK if given.quick else Size(), time.monotonic()
+    gc.freeze()  # nobody waits while the clients' own objects are looked through
     with table(__file__, write=given.write) as show:
         show(f"{os.cpu_count()} cores, load of the machine {os.getloadavg()[0]:.1f}; seconds that somebody waits", "")
         show(line(COLUMNS))

@@ -1,0 +1,108 @@
+"""Forecasts of time and memory beside what planning took, on 20 workloads; right means within a factor of 2.
+
+    python -m benchmarks.forecasts [--write] [--only WORDS]
+
+Every plan is made in a process of its own, on one core and cold; seconds are of the processor, memory is all that
+the process took.  Below a tenth of a second and 50 MB nobody waits or runs out, and what is left is noise:
+both are then taken for that much.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import demo_data
+from benchmarks import options, own_process, peak_megabytes, table
+from benchmarks.random_limits import draw
+from benchmarks.scale import mixed
+from benchmarks.tuned import cube, joint
+from engine import Attribute, Budget, Schema, Workload, forecast, plan
+
+LEAST_SECONDS, LEAST_BYTES = 0.1, 5e7
+HEAD = f"{'workload':44} {'forecast s':>10} {'took':>8} {'forecast MB':>12} {'took':>7}  {'ratios':>12}  right"
+
+
+def _demo(name: str, ways: tuple[int, ...]) -> Callable[[], Workload]:
+    return lambda: Workload.all_ways(Schema.from_json(demo_data.schemas()[name].read_bytes()), ways)
+
+
+def _distinct() -> Workload:
+    return Workload.all_ways(Schema([Attribute.of_size(f"x{i}", 30 + i) for i in range(10)]), (2,), "affine")
+
+
+def _pair() -> Workload:
+    schema = Schema([Attribute.of_size("a", 30), Attribute.of_size("b", 25)])
+    return Workload(schema).add(("a", "b"), "prefix").add(("a", "b"), "affine")
+
+
+def _random(seed: int) -> Callable[[], Workload]:
+    return lambda: draw(np.random.default_rng(seed), attributes=12, cells=60, ways=3)
+
+
+ROWS: dict[str, tuple[Callable[[], Workload], dict[str, Any]]] = {
+    "Adult <=3-way": (_demo("adult", (1, 2, 3)), {}),
+    "Adult <=3-way, tuned": (_demo("adult", (1, 2, 3)), {"centers": "tuned"}),
+    "CPS <=3-way, tuned": (_demo("cps", (1, 2, 3)), {"centers": "tuned"}),
+    "Loans <=3-way, tuned": (_demo("loans", (1, 2, 3)), {"centers": "tuned"}),
+    "Adult <=2-way, largest error": (_demo("adult", (1, 2)), {"objective": "max"}),
+    "CPS <=2-way, WFF": (_demo("cps", (1, 2)), {"mechanism": "wff"}),
+    "CPS <=2-way, HDMM": (_demo("cps", (1, 2)), {"mechanism": "hdmm"}),
+    "[10]^40 prefix, tuned": (lambda: Workload.all_ways(cube(10, 40), (1, 2)), {"centers": "tuned"}),
+    "[50]^40 prefix, tuned": (lambda: Workload.all_ways(cube(50, 40), (1, 2)), {"centers": "tuned"}),
+    "[256] prefix, tuned": (lambda: Workload.all_ways(cube(256, 1), (1,)), {"centers": "tuned"}),
+    "[20]^40 affine": (lambda: joint("affine", 20, 40), {}),
+    "[30]^40 affine, tuned": (lambda: joint("affine", 30, 40), {"centers": "tuned"}),
+    "[50]^40 abs": (lambda: joint("abs", 50, 40), {}),
+    "[40]^40 mixed": (lambda: mixed(40, 40), {}),
+    "[30] to [39], affine": (_distinct, {}),
+    "[30]x[25] prefix and affine, tuned": (_pair, {"centers": "tuned"}),
+    **{f"random {seed}, tuned": (_random(seed), {"centers": "tuned"}) for seed in range(2)},
+    **{f"random {seed}": (_random(seed), {}) for seed in range(2, 4)},
+}
+
+
+def _measure(name: str) -> tuple[float, float, float, float]:
+    plan(Workload(cube(3, 1)).add("x0"), Budget(pcost=1.0), cache=False, workers=1)
+    make, chosen = ROWS[name]
+    asked = make()
+    expected = forecast(asked, **chosen)
+    started = time.process_time()
+    plan(asked, Budget(pcost=1.0), cache=False, workers=1, **chosen)
+    return expected.seconds, time.process_time() - started, expected.memory, peak_megabytes() * 2**20
+
+
+def main() -> None:
+    """Print a row a workload, and how many forecasts of time and of memory are right."""
+    parser = options(__file__, __doc__)
+    parser.add_argument("--only", help="rows whose name holds these words")
+    given = parser.parse_args()
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+    names = [name for name in ROWS if given.only is None or given.only in name]
+    right = np.zeros(2, int)
+    with table(__file__, write=given.write) as show:
+        show(HEAD)
+        for name in names:
+            said, took, bytes_said, bytes_took = own_process(_measure, name)
+            ratios = np.array(
+                [
+                    max(said, LEAST_SECONDS) / max(took, LEAST_SECONDS),
+                    max(bytes_said, LEAST_BYTES) / max(bytes_took, LEAST_BYTES),
+                ]
+            )
+            good = (ratios >= 0.5) & (ratios <= 2.0)
+            right += good
+            show(
+                f"{name:44} {said:>10.3g} {took:>8.3g} {bytes_said / 1e6:>12.0f} {bytes_took / 1e6:>7.0f}  "
+                f"{ratios[0]:>5.2f} {ratios[1]:>6.2f}  {'time' if good[0] else ''} {'memory' if good[1] else ''}"
+            )
+        show(f"within a factor of 2: time {right[0]} and memory {right[1]} of {len(names)}")
+
+
+if __name__ == "__main__":
+    main()
