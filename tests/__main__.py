@@ -61,8 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     passed = options.only_tests or run_checks()
     if options.checks:
         return 0 if passed else 1
-    # two workers with one thread each: the tests are many and small
-    workers = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]  # in the order of tests.conftest
+    # one thread each: the tests are many and small; more workers than cores: some tests wait for other processes
+    workers = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]  # in the order of tests.conftest
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     tests = subprocess.run([sys.executable, "-m", "pytest", *workers, *for_pytest], cwd=ROOT, env=environment)
     return tests.returncode or (0 if passed else 1)

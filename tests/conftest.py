@@ -13,6 +13,9 @@ import pytest
 # a shell lets what runs in its background ignore Ctrl-C, which some tests press
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# or each of the many processes that tests start would compile the engine and its libraries anew
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # before any test module is imported: no test reads or writes the cache of the person who runs it
 os.environ["DP_WORKBENCH_CACHE"] = tempfile.mkdtemp(prefix="test-cache-")
 # and the app, which may touch files below its own folder alone, may touch those of the tests

@@ -33,7 +33,8 @@ def run(tmp_path, *options):
     (tmp_path / "test_marked.py").write_text(MARKED, encoding="utf-8")
     command = [sys.executable, "-m", "tests", "--only-tests", "-p", "no:cacheprovider", "-v"]
     command += ["-c", ROOT / "pyproject.toml", "-p", "tests.conftest", *options, tmp_path / "test_marked.py"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
@@ -43,10 +44,11 @@ def test_what_is_left_out_is_told(tmp_path, workers):
     assert "3 tests were left out; python -m tests --full runs them, too" in found
 
 
-def test_full_runs_everything(tmp_path):
+def test_full_runs_everything_and_what_it_compiled_is_kept_for_the_next_process(tmp_path):
     found = run(tmp_path, "--full", "-n", "0")
     assert "4 passed" in found
     assert "left out" not in found
+    assert [file.suffix for file in (tmp_path / "__pycache__").iterdir()] == [".pyc"]
 
 
 def test_what_takes_long_begins_first_and_the_rest_stays_in_order() -> None:

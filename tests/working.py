@@ -28,6 +28,17 @@ def broken(*, progress: Callable) -> None:
     raise RuntimeError("a value of a record")
 
 
+class Unreadable:
+    """A value that is sent, and cannot be made again."""
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return int, ("a value of a record",)
+
+
+def unreadable(*, progress: Callable) -> Unreadable:
+    return Unreadable()
+
+
 def unwritable(*, progress: Callable) -> None:
     raise PermissionError(13, "Permission denied", "/a/secret/path")
 

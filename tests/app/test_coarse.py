@@ -297,7 +297,11 @@ def test_a_new_session_finishes_what_another_began(ledger: Ledger, records: Path
     # the next day: no analyses are chosen, and the rule on the page is another one
     for job in list(work._JOBS):
         work.forget(job)
-    session = Session().go("coarse").set(coarse_step=EARLIER, ledger_path=str(ledger.path))
+    session = Session().go("coarse").set(ledger_path=str(ledger.path), dataset="office")
+    assert "One look at office waits:" in session.said()
+    session.press("coarse_waiting")
+    assert "One look at office waits:" not in session.said()  # it stands there itself
+    assert next(e.label for e in session.app.expander) == "Steps 1 to 3, which are settled"
     assert "1-way or 2-way; waits for a decision" in " ".join(session.app.selectbox(key="coarse_open_1").options)
     assert "share 0.5, ratio 7, safety margin 3" in session.said()
     assert "above 7 standard errors" in session.said()

@@ -156,6 +156,9 @@ def test_the_truth_of_a_rehearsal(made: Plan) -> None:
     assert all(label.count("<br>") == 1 and " and " not in label for label in picture.figure.data[1].x)
     assert picture.figure.layout.xaxis.nticks == 8
     assert not checked(figures.answers_picture(found.answers(number), rehearsal=False)).figure.layout.annotations
+    alone = next(i for i, g in enumerate(made.workload.groups) if g.attributes == ("sex",))
+    axis = checked(figures.answers_picture(found.answers(alone), rehearsal=False)).figure
+    assert (axis.layout.xaxis.title.text, axis.data[0].x) == ("sex", ("F", "&lt;b&gt;M&lt;/b&gt;"))
 
 
 def test_no_button_lies_on_the_cells_of_a_map(made: Plan) -> None:

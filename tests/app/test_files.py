@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import demo_data
 from engine import Attribute, Budget, Schema, measure
 from engine.errors import DataError, EngineError
 from engine.release import Ledger
-from pages.parts.jobs import serve, tasks
+from pages.parts.jobs import serve, tasks, work
 from pages.parts.release import download_view
 from tests.app.test_pages import Session, demo, expected, with_plan
 from tests.app.test_release import wait
@@ -113,6 +114,8 @@ def test_answers_are_replaced_only_by_a_typed_name(session: Session) -> None:
     session.set(release_result_path=str(target))
     wait(session.press("release_result_write"))
     assert "Written" in session.said()
+    # whoever closes the page has asked for the file all the same
+    assert [job.stays for key, job in work._JOBS.items() if key.startswith("export|") and str(target) in key] == [True]
     queries = expected("survey", (1,)).workload.queries
     assert len(pd.read_csv(target)) == queries
     target.write_text(target.read_text().splitlines()[0] + "\n")
@@ -165,17 +168,24 @@ def test_a_download_that_fails_says_so_without_a_path(
         assert "secret" not in str(caught.value)
 
 
-def test_logs_name_the_kind_and_the_place_of_an_error_and_no_value(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_name_the_kind_and_the_place_of_an_error_and_no_value(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = logging.getLogRecordFactory()
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # as it is now, when this test is over
     try:
         serve.keep_values_out_of_logs()
         try:
             raise ValueError("a value of a record")
         except ValueError:
             logging.getLogger("streamlit.any").exception("Uncaught %s", "app execution")
+        beside = threading.Thread(target=int, args=("a value of another record",))
+        beside.start()
+        beside.join()
     finally:
         logging.setLogRecordFactory(made)
     assert "Uncaught app execution (ValueError at test_files.py, line" in caplog.text
+    assert "A thread ended (ValueError" in caplog.text
     assert "a value" not in caplog.text
 
 

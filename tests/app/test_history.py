@@ -193,3 +193,15 @@ def test_analyses_are_even_where_nobody_chose() -> None:
     assert chosen.even is chosen
     other = replace(here, mechanism="identity")
     assert other.even is other
+
+
+def test_undo_remembers_no_long_texts() -> None:
+    history = History()
+    for pcost in (1.0, 2.0, 2.0, 3.0):
+        history = history.push(
+            Studio(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=pcost)), redraw=False
+        )
+        link.packed(history.present)
+    assert len(history.past) == 3  # the empty one and two; a step that changes nothing is none
+    texts = [value for studio in (*history.past, history.present) for value in vars(studio).values()]
+    assert all(len(text) < 1_000 for text in texts if isinstance(text, str))

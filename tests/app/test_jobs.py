@@ -19,7 +19,7 @@ from pages.parts.jobs import private, tasks, work
 from pages.parts.jobs.status import Status
 from tests.app.test_pages import expected
 from tests.waiting import until
-from tests.working import broken, deaf, endless, killed, loaded, quick, reads, unwritable
+from tests.working import broken, deaf, endless, killed, loaded, quick, reads, unreadable, unwritable
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +188,45 @@ def test_a_spend_outlives_its_session(monkeypatch: pytest.MonkeyPatch, tmp_path:
     gate.touch()
     until(lambda: work.find("spends") is None)
     until(lambda: process.exitcode == 0)
+
+
+def test_a_file_that_was_asked_for_is_written_also_when_everybody_has_left(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    work.start("stays", slow_spend, str(gate), holder="a", stays=True)
+    until(lambda: work.find("stays").text == "spending")
+    (process,) = processes()
+    work.let_go("stays", "a")
+    assert process.is_alive()
+    assert work.find("stays").running
+    gate.touch()
+    until(lambda: work.find("stays") is None)
+    until(lambda: process.exitcode == 0)
+
+
+def test_a_worker_that_cannot_be_started_ends_its_job_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (BlockingIOError(11, "Resource temporarily unavailable"), EOFError()):
+        copy = private.new_file("records")
+        with monkeypatch.context() as patch:
+            patch.setattr(work, "launch", lambda *_, error=error, **__: raising(error))
+            assert work.start("refused", quick, 1, copies=[copy]).state == "died"
+        assert "could not be started" in work.find("refused").error
+        assert not copy.exists()
+        assert work.start("refused", quick, 1).running
+        assert ended("refused").result == 1
+        work.forget("refused")
+
+
+def raising(error: Exception) -> None:
+    raise error
+
+
+def test_a_result_that_cannot_be_read_ends_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[type] = []
+    monkeypatch.setattr(threading, "excepthook", lambda told: seen.append(told.exc_type))
+    work.start("unreadable", unreadable)
+    assert ended("unreadable").state == "died"
+    until(lambda: not processes() and seen)  # the thread that reads ends after its job did
+    assert seen == [ValueError]
 
 
 def slow_spend(gate: str, *, progress: Callable) -> None:

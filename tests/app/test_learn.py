@@ -81,13 +81,15 @@ def test_a_lesson_starts_at_step_0_and_its_questions_answer(lesson: Lesson) -> N
     assert session.app.header[0].value == lesson.title
     assert lesson.words in session.said()
     assert f"**Step 0.** {lesson.steps[0]}" in session.said()
-    assert not session.press(f"check_{lesson.name}_0").app.success  # nothing was chosen, nothing happens
+    assert "Choose one of the answers first." in session.press(f"check_{lesson.name}_0").said()
+    assert not session.app.success
     assert not session.app.warning
     for number, question in enumerate(lesson.questions):
         answer(session, lesson, number, right=False)
         wrong = next(c for c in question.choices if not c.right)
         assert wrong.feedback in session.app.warning[0].value
         assert question.answer.feedback not in session.said()
+        assert "Choose one of the answers first." not in session.said()
         answer(session, lesson, number, right=True)
         assert not session.app.warning
         assert question.answer.feedback in session.app.success[number].value

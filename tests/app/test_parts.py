@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import demo_data
-from engine import Attribute, Budget, Schema, Workload, plan
+from engine import Attribute, Budget, Schema, Workload, figures, plan
 from engine.errors import PlanError, SchemaError, WorkloadError
 from engine.workload import Custom, Random, Width, read_matrix
-from pages.parts.shell import code, link
+from pages.parts.shell import code, link, show
 from pages.parts.shell.state import History, Studio, fitted, renamed
 from pages.parts.shell.words import plain
 from pages.parts.workload import schema_table
@@ -225,3 +225,12 @@ def test_house_rules(file: Path) -> None:
     for banned in (":material/", "cache_data", "unsafe_allow_html", "st.html", "components"):
         assert banned not in text
     assert len(text.splitlines()) <= 250
+
+
+def test_every_figure_can_be_saved_as_a_drawing() -> None:
+    pages = Path(show.__file__).resolve().parents[2]
+    drawn = {file.relative_to(pages).as_posix(): file.read_text(encoding="utf-8") for file in pages.rglob("*.py")}
+    assert [name for name, text in drawn.items() if "plotly_chart" in text] == ["parts/shell/show.py"]
+    assert [name for name, text in drawn.items() if "displayModeBar" in text] == []  # the toolbar holds the button
+    chart = show.chart(figures.domain_picture(Schema([Attribute.of_size("age", 2)])), key="one")
+    assert chart.keywords["config"]["toImageButtonOptions"]["format"] == "svg"

@@ -16,6 +16,7 @@ from pages.parts.jobs import kept, plans, work
 from pages.parts.shell import state
 from tests.app.test_pages import expected, with_plan
 from tests.app.test_release import wait
+from tests.working import endless
 
 
 def looked_at(made: Plan) -> Plan:
@@ -62,6 +63,8 @@ def test_what_plans_share_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> No
     tables = len(made) * (kept.TABLES + kept.GROUP * len(asked.asked.groups))
     assert held_bytes(made) <= store.used <= held_bytes(made) + tables
     assert max(b - a for a, b in pairwise(used)) < used[0] / 2
+    # another budget is another noise: what a plan knows of its queries is there once
+    assert max(held_bytes(other, made[0]) for other in made[1:]) < 0.08 * held_bytes(made[0])
     assert kept.plan_of_key("the same again", lambda: made[0]) is made[0]
     assert store.used == used[-1]
 
@@ -88,10 +91,17 @@ def test_another_budget_of_a_quick_plan_is_not_planned_again(monkeypatch: pytest
     assert session.metrics()["Typical error (counts)"] == amount(plan(session.studio.asked, Budget(pcost=4.0)).rmse)
 
 
-def test_another_budget_of_a_long_plan_is_neither_searched_nor_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Bounded[Plan](kept.BYTES)  # nobody else has looked at this plan
+def never_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget every plan that was made or asked for, and let planning count as long."""
+    store = Bounded[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)
     monkeypatch.setattr(plans, "AT_ONCE", -1.0)
+    for key in list(work._JOBS):
+        work.forget(key)
+
+
+def test_another_budget_of_a_long_plan_is_neither_searched_nor_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    never_planned(monkeypatch)
     session = with_plan("survey", (1,))
     wait(session.press("plan_now"))
     jobs = set(work._JOBS)
@@ -113,6 +123,24 @@ def test_a_plan_that_takes_longer_than_was_foretold_goes_on_in_a_worker(monkeypa
     session = wait(with_plan("survey", (2,)))
     assert session.metrics()["Typical error (counts)"] == amount(expected("survey", (2,)).rmse)
     assert [work.find(job).done for job in set(work._JOBS) - jobs if job.startswith("plan|")] == [True]
+
+
+def test_a_plan_that_waits_for_a_worker_says_how_many_are_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    never_planned(monkeypatch)
+    monkeypatch.setattr(work, "WORKERS", 1)
+    others = ["works", "waits"]
+    try:
+        for other in others:
+            work.start(other, endless)
+        session = with_plan("survey", (1,)).press("plan_now")
+        (bar,) = session.app.get("progress")
+        (plan_job,) = (key for key in work._JOBS if key.startswith("plan|"))
+        assert work.before(plan_job) >= 1
+        assert f"waits for a worker, {work.before(plan_job)} before it" in bar.proto.text
+        session.press("Cancel")
+    finally:
+        for other in others:
+            work.cancel(other)
 
 
 def test_figures_of_a_plan_are_kept_as_long_as_it_is_whoever_looks_at_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,8 +17,9 @@ import engine
 from engine import Budget, Measurement, measure, stepwise
 from engine.insight import worst_group
 from engine.release import Ledger, load_measurement
-from pages.parts.jobs import publishing, tasks
+from pages.parts.jobs import kept, plans, publishing, tasks
 from pages.parts.release import download_view
+from pages.parts.release.records_form import Source
 from pages.parts.shell import places
 from tests.app.test_pages import Session, expected, wait, with_plan
 
@@ -214,6 +216,31 @@ def test_an_upload_is_read_and_its_copy_removed(ledger: Ledger, monkeypatch: pyt
     assert not list(folder.rglob("records*"))
 
 
+def test_a_table_that_the_settings_name_is_chosen_and_counted_where_it_is(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with duckdb.connect(str(tmp_path / "held.duckdb")) as database:
+        database.execute(f"create table people as from read_csv('{SURVEY}')")
+    settings = tmp_path / "sources.toml"
+    settings.write_text(f'[census]\naddress = "duckdb://{tmp_path / "held.duckdb"}"\ntable = "people"\n')
+    assert "Database" not in ready(ledger).app.radio(key="records_how").options
+    monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(settings))
+    session = ready(ledger, records="").set(records_how="Database", confirmation="survey")
+    assert session.app.selectbox(key="records_table").value == "census"
+    assert not waiting(session)
+    made = expected("survey", (1,)).to_json()
+    by_file, by_name = (
+        tasks.check(made, data, "survey", str(ledger.path), {}, progress=lambda *_: True)
+        for data in (SURVEY, Source(name="census").to_file()[0])
+    )
+    assert by_name == by_file
+    monkeypatch.chdir(ledger.path.parent)
+    exec(session.app.code[0].value, {})
+    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+    settings.write_text("[census]\n")
+    assert "must hold texts" in session.set(confirmation="x").app.error[0].value
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -244,7 +271,21 @@ def test_rows_can_be_left_out(ledger: Ledger) -> None:
     wait(session.press("check_records"))
     assert "left out 1" in session.said()
     assert "age: 1 outside the public domain" in session.said()
+    fits = session.app.dataframe[-1].value.set_index("Column")
+    assert fits.loc["age"].tolist() == [944, 0, 1, 0, 1, "136 (1)"]
+    assert (fits["Known"] + fits["Missing"] + fits["Not known"] == 945).all()
     assert kinds(ledger) == ["ledger", "dataset"]
+    session.set(records_path=SURVEY)
+    assert "left out 1" not in session.said()  # of other records than those that are chosen now
+    assert all("Not known" not in frame.value for frame in session.app.dataframe)
+    wait(session.press("check_records"))
+    assert "left out 0" in session.said()
+    session.set(records_path=str(place))
+    assert "left out 1" in session.said()
+    place.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    wait(session.press("check_records"))
+    assert "left out 0" in session.said()  # the file was mended
+    place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
     wait(session.press("release"))
     assert "Rows read 945 = counted 944 + left out 1" in session.said()
 
@@ -327,6 +368,20 @@ def test_a_reload_shows_the_same_dataset_tab_and_result(ledger: Ledger, browser:
     assert kinds(ledger) == ["ledger", "dataset", "dataset", "spend", "saved"]
     for word in (str(ledger.path), "other"):
         assert word not in str(session.app.query_params)
+
+
+def test_a_reload_shows_its_tab_whether_the_plan_is_there_or_has_to_be_made_again(
+    ledger: Ledger, browser: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser("mine")
+    session = ready(ledger)
+    wait(session.set(confirmation="survey").press("release"))
+    kept._plans.clear()  # the server was started again
+    monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # and planning takes long
+    again = reloaded(session)
+    assert "This needs the plan" in again.said()
+    wait(again.press("plan_now"))
+    assert "Released for survey" in again.said()
 
 
 def test_another_browser_with_the_same_address_sees_nothing_of_it(

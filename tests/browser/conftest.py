@@ -39,6 +39,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--process-per-site",  # all pages run what one of them has compiled, which is half of what a page costs
 ]
 WIDTH, HEIGHT = 1360, 2600  # tall, so that a picture of a page needs no scrolling
 # Without a graphics card every frame of Streamlit's spinners and fades costs as much as the answer that is waited for.
@@ -48,6 +49,7 @@ PICTURES = "TEST_PICTURES"  # a variable of the environment: the folder where pi
 PAGES = ("schema", "workload", "preview", "compare", "coarse", "release", "learn", "guide")
 HARMLESS = ("WebGL", "GPU stall", *(f"/{page}/_stcore/" for page in PAGES))
 CEILING = 1000 * waiting.CEILING  # milliseconds
+POLLING = 30  # milliseconds, in which nothing is drawn for the look alone
 expect.set_options(timeout=CEILING)
 # Runs of the script asked for and ended, read from the messages of the page to the server and back (the numbers of
 # their fields are those of Streamlit's BackMsg.rerun_script and ForwardMsg.script_finished), and changes of the page.
@@ -89,7 +91,7 @@ WATCH = """(() => {
   new MutationObserver((found) => { seen.changes += found.length; }).observe(
     document, {subtree: true, childList: true, attributes: true, characterData: true});
 })()"""
-# Nothing asked and unanswered, nothing moving, and some frames in a row without any change; called once a frame.
+# Nothing asked and unanswered, nothing moving, and no change between some looks in a row.
 CALM = """(runs) => {
   const seen = window.watched, app = document.querySelector("[data-testid=stApp]");
   if (!seen || !app || seen.ended === 0 || seen.asked < runs) return false;
@@ -103,11 +105,9 @@ CALM = """(runs) => {
   seen.calm = 0;
   return true;
 }"""
-# Serious and critical findings of all rules, or of those on colours alone, which are all that a theme can change.
-AXE = """async (colours) => {
-  const normal = axe.getRules(["cat.color"]).filter((rule) => !rule.tags.includes("wcag2aaa"));
-  const rules = {type: "rule", values: normal.map((rule) => rule.ruleId)};
-  const found = await axe.run({resultTypes: ["violations"], ...(colours ? {runOnly: rules} : {})});
+# Serious and critical findings of axe.
+AXE = """async () => {
+  const found = await axe.run({resultTypes: ["violations"], selectors: false});
   return found.violations.filter((one) => ["serious", "critical"].includes(one.impact)).map(
     (one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200))]);
 }"""
@@ -148,7 +148,7 @@ class Visit:
     def settle(self, runs: int = 0) -> None:
         """Wait until at least so many runs were asked for, the server has answered all and the page stands still."""
         try:
-            self.page.wait_for_function(CALM, arg=runs, timeout=CEILING)
+            self.page.wait_for_function(CALM, arg=runs, timeout=CEILING, polling=POLLING)
         except NeverCalm as error:
             self.page.screenshot(path=self.shots / "never_calm.png")
             known = self.page.evaluate("[JSON.stringify(window.watched), document.activeElement.outerHTML]")
@@ -215,16 +215,12 @@ class Visit:
         self.page.screenshot(path=self.shots / f"{name}.png", clip=frame)
 
     def look(self, name: str) -> None:
-        """Note serious and critical findings of axe in both themes; the page keeps the other theme."""
-        self._examine(name, colours=False)
-        self._wear("light" if self.scheme == "dark" else "dark")
-        self._examine(name, colours=True)
-
-    def _examine(self, name: str, *, colours: bool) -> None:
+        """Note serious and critical findings of axe; the next look is at the page in the other theme."""
         self.shot(f"{name}_{self.scheme}")
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(AXE_SCRIPT)
-        self.barriers += [(name, self.scheme, *found) for found in self.page.evaluate(AXE, colours)]
+        self.barriers += [(name, self.scheme, *found) for found in self.page.evaluate(AXE)]
+        self._wear("light" if self.scheme == "dark" else "dark")
 
     def _wear(self, scheme: str) -> None:
         """Prefer a theme and wait until the page has it: on a busy machine the change comes after some calm frames."""
@@ -247,7 +243,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="package")
 def browser(server: Served) -> Iterator[BrowserContext]:
-    """One browser for all tests, with the key of the server, so that it loads the app's scripts once."""
+    """One browser for all tests, with the key of the server, so that it loads and compiles the app's scripts once."""
     if not Path(CHROMIUM).exists():
         pytest.fail(f"{CHROMIUM} is not installed; run: apt-get install chromium")
     with sync_playwright() as driver:
@@ -255,6 +251,7 @@ def browser(server: Served) -> Iterator[BrowserContext]:
         window = {"width": WIDTH, "height": HEIGHT}
         context = running.new_context(viewport=window, reduced_motion=MOTION, accept_downloads=True)
         assert context.request.get(server.address).ok
+        context.new_page().goto(f"{server.url}/_stcore/health")  # stays open, and with it the process of all pages
         yield context
         running.close()
 

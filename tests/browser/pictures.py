@@ -69,7 +69,7 @@ def main() -> int:
         visit.page.get_by_text("Explain each step").click()
         print(taken(visit, "workload", "Workload"))
         visit.open(f"preview?{link.NAME}={survey}")
-        visit.sees("Over the best possible")
+        visit.sees("≤ ")
         print(taken(visit, "preview", "Preview"))
         visit.open(f"compare?{link.NAME}={census}")
         visit.sees("Done: the results are below")

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from engine import Budget, Schema, Workload, plan
-from pages.parts.shell import link
+from pages.parts.shell import link, show
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import ROOT, Visit
 
@@ -24,13 +24,20 @@ def test_every_view_can_be_read_by_everybody(visit: Visit, tmp_path: pytest.Temp
     visit.look("compare_empty")
     visit.open(f"compare?{link.NAME}={link.packed(census())}")
     visit.sees("Done: the results are below")  # the quick ones need no word
-    page.get_by_text("What each is expected to take").click()
-    visit.settle()
-    visit.look("compare_forecast")
-    page.get_by_text("What each is expected to take").click()
     visit.sees("is the most exact of")
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
-    visit.look("compare_ranking")
+    page.get_by_text("What each is expected to take").click()
+    visit.settle()
+    visit.look("compare_ranking_and_forecast")
+    page.get_by_text("What each is expected to take").click()
+    page.locator(".js-plotly-plot").first.hover()
+    with page.expect_download() as saved:
+        page.locator(".modebar-btn[data-title*=Download]").first.click(force=True)
+    assert '<svg class="main-svg" xmlns="http://www.w3.org/2000/svg"' in (
+        drawn := saved.value.path().read_text("utf-8")
+    )
+    assert f'width="{show.TEXT_WIDTH}"' in drawn  # as wide as the text of a printed page
+    expect(page.locator(".notifier-note")).to_have_count(0, timeout=60_000)  # the library's word on it has gone
     for view, text in {
         "Other budgets": "Error at other budgets",
         "How errors spread": "95% are within",

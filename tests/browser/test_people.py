@@ -35,7 +35,7 @@ def test_a_panel_is_released_and_looked_at(visit: Visit, tmp_path: Path) -> None
     visit.shot("people_2_declare")
     visit.press("Declare", exact=True)
     visit.sees("a person of at most 3 rows")
-    visit.fill("Path of a CSV or parquet file", str(ROOT / "demo_data" / "panel.csv"))
+    visit.fill("Path of a file of records", str(ROOT / "demo_data" / "panel.csv"))
     visit.sees("the column person tells whose it is")
     visit.press("Check the records first")
     visit.sees("of 800 persons some of their rows")

@@ -45,7 +45,7 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
 
     visit.press("Next: Preview")
     visit.sees("Typical error")
-    visit.look("4_preview")
+    visit.shot("4_preview")
     visit.pick("Group", "55: age")
     visit.shot("5_preview_triangle")
     visit.pick("Group", "20: ")
@@ -78,7 +78,7 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
     visit.press("Create a new ledger here")
     visit.fill("Name of the dataset", "survey 1996")
     visit.press("Declare", exact=True)
-    visit.fill("Path of a CSV or parquet file", str(ROOT / "demo_data" / "survey.csv"))
+    visit.fill("Path of a file of records", str(ROOT / "demo_data" / "survey.csv"))
     visit.look("10_release_waits")
     expect(page.get_by_role("button", name="Release: spend")).to_be_disabled()
     visit.fill("Type the name of the dataset", "survey 1996")

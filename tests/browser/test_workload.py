@@ -85,7 +85,7 @@ def test_names_and_labels_are_shown_and_never_run(visit: Visit, tmp_path: Path) 
 def test_groups_from_sql(at_work: Visit) -> None:
     visit = at_work
     visit.choose("Write SQL")
-    visit.look("20_sql_empty")
+    visit.shot("20_sql_empty")
     visit.fill("SQL, statements separated by ;", "SELECT AVG(age) FROM survey")
     visit.sees("all queries are counts")
     visit.look("20_sql_refused")

@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy
 from scipy.integrate import quad
-from scipy.stats import norm
 
 from engine import Attribute, Budget, Schema, Workload, plan
 from engine.errors import PlanError
@@ -113,7 +113,7 @@ def test_a_cap_loses_rows_and_saves_noise(pcost: float) -> None:
 
 @pytest.mark.parametrize(("count", "std"), [(0.0, 1.0), (0.0, 10.0), (3.0, 2.0), (40.0, 1.5)])
 def test_clipping_at_zero_is_what_the_integral_says(count: float, std: float) -> None:
-    law = norm(count, std)
+    law = scipy.stats.norm(count, std)
     low, high = max(0.0, count - 12 * std), count + 12 * std
     mean = quad(lambda x: x * law.pdf(x), low, high, limit=200)[0]
     square = quad(lambda x: (x - count) ** 2 * law.pdf(x), low, high, limit=200)[0] + count**2 * law.cdf(0.0)

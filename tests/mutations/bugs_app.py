@@ -23,7 +23,7 @@ BUGS = (
     bug(
         "any host is answered",
         GUARD,
-        '    if name not in config.get_option("server.allowedHosts"):\n',
+        '    if name not in [known.lower() for known in config.get_option("server.allowedHosts")]:\n',
         "    if False:\n",
         STRANGER,
     ),
@@ -196,8 +196,8 @@ BUGS = (
     bug(
         "every guide shows the last one",
         "pages/guide.py",
-        "lambda text=text: st",
-        "lambda: st",
+        "lambda text=text: draw",
+        "lambda: draw",
         "tests/app/test_guide.py::test_every_guide_is_one_tab_away",
     ),
     bug(

@@ -7,6 +7,7 @@ PLAN, STRATEGY = "engine/plans/plan.py", "engine/spaces/strategy.py"
 PRIVACY, GAUSSIAN = "engine/privacy.py", "engine/gaussian.py"
 COSTS, UNITS, MEANING = "tests/plans/test_costs.py", "tests/plans/test_neighbours.py", "tests/test_privacy.py"
 TABLES, INTAKE = "engine/release/records/tables.py", "engine/release/intake.py"
+WEIGHTS, OBJECTIVES = "engine/mechanisms/query_weights.py", "tests/plans/test_objectives.py"
 PLANTED = "tests/mechanisms/test_contract.py::test_a_plan_that_releases_something_else_is_caught"
 
 BUGS = (
@@ -278,5 +279,27 @@ BUGS = (
         "if data.cap is None and part.schema.person is not None:",
         "if False:",
         "tests/release/test_people.py::test_what_the_schema_declares_needs_no_word",
+    ),
+    bug(
+        "queries above the mean gain no weight",
+        WEIGHTS,
+        "m * (v / mean) ** POWER",
+        "m * (v / mean) ** 0.0",
+        f"{OBJECTIVES}::test_weights_of_single_queries_are_followed_exactly",
+        f"{OBJECTIVES}::test_single_queries_steer_the_weights",
+    ),
+    bug(
+        "targets are forgotten in what single queries earn",
+        WEIGHTS,
+        "own = rest * table / one.target",
+        "own = rest * table",
+        f"{OBJECTIVES}::test_weights_of_single_queries_are_followed_exactly",
+    ),
+    bug(
+        "a bound is divided by a weight that is too small",
+        WEIGHTS,
+        "    return total / dual_norm(workload, goal, emphasis)[0]",
+        "    return total / dual_norm(workload, goal, emphasis)[0] * 1.01",
+        f"{OBJECTIVES}::test_bounds_follow_from_their_weights",
     ),
 )

@@ -77,6 +77,11 @@ def test_another_host_or_origin_is_refused_even_with_the_key(server: Served, pat
         "127.0.0.1:1",
         "localhost",
         f"x@127.0.0.1:{port}",
+        f"localhost.:{port}",
+        f"[::1]:{port}",
+        f"127.1:{port}",
+        f"127.0.0.1:{port}:{port}",
+        f"127.0.0.1:0{port}",
         "",
     ):
         assert ask(server, path, Host=host, **known).status in (400, 403)
@@ -99,6 +104,14 @@ def test_the_printed_address_is_exchanged_for_a_strict_cookie(server: Served) ->
     assert ask(server, "/_stcore/health", Authorization=f"Bearer {server.token}").status == 200
     elsewhere = ask(server, f"//example.com/%0d%0aX:1?token={server.token}").read().decode()
     assert "url=/example.com/%0D%0AX%3A1" in elsewhere
+
+
+@pytest.mark.parametrize("odd", ['a={"b": 1}', "two words=1", "\xe9=\xfc", "=", "workbench=x, y", "{name}=another"])
+def test_cookies_of_other_programs_lock_nobody_out(server: Served, odd: str) -> None:
+    odd = odd.replace("{name}", server.cookie.partition("=")[0])
+    for both in (f"{odd}; {server.cookie}", f"{server.cookie}; {odd}"):
+        assert ask(server, "/_stcore/health", Cookie=both).status == 200
+    assert ask(server, "/_stcore/health", Cookie=odd).status == 403
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -157,7 +170,7 @@ def test_the_start_is_refused_when_strangers_could_reach_it(options: list[str]) 
 
 def test_behind_a_proxy_a_named_host_and_the_key_are_needed(tmp_path: Path) -> None:
     given, named = "k" * 40, "workbench.example.org"
-    options = ["--server.address", "127.0.0.2", "--server.allowedHosts", named]
+    options = ["--server.address", "127.0.0.2", "--server.allowedHosts", named.title()]
     # the wait for the start asks for the printed address, which is that of the proxy: so it is awaited by hand
     port = free_port()
     command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port), *options]
@@ -165,7 +178,7 @@ def test_behind_a_proxy_a_named_host_and_the_key_are_needed(tmp_path: Path) -> N
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         line = next(line for line in process.stdout if "token=" in line)
-        assert f"https://{named}/?token={given}" in line
+        assert f"https://{named.title()}/?token={given}" in line
         for host, bearer, status in ((named, given, 200), (named, "", 403), (f"127.0.0.2:{port}", given, 403)):
             request = urllib.request.Request(f"http://127.0.0.2:{port}/_stcore/health", headers={"Host": host})
             request.add_header("Authorization", f"Bearer {bearer}")
