@@ -244,7 +244,7 @@ def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:
     assert "The comparison is running" in session.said()
     assert "Press Compare above" not in session.said()
     session.until(lambda: "1 of 2 mechanisms so far" in session.said())
-    assert f"{title_of('wff')} is the most exact of 1 mechanisms" in session.said()
+    assert f"{title_of('wff')} is the most exact of 1 mechanism" in session.said()
     session.press("Cancel")
     session.until(lambda: "cancelled" in session.said())
     assert not next(b for b in session.app.button if b.key == "compare_start").disabled

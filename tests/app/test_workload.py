@@ -148,7 +148,7 @@ def test_boxes_become_runs_of_cells(box: dict, expected: tuple[int, int]) -> Non
 def test_pictures_of_the_domain_show_what_is_chosen() -> None:
     picture = domain_figures.range_picture(SURVEY, {"age": (2, 21)})
     assert sum(y == 1.0 for y in picture.figure.data[0].y) == 20
-    assert "20 of 82 cells are chosen: 20 <= age < 40" in picture.alt
+    assert "20 of 82 cells chosen: 20 <= age < 40" in picture.alt
     picture = domain_figures.range_picture(SURVEY, {"age": (2, 21), "party": (1, 3)})
     assert picture.figure.data[0].z.sum() == 60
     assert picture.figure.data[0].z[2:22, 1:4].all()

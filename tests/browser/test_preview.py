@@ -54,7 +54,8 @@ def test_the_result_shows_without_scrolling(visit: Visit) -> None:
             assert inside(visit, found), (width, found)
     for width, height in reversed(SIZES):
         page.set_viewport_size({"width": width, "height": height})
-        page.get_by_text("More about this plan").scroll_into_view_if_needed()
+        visit.settle()
+        page.get_by_role("heading", name="More about this plan").scroll_into_view_if_needed()
         visit.settle()
         assert inside(visit, page.get_by_role("spinbutton", name="epsilon")), width  # it stays where it was
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})

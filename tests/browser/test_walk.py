@@ -56,7 +56,7 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
     assert bar["y"] + bar["height"] <= cells.bounding_box()["y"] + 1  # buttons stand above the cells, not on them
     visit.unfold("What can be published")
     visit.number("Expected number of records (public)", "944")
-    visit.sees("if 944 records are spread evenly")
+    visit.sees("if 944 records spread evenly")
     visit.shot("5_preview_publishable")
     visit.unfold("How many queries are good enough, and the budget for it")
     visit.shot("6_preview_spread")
