@@ -39,6 +39,10 @@ class Client:
 
     def run(self, **trigger: Any) -> Client:
         """Ask for a run with the present widgets, and hear what comes of it until the script is at rest."""
+        return self.ask(self.message(**trigger))
+
+    def message(self, **trigger: Any) -> BackMsg:
+        """What asks for a run with the present widgets."""
         message = BackMsg()
         state = message.rerun_script
         state.query_string, state.page_name = self.query, self.page
@@ -47,13 +51,14 @@ class Client:
             state.widget_states.widgets.add(id=name, **value)
         for name, value in trigger.items():
             state.widget_states.widgets.add(id=self.id_of(name), **value)
-        return self.ask(message)
+        return message
 
-    def ask(self, message: BackMsg) -> Client:
-        """Send a message and hear what comes of it."""
+    def ask(self, message: BackMsg, *at_once: BackMsg) -> Client:
+        """Send a message, and others right behind it, and hear what comes of it."""
         begun = time.monotonic()
         self.told, self.size, self.first = [], 0, 0.0
-        self.line.send(message.SerializeToString())
+        for one in (message, *at_once):
+            self.line.send(one.SerializeToString())
         running = 1
         while running:
             content = self.line.recv(timeout=CEILING)

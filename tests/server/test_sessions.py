@@ -88,6 +88,17 @@ def test_an_upload_leaves_memory_with_its_page_and_with_its_session(server: Serv
     until(lambda: metric(server, "UploadedFileManager") < 1_000_000, words="the upload outlived its session")
 
 
+def test_a_timer_of_the_page_that_was_left_is_not_heard(server: Served) -> None:
+    page = opened(server, "compare", QUERY)
+    timer = next(found.auto_rerun.fragment_id for found in page.told if found.WhichOneof("type") == "auto_rerun")
+    late = page.message()
+    late.rerun_script.fragment_id, late.rerun_script.is_auto_rerun = timer, True
+    page.page, page.states = "release", {}
+    heard = page.ask(page.message(), late).told + page.run().told
+    drawn = {found.new_session.page_script_hash for found in heard if found.WhichOneof("type") == "new_session"}
+    assert drawn == {page.pages["release"]}  # a run of any other page would empty the one that is open
+
+
 @pytest.fixture
 def released(tmp_path: Path, server: Served) -> tuple[Client, Ledger]:
     """A session that has just released."""

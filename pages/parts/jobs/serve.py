@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from streamlit import config, runtime
 
-from pages.parts.jobs import private
+from pages.parts.jobs import private, timers
 from pages.parts.shell import frame as frame  # what every first page would wait for
 from pages.parts.shell.guard import LOOPBACK
 
@@ -32,6 +32,7 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def life(_: Any) -> AsyncIterator[None]:
         keep_values_out_of_logs()
+        timers.wait_for_rest()
         allocator("mallopt", M_ARENA_MAX, ARENAS)
         allocator("mallopt", M_MMAP_THRESHOLD, LARGE)
         private.sweep()
