@@ -42,6 +42,13 @@ BUGS = (
         'origin.lower() not in (f"{urlsplit(origin).scheme}://{host}", "https://localhost"):',
         STRANGER,
     ),
+    bug(
+        "a timer of a page that was left empties the next one",
+        SERVE,
+        "        timers.wait_for_rest()\n",
+        "",
+        f"{SESSIONS}::test_a_timer_of_the_page_that_was_left_is_not_heard",
+    ),
     bug("a change needs no origin", GUARD, "        if not safe:\n", "        if False:\n", STRANGER),
     bug("pages in a frame of another site", GUARD, 'in ("cross-site", "same-site")', 'in ("cross-site",)', STRANGER),
     bug(
