@@ -6,7 +6,7 @@ import gc
 import html
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import wraps
 from types import FunctionType, ModuleType
@@ -72,18 +72,21 @@ def kept_with(function: _Function) -> _Function:
     return cast(_Function, found)
 
 
-def held_bytes(value: object, beside: object = None) -> int:
+def held_bytes(value: object, beside: object = None, apart: Iterable[object] = ()) -> int:
     """Return the bytes of a value with everything that it holds on to, programs and modules left out.
 
-    What ``beside`` holds on to as well counts for nothing.
+    What ``beside`` holds on to as well counts for nothing, and so does what stands in ``apart`` and what that alone
+    holds on to, which is not looked through.
 
     >>> held_bytes([bytes(1000)] * 2) - held_bytes([bytes(1000)])
     8
     >>> both = bytes(1000)
     >>> held_bytes([both, bytes(10)]) - held_bytes([both, bytes(10)], beside=[both]) == held_bytes(both)
     True
+    >>> held_bytes([both, bytes(10)], apart=[both]) == held_bytes([both, bytes(10)], beside=both)
+    True
     """
-    seen: set[int] = set()
+    seen = set(map(id, apart))
     for _ in _held(beside, seen):
         pass
     return sum(map(sys.getsizeof, _held(value, seen)))

@@ -25,7 +25,7 @@ from engine.mechanisms.kept import SLACK, kept_bound, noise_shares
 from engine.mechanisms.made import Made
 from engine.mechanisms.query_weights import proven
 from engine.mechanisms.reweighted import APART, EVALUATIONS, Step, TradeoffSearch
-from engine.plans import Block, Emphasis, Plan, Solved, Tradeoff, calibrate, row_pcosts
+from engine.plans import Block, Emphasis, Plan, Solved, Tradeoff, calibrate, row_pcosts, strategies_of
 from engine.privacy import Budget
 from engine.progress import rising
 from engine.spaces import (
@@ -370,8 +370,8 @@ class ResidualMechanism(Mechanism):
         if made.ideal is None or (made.tradeoff is not None and made.tradeoff.limits is not None):
             return super().at_budget(made, budget)  # groups that are kept have to be seen to be kept
         check_request(made.workload, budget)
-        strategies = {space: block.factors for space, block in made.blocks.items()}
-        return made.renoised(budget, self._calibrated(strategies, made.ideal, budget, made.split))
+        noisy = self._calibrated(strategies_of(made.blocks), made.ideal, budget, made.split)
+        return made.renoised(budget, noisy)
 
     def _statement(self, split: Split, whole: bool, stopped: Sequence[str]) -> str:
         """Return what the bound bounds, and for which plans."""

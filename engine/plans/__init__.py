@@ -12,6 +12,7 @@ from engine.plans.blocks import (
     calibrate,
     joint_pcost,
     noise_grid,
+    strategies_of,
     total_pcost,
     undo_factors,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "objective",
     "parse_plan",
     "row_pcosts",
+    "strategies_of",
     "symmetry",
     "total_pcost",
     "undo_factors",

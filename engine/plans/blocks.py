@@ -21,19 +21,17 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.arrays import Array, numbered
+from engine.arrays import Array
 from engine.errors import PlanError
-from engine.spaces import LEAVING, Axes, Space, Split, Strategy, contract, dearest_cell, digest, grouped, ungrouped
-from engine.workload import Workload, subsets
+from engine.spaces import LEAVING, Axes, Space, Strategy, contract, dearest_cell, grouped, ungrouped
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_Found = TypeVar("_Found")
 GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31, and below that only where answers would not fit 64 bits
 UNIT = 2.0**-53
 GUARD = 1.0 + 1e-12  # covers the rounding of norms and of the sum over blocks
@@ -185,28 +183,28 @@ class AlikeBlocks(Mapping[Space, Block]):
 
     def measured(self) -> Iterator[tuple[Space, Block]]:
         """Yield every residual space with a block like the one that measures it."""
-        for key, number in self.numbers.items():
+        for space, key in self.homes():
+            yield space, self.kinds[self.numbers[key]]
+
+    def homes(self) -> Iterator[tuple[Space, Space]]:
+        """Yield every residual space with the key of the block that measures it, and make none of them."""
+        for key in self.numbers:
             for space in self.unions.get(key) or (self.attributes.get(key, key),):
-                yield space, self.kinds[number]
+                yield space, key
 
 
-def by_kind(
-    blocks: Mapping[Space, Block], split: Split, workload: Workload, look: Callable[[int], _Found]
-) -> list[_Found]:
-    """Return what is found of the variances of every group; of groups that differ in names alone, one is looked at."""
-    schema = workload.schema
-    if not isinstance(blocks, AlikeBlocks) or not blocks.plain or split.complements or schema.invariants:
-        return list(map(look, range(len(workload.groups))))
-    known: dict[Any, int] = {}
-    centers = np.array([known.setdefault(digest(pi), len(known)) for pi in split.given(schema.names)])
-    found: dict[int, _Found] = {}
-    for alike in workload.alike:
-        names = [tuple(map(schema.names.__getitem__, places)) for places in alike.places.tolist()]
-        inside = [[blocks.numbers.get(space, -1) + 1 for space in subsets(own)] for own in names]
-        first, kind = numbered(np.column_stack([centers[alike.places], np.array(inside)]))
-        looked = list(map(look, alike.numbers[first].tolist()))
-        found.update(zip(alike.numbers.tolist(), map(looked.__getitem__, kind.tolist()), strict=True))
-    return [found[i] for i in range(len(workload.groups))]
+def homes(blocks: Mapping[Space, Block]) -> dict[Space, Space]:
+    """Return the key of the block that measures each residual space, and make none where few kinds stand for all."""
+    if isinstance(blocks, AlikeBlocks):
+        return dict(blocks.homes())
+    return {space: key for key, block in blocks.items() for space in block.spaces}
+
+
+def strategies_of(blocks: Mapping[Space, Block]) -> dict[Space, tuple[tuple[Axes, Strategy], ...]]:
+    """Return what each block measures, and make none where few kinds stand for all."""
+    if isinstance(blocks, AlikeBlocks):
+        return {key: blocks.kinds[number].factors for key, number in blocks.numbers.items()}
+    return {key: block.factors for key, block in blocks.items()}
 
 
 def component_key(number: int) -> Space:

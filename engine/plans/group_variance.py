@@ -6,15 +6,16 @@ Sums need no outer product, a maximum needs the Pareto front of every part, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from engine.arrays import Array
-from engine.spaces import Axes, contract, digest, grouped, ungrouped
-from engine.workload import Group
+from engine.arrays import Array, numbered
+from engine.plans.blocks import AlikeBlocks, Block
+from engine.spaces import Axes, Space, Split, contract, digest, grouped, ungrouped
+from engine.workload import Group, Workload, subsets
 
 SLAB = 1 << 22  # values computed at once
 Parts = tuple[int, ...]
@@ -316,3 +317,22 @@ def pareto(features: Array) -> Any:
         kept.append(head)
         order = order[(features[:, order] > features[:, [head]]).any(axis=0)]
     return np.array(kept)
+
+
+def by_kind(
+    blocks: Mapping[Space, Block], split: Split, workload: Workload, look: Callable[[int], GroupVariance]
+) -> list[GroupVariance]:
+    """Return what is found of the variances of every group; of groups that differ in names alone, one is looked at."""
+    schema = workload.schema
+    if not isinstance(blocks, AlikeBlocks) or not blocks.plain or split.complements or schema.invariants:
+        return list(map(look, range(len(workload.groups))))
+    known: dict[Any, int] = {}
+    centers = np.array([known.setdefault(digest(pi), len(known)) for pi in split.given(schema.names)])
+    found: dict[int, GroupVariance] = {}
+    for alike in workload.alike:
+        names = [tuple(map(schema.names.__getitem__, places)) for places in alike.places.tolist()]
+        inside = [[blocks.numbers.get(space, -1) + 1 for space in subsets(own)] for own in names]
+        first, kind = numbered(np.column_stack([centers[alike.places], np.array(inside)]))
+        looked = list(map(look, alike.numbers[first].tolist()))
+        found.update(zip(alike.numbers.tolist(), map(looked.__getitem__, kind.tolist()), strict=True))
+    return [found[i] for i in range(len(workload.groups))]

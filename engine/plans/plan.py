@@ -20,10 +20,10 @@ from engine.arrays import Array
 from engine.checks import span, whole
 from engine.errors import PlanError, Unanswered
 from engine.plans.answers import SpaceAnswers, TableAnswers, finite_table, unmeasured
-from engine.plans.blocks import GUARD, Block, apply_factors, by_kind, measures_piece, table_of_blocks
+from engine.plans.blocks import GUARD, Block, apply_factors, homes, measures_piece, table_of_blocks
 from engine.plans.certificate import Certificate
 from engine.plans.emphasis import pack
-from engine.plans.group_variance import GroupVariance
+from engine.plans.group_variance import GroupVariance, by_kind
 from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
 from engine.plans.objectives import Objective, achieved_norm, objective
 from engine.plans.solved import Solved, Tradeoff, canonical, pack_split
@@ -313,7 +313,7 @@ class Plan(Value):
     @cached_property
     def home(self) -> Mapping[Space, Space]:
         """The key in `answering` of the block that stands for each residual space."""
-        return {space: key for key, block in self.answering.items() for space in block.spaces}
+        return homes(self.answering)
 
     @property
     def solved(self) -> Solved:
@@ -370,7 +370,7 @@ class Plan(Value):
         )
 
     def __hash__(self) -> int:
-        return hash(self.hash)
+        return hash((self.mechanism, self.budget, self.max_records, self.workload))
 
     def _request(self) -> dict[str, Any]:
         return {

@@ -123,8 +123,7 @@ class Group:
         if self.weight != 1.0:
             out["weight"] = self.weight
         if self.query_weights is not None:
-            packed = zlib.compress(self.query_weights.astype("<f8").tobytes())
-            out["query_weights"] = base64.b64encode(packed).decode()
+            out["query_weights"] = base64.b64encode(zlib.compress(self.query_weights.astype("<f8").tobytes())).decode()
         return out
 
 
@@ -267,7 +266,12 @@ class Workload(Value):
 
     def to_json(self) -> str:
         """Return the workload, with its schema, as JSON text."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":"))
+        return zlib.decompress(self._packed).decode()
+
+    @cached_property
+    def _packed(self) -> bytes:
+        """The text, which several ask for and which takes long to write, in a few bytes a group."""
+        return zlib.compress(json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":")).encode(), 1)
 
     @classmethod
     def from_dict(cls, data: object) -> Workload:
@@ -349,8 +353,7 @@ def make_group(
     group = Group(attributes=names, family=spec, parts=tuple(parts), weight=float(weight))
     if query_weights is None:
         return group
-    checked = _check_query_weights(query_weights, group.count)
-    return Group(attributes=names, family=spec, parts=group.parts, weight=group.weight, query_weights=checked)
+    return replace(group, query_weights=_check_query_weights(query_weights, group.count))
 
 
 @kept_with
@@ -390,9 +393,8 @@ def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
     if packed is None:
         return group
     try:
-        unpacker = zlib.decompressobj()
-        raw = unpacker.decompress(base64.b64decode(packed, validate=True), 8 * min(group.count, MAX_QUERY_WEIGHTS) + 1)
-        weights = np.frombuffer(raw, "<f8")
+        most = 8 * min(group.count, MAX_QUERY_WEIGHTS) + 1
+        weights = np.frombuffer(zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), most), "<f8")
     except (TypeError, ValueError, binascii.Error, zlib.error):
         raise WorkloadError(f"The query weights of group {number} of the file are damaged. Export it again.") from None
     return make_group(schema, names, spec, group.weight, weights)

@@ -132,10 +132,11 @@ class Schema:
         return isinstance(name, str) and name in self._by_name
 
     def __getitem__(self, name: str) -> Attribute:
-        if name not in self:
+        found = self._by_name.get(name) if isinstance(name, str) else None
+        if found is None:
             near = near_matches(name, self.names)
             raise SchemaError(f"no attribute {shown(name)} among the {len(self):,} of this schema{near}")
-        return self._by_name[name]
+        return found
 
     def named(self, names: str | Iterable[str], *, error: type[EngineError] = SchemaError) -> tuple[str, ...]:
         """Names of attributes as a tuple of known, distinct ones; a single name may stand alone.

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 import demo_data
-from engine import Budget, Plan, Schema, Workload, figures, insight, plan
+from engine import Attribute, Budget, Custom, Plan, Schema, Workload, figures, insight, plan
+from engine.mechanisms import at_budget
 from engine.spaces import Bounded
 from engine.texts import amount
 from engine.values import held_bytes
@@ -153,3 +155,28 @@ def test_figures_of_a_plan_are_kept_as_long_as_it_is_whoever_looks_at_others(mon
             insight.group_table(made)
             insight.worst_error(made)
     assert computed == many
+
+
+def test_what_single_groups_hold_counts_too() -> None:
+    schema = Schema([Attribute.of_size("age", 200)])
+    weighted = Workload(schema).add("age", "range", query_weights=np.ones(200 * 201 // 2))
+    own = Workload(schema).add("age", Custom(np.eye(200)))
+    for asked in (weighted, own):
+        made = plan(asked, Budget(pcost=1.0))
+        assert held_bytes(asked) > 100_000 > kept.TABLES
+        assert kept.size(made) >= held_bytes(looked_at(made))
+
+
+def test_many_plans_of_many_groups_share_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To know their size no group is looked through, and another budget makes no block that nobody looks at."""
+    schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
+    made = plan(Workload.all_ways(schema, (2,)), Budget(pcost=1.0))
+    looked: list[object] = []
+    monkeypatch.setattr(kept, "held_bytes", lambda *given, apart=(): looked.extend(apart) or 0)
+    other = at_budget(made, Budget(pcost=2.0))
+    kept.size(other, made)
+    assert looked == list(made.workload.groups)
+    insight.breakdown(other, 0)
+    assert len(made.blocks._made) == 0
+    assert len(other.blocks._made) < 10
+    assert other.home == {space: key for key, block in other.blocks.items() for space in block.spaces}

@@ -13,8 +13,8 @@ from engine import Budget, Custom, Plan, Workload, load_plan, plan
 from engine.mechanisms import at_budget
 from engine.mechanisms.residual import ResidualMechanism
 from engine.plans import group_variance, variance
-from engine.plans.blocks import AlikeBlocks, by_kind, total_pcost
-from engine.plans.group_variance import quadratic_forms, squares_of_products
+from engine.plans.blocks import AlikeBlocks, total_pcost
+from engine.plans.group_variance import by_kind, quadratic_forms, squares_of_products
 from engine.plans.variance import VarianceBuilder
 from tests.shapes import numeric
 

@@ -35,7 +35,11 @@ def _large() -> Bounded[Plan]:
 def size(made: Plan, beside: Plan | None = None) -> int:
     """Bytes that a plan takes, with what it computes when it is looked at, and without what another plan holds too."""
     _ = made.totals, made.largest  # the first look computes them, from the variances that are most of what it holds
-    return held_bytes(made, beside) + TABLES + GROUP * len(made.workload.groups)
+    groups = made.workload.groups
+    # names and words of a group take less than is counted for it, and to look through a hundred thousand takes seconds
+    parts = {id(part): part for group in groups for part in group.parts}
+    weights = [group.query_weights for group in groups if group.query_weights is not None]
+    return held_bytes([made, *parts.values(), weights], beside, apart=groups) + TABLES + GROUP * len(groups)
 
 
 def known(key: str) -> Plan | None:
