@@ -185,11 +185,12 @@ def unit_form(schema: Schema) -> None:
 def at_a_glance(schema: Schema) -> None:
     """Sizes as numbers and as a picture."""
     found = figures.domain_picture(schema)
-    one, two, three = st.columns(3)
-    one.metric("Attributes", f"{len(schema):,}", help="Columns of the records that may be counted")
-    two.metric("Cells of the full table", texts.number(schema.size), help="Product of the numbers of cells")
     largest = max(schema.attributes, key=lambda a: a.size)
-    three.metric("Largest attribute", texts.how_many(largest.size, "cell"), help=largest.name)
+    show.numbers(
+        ("Attributes", f"{len(schema):,}", "Columns of the records that may be counted"),
+        ("Cells of the full table", texts.number(schema.size), "Product of the numbers of cells"),
+        ("Largest attribute", texts.how_many(largest.size, "cell"), largest.name),
+    )
     show.picture(found, key="domain", config=show.EXPORT)
 
 

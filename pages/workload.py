@@ -39,11 +39,12 @@ def clear() -> None:
 
 def sizes(workload: Workload) -> None:
     """Live counts."""
-    one, two, three = st.columns(3)
-    one.metric("Groups", f"{len(workload.groups):,}", help="Sets of attributes with a family of queries")
-    two.metric("Queries", texts.number(workload.queries), help="Numbers that will be published")
     cells = insight.counted_cells(workload)
-    three.metric("Cells to count", texts.number(cells), help="Cells of the tables that the records are counted in")
+    show.numbers(
+        ("Groups", f"{len(workload.groups):,}", "Sets of attributes with a family of queries"),
+        ("Queries", texts.number(workload.queries), "Numbers that will be published"),
+        ("Cells to count", texts.number(cells), "Cells of the tables that the records are counted in"),
+    )
 
 
 def files(workload: Workload) -> None:

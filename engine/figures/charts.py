@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from engine.privacy import Budget
 from engine.texts import cost
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#7f7f7f"
-MAX_LABEL = 40  # characters of a text on an axis
+MAX_LABEL, ONE_LINE = 40, 24  # characters of a text on an axis, and of one that stands in one line
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,10 +55,23 @@ def short(text: str, name: str) -> str:
     return text.removeprefix(name).strip().removeprefix("= ") or text
 
 
-def fitting(texts: Sequence[str]) -> list[str]:
+def fitting(texts: Sequence[str], most: int = MAX_LABEL) -> list[str]:
     """Texts for an axis: cut to what fits while they stay different, and with no markup left in them."""
-    cut = [text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…" for text in texts]
+    cut = [text if len(text) <= most else f"{text[: most - 1]}…" for text in texts]
     return [html.escape(text) for text in (cut if len(set(cut)) == len(set(texts)) else texts)]
+
+
+def wrapped(text: str) -> str:
+    """A text for an axis, in two lines where it is long, so that a narrow screen has room for what stands beside it.
+
+    >>> wrapped("Weighted Fourier Factorizations"), wrapped("age")
+    ('Weighted Fourier<br>Factorizations', 'age')
+    """
+    gaps = [place for place, sign in enumerate(text) if sign == " "]
+    if len(text) <= ONE_LINE or not gaps:
+        return text
+    middle = min(gaps, key=lambda place: abs(2 * place - len(text)))
+    return f"{text[:middle]}<br>{text[middle + 1 :]}"
 
 
 TOOLBAR = 40  # pixels above the cells for the buttons that appear there
@@ -76,26 +90,30 @@ def framed(figure: go.Figure) -> go.Figure:
 LETTER, LINE = 6.5, 16.0  # pixels of a text beside a mark
 
 
-def label_places(x: Sequence[float], y: Sequence[float], texts: Sequence[str]) -> list[str]:
+def label_places(x: Sequence[float], y: Sequence[float], texts: Sequence[str], across: float = math.inf) -> list[str]:
     """Where the text of every mark stands so that none covers another text or a mark; empty where it has no room.
 
-    ``x`` and ``y`` are pixels to the right and up; earlier marks choose first.
+    ``x`` and ``y`` are pixels to the right and up, ``across`` those that there are; earlier marks choose first.
 
     >>> label_places([100.0, 104.0, 300.0], [50.0, 52.0, 50.0], ["first", "second", "third"])
     ['bottom center', 'top center', 'top center']
+    >>> label_places([100.0, 290.0, 200.0], [50.0, 50.0, 50.0], ["first", "second<br>line", "wide" * 30], 300.0)
+    ['top center', 'middle left', '']
     """
     taken = [(a - LINE / 2, b - LINE / 2, a + LINE / 2, b + LINE / 2) for a, b in zip(x, y, strict=True)]
     marks, found = list(taken), []
     for number, (a, b, text) in enumerate(zip(x, y, texts, strict=True)):
-        wide = LETTER * len(html.unescape(text))
+        lines = text.split("<br>")
+        wide, tall = LETTER * max(len(html.unescape(line)) for line in lines), LINE * len(lines)
         boxes = {
-            "top center": (a - wide / 2, b + LINE / 2, a + wide / 2, b + 1.5 * LINE),
-            "bottom center": (a - wide / 2, b - 1.5 * LINE, a + wide / 2, b - LINE / 2),
-            "middle right": (a + LINE / 2, b - LINE / 2, a + LINE / 2 + wide, b + LINE / 2),
-            "middle left": (a - LINE / 2 - wide, b - LINE / 2, a - LINE / 2, b + LINE / 2),
+            "top center": (a - wide / 2, b + LINE / 2, a + wide / 2, b + LINE / 2 + tall),
+            "bottom center": (a - wide / 2, b - LINE / 2 - tall, a + wide / 2, b - LINE / 2),
+            "middle right": (a + LINE / 2, b - tall / 2, a + LINE / 2 + wide, b + tall / 2),
+            "middle left": (a - LINE / 2 - wide, b - tall / 2, a - LINE / 2, b + tall / 2),
         }
+        inside = {name: box for name, box in boxes.items() if not across < math.inf or 0 <= box[0] < box[2] <= across}
         others = [box for box in taken if box is not marks[number]]
-        free = (name for name, box in boxes.items() if not any(_overlap(box, other) for other in others))
+        free = (name for name, box in inside.items() if not any(_overlap(box, other) for other in others))
         found.append(next(free, ""))
         if found[-1]:
             taken.append(boxes[found[-1]])
@@ -107,7 +125,7 @@ def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, 
 
 
 def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, tickformat: str = "") -> go.Figure:
-    texts = fitting(labels)
+    texts = fitting(labels, 2 * ONE_LINE)
     bar = {
         "type": "bar",
         "x": list(sizes),
@@ -116,10 +134,12 @@ def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, t
         "marker": {"color": BLUE},
         "hovertemplate": f"{hover}<extra></extra>",
     }
+    broken = [wrapped(text) for text in texts]
     layout = {
-        "height": 90 + 22 * len(texts),
+        "height": 90 + (22 if broken == texts else 32) * len(texts),
         "bargap": 0.3,
-        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True}
+        | ({} if broken == texts else {"tickvals": texts, "ticktext": broken}),
         "xaxis": {"title": {"text": axis}} | ({"tickformat": tickformat} if tickformat else {}),
     }
     return framed(go.Figure([bar], layout))
@@ -156,7 +176,7 @@ def heat_map(grid: Any, labels: Sequence[Sequence[str]], axes: Sequence[str], ho
         "hoverongaps": False,
         "hovertemplate": f"{hover}<extra></extra>",
     }
-    across, down = ({"text": fitting([name])[0]} for name in (axes[1], axes[0]))
+    across, down = {"text": fitting([axes[1]])[0]}, {"text": wrapped(fitting([axes[0]])[0])}
     both = {"type": "category", "automargin": True}
     layout = {
         "height": min(620, max(380, 140 + 18 * len(rows))),

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine.figures.charts import GREY, Picture, fitting, framed, heat_map, in_pcost, label_places
+from engine.figures.charts import GREY, Picture, fitting, framed, heat_map, in_pcost, label_places, wrapped
 from engine.figures.errors import QUANTILES, error_grid, grid_figure, spread_axes
 from engine.figures.looks import mechanism_look
 from engine.insight import Comparison, Spread, check_same_queries, ratios
@@ -22,7 +22,7 @@ from engine.texts import amount, how_many, number, set_name
 from engine.workload import Workload
 
 WIDE = 20.0  # largest over smallest, from which an axis is logarithmic
-WIDTH = 460  # pixels of a picture beside another one, roughly
+WIDTH = 290  # pixels between the axes of a picture on a narrow screen, or beside another one, at least
 MARKS = 12  # marks on one distribution
 # blue, pale, vermilion: better, the same, worse; told apart with every common colour vision
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
@@ -106,24 +106,25 @@ def _standing(found: Comparison) -> _Standing:
     over = {label: 1.0 + gaps[label] if found.bound > 0 else sizes[label] / least for label in labels}
     order = sorted(labels, key=over.__getitem__)
     most = max(FAR, VERY_FAR * min(over.values(), default=1.0) if min(over.values(), default=1.0) > FAR else 0.0)
-    axis = "times the proven bound" if found.bound > 0 else "times the best of these"
+    axis = "times the bound" if found.bound > 0 else "times the best of these"
     return _Standing(
         near=tuple(label for label in order if over[label] <= most),
         far=tuple(label for label in order if not over[label] <= most),
         over=over,
         sizes=sizes,
-        axis=f"error, in {axis}",
+        axis=axis,
     )
 
 
 def ranking_picture(found: Comparison) -> Picture:
     """Error of every mechanism over the bound that no matrix mechanism can go below, as dots from 1 on, best first."""
     table, standing = ranked(found), _standing(found)
-    figure = go.Figure()
+    figure, rows = go.Figure(), {}
     gaps = dict(zip(table["mechanism"], table["over the bound"], strict=True))
     for label in standing.near:
         seen, text = mechanism_look(label), fitting([title_of(label)])[0]
         words = f"{amount(standing.sizes[label])} counts, {gap_words(float(gaps[label]))}"
+        rows[text] = f"{wrapped(text)}<br>{words.replace(' over the bound', ' over')}"  # the axis says of what
         figure.add_scatter(
             x=[1.0, standing.over[label]],
             y=[text] * 2,
@@ -134,19 +135,18 @@ def ranking_picture(found: Comparison) -> Picture:
         figure.add_scatter(
             x=[standing.over[label]],
             y=[text],
-            mode="markers+text",
-            text=f"  {words.removesuffix(' over the bound')}",  # which is what the axis says
-            textposition="middle right",
-            cliponaxis=False,
+            mode="markers",
             marker={"color": seen.color, "symbol": seen.symbol, "size": 13},
             hovertemplate=f"{text}<br>{words}<extra></extra>",
             meta=label,
         )
     width = standing.reach - 1.0
     figure.add_vline(x=1.0, line={"color": GREY, "dash": "dash", "width": 3})
-    figure.update_xaxes(title=standing.axis, range=[1.0 - 0.05 * width, standing.reach + 1.2 * width])
+    figure.update_xaxes(title=standing.axis, range=[1.0 - 0.05 * width, standing.reach + 0.05 * width])
+    # numbers stand below names, where no screen is too narrow for them
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    figure.update_layout(height=110 + 34 * len(standing.near), showlegend=False)
+    figure.update_yaxes(tickvals=list(rows), ticktext=list(rows.values()))
+    figure.update_layout(height=110 + 50 * len(standing.near), showlegend=False)
     best = min(standing.sizes, key=lambda label: standing.over[label])
     claim = f", {gap_words(float(gaps[best]))}" if found.bound > 0 else ""
     return Picture(
@@ -162,14 +162,15 @@ def ranking_picture(found: Comparison) -> Picture:
 def effort_picture(found: Comparison) -> Picture:
     """Error over the bound against the seconds that planning took, one mark a mechanism."""
     table, standing = ranked(found).set_index("mechanism"), _standing(found)
-    figure, height = go.Figure(), max(300, 110 + 34 * len(standing.near))
+    figure, height = go.Figure(), max(300, 110 + 50 * len(standing.near))
     room, times = 0.15 * (standing.reach - 1.0), [math.log10(float(table["seconds"][label])) for label in standing.near]
     ends = [min(times, default=0.0) - 0.4, max(times, default=0.0) + 0.4]
-    texts = [fitting([title_of(label)])[0] for label in standing.near]
+    texts = [wrapped(fitting([title_of(label)])[0]) for label in standing.near]
     places = label_places(
         [(time - ends[0]) / (ends[1] - ends[0]) * WIDTH for time in times],
         [(standing.over[label] - 1.0 + room) / (standing.reach - 1.0 + 2.0 * room) * height for label in standing.near],
         texts,
+        across=WIDTH,
     )
     for label, text, place in zip(standing.near, texts, places, strict=True):
         seen, seconds = mechanism_look(label), float(table["seconds"][label])
@@ -178,6 +179,8 @@ def effort_picture(found: Comparison) -> Picture:
             y=[standing.over[label]],
             mode="markers+text" if place else "markers",
             text=text,
+            name=text,
+            showlegend=not place,  # what has no room beside its mark is named below
             textposition=place or "top center",
             cliponaxis=False,
             marker={"color": seen.color, "symbol": seen.symbol, "size": 13},
@@ -185,7 +188,7 @@ def effort_picture(found: Comparison) -> Picture:
         )
     figure.update_xaxes(title="seconds to plan", type="log", range=ends)
     figure.update_yaxes(title=standing.axis, range=[1.0 - room, standing.reach + room], automargin=True)
-    figure.update_layout(height=height, showlegend=False)
+    figure.update_layout(height=height, showlegend=not all(places), legend={"orientation": "h", "y": -0.3})
     quick = min(standing.near, key=lambda label: float(table["seconds"][label]), default="")
     rows = [(title_of(label), float(table["seconds"][label]), standing.over[label]) for label in table.index]
     return Picture(
@@ -220,7 +223,9 @@ def where_picture(found: Comparison, workload: Workload) -> Picture:
     figure.update_traces(zmin=1.0, zmax=max(1.1, min(FAR, float(np.nanmax(shown)))), customdata=shown)
     if len(telling) <= 12:
         figure.update_traces(text=[[f"{x:.2f}" for x in row] for row in shown], texttemplate="%{text}")
-    figure.update_layout(height=min(620, 190 + 30 * drawn))
+    rows = fitting(titles[:drawn])
+    figure.update_yaxes(tickvals=rows, ticktext=[wrapped(row) for row in rows])
+    figure.update_layout(height=min(620, 190 + 34 * drawn))
     table = pd.DataFrame({"group": names} | {title: losing[k] for k, title in enumerate(titles)})
     wins = np.isclose(losing, 1.0, rtol=SAME).sum(axis=1)
     more = f" The {COLUMNS_SHOWN} groups where they differ most are drawn." if len(names) > COLUMNS_SHOWN else ""

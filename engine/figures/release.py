@@ -27,7 +27,7 @@ from engine.texts import cost, how_many
 REHEARSAL = {
     "text": "REHEARSAL",
     "showarrow": False,
-    "font": {"size": 64, "color": "rgba(127,127,127,0.35)"},
+    "font": {"size": 44, "color": "rgba(127,127,127,0.35)"},
     "x": 0.5,
     "y": 0.5,
     "xref": "paper",

@@ -42,6 +42,7 @@ FLAGS = [
     "--process-per-site",  # all pages run what one of them has compiled, which is half of what a page costs
 ]
 WIDTH, HEIGHT = 1360, 2600  # tall, so that a picture of a page needs no scrolling
+NARROW = 420  # pixels, as a telephone has
 # Without a graphics card every frame of Streamlit's spinners and fades costs as much as the answer that is waited for.
 MOTION: Literal["reduce"] = "reduce"
 PICTURES = "TEST_PICTURES"  # a variable of the environment: the folder where pictures of the pages are kept
@@ -110,6 +111,23 @@ AXE = """async () => {
   const found = await axe.run({resultTypes: ["violations"], selectors: false});
   return found.violations.filter((one) => ["serious", "critical"].includes(one.impact)).map(
     (one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200))]);
+}"""
+# What sticks out: of the page to the side, of a picture, or of its own box where that hides the rest.
+CUT = """() => {
+  const main = document.querySelector("[data-testid=stMain]"), found = [];
+  if (main.scrollWidth > main.clientWidth + 1) found.push(["the page", main.scrollWidth, main.clientWidth]);
+  for (const text of document.querySelectorAll(".js-plotly-plot .main-svg text")) {
+    if (text.textContent === "REHEARSAL") continue;  // lies on the picture on purpose
+    const all = text.closest(".js-plotly-plot").getBoundingClientRect(), own = text.getBoundingClientRect();
+    const out = Math.max(all.left - own.left, own.right - all.right, all.top - own.top, own.bottom - all.bottom);
+    if (own.width && text.textContent.trim() && out > 2) found.push([text.textContent, Math.round(out)]);
+  }
+  const words = "button p, [data-testid=stMetricValue] > div, [data-testid=stMetricLabel] p, h1, h2, h3, label p";
+  for (const box of main.querySelectorAll(words)) {
+    const hides = box.checkVisibility() && getComputedStyle(box).overflowX !== "visible";
+    if (hides && box.clientWidth && box.scrollWidth > box.clientWidth + 1) found.push([box.textContent]);
+  }
+  return found;
 }"""
 WORN = """(scheme) => {
   const app = document.querySelector("[data-testid=stApp]");
@@ -221,6 +239,11 @@ class Visit:
             self.page.evaluate(AXE_SCRIPT)
         self.barriers += [(name, self.scheme, *found) for found in self.page.evaluate(AXE)]
         self._wear("light" if self.scheme == "dark" else "dark")
+
+    def cut(self) -> list[list[object]]:
+        """Return what sticks out of the screen, of a picture or of its box."""
+        found: list[list[object]] = self.page.evaluate(CUT)
+        return found
 
     def _wear(self, scheme: str) -> None:
         """Prefer a theme and wait until the page has it: on a busy machine the change comes after some calm frames."""

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from engine import Budget, Schema, Workload, plan
 from pages.parts.shell import link, show
 from pages.parts.shell.state import Studio
-from tests.browser.conftest import ROOT, Visit
+from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit
 
 
 def census(pcost: float = 1.0) -> Studio:
@@ -30,6 +30,13 @@ def test_every_view_can_be_read_by_everybody(visit: Visit, tmp_path: pytest.Temp
     visit.settle()
     visit.look("compare_ranking_and_forecast")
     page.get_by_text("What each is expected to take").click()
+    page.set_viewport_size({"width": NARROW, "height": HEIGHT})
+    visit.look("compare_ranking_narrow")
+    visit.look("compare_ranking_narrow")
+    assert visit.cut() == []
+    page.locator(".js-plotly-plot .xtitle").first.evaluate("one => { one.textContent = 'too long '.repeat(9); }")
+    assert len(visit.cut()) == 1  # it would be told
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     page.locator(".js-plotly-plot").first.hover()
     with page.expect_download() as saved:
         page.locator(".modebar-btn[data-title*=Download]").first.click(force=True)

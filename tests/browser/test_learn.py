@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import expect
 
 from pages.parts.lessons.known import LESSONS
-from tests.browser.conftest import HEIGHT, WIDTH, Visit
+from tests.browser.conftest import HEIGHT, NARROW, WIDTH, Visit
 
 # text too pale by day, text too pale by night, and a button without a name
 PLANTED = """(found) => found.insertAdjacentHTML("afterbegin",
@@ -112,7 +112,7 @@ def test_the_guide_can_be_read_by_everybody(visit: Visit) -> None:
     visit.open("guide")
     visit.sees("A census table")
     visit.look("guide")
-    visit.page.set_viewport_size({"width": 420, "height": HEIGHT})
+    visit.page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.page.get_by_test_id("stExpander").get_by_text("As Python").click()
     visit.look("guide_narrow")  # no code that has to be scrolled without a keyboard
     visit.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})

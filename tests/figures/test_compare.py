@@ -106,7 +106,11 @@ def test_the_ranking_draws_what_is_near_the_bound_and_names_the_rest(found: Comp
     for trace in picture.figure.data:
         if trace.meta:
             assert trace.marker.color == mechanism_look(trace.meta).color
-            assert "over the bound" not in trace.text  # the axis says so, and longer words are cut off beside it
+            assert trace.text is None  # numbers beside marks are cut off on narrow screens
+    rows = picture.figure.layout.yaxis.ticktext
+    gaps = [gap_words(float(near["gap"][label])).replace(" over the bound", " over") for label in dots(picture)]
+    assert [row.rpartition("<br>")[0].replace("<br>", " ") for row in rows] == list(map(title_of, dots(picture)))
+    assert all(row.endswith(f" counts, {gap}") for row, gap in zip(rows, gaps, strict=True))
     assert gap_words(float(done["gap"].iloc[0])) in picture.alt
     assert picture.alt.startswith("QuerySmasher is the most exact of 2 mechanisms")
     assert refused(found)["mechanism"].tolist() == ["Laplace mechanism", "nonsense"]
@@ -138,7 +142,7 @@ def test_far_mechanisms_are_folded() -> None:
     assert list(dots(ranking_picture(by_hand({"wff": 3.0, "identity": 899.0})))) == ["wff"]
     unknown = ranking_picture(by_hand({"wff": math.nan, "identity": math.nan}, bound=0.0))
     assert "bound" not in unknown.alt
-    assert unknown.figure.layout.xaxis.title.text == "error, in times the best of these"
+    assert unknown.figure.layout.xaxis.title.text == "times the best of these"
 
 
 def test_the_map_shows_who_loses_where(found: Comparison, plans: dict[str, Plan]) -> None:

@@ -63,6 +63,13 @@ def folds(views: Mapping[str, tuple[str, Callable[..., Any]]], *, arguments: tup
                     view(*arguments)
 
 
+def numbers(*found: tuple[str, str, str]) -> None:
+    """Draw headline numbers side by side, each as what it is, its value and its meaning; each as wide as it needs."""
+    with st.container(horizontal=True, gap="medium"):
+        for label, value, meaning in found:
+            st.metric(label, value, help=meaning, width="content")
+
+
 def chart(
     found: Picture, *, key: str, config: Mapping[str, Any] | None = None, height: int | Literal["content"] = "content"
 ) -> Callable[..., Any]:
