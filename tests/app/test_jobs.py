@@ -211,7 +211,7 @@ def test_a_worker_that_cannot_be_started_ends_its_job_and_holds_up_nobody(monkey
             assert work.start("refused", quick, 1, copies=[copy]).state == "died"
         assert "could not be started" in work.find("refused").error
         assert not copy.exists()
-        assert work.start("refused", quick, 1).running
+        assert work.start("refused", quick, 1).state in ("running", "done")  # it may end before it is looked at
         assert ended("refused").result == 1
         work.forget("refused")
 
