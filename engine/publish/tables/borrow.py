@@ -21,6 +21,9 @@ NOTICED = 1.0  # standard errors by which what is borrowed must miss before it i
 PAIR_ROUNDS, TRIPLE_ROUNDS = 3, 2
 STEPS, SETTLED = 1_000, 1e-7  # of the search in a metric, and the standard errors that its last step may move
 WEAK = 1e-12  # weight of even shares beside anything that was measured
+CLEAR, FEWEST = 2.0, 3  # standard errors of a residual that tells of the total, and how many attributes must have one
+PRECISE, DEPENDENT = 0.01, 0.04  # relative errors of a total that is left as it is, and of independence at least
+LONGEST = 0.5  # step of a logarithm
 
 Known = tuple[Array, float]  # residual in cells and its variance
 
@@ -168,3 +171,61 @@ def _weights(singles: Mapping[Axes, Array], axes: Axes, total: float, seen: Seen
     i, j, k = (singles[a,] / total for a in axes)
     reference = np.multiply.outer(np.multiply.outer(i, j), k)  # it sums to 1, so that beyond is tau times the total
     return np.asarray(1.0 / (seen.variance + beyond * reference))
+
+
+def borrowed_total(found: Evidence) -> tuple[float, float]:
+    """Return the number of records, in counts, and its variance: from its own answer and from residuals.
+
+    Under independence the residual on B is N times the product of its q_i, so that with c_i = |q_i| its part along
+    that product is N times the product of the c_i: many more equations than unknowns, solved for log N and the
+    log c_i in standard errors.  How far N moves when one attribute is left out tells how far attributes are from
+    independent, which `DEPENDENT` bounds from below.
+
+    Guarantee: the answer itself where its standard error is less than the share ``PRECISE`` of it.
+    """
+    own = found.total, found.total_variance
+    plain = {a: seen for a, seen in found.seen.items() if seen.lens.plain and seen.metric is None and len(a) <= 3}
+    sizes, toward = dict[int, float](), dict[int, Array]()
+    for (i, *others), seen in plain.items():
+        length = float(np.linalg.norm(seen.cells))
+        along = length - seen.rank * seen.variance / max(length, WEAK)  # less the noise that is in both factors
+        if not others and along > CLEAR * math.sqrt(seen.variance):
+            sizes[i], toward[i] = along, seen.cells / length
+    if len(sizes) < FEWEST or found.total <= 0.0 or found.total_variance <= (PRECISE * found.total) ** 2:
+        return own
+    rows = [a for a in plain if set(a) <= sizes.keys()]
+    holds = np.array([[True, *(i in a for i in sizes)] for a in rows])
+    noise, values = np.array([plain[a].variance for a in rows]), np.zeros(len(rows))
+    for row, axes in enumerate(rows):
+        part = plain[axes].cells
+        for i in reversed(axes[1:]):
+            part = part @ toward[i]
+        values[row] = sizes[axes[0]] if len(axes) == 1 else float(part @ toward[axes[0]])
+    logs = np.log([found.total, *(length / found.total for length in sizes.values())])
+    logs = _logs(holds, values, noise, logs)
+    model = np.exp(holds @ logs)
+    slopes, left = holds * (model / np.sqrt(noise))[:, None], (values - model) / np.sqrt(noise)
+    error = float(np.linalg.pinv(slopes.T @ slopes)[0, 0])
+    moved = [_step(np.delete(slopes[~with_it], k, axis=1), left[~with_it])[0] for k, with_it in enumerate(holds.T) if k]
+    apart = (len(moved) - 1) * float(np.var(moved))
+    total = math.exp(logs[0])
+    variance = total**2 * max(error, apart, DEPENDENT**2)
+    missing = (total - own[0]) ** 2 / (variance + own[1])
+    share = 1.0 if missing <= 1.0 + NOTICED * math.sqrt(2.0) else 1.0 / missing
+    precision = 1.0 / own[1] + share / variance
+    return (own[0] / own[1] + share * total / variance) / precision, 1.0 / precision
+
+
+def _logs(holds: Array, values: Array, variances: Array, logs: Array) -> Array:
+    """Return the logarithms, shape (k,), whose sums over a row of ``holds``, shape (rows, k), are nearest to values."""
+    for _ in range(STEPS):
+        model = np.exp(holds @ logs)
+        step = _step(holds * (model / np.sqrt(variances))[:, None], (values - model) / np.sqrt(variances))
+        logs = logs + step * min(1.0, LONGEST / max(float(np.abs(step).max()), LONGEST))
+        if np.abs(step).max() <= SETTLED:
+            break
+    return logs
+
+
+def _step(slopes: Array, left: Array) -> Array:
+    return np.asarray(np.linalg.lstsq(slopes, left, rcond=None)[0])

@@ -18,6 +18,7 @@ from engine.checks import one_of, whole
 from engine.errors import LimitExceeded, NotAnswerable, PlanError
 from engine.plans import Plan, SpaceAnswers
 from engine.progress import Progress, listener, told
+from engine.publish.tables.borrow import borrowed_total
 from engine.publish.tables.contrasts import assembled, contrast, maximal
 from engine.publish.tables.evidence import Evidence, all_sets, evidence, published_sets
 from engine.publish.tables.facts import keeping_facts
@@ -232,7 +233,8 @@ def publish(
     _check_memory(measurement, memory_limit)
     tell(0.0, "Reading what was measured")
     found = evidence(measurement)
-    total = found.total if fit == "none" else shrunk_total(found.total, found.total_variance)
+    seen = borrowed_total(found) if fit == "shrunk" else (found.total, found.total_variance)
+    total = found.total if fit == "none" else shrunk_total(*seen)
     if total <= 0.0 and fit != "none":
         contrasts = {axes: np.zeros(found.shape(axes)) for axes in found.sets}
     elif fit == "none":
