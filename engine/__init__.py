@@ -53,6 +53,7 @@ What is changed where:
     tables without negative cells        publish.tables.shrunk    that they agree: publish.tables.joint
     whole records near published tables  publish.tables.people
     errors of published tables           publish.tables.bootstrap     flags: publish.tables.quality
+    how a stopped fit goes on            publish.tables.resume
     published tables as plain text       publish.tables_package       and what R reads: publish.open_form, linear_form
     from an error to its budget          insight.fitness      targets of single groups, and locks: insight.locks
     the rule that chooses                choice.rules        on plans: choice.plan_rule

@@ -283,3 +283,16 @@ def test_plans_made_by_a_worker_are_the_same() -> None:
     made = expected("cps")
     work.start("same", tasks.make_plan, made.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
     assert load_plan(ended("same").result).hash == made.hash
+
+
+def test_what_the_latest_jobs_reached_is_kept_and_older_ones_are_let_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(private, "folder", lambda: tmp_path)
+    for number in range(private.LATEST + 3):
+        place = private.reached(f"job {number}")
+        (place / "state").write_text("")
+        os.utime(place, (number, number))
+    assert len(list((tmp_path / "reached").iterdir())) <= private.LATEST + 1
+    assert not (private.reached("job 0") / "state").exists()
+    assert (private.reached(f"job {private.LATEST + 2}") / "state").exists()

@@ -6,6 +6,7 @@ import json
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -15,9 +16,10 @@ import pytest
 import demo_data
 import engine
 from engine import Budget, Measurement, measure, stepwise
+from engine.errors import Cancelled
 from engine.insight import worst_group
 from engine.release import Ledger, load_measurement
-from pages.parts.jobs import kept, plans, publishing, tasks
+from pages.parts.jobs import kept, plans, private, publishing, tasks
 from pages.parts.release import download_view
 from pages.parts.release.records_form import Source
 from pages.parts.shell import places
@@ -37,6 +39,27 @@ def ready(ledger: Ledger, records: str = SURVEY) -> Session:
     """A session that only has to confirm."""
     session = with_plan("survey", (1,)).go("release").set(step="2. Release")
     return session.set(ledger_path=str(ledger.path), records_path=records)
+
+
+def stopped_twice(source: dict[str, str], files: dict[str, str]) -> tuple[dict[str, Any], Path]:
+    """What is published at the third attempt, and where the first two left what they had reached."""
+    reached, told = private.reached("a job"), list[str]()
+
+    def attempt(most: int) -> dict[str, Any]:
+        told.clear()
+
+        def heard(fraction: float, text: str) -> bool:
+            told.append(text)
+            return len(told) < most
+
+        given = source, "shrunk", True, (True, None), {"least_count": 5.0}, files, str(reached)
+        return publishing.publish_tables(*given, progress=heard)
+
+    for most in (8, 20):
+        with pytest.raises(Cancelled):
+            attempt(most)
+        assert list(reached.rglob("*.npz"))
+    return attempt(10**6), reached
 
 
 def kinds(ledger: Ledger) -> list[str]:
@@ -171,9 +194,8 @@ def test_one_release_however_often_it_is_asked_for(ledger: Ledger) -> None:
 
     files = {kind: str(ledger.path.parent / f"made.{kind}") for kind in ("parquet", "csv", "zip", "records")}
     source = {"ledger": str(ledger.path), "key": spend.key}
-    made = publishing.publish_tables(
-        source, "shrunk", True, (True, None), {"least_count": 5.0}, files, progress=lambda *_: True
-    )
+    made, reached = stopped_twice(source, files)
+    assert not reached.exists()
     assert made["total"] == len(pd.read_csv(files["records"])) == len(stored.publish(integer=True).people)
     assert made["acceptance"]["met"][0]
     assert {Path(file).stat().st_mode & 0o777 for file in files.values()} == {0o600}

@@ -329,7 +329,9 @@ def test_only_tables_whose_margins_contradict_each_other_are_projected_together(
     assert min(assembled(start, axes).min() for axes in triples[1:]) < -1.0
     held, project = [], shrunk.nonnegative
     monkeypatch.setattr(
-        shrunk, "nonnegative", lambda c, tables, *rest: (held.append(tables), project(c, tables, *rest))[1]
+        shrunk,
+        "nonnegative",
+        lambda c, tables, *rest, **more: (held.append(tables), project(c, tables, *rest, **more))[1],
     )
     made = shrunk.agreeing(found, {a: c.copy() for a, c in start.items()}, 1e-4, lambda *_: None)
     assert [[axes for axes in tables if len(axes) == 3] for tables in held][:2] == [[], [(0, 1, 2)]]

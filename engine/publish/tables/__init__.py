@@ -6,11 +6,11 @@ draws records near them, `facts` keeps what is public, `acceptance` judges, `boo
 """
 
 from engine.publish.tables.acceptance import AcceptanceRule, acceptance
+from engine.publish.tables.bootstrap import simulated
 from engine.publish.tables.entropic import reference
 from engine.publish.tables.facts import keeping_facts
 from engine.publish.tables.published import FITS, Published, PublishForecast, publish, publish_forecast
 from engine.publish.tables.quality import REASONS, QualityRule
-from engine.publish.tables.simulate import simulated
 from engine.publish.tables.uncertainty import DRAWS, Uncertainty, uncertainty
 
 __all__ = [

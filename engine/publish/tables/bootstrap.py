@@ -20,17 +20,19 @@ Sources: Laird and Louis (1987), Empirical Bayes confidence intervals based on b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from engine.arrays import Array
+from engine.plans import Plan, apply_factors
 from engine.publish.tables.borrow import dispersion
 from engine.publish.tables.contrasts import assembled, contrast, faces
 from engine.publish.tables.entropic import reference
 from engine.publish.tables.evidence import Evidence
-from engine.spaces import Axes
+from engine.release import Measurement, measured
+from engine.spaces import Axes, Space
 
 SHARES = np.geomspace(1e-7, 1.0, 43)
 STEPS = 30
@@ -128,3 +130,22 @@ def possible_truth(
         spread[live] = generator.gamma(table[live] / scale, scale) - table[live]
         out[axes] = contrasts[axes] + contrast(spread)
     return out
+
+
+def simulated(plan: Plan, table: Callable[[Space], Array], generator: np.random.Generator) -> Measurement:
+    """Return a rehearsal of a plan on tables that need not be counts of anybody.
+
+    ``table`` gives the table on some attributes, in counts, of shape (n_1, ..., n_k).  The noise has the law and the
+    standard deviations of the plan and comes from a generator of the statistical kind: this is no release, and the
+    records that stand behind it are not protected.
+    """
+    answers = {}
+    for key, block in plan.blocks.items():
+        exact = apply_factors(block, table(block.attributes), lambda s: s.rows)
+        exact = exact if block.weights is None else exact * block.weights
+        if block.law == "laplace":
+            noise = generator.laplace(scale=block.noise / np.sqrt(2.0), size=exact.shape)
+        else:
+            noise = generator.normal(scale=block.noise, size=exact.shape)
+        answers[key] = np.rint((exact + noise) / block.grid).astype(np.int64).ravel()
+    return measured(plan, answers, dataset="", key="", utc="", rehearsal=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from engine.arrays import Array, Index
 from engine.progress import Listener
 from engine.publish.tables.contrasts import add_lower, assembled, below, contrast, faces, mean_over
+from engine.publish.tables.resume import NONE, Reached, by_axes, of_axes
 from engine.spaces import Axes
 
 AGREEING = "Making all tables agree without negative cells"
@@ -128,6 +130,8 @@ def nonnegative(
     possible: Mapping[Axes, npt.NDArray[np.bool_]] | None = None,
     even: Mapping[Axes, Array] | None = None,
     exact: Collection[Axes] = (),
+    *,
+    steps: Reached = NONE,
 ) -> dict[Axes, Array]:
     """Change contrasts so that no table is negative; the largest ones are changed in place. Returns the contrasts.
 
@@ -138,12 +142,20 @@ def nonnegative(
     Guarantee: every table is at least 0 and impossible cells are 0, but for the rounding of sums, and the total is the
     one given unless it contradicts the tables.  Contrasts of ``exact`` sets are not changed at all.
     """
+    if done := steps.taken("all"):
+        return of_axes(done)
     total = float(contrasts[()])
     possible, even = possible or {}, even or {}
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
     dual = _multipliers(contrasts, tables, sizes, possible, exact)
     age, awake, means, worst = 1.0, list(dual.values()), dict[Axes, dict[Axes, Array]](), dict[Axes, float]()
-    for number in range(ROUNDS):
+    begun = 0
+    if state := steps.taken("search"):
+        begun, age, awake = _brought_back(dual, worst, state)
+        means = {axes: own.means() for axes, own in dual.items()}
+    for number in range(begun, ROUNDS):
+        if number > begun and steps.due:
+            steps.take("search", _state(dual, worst, number, age, awake))
         for own in awake:
             means[own.axes] = own.means()
         moved = _moves(means, lower, exact)
@@ -173,7 +185,32 @@ def nonnegative(
     made = {**contrasts, **moved}
     if possible:
         made = emptied(made, tables, sizes, possible, exact)
-    return lifted(made, tables, possible, even, exact)
+    made = lifted(made, tables, possible, even, exact)
+    steps.settle("all", by_axes(made))
+    return made
+
+
+def _state(
+    dual: Mapping[Axes, _Multipliers], worst: Mapping[Axes, float], number: int, age: float, awake: list[_Multipliers]
+) -> dict[str, Array]:
+    """Return where the search stands before a round."""
+    axes = list(dual)
+    out = {"number": np.array(number), "age": np.array(age), "worst": np.array([worst[a] for a in axes])}
+    out["awake"] = np.array([axes.index(own.axes) for own in awake], dtype=np.int64)
+    for k, own in enumerate(dual.values()):
+        out |= {f"cells {k}": own.cells, f"values {k}": own.values, f"point {k}": own.point}
+    return out
+
+
+def _brought_back(
+    dual: Mapping[Axes, _Multipliers], worst: dict[Axes, float], state: Mapping[str, Any]
+) -> tuple[int, float, list[_Multipliers]]:
+    """Let the search stand where it stood; return its round, its age and whom it looks at."""
+    for k, (axes, own) in enumerate(dual.items()):
+        own.cells, own.values, own.point = (state[f"{word} {k}"] for word in ("cells", "values", "point"))
+        worst[axes] = float(state["worst"][k])
+    every = list(dual.values())
+    return int(state["number"]), float(state["age"]), [every[k] for k in state["awake"]]
 
 
 def emptied(

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from engine.arrays import Array, Index
 from engine.progress import Listener
+from engine.publish.tables.resume import NONE, Reached, set_state, state_of
 from engine.spaces import Axes
 
 LOOKED_AT, TAKEN = 1 / 12, 1 / 800  # of all records at once
@@ -36,6 +37,7 @@ def nearest_people(
     generator: np.random.Generator,
     tell: Listener,
     impossible: Mapping[Axes, npt.NDArray[np.bool_]] | None = None,
+    steps: Reached = NONE,
 ) -> Index:
     """Return so many records, shape (people, attributes), whose counts come near tables of shape (n_1, ..., n_k).
 
@@ -43,16 +45,24 @@ def nearest_people(
     Records are kept out of cells that are ``impossible`` where they can be; `mend_people` does the rest.
     """
     tell(0.0, "Drawing records")
-    records = _tree_of_people(tables, sizes, people, generator)
+    done = steps.taken("people")
+    records = _tree_of_people(tables, sizes, people, generator) if done is None else done["records"]
     misfit = _Misfit(tables, sizes, records, impossible or {})
-    before, columns = misfit.value, sorted({a for axes in tables for a in axes})
-    for number in range(ROUNDS if people else 0):
-        for i, column in enumerate(generator.permutation(columns)):
-            _set_anew(records, int(column), misfit, generator)
-            tell((number + (i + 1) / len(columns)) / ROUNDS, "Moving records towards the tables")
-        if misfit.value >= (1.0 - ENOUGH) * before:
-            break
-        before = misfit.value
+    order = columns = np.array(sorted({a for axes in tables for a in axes}), dtype=np.int64)
+    before, begun, looks = math.inf, 0, ROUNDS * len(columns) if people else 0
+    if done is not None:
+        misfit.gaps, order, before, begun = done["gaps"], done["order"], float(done["before"]), int(done["looks"])
+        set_state(generator, done["generator"])
+    for look in range(begun, looks):
+        if look % len(columns) == 0:
+            if misfit.value >= (1.0 - ENOUGH) * before:
+                break
+            before, order = misfit.value, generator.permutation(columns)
+        _set_anew(records, int(order[look % len(columns)]), misfit, generator)
+        if steps.due:
+            state = {"records": records, "gaps": misfit.gaps, "order": order, "before": np.array(before)}
+            steps.take("people", state | {"looks": np.array(look + 1), "generator": state_of(generator)})
+        tell((look + 1) / looks, "Moving records towards the tables")
     return records
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,12 +25,14 @@ from engine.publish.tables.evidence import Evidence, all_sets, evidence, publish
 from engine.publish.tables.facts import keeping_facts
 from engine.publish.tables.joint import emptied, nonnegative
 from engine.publish.tables.people import nearest_people, table_of
+from engine.publish.tables.resume import NONE, Reached, by_axes, of_axes, steps_of
 from engine.publish.tables.shrunk import agreeing, shrunk_contrasts, shrunk_total
 from engine.release import MEMORY_LIMIT, Measurement, apply_group
 from engine.spaces import Axes
 from engine.texts import set_name
 
 FITS = ("shrunk", "nonnegative", "none")
+Folder = str | os.PathLike[str]
 COPIES = 3  # of all cells: as seen, as contrasts, and multipliers where tables would be negative
 COARSEST, FINE = 5e-4, 5e-3
 MOST_SETS = 1_000_000
@@ -132,13 +135,16 @@ class Published:
         found.insert(1, "published", self.values(group, start, stop))
         return found
 
-    def records(self, n: int | None = None, *, progress: Progress | None = None) -> pd.DataFrame:
+    def records(
+        self, n: int | None = None, *, progress: Progress | None = None, resume: Folder | None = None
+    ) -> pd.DataFrame:
         """Return whole records whose counts come near the tables: one column of cell codes per published attribute.
 
         Parameters
         ----------
         n : how many; by default as many as the tables sum to, rounded.
         progress : called with the share done and words; False stops.
+        resume : see `publish`.
 
         Guarantee: a function of what is published and of ``n`` alone, so that it costs no privacy; the same every time.
         Where tables are whole, their own records are returned.  Records are simulated: no row stands for a person, and
@@ -149,13 +155,14 @@ class Published:
         if self.fit == "none":
             raise PlanError('Tables with negative cells have no records. Publish with fit="shrunk" or "nonnegative".')
         people = round(self.total) if n is None else whole("number of records", n, 0, MOST_RECORDS, error=PlanError)
-        codes = self.people if self.people is not None and len(self.people) == people else self._drawn(people, progress)
+        codes = self.people if self.people is not None and len(self.people) == people else None
+        codes = self._drawn(people, progress, _steps(self.measurement, self.fit, resume)) if codes is None else codes
         schema = self.measurement.plan.schema
         held = {name for group in self.measurement.plan.workload.groups for name in group.attributes}
         columns = {name: codes[:, self._at[name]] if name in self._at else 0 for name in schema.names if name in held}
         return pd.DataFrame(columns, index=pd.RangeIndex(people))
 
-    def _drawn(self, people: int, progress: Progress | None) -> Index:
+    def _drawn(self, people: int, progress: Progress | None, steps: Reached) -> Index:
         """Return so many records near the tables."""
         sets = [axes for axes in maximal(self.contrasts) if axes]
         cells = sum(self.contrasts[axes].size for axes in sets)
@@ -169,7 +176,8 @@ class Published:
         tell = told_share(progress)
         generator = np.random.default_rng(seed_of(self.measurement))
         barred = {axes: barring for axes in sets if (barring := self.impossible(axes)) is not None}
-        records = nearest_people(tables, self._sizes, people, generator, tell, barred)
+        own_steps = steps.within(f"records {people}")
+        records = nearest_people(tables, self._sizes, people, generator, tell, barred, own_steps)
         held = {self.names[a] for axes in self.contrasts for a in axes}
         own = {name: records[:, self._at[name]] for name in self.names if name in held}
         for name, codes in keeping_facts(own, self.measurement.plan.schema, generator).items():
@@ -196,6 +204,7 @@ def publish(
     integer: bool = False,
     progress: Progress | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    resume: Folder | None = None,
 ) -> Published:
     """Return tables of numbers >= 0 that agree with each other, from a measurement alone.
 
@@ -207,6 +216,8 @@ def publish(
         all counted records are.
     integer : whether all cells are whole: tables are then counts of the same records, see `Published.records`.
     progress : called with the share done and words; False stops.
+    resume : a folder in which what is reached is kept, readable by its owner: the same call, after it was stopped or
+        killed, goes on from there, to the same numbers to the last digit.  The folder is the caller's to remove.
 
     Guarantee: a function of the measurement and the options alone, so that it costs no privacy.
 
@@ -216,6 +227,7 @@ def publish(
     NotApplicable : the plan has no residual spaces.
     NotAnswerable : the number of records does not follow from what was measured.
     LimitExceeded : more memory would be needed than ``memory_limit`` bytes.
+    PlanError : the folder of ``resume`` cannot be written to.
 
     >>> from engine import Attribute, Budget, Schema, Workload, measure, plan
     >>> schema = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])
@@ -232,6 +244,20 @@ def publish(
     tell = told_share(progress, 0.0, own)
     _check_memory(measurement, memory_limit)
     tell(0.0, "Reading what was measured")
+    steps = _steps(measurement, fit, resume)
+    done = steps.taken("contrasts")
+    contrasts = of_axes(done) if done else _fitted(measurement, fit, tell, steps)
+    made = Published(measurement=measurement, fit=fit, names=published_sets(measurement.plan)[0], contrasts=contrasts)
+    if integer:
+        made = replace(made, people=made._drawn(round(made.total), told_share(progress, own, 1.0), steps))
+    told_share(progress)(1.0, "Published")
+    return made
+
+
+def _fitted(
+    measurement: Measurement, fit: str, tell: Callable[[float, str], None], steps: Reached
+) -> dict[Axes, Array]:
+    """Return the contrasts of the fit, the last of its steps."""
     found = evidence(measurement)
     seen = borrowed_total(found) if fit == "shrunk" else (found.total, found.total_variance)
     total = found.total if fit == "none" else shrunk_total(*seen)
@@ -242,19 +268,21 @@ def publish(
         if found.possible:
             contrasts = emptied(contrasts, found.tables, found.sizes, found.possible, found.exact)
     else:
-        contrasts = shrunk_contrasts(found, total, tell) if fit == "shrunk" else _as_measured(found, measurement, total)
+        begin = shrunk_contrasts(found, total, tell, steps) if fit == "shrunk" else None
+        contrasts = _as_measured(found, measurement, total) if begin is None else begin
         enough, later = _tolerance(found, total), lambda s, w: tell(0.4 + 0.6 * s, w)
         found = replace(found, seen={})  # which takes as much memory as the tables
         if fit == "shrunk" and not (found.possible or found.exact):
-            contrasts = agreeing(found, contrasts, enough, later)
+            contrasts = agreeing(found, contrasts, enough, later, steps)
         else:
             facts = found.possible, found.even, found.exact
-            contrasts = nonnegative(contrasts, found.tables, found.sizes, enough, later, *facts)
-    made = Published(measurement=measurement, fit=fit, names=found.names, contrasts=contrasts)
-    if integer:
-        made = replace(made, people=made._drawn(round(total), told_share(progress, own, 1.0)))
-    told_share(progress)(1.0, "Published")
-    return made
+            contrasts = nonnegative(contrasts, found.tables, found.sizes, enough, later, *facts, steps=steps)
+    steps.settle("contrasts", by_axes(contrasts))
+    return contrasts
+
+
+def _steps(measurement: Measurement, fit: str, folder: Folder | None) -> Reached:
+    return NONE if folder is None else steps_of(folder, [seed_of(measurement), fit])
 
 
 def told_share(progress: Progress | None, low: float = 0.0, high: float = 1.0) -> Callable[[float, str], None]:
@@ -272,7 +300,7 @@ def seed_of(measurement: Measurement) -> list[int]:
     for space, values in sorted((integers if whole_plan else measurement.estimates).items()):
         made.update(repr(space).encode())
         made.update(np.ascontiguousarray(values).tobytes())
-    return list(np.frombuffer(made.digest(), "<u4").astype(int))
+    return [int(word) for word in np.frombuffer(made.digest(), "<u4")]
 
 
 def _tolerance(found: Evidence, total: float) -> float:

@@ -21,6 +21,7 @@ from engine.publish.tables.contrasts import assembled, contrast, faces, maximal
 from engine.publish.tables.entropic import fitted, scaled
 from engine.publish.tables.evidence import Evidence, all_sets
 from engine.publish.tables.joint import AGREEING, lifted, nonnegative
+from engine.publish.tables.resume import NONE, Reached, by_axes, of_axes
 from engine.spaces import Axes
 
 SOONER = 0.2  # of what may be mixed in: how near margins are met, so that little is left to mend
@@ -39,13 +40,38 @@ def shrunk_total(total: float, variance: float) -> float:
     return max(0.0, total - variance / total) if total > 0.0 else 0.0
 
 
-def shrunk_contrasts(found: Evidence, total: float, tell: Listener) -> dict[Axes, Array]:
+def shrunk_contrasts(found: Evidence, total: float, tell: Listener, steps: Reached = NONE) -> dict[Axes, Array]:
     """Return contrasts of tables that are shrunk towards references, one set of attributes after the other.
 
     ``total`` is the number of records, above 0.  Tables with the same margins agree but for what the fits left.
     Contrasts have the shapes of their tables.
     """
     by_order = {k: [axes for axes in found.sets if len(axes) == k] for k in range(len(found.sets[-1]) + 1)}
+    done = steps.taken("low")
+    tables = of_axes(done) if done else _taught(found, total, by_order, tell)
+    steps.take("low", by_axes(tables))
+    out = {axes: contrast(table) for axes, table in tables.items()}
+    upper = [axes for axes in found.sets if len(axes) > 2]
+    above = {face for axes in upper for face in faces(axes)}
+    for number, axes in enumerate(upper):
+        margins = {face: tables[face] for face in (*faces(axes), axes[:-2])}
+        table = found.exact.get(axes)
+        if table is None:
+            done = steps.taken(name := f"fit {number}")
+            table = (
+                done["table"] if done else fitted(axes, found.seen.get(axes), margins, total, found.possible.get(axes))
+            )
+            if not done:
+                steps.take(name, {"table": table})
+        if axes in above:
+            tables[axes] = table
+        out[axes] = contrast(table)
+        tell(0.1 + 0.3 * (number + 1) / len(upper), "Fitting tables")
+    return out
+
+
+def _taught(found: Evidence, total: float, by_order: dict[int, list[Axes]], tell: Listener) -> dict[Axes, Array]:
+    """Return the tables of at most two attributes, with what triples teach them."""
     own = {a: (found.seen[a].cells, found.seen[a].variance) for a in by_order.get(2, []) if _plain(found, a)}
     tables: dict[Axes, Array] = {(): np.array(total)}
     tables |= _low(found, total, tables, by_order, own)
@@ -59,22 +85,12 @@ def shrunk_contrasts(found: Evidence, total: float, tell: Listener) -> dict[Axes
             tables |= _pairs(found, total, tables, by_order[2], known)
             tell(0.1, "Reading pairs from triples")
         tables |= _low(found, total, tables, by_order, known)
-    out = {axes: contrast(table) for axes, table in tables.items()}
-    upper = [axes for axes in found.sets if len(axes) > 2]
-    above = {face for axes in upper for face in faces(axes)}
-    for number, axes in enumerate(upper):
-        margins = {face: tables[face] for face in (*faces(axes), axes[:-2])}
-        table = found.exact.get(axes)
-        if table is None:
-            table = fitted(axes, found.seen.get(axes), margins, total, found.possible.get(axes))
-        if axes in above:
-            tables[axes] = table
-        out[axes] = contrast(table)
-        tell(0.1 + 0.3 * (number + 1) / len(upper), "Fitting tables")
-    return out
+    return tables
 
 
-def agreeing(found: Evidence, contrasts: dict[Axes, Array], enough: float, tell: Listener) -> dict[Axes, Array]:
+def agreeing(
+    found: Evidence, contrasts: dict[Axes, Array], enough: float, tell: Listener, steps: Reached = NONE
+) -> dict[Axes, Array]:
     """Return contrasts near those of fitted tables, of the same shapes, whose tables have no negative cells.
 
     Contrasts are changed in place.  ``enough`` is the share of even tables that may be mixed in; facts are none.
@@ -89,14 +105,20 @@ def agreeing(found: Evidence, contrasts: dict[Axes, Array], enough: float, tell:
         low, share = 1.0 - 0.5**number, 0.5 ** (number + 1)  # how many rounds there will be is not known
         held = maximal([*few, *faced])
         before = {axes: contrasts[axes] for axes in all_sets(tuple(held))}
-        own = {axes: c.copy() for axes, c in before.items()}
-        contrasts |= nonnegative(own, held, found.sizes, least if others else enough, _part(tell, low, share))
+        own, held_to = {axes: c.copy() for axes, c in before.items()}, least if others else enough
+        part, reach = _part(tell, low, share), steps.within(f"agree {number}")
+        contrasts |= nonnegative(own, held, found.sizes, held_to, part, steps=reach)
         failed = []
         for axes in others:
             tell(low + share, AGREEING)
             table = np.maximum(assembled({**before, axes: contrasts[axes]}, axes), 0.0)
             margins = {face: assembled(contrasts, face) for face in faces(axes)}
-            contrasts[axes] = contrast(scaled(table, axes, margins, partial(_near, allowed=least * total), SWEEPS))
+            done = reach.taken(name := "on " + ",".join(map(str, axes)))
+            if done:
+                contrasts[axes] = done["contrast"]
+            else:
+                contrasts[axes] = contrast(scaled(table, axes, margins, partial(_near, allowed=least * total), SWEEPS))
+                reach.take(name, {"contrast": contrasts[axes]})
             if -float(assembled(contrasts, axes).min()) * table.size > enough * total:
                 failed.append(axes)
         if not failed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,12 +14,12 @@ from engine.arrays import Array
 from engine.checks import positive, whole
 from engine.errors import LimitExceeded, NotAnswerable, PlanError
 from engine.progress import Progress
-from engine.publish.tables.bootstrap import hidden_tables, possible_truth, share_of_signal
+from engine.publish.tables.bootstrap import hidden_tables, possible_truth, share_of_signal, simulated
 from engine.publish.tables.contrasts import assembled
 from engine.publish.tables.evidence import evidence
 from engine.publish.tables.published import Published, publish, seed_of, told_share
 from engine.publish.tables.quality import FLAGS, SUPPRESSED, QualityRule
-from engine.publish.tables.simulate import simulated
+from engine.publish.tables.resume import by_axes, of_axes, set_state, state_of, steps_of
 from engine.release import MEMORY_LIMIT, apply_group
 from engine.spaces import Axes
 from engine.texts import set_name
@@ -153,9 +154,16 @@ class Uncertainty:
 
 
 def uncertainty(
-    published: Published, *, draws: int = DRAWS, progress: Progress | None = None, memory_limit: int = MEMORY_LIMIT
+    published: Published,
+    *,
+    draws: int = DRAWS,
+    progress: Progress | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+    resume: str | os.PathLike[str] | None = None,
 ) -> Uncertainty:
     """Return the errors that published tables may be expected to have, from ``draws`` rehearsals on possible truths.
+
+    ``resume`` is a folder in which rehearsals are kept, see `publish`: those that are there are not made again.
 
     Unbiased tables whose impossible cells were moved to 0 have other errors than the answers; theirs have no bias.
 
@@ -182,14 +190,21 @@ def uncertainty(
     found, generator, tell = evidence(measurement), np.random.default_rng(seed_of(measurement)), told_share(progress)
     # unbiased tables are linear in their noise, so that whatever is true they miss as much
     hidden = {} if fit == "none" else hidden_tables(found, published.contrasts)
-    errors, truths = [], []
+    errors, truths, steps = [], [], steps_of(resume, [seed_of(measurement), fit, "errors"])
     for number in range(draws):
         tell(number / draws, "Rehearsing on tables that might be true")
+        if done := steps.taken(f"{number}"):
+            errors.append(of_axes(done, "error"))
+            truths.append(of_axes(done, "truth"))
+            set_state(generator, done["generator"])
+            continue
         truth = possible_truth(published.contrasts, hidden, generator)
         tables = Published(measurement=measurement, fit="none", names=published.names, contrasts=truth)
         again = publish(simulated(measurement.plan, tables.table, generator), fit, memory_limit=memory_limit)
         errors.append({axes: c - truth[axes] for axes, c in again.contrasts.items()})
         truths.append(truth)
+        kept = by_axes(errors[-1], "error") | by_axes(truth, "truth") | {"generator": state_of(generator)}
+        steps.take(f"{number}", kept)
     tell(1.0, "Rehearsed")
     signal = share_of_signal(found, published.contrasts)
     return Uncertainty(published=published, errors=tuple(errors), truths=tuple(truths), signal=signal)

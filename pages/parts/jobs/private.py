@@ -13,6 +13,7 @@ import tempfile
 import time
 from contextlib import suppress
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +24,7 @@ except ImportError:  # there is no such lock on Windows, where a file that is op
 
 PREFIX, LOCK = "dp-workbench-", "lock"
 _HELD: list[IO[str]] = []  # the lock, open until the process ends, however it ends
+LATEST = 4  # jobs whose state is kept
 YOUNG = 60.0  # seconds in which a folder may still be on its way to its lock
 
 
@@ -42,6 +44,18 @@ def new_file(kind: str, suffix: str = "") -> Path:
     handle, path = tempfile.mkstemp(prefix=f"{kind}_", suffix=suffix, dir=folder())
     os.close(handle)
     return Path(path)
+
+
+def reached(job: str) -> Path:
+    """The folder of what a job has reached, which stays when the job is stopped; those of the latest few are there."""
+    places = folder() / "reached"
+    places.mkdir(exist_ok=True)
+    own = places / sha256(job.encode()).hexdigest()[:16]
+    own.mkdir(exist_ok=True)
+    os.utime(own)
+    for old in sorted(places.iterdir(), key=lambda place: place.stat().st_mtime)[:-LATEST]:
+        shutil.rmtree(old, ignore_errors=True)  # one that is in use is made anew when the next step is kept
+    return own
 
 
 def sweep() -> None:

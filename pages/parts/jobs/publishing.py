@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,20 +37,22 @@ def publish_tables(
     records: tuple[bool, int | None],
     rule: Mapping[str, float],
     files: Mapping[str, str],
+    reached: str | None = None,
     *,
     progress: Progress,
 ) -> dict[str, Any]:
     """Publish tables with their errors, write the files, and return what a page shows of them.
 
     `source` is a ledger and a key, or the plan and the file of a rehearsal; `records` says whether to draw some,
-    and how many unless as many as the tables sum to.
+    and how many unless as many as the tables sum to.  The folder `reached` has what was done
+    before it was stopped, and goes when all is done.
     """
     found, asked = _measurement(source), QualityRule(**rule)
     places = {kind: Path(place) for kind, place in files.items()}
     for place in places.values():
         place.unlink(missing_ok=True)  # it only held the name
-    made = publish(found, fit, integer=whole, progress=_part(progress, 0.0, 0.3))
-    errors = uncertainty(made, progress=_part(progress, 0.3, 0.7))
+    made = publish(found, fit, integer=whole, progress=_part(progress, 0.0, 0.3), resume=reached)
+    errors = uncertainty(made, progress=_part(progress, 0.3, 0.7), resume=reached)
     write_published(errors, places["parquet"], rule=asked, progress=_part(progress, 0.7, 0.75))
     write_published(errors, places["csv"], format="csv", rule=asked, progress=_part(progress, 0.75, 0.8))
     out: dict[str, Any] = {"total": made.total, "summary": errors.summary(asked), "files": dict(files), "no zip": ""}
@@ -60,12 +63,14 @@ def publish_tables(
         out["no zip"] = str(error)
     simulate, people = records
     if simulate:
-        drawn = made.records(people, progress=_part(progress, 0.85, 1.0))
+        drawn = made.records(people, progress=_part(progress, 0.85, 1.0), resume=reached)
         write_records(found, drawn, places["records"])
         out["acceptance"] = acceptance(errors, drawn)
     for place in places.values():
         if place.exists():
             place.chmod(0o600)  # written anew, with the rights that a file gets which is handed out
+    if reached is not None:
+        shutil.rmtree(reached, ignore_errors=True)
     return out
 
 

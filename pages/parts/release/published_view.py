@@ -105,7 +105,7 @@ def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
     with kept_for("publish"):
         files = {kind: private.new_file("published", ending) for kind, ending in FILES.items()}
         places = {kind: str(place) for kind, place in files.items()}
-        watch.start(job, publishing.publish_tables, *arguments, places, files=files.values())
+        watch.start(job, publishing.publish_tables, *arguments, places, str(private.reached(job)), files=files.values())
 
 
 def _side_by_side(found: Measurement, made: Mapping[str, Any], *, key: str) -> None:
