@@ -16,9 +16,31 @@ IMPOSSIBLE, RULED = "tests/publish/test_impossible.py", "tests/workload/test_imp
 RULES, COUNTED = "engine/workload/impossible.py", "tests/release/test_people.py"
 
 TOTALS, RESUMED = "tests/publish/test_total.py", "tests/publish/test_resume.py"
+CRITERIA = "tests/publish/test_acceptance.py"
 STOPPED = f"{RESUMED}::test_a_fit_that_is_stopped_again_and_again_ends_at_the_same_numbers"
 
 BUGS = (
+    bug(
+        "a criterion that reads records is called free",
+        ACCEPTANCE,
+        "cost = value <= asked.contradiction, 0.0 if found.rehearsal or number else plan.pcost",
+        "cost = value <= asked.contradiction, 0.0",
+        f"{CRITERIA}::test_a_criterion_that_reads_records_is_booked_and_tells_what_no_published_table_does",
+    ),
+    bug(
+        "records of another number are judged unscaled",
+        ACCEPTANCE,
+        "        table = np.asarray(scale * table_of(records[",
+        "        table = np.asarray(table_of(records[",
+        f"{CRITERIA}::test_counts_are_scaled_to_the_total_of_the_tables",
+    ),
+    bug(
+        "attributes that are not there are noticed after the spend",
+        ACCEPTANCE,
+        "    if missing:\n",
+        "    if missing and measure(plan, data, **release):\n",
+        f"{CRITERIA}::test_nothing_is_spent_beyond_the_budget_or_on_attributes_that_are_not_there",
+    ),
     bug(
         "residuals tell nothing of the total",
         PUBLISHED,

@@ -1,19 +1,25 @@
-"""Acceptance: whether simulated records may stand for the tables they were drawn from, told from released numbers."""
+"""Acceptance: whether simulated records may stand for the tables they were drawn from.
+
+Criteria on released numbers are free.  What was not published, such as tables of more attributes, only the true records
+can tell: such a criterion is a small release of its own, which the ledger books like any other.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from engine.arrays import Index
+from engine.arrays import Array, Index
 from engine.checks import positive
 from engine.errors import PlanError
+from engine.plans import Plan
 from engine.publish.tables.people import table_of
 from engine.publish.tables.quality import QualityRule
 from engine.publish.tables.uncertainty import Uncertainty
-from engine.release import apply_group
+from engine.release import apply_group, measure
 from engine.texts import set_name
 
 INSIDE = 0.95
@@ -52,14 +58,14 @@ class AcceptanceRule:
 
 
 def acceptance(found: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None) -> pd.DataFrame:
-    """Return whether records hold what a rule asks: columns criterion, limit, found, worst (attributes), met.
+    """Return whether records hold what a rule asks: columns criterion, limit, found, worst (attributes), met, cost.
 
     Parameters
     ----------
     records : cell codes, one column an attribute, as `Published.records` returns them.  Where there are more or fewer
         of them than the tables sum to, their counts are scaled.
 
-    Guarantee: reads released numbers and the simulated records alone, so that it costs no privacy.
+    Guarantee: reads released numbers and the simulated records alone, so that it costs no privacy: ``cost`` is 0.
     """
     asked, published = rule or AcceptanceRule(), found.published
     codes = records.reindex(columns=list(published.names), fill_value=0).to_numpy()
@@ -74,8 +80,71 @@ def acceptance(found: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule |
         if name == "inside":
             value, where = float(figures[name].sum()) / sum(group.count for group in groups), ""
         met = value >= limit if name == "inside" else value <= limit
-        rows.append({"criterion": words, "limit": limit, "found": value, "worst": where, "met": met})
+        rows.append({"criterion": words, "limit": limit, "found": value, "worst": where, "met": met, "cost": 0.0})
     return pd.DataFrame(rows)
+
+
+def acceptance_on_records(
+    records: pd.DataFrame,
+    plan: Plan,
+    data: Any,
+    *,
+    total: float | None = None,
+    rule: AcceptanceRule | None = None,
+    **release: Any,
+) -> pd.DataFrame:
+    """Return whether simulated records agree with true ones on the groups of a plan, which is released for this.
+
+    Columns as of `acceptance`, one row a group; all rows together cost what the first one says, in pcost.
+
+    Parameters
+    ----------
+    records : cell codes of simulated records, one column an attribute, as `Published.records` returns them.
+    plan : what the true records are asked; the plan's budget is what this costs, `Plan.pcost` tells it before.
+    data, **release : the true records, with ``dataset``, ``ledger`` and whatever else `measure` takes.
+    total : number of records to which the simulated ones are scaled, `Published.total`; by default they are not.
+
+    Guarantee: that of `measure`: budget is spent before noise is drawn, one key spends once, and what is told follows
+    from the released numbers.  So the same plan judges other simulated records later at no further cost.
+
+    Raises
+    ------
+    PlanError : simulated records lack an attribute of the plan; nothing was spent.
+    BudgetExceeded, LedgerError, DataError : as `measure` raises them.
+
+    >>> from engine import Attribute, Budget, Schema, Workload, plan
+    >>> asked = Workload(Schema([Attribute.of_size("a", 2)])).add(("a",))
+    >>> true, simulated = pd.DataFrame({"a": [0] * 60 + [1] * 40}), pd.DataFrame({"a": [0] * 100})
+    >>> found = acceptance_on_records(simulated, plan(asked, Budget(pcost=1.0)), true, rehearsal=True)
+    >>> bool(found["met"].all()), found["cost"].tolist()
+    (False, [0.0])
+    """
+    asked, groups = rule or AcceptanceRule(), plan.workload.groups
+    missing = sorted({name for group in groups for name in group.attributes} - set(map(str, records.columns)))
+    if missing:
+        raise PlanError(
+            f"The simulated records have no column {set_name(missing)}. They have the attributes of the published "
+            "tables: ask about those."
+        )
+    found = measure(plan, data, **release)
+    scale = 1.0 if total is None or not len(records) else total / len(records)
+    rows = []
+    for number, group in enumerate(groups):
+        sizes, axes = plan.schema.sizes(group.attributes), tuple(range(len(group.attributes)))
+        table = np.asarray(scale * table_of(records[list(group.attributes)].to_numpy(), axes, sizes), float)
+        told = found.answers(number)
+        value = _contradiction(apply_group(group, table, 0, group.count), told)
+        met, cost = value <= asked.contradiction, 0.0 if found.rehearsal or number else plan.pcost
+        row = {"criterion": WORDS["contradiction"], "limit": asked.contradiction, "found": value}
+        rows.append(row | {"worst": set_name(group.attributes), "met": met, "cost": cost})
+    return pd.DataFrame(rows)
+
+
+def _contradiction(counts: Array, told: pd.DataFrame) -> float:
+    """Return the root mean square of what counts, shape (queries,), miss of unbiased answers, in standard errors."""
+    std = told["std"].to_numpy()
+    ratios = (counts - told["answer"].to_numpy())[std > 0.0] / std[std > 0.0]
+    return float(np.sqrt(np.mean(ratios**2))) if ratios.size else 0.0
 
 
 def _figures(found: Uncertainty, records: Index, scale: float, number: int) -> dict[str, float]:
@@ -86,11 +155,10 @@ def _figures(found: Uncertainty, records: Index, scale: float, number: int) -> d
     table = scale * table_of(records, axes, schema.sizes(published.names)).astype(float)
     counted = published.laid_out(table, asked.attributes)
     told = found.answers(number, confidence=INSIDE, rule=ALL_SHOWN)
-    counts, std = apply_group(asked, counted, 0, asked.count), told["std"].to_numpy()
-    ratios = (counts - told["answer"].to_numpy())[std > 0.0] / std[std > 0.0]
+    counts = apply_group(asked, counted, 0, asked.count)
     within = (counts >= told["published_low"].to_numpy()) & (counts <= told["published_high"].to_numpy())
     return {
         "distance": 0.5 * float(np.abs(counted - published.table(asked.attributes)).sum()) / published.total,
         "inside": float(np.sum(within)),
-        "contradiction": float(np.sqrt(np.mean(ratios**2))) if ratios.size else 0.0,
+        "contradiction": _contradiction(counts, told),
     }
