@@ -426,6 +426,13 @@ BUGS = (
         f"{PARTS}::test_files_of_counts_that_are_wrong_are_refused",
     ),
     bug(
+        "only the first of many files is asked for its columns",
+        "engine/release/records/files.py",
+        "    for file in _found(path):\n",
+        "    for file in _found(path)[:1]:\n",
+        "tests/release/test_counted.py",
+    ),
+    bug(
         "a column of counts is counted row by row",
         "engine/release/records/counted.py",
         "    if unknown:\n",

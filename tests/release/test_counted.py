@@ -68,6 +68,19 @@ def test_a_counted_table_is_never_taken_for_records_without_a_word(tmp_path: Pat
     assert count_marginals(counted(), SCHEMA, [("age",)], ignore=["n"]).records == 12
 
 
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_counts_in_one_file_of_many_are_asked_about(ending: str, tmp_path: Path) -> None:
+    # folders of years, of which a later one came counted
+    for year, frame in enumerate([CELLS, CELLS, counted("inhabitants")]):
+        place = tmp_path / f"part=p{year}" / f"a.{ending}"
+        place.parent.mkdir()
+        frame.to_parquet(place) if ending == "parquet" else frame.to_csv(place, index=False)
+    for data in (tmp_path, str(tmp_path / "*" / "*")):
+        with pytest.raises(DataError, match=r"'inhabitants', which holds numbers.* ignore=\['inhabitants'\]"):
+            count_marginals(data, SCHEMA, [("age",)])
+        assert count_marginals(data, SCHEMA, [("age",)], ignore=["inhabitants"]).records == 36
+
+
 @pytest.mark.parametrize("kind", ["int8", "float32", "Int64", "int64[pyarrow]", "decimal", "Float64"])
 def test_numbers_of_every_type_are_asked_about_and_nothing_else_is(kind: str) -> None:
     numbers = pa.array(N.tolist(), pa.decimal128(38, 0)) if kind == "decimal" else pd.Series(N).astype(kind)

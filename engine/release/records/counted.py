@@ -8,12 +8,14 @@ curator alone, or refused where an error may depend on records.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 from engine.errors import DataError
 from engine.release.records.encoding import MISSING, Encoder
-from engine.release.records.sources import column_names, read_batches
+from engine.release.records.files import ColumnKinds
+from engine.release.records.sources import column_kinds, read_batches
 from engine.texts import shown
 from engine.workload import Attribute, Schema
 
@@ -42,42 +44,41 @@ def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> N
     """Raise DataError when columns of numbers are neither the schema's nor named; reads no record."""
     unknown = [
         name
-        for name, number in _unknown(data, schema, ignore).items()
+        for _, columns in _unknown(data, schema, ignore)
+        for name, number in columns.items()
         if number or (number is None and name.lower() in NAMES)
     ]
     if unknown:
-        raise DataError(_question(unknown))
+        raise DataError(_question(list(dict.fromkeys(unknown))))
 
 
 def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
     """Say which unknown columns of a text file begin with numbers alone; this depends on records.
 
-    It is for the curator, and for errors that may tell of records.
+    It is for the curator, and for errors that may tell of records.  Of many files the first with a column is read.
     """
-    names = [name for name, number in _unknown(data, schema, ignore).items() if number is None]
-    if not names:
-        return ""
-    batch = next(read_batches(data, names), None)
-    if batch is None:
-        return ""
+    seen: set[str] = set()
     found = []
-    for name, column in zip(names, batch.columns, strict=True):
-        codes = _ANY_NUMBER.objects(column) if isinstance(column, list) else _ANY_NUMBER.array(column)
-        if (codes >= 0).any() and (codes >= MISSING).all():
-            found.append(name)
+    for file, columns in _unknown(data, schema, ignore):
+        names = [name for name, number in columns.items() if number is None and name not in seen]
+        seen.update(names)
+        if names and (batch := next(read_batches(data, names, file), None)) is not None:
+            found += [name for name, column in zip(names, batch.columns, strict=True) if _is_of_numbers(column)]
     return _question(found) if found else ""
 
 
-def _unknown(data: Any, schema: Schema, ignore: Collection[str]) -> dict[str, bool | None]:
-    """Columns that neither the schema nor the caller names, and whether they hold numbers; None where nobody knows."""
-    columns = column_names(data)
-    if not any(name in schema for name in columns):
-        return {}  # the first line of a headless file is a record, and must not be quoted
-    return {
-        name: number
-        for name, number in columns.items()
-        if name not in schema and name not in ignore and name and not name.startswith(INDEX)
-    }
+def _is_of_numbers(column: Any) -> bool:
+    codes = _ANY_NUMBER.objects(column) if isinstance(column, list) else _ANY_NUMBER.array(column)
+    return bool((codes >= 0).any() and (codes >= MISSING).all())
+
+
+def _unknown(data: Any, schema: Schema, ignore: Collection[str]) -> Iterator[tuple[Path | None, ColumnKinds]]:
+    """The columns of each file that neither the schema nor the caller names, and whether they hold numbers."""
+    for file, columns in column_kinds(data):
+        # the first line of a headless file is a record, and must not be quoted
+        if any(name in schema for name in columns):
+            known = {*schema, *ignore, ""}
+            yield file, {n: number for n, number in columns.items() if n not in known and not n.startswith(INDEX)}
 
 
 def _question(names: list[str]) -> str:

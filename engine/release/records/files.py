@@ -74,17 +74,19 @@ FILE_KINDS = (
 )
 
 
-def file_columns(path: Path) -> ColumnKinds:
-    """ColumnKinds of a file or of the first of many; empty where there is none."""
-    found = _found(path)
-    if not found or (kind := _kind(found[0])) is None:
-        return {}
-    return dict.fromkeys(_folders(path, found[0])) | kind.columns(found[0])
+def file_columns(path: Path) -> Iterator[tuple[Path, ColumnKinds]]:
+    """Every file that a path names, and its columns with those of its folders."""
+    for file in _found(path):
+        if (kind := _kind(file)) is not None:
+            yield file, dict.fromkeys(_folders(path, file)) | kind.columns(file)
 
 
-def file_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """The named columns of a file, of all files in a folder and those below, or of all that a pattern fits."""
-    if (found := _found(path)) == [path]:
+def file_batches(path: Path, names: Sequence[str], rows: int, only: Path | None = None) -> Iterator[Batch]:
+    """The named columns of a file, of all files in a folder and those below, or of all that a pattern fits.
+
+    Of these files it may be a single one that is read.
+    """
+    if (found := [only] if only else _found(path)) == [path]:
         return _of(path).batches(path, names, rows)
     if not found:
         raise DataError(f"there is no file {shown(path.name)} at the path given, or none in it; check it, {NAMED}")

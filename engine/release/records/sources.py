@@ -49,8 +49,8 @@ def as_source(data: Any) -> Any:
     return data
 
 
-def read_batches(data: Any, names: Sequence[str]) -> Iterator[Batch]:
-    """The named columns of `data`, batch by batch; other columns are ignored.
+def read_batches(data: Any, names: Sequence[str], only: Path | None = None) -> Iterator[Batch]:
+    """The named columns of `data`, or of one of its files, batch by batch; other columns are ignored.
 
     Raises: DataError when the data cannot be read, or a name is not exactly one of its columns; LimitExceeded when a
     file would unfold to too many bytes at once.
@@ -59,7 +59,7 @@ def read_batches(data: Any, names: Sequence[str]) -> Iterator[Batch]:
     if _is_pandas(data):
         return _frame(data, names, rows)
     if isinstance(data, (str, Path)):
-        return file_batches(Path(data), names, rows)
+        return file_batches(Path(data), names, rows, only)
     if isinstance(data, TextFile):
         return csv_batches(data, names, rows)
     if isinstance(data, _dataset_type()):
@@ -82,14 +82,24 @@ def read_batches(data: Any, names: Sequence[str]) -> Iterator[Batch]:
 
 
 def column_names(data: Any) -> ColumnKinds:
-    """Names of the columns of data, and whether each holds numbers; None where only reading would tell.
+    """Names of the columns of data or the first of its files, and whether each holds numbers; see `column_kinds`."""
+    return next((columns for _, columns in column_kinds(data)), {})
+
+
+def column_kinds(data: Any) -> Iterator[tuple[Path | None, ColumnKinds]]:
+    """The columns of each file of data, or of data without files: whether they hold numbers, None if nothing tells.
 
     Names and types are public; no record is read.  Empty for what does not tell its columns.
     """
+    if isinstance(data, (str, Path)):
+        yield from file_columns(Path(data))
+    else:
+        yield None, _columns(data)
+
+
+def _columns(data: Any) -> ColumnKinds:
     if _is_pandas(data) or is_dask_frame(data):
         return {name: _is_number(kind) for name, kind in data.dtypes.items() if isinstance(name, str)}
-    if isinstance(data, (str, Path)):
-        return file_columns(Path(data))
     if isinstance(data, TextFile):
         return dict.fromkeys(csv_names(data)) if Path(data.path).is_file() else {}
     found = getattr(data, "schema", None)
