@@ -29,7 +29,7 @@ import pytest
 
 from engine import Attribute, Schema, TextFile, count_marginals, draft_schema
 from engine.errors import DataError, EngineError, LimitExceeded, SchemaError
-from engine.release import named_sources, named_table
+from engine.release import named_sources, named_table, records_fit
 from engine.release.records.sources import read_batches
 
 SCHEMA = Schema(
@@ -282,6 +282,17 @@ def test_lines_that_are_no_object_are_named_by_their_number(tmp_path: Path, line
         count_marginals(place, SCHEMA, SETS, on_refused="drop", ignore=["cod"])
 
 
+def test_keys_that_the_first_object_leaves_out_are_columns(tmp_path: Path) -> None:
+    place = tmp_path / "x.jsonl"
+    place.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "people": 70}\n')
+    with pytest.raises(DataError, match="'people', which holds numbers"):
+        count_marginals(place, SCHEMA, SETS)
+    assert all(column.there for column in records_fit(SCHEMA, place))
+    place.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "n": 70}\n')
+    with pytest.raises(DataError, match="'n', which holds numbers"):
+        count_marginals(place, SCHEMA, SETS, on_refused="drop")
+
+
 LABELS = {"sex": {1: "woman", 2: "man", 8: "no answer", 9: "refused"}, "work": {1.0: "paid", 2.0: "none"}}
 SURVEY = pd.DataFrame(
     {"sex": [1, 2, 2, 8, 9, 3, np.nan], "work": [1, 2, 2, 1, 1, 2, 1], "age": [30.0, 41.5, 7, 80, 99, 12, 3]}
@@ -308,6 +319,18 @@ def test_labels_make_a_schema_that_the_records_fit(tmp_path: Path, form: str) ->
     assert count_marginals(place, ages, [("age",)])["age",].tolist() == [5, 2]
     with pytest.raises(DataError, match="'age', which holds numbers"):
         count_marginals(place, draft.schema, [("sex",)], on_refused="drop")
+
+
+@pytest.mark.parametrize("form", ["sav", "dta", "xpt"])
+def test_a_file_that_breaks_off_is_refused(tmp_path: Path, form: str) -> None:
+    place = tmp_path / f"x.{form}"
+    rows = pd.DataFrame({"sex": [1.0] * 999, "age": [30.0] * 999})
+    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](rows, place)
+    schema = Schema([Attribute.of_size("sex", 3), Attribute.numeric("age", [0, 65])])
+    assert count_marginals(place, schema, [("sex",)]).records == 999
+    place.write_bytes(place.read_bytes()[:-4321])
+    with pytest.raises(DataError, match=rf"the file 'x\.{form}' (cannot be read|breaks off)"):
+        count_marginals(place, schema, [("sex",)], on_refused="drop")
 
 
 def test_files_without_labels_make_no_schema(tmp_path: Path) -> None:

@@ -52,10 +52,8 @@ def _arrow(path: Path) -> Any:
 
 
 def json_names(path: Path) -> list[str]:
-    """The keys of the first object."""
-    for row in _objects(path):
-        return list(row)
-    return []
+    """The keys of the first objects: one leaves out what it has no value for."""
+    return list(dict.fromkeys(key for row in islice(_objects(path), LINES) for key in row))
 
 
 def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 READERS = {".dta": "read_dta", ".sav": "read_sav", ".zsav": "read_sav", ".por": "read_por",
            ".sas7bdat": "read_sas7bdat", ".xpt": "read_xport"}  # fmt: skip
+XPORT_BYTES = 80  # a transport file is full records of these, and does not say how many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,8 @@ def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Ba
         **_missing_kept(path),
     )
     done, total = 0, meta.number_rows
+    if path.suffix.lower() == ".xpt" and path.stat().st_size % XPORT_BYTES:  # where it breaks off, it just ends
+        raise DataError(f"{what} breaks off within a record of {XPORT_BYTES} bytes; copy it again, whole")
     for frame, _ in guarded(chunks, what):
         done += len(frame)
         columns = tuple(_named(frame[name], meta, name) for name in names)
