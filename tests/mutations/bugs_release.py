@@ -440,6 +440,13 @@ BUGS = (
         "tests/release/test_sources.py::test_a_file_that_breaks_off_is_refused",
     ),
     bug(
+        "whoever cancels is heard when all partitions are counted",
+        "engine/release/records/database/dask.py",
+        "Callback(posttask=after)",
+        "Callback()",
+        "tests/release/test_sources.py::test_one_who_hears_of_partitions_stops_all_that_wait",
+    ),
+    bug(
         "the keys of the first JSON object are taken for all",
         "engine/release/records/formats.py",
         "islice(_objects(path), LINES)",

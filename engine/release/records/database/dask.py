@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import add
 from typing import Any
 
-from engine.progress import Progress, listener
+from engine.errors import EngineError
+from engine.progress import Listener, Progress, listener
 from engine.release.records.batches import check_columns, needed, tried
 from engine.release.records.counts import Counts
 
-WHAT = "the Dask frame"
-TOGETHER = 64  # partitions that are counted between two signs of progress; each may hold its tables in memory
+WHAT, TEXT = "the Dask frame", "counting on the workers"
+TOGETHER = 64  # partitions that are counted at once; each may hold its tables in memory
 _LOST = ("killed", "cancelled", "commclosed", "timeout", "connection")  # in kinds of errors of a cluster
 
 
@@ -25,6 +27,8 @@ def count_partitions(
 ) -> Counts:
     """The counts of all partitions, each taken from its columns by `count` where it is; only sums travel.
 
+    Progress is told after each task here, on a cluster after `TOGETHER` partitions.
+
     Raises: DataError when a partition cannot be read, or the workers were lost or lack this library.
     """
     dask = needed("dask", WHAT)
@@ -35,12 +39,41 @@ def count_partitions(
         waiting = [dask.delayed(count)(part) for part in parts[start : start + TOGETHER]]
         while len(waiting) > 1:  # two and two, so that no worker holds the tables of many
             waiting = [dask.delayed(add)(*pair) if len(pair) == 2 else pair[0] for pair in _pairs(waiting)]
-        (own,) = tried(lambda some=waiting: dask.compute(*some), WHAT, _explained)  # type: ignore[misc]
+        stop = min(start + TOGETHER, len(parts))
+        told = None if heard is None else partial(_tell, heard, start / len(parts), stop / len(parts))
+        own = _computed(dask, waiting[0], told)
         found = own if found is None else found + own
         if heard is not None:
-            heard(min(1.0, (start + TOGETHER) / len(parts)), "counting on the workers")
+            heard(stop / len(parts), TEXT)
     assert found is not None  # a frame has a partition, if an empty one
     return found
+
+
+def _computed(dask: Any, waiting: Any, told: Callable[..., None] | None) -> Counts:
+    """What tasks come to; an error of who hears of each stops them, and is raised as it is."""
+    raised: list[Exception] = []
+
+    def after(*task: Any) -> None:
+        try:
+            if told is not None:
+                told(*task)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    try:
+        with dask.callbacks.Callback(posttask=after):
+            found: Counts = tried(waiting.compute, WHAT, _explained)
+    except EngineError:
+        if raised:
+            raise raised[0] from None
+        raise
+    return found
+
+
+def _tell(heard: Listener, low: float, high: float, _key: Any, _result: Any, tasks: Any, state: Any, _by: Any) -> None:
+    """Tell what share of some tasks is done, between two fractions."""
+    heard(low + (high - low) * min(1.0, len(state["finished"]) / len(tasks)), TEXT)
 
 
 def _pairs(parts: Sequence[Any]) -> list[Sequence[Any]]:
