@@ -4,8 +4,9 @@
     python -m benchmarks.coverage --adult adult.csv --domain adult-domain.json
 
 Counted are cells of the tables of one and of two attributes whose published number is above 10; `half` is how far
-their 95% intervals reach, beside those of the unbiased answers.  One rho for all: 0.000198, 0.01656 and 1.1825 for
-epsilon 0.1, 1 and 10 at delta 1e-9.
+their 95% intervals reach, beside those of the unbiased answers. `from` and `to` are the seeds of rehearsals: they are
+kept in batches, so that a run that was broken off goes on, and a last row has what all batches have together. One rho
+for all: 0.000198, 0.01656 and 1.1825 for epsilon 0.1, 1 and 10 at delta 1e-9.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from engine import Budget, Workload, count_marginals, plan
 from engine.arrays import Array
 from engine.publish import DRAWS, simulated
 
-ABOVE, CONFIDENCE = 10.0, 0.95
+ABOVE, CONFIDENCE, BATCH = 10.0, 0.95, 25
 
 
 def coverage(
@@ -33,15 +34,17 @@ def coverage(
     exact: Callable[[tuple[str, ...]], Array],
     *,
     rehearsals: int,
+    begin: int = 0,
     draws: int = DRAWS,
 ) -> dict[int, dict[str, float]]:
     """Return how often intervals of cells above 10 hold the numbers of exact tables, and how wide they are in counts.
 
     ``exact`` gives the exact table on some attributes, of shape (n_1, ..., n_k); figures are by numbers of attributes.
+    Rehearsals have the seeds from ``begin`` on.
     """
     made = plan(workload, budget, mechanism="residualplanner")
     sums = {len(g.attributes): np.zeros(4) for g in workload.groups}
-    for seed in range(rehearsals):
+    for seed in range(begin, begin + rehearsals):
         published = simulated(made, exact, np.random.default_rng(seed)).publish()
         if published.total <= 0.0:
             continue
@@ -68,29 +71,51 @@ def main() -> None:
     parser.add_argument("--statsmodels", action="store_true", help="also tables that ship with statsmodels")
     parser.add_argument("--rehearsals", type=int, default=200, help="a row")
     parser.add_argument("--draws", type=int, default=DRAWS, help="of the bootstrap")
+    parser.add_argument("--epsilon", nargs="+", type=float, choices=list(RHO), help="budgets")
     parser.add_argument("--only", nargs="+", help="names of tables")
     given = parser.parse_args(namespace=argparse.Namespace(full=False))
-    head = f"{'tables':12} {'epsilon':>8} {'ways':>4} {'covered':>8} {'half':>8} {'unbiased':>9} {'cpu s':>8}"
+    figures = f"{'covered':>8} {'half':>8} {'unbiased':>9} {'cells':>9} {'cpu s':>8}"
+    head = f"{'tables':12} {'epsilon':>8} {'ways':>4} {'from':>5} {'to':>5} {figures}"
     kept = Kept(head, Path(__file__).with_suffix(".txt") if given.write else None)
     for name, records, schema, ways in tables(given):
         if max(ways) > 2 or (given.only and name not in given.only):
             continue
         workload = Workload.all_ways(schema, ways, family="marginal")
         exact = count_marginals(records, schema, [(), *(g.attributes for g in workload.groups)])
-        for epsilon, rho in RHO.items():
-            row, begun = f"{name:12} {epsilon:8g}", time.process_time()
-            if kept.has(row):
-                continue
-            found = coverage(
-                workload,
-                Budget.zcdp(rho),
-                lambda names, exact=exact: exact[tuple(names)].astype(float),
-                rehearsals=given.rehearsals,
-                draws=given.draws,
-            )
-            for order, r in found.items():
-                figures = f"{r['covered']:8.3f} {r['half']:8.2f} {r['unbiased half']:9.2f}"
-                kept.add(f"{row} {order:4} {figures} {time.process_time() - begun:8.1f}")
+        for epsilon in given.epsilon or RHO:
+            asked = f"{name:12} {epsilon:8g}"
+            for begin in range(0, given.rehearsals, BATCH):
+                seeds = f"{begin:5} {min(begin + BATCH, given.rehearsals) - 1:5}"
+                if all(kept.has(f"{asked} {order:4} {seeds}") for order in ways):
+                    continue
+                begun = time.process_time()
+                found = coverage(
+                    workload,
+                    Budget.zcdp(RHO[epsilon]),
+                    lambda names, exact=exact: exact[tuple(names)].astype(float),
+                    rehearsals=min(BATCH, given.rehearsals - begin),
+                    begin=begin,
+                    draws=given.draws,
+                )
+                for order, r in found.items():
+                    kept.add(f"{asked} {order:4} {seeds} {_figures(list(r.values()), time.process_time() - begun)}")
+            for order in ways:
+                _together(kept, f"{asked} {order:4}", given.rehearsals)
+
+
+def _figures(means: list[float], seconds: float) -> str:
+    covered, half, unbiased, cells = means
+    return f"{covered:8.4f} {half:8.2f} {unbiased:9.2f} {cells:9.0f} {seconds:8.1f}"
+
+
+def _together(kept: Kept, row: str, rehearsals: int) -> None:
+    """Add the row of all batches, weighed by their cells."""
+    seeds = f"{0:5} {rehearsals - 1:5}"
+    if kept.has(f"{row} {seeds}"):
+        return
+    batches = np.array([line.removeprefix(row).split()[2:] for line in kept.rows if line.startswith(row)], float)
+    means = np.average(batches[:, :3], axis=0, weights=np.maximum(batches[:, 3], 1e-9))
+    kept.add(f"{row} {seeds} {_figures([*means, batches[:, 3].sum()], batches[:, 4].sum())}")
 
 
 if __name__ == "__main__":

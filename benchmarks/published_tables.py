@@ -126,6 +126,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="also all tables of three attributes of Adult (long)")
     parser.add_argument("--statsmodels", action="store_true", help="also tables that ship with statsmodels")
     parser.add_argument("--seeds", type=int, default=3, help="releases a row")
+    parser.add_argument("--epsilon", nargs="+", type=float, choices=list(RHO), help="budgets")
     parser.add_argument("--only", nargs="+", help="names of tables")
     given = parser.parse_args()
     head = f"{'tables':12} {'epsilon':>8}" + "".join(f" {name:>9}" for name in FIGURES)
@@ -133,7 +134,7 @@ def main() -> None:
     for table in tables(given):
         if given.only and table[0] not in given.only:
             continue
-        for epsilon in RHO:
+        for epsilon in given.epsilon or RHO:
             row = f"{table[0]:12} {epsilon:8g}"
             if not kept.has(row):
                 r = rows(table, epsilon, given.seeds)
