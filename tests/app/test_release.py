@@ -15,7 +15,7 @@ import pytest
 
 import demo_data
 import engine
-from engine import Budget, Measurement, measure, stepwise
+from engine import Budget, Measurement, Schema, Workload, measure, stepwise
 from engine.errors import Cancelled
 from engine.insight import worst_group
 from engine.release import Ledger, load_measurement
@@ -52,7 +52,7 @@ def stopped_twice(source: dict[str, str], files: dict[str, str]) -> tuple[dict[s
             told.append(text)
             return len(told) < most
 
-        given = source, "shrunk", True, (True, None), {"least_count": 5.0}, files, str(reached)
+        given = source, "shrunk", True, (True, None, ""), {"least_count": 5.0}, files, str(reached)
         return publishing.publish_tables(*given, progress=heard)
 
     for most in (8, 20):
@@ -476,3 +476,29 @@ def test_a_total_is_changed_with_a_name_and_a_reason(tmp_path: Path) -> None:
     assert not session.errors()
     assert book.status("people").left == 1.75
     assert "2.5 pcost, changed by R. Office: a second wave" in session.said()
+
+
+def test_another_release_judges_simulated_records(ledger: Ledger, tmp_path: Path) -> None:
+    schema = Schema.from_json(demo_data.schemas()["survey"].read_bytes())
+    names, budget = schema.names[:3], Budget(pcost=0.4)
+    asked = Workload(schema).add(names[:2]), Workload(schema).add(names[:2][::-1]), Workload(schema).add(names)
+    given = {"dataset": "survey", "ledger": ledger, "on_refused": "drop"}
+    first, near, far = (measure(engine.plan(one, budget), SURVEY, **given) for one in asked)
+    made = {}
+    for other in (near, far):
+        files = {kind: str(tmp_path / kind) for kind in ("parquet", "csv", "zip", "records")}
+        source = {"ledger": str(ledger.path), "key": first.key}
+        made[other.key] = publishing.publish_tables(
+            source, "shrunk", True, (True, None, other.key), {}, files, progress=lambda *_: True
+        )
+    judged = made[near.key]["acceptance"]
+    assert list(judged["cost"]) == [0.0, 0.0, 0.0, near.plan.pcost]
+    assert not made[near.key]["no judge"]
+    assert len(made[far.key]["acceptance"]) == 3
+    assert f"no column {names[2]}" in made[far.key]["no judge"]
+    session = with_plan("survey", (1,)).go("release").set(step="3. Paid releases", ledger_path=str(ledger.path))
+    key = f"paid_{max(int(row.seq) for row in ledger.rows() if row.kind == 'spend')}"
+    session.set(**{f"{key}_view": "Tables to publish", f"{key}_simulate": True})
+    (choice,) = (box for box in session.app.selectbox if box.key == f"{key}_judge")
+    assert len(choice.options) == 3
+    assert "pcost" in choice.options[1]

@@ -5,7 +5,7 @@ both in `shrunk`, how well directions are known in `metric`; `joint` makes all a
 draws records near them, `facts` keeps what is public, `acceptance` judges, `bootstrap` finds errors, `quality` flags.
 """
 
-from engine.publish.tables.acceptance import AcceptanceRule, acceptance, acceptance_on_records
+from engine.publish.tables.acceptance import AcceptanceRule, acceptance, acceptance_by_release, acceptance_on_records
 from engine.publish.tables.bootstrap import simulated
 from engine.publish.tables.entropic import reference
 from engine.publish.tables.facts import keeping_facts
@@ -23,6 +23,7 @@ __all__ = [
     "QualityRule",
     "Uncertainty",
     "acceptance",
+    "acceptance_by_release",
     "acceptance_on_records",
     "keeping_facts",
     "publish",

@@ -19,7 +19,7 @@ from engine.plans import Plan
 from engine.publish.tables.people import table_of
 from engine.publish.tables.quality import QualityRule
 from engine.publish.tables.uncertainty import Uncertainty
-from engine.release import apply_group, measure
+from engine.release import Measurement, apply_group, measure
 from engine.texts import set_name
 
 INSIDE = 0.95
@@ -57,15 +57,20 @@ class AcceptanceRule:
         positive("contradiction", self.contradiction, error=PlanError)
 
 
-def acceptance(found: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None) -> pd.DataFrame:
+def acceptance(
+    found: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None, *, judge: Measurement | None = None
+) -> pd.DataFrame:
     """Return whether records hold what a rule asks: columns criterion, limit, found, worst (attributes), met, cost.
 
     Parameters
     ----------
     records : cell codes, one column an attribute, as `Published.records` returns them.  Where there are more or fewer
         of them than the tables sum to, their counts are scaled.
+    judge : another release of the same records, whose rows follow, see `acceptance_by_release`.
 
     Guarantee: reads released numbers and the simulated records alone, so that it costs no privacy: ``cost`` is 0.
+
+    Raises: PlanError when the records lack an attribute of ``judge``.
     """
     asked, published = rule or AcceptanceRule(), found.published
     codes = records.reindex(columns=list(published.names), fill_value=0).to_numpy()
@@ -81,7 +86,11 @@ def acceptance(found: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule |
             value, where = float(figures[name].sum()) / sum(group.count for group in groups), ""
         met = value >= limit if name == "inside" else value <= limit
         rows.append({"criterion": words, "limit": limit, "found": value, "worst": where, "met": met, "cost": 0.0})
-    return pd.DataFrame(rows)
+    free = pd.DataFrame(rows)
+    if judge is None:
+        return free
+    judged = acceptance_by_release(records, judge, total=published.total, rule=rule)
+    return pd.concat([free, judged], ignore_index=True)
 
 
 def acceptance_on_records(
@@ -119,25 +128,40 @@ def acceptance_on_records(
     >>> bool(found["met"].all()), found["cost"].tolist()
     (False, [0.0])
     """
-    asked, groups = rule or AcceptanceRule(), plan.workload.groups
-    missing = sorted({name for group in groups for name in group.attributes} - set(map(str, records.columns)))
-    if missing:
+    _check_attributes(records, plan)
+    return acceptance_by_release(records, measure(plan, data, **release), total=total, rule=rule)
+
+
+def acceptance_by_release(
+    records: pd.DataFrame, found: Measurement, *, total: float | None = None, rule: AcceptanceRule | None = None
+) -> pd.DataFrame:
+    """Return whether simulated records agree with a release that was made already; see `acceptance_on_records`.
+
+    Guarantee: reads released numbers and the simulated records alone: nothing is spent beyond what the release has
+    cost, which ``cost`` says, in pcost.
+
+    Raises: PlanError when simulated records lack an attribute of the release.
+    """
+    _check_attributes(records, found.plan)
+    asked, scale = rule or AcceptanceRule(), 1.0 if total is None or not len(records) else total / len(records)
+    rows = []
+    for number, group in enumerate(found.plan.workload.groups):
+        sizes, axes = found.plan.schema.sizes(group.attributes), tuple(range(len(group.attributes)))
+        table = np.asarray(scale * table_of(records[list(group.attributes)].to_numpy(), axes, sizes), float)
+        value = _contradiction(apply_group(group, table, 0, group.count), found.answers(number))
+        met, cost = value <= asked.contradiction, 0.0 if found.rehearsal or number else found.plan.pcost
+        row = {"criterion": WORDS["contradiction"], "limit": asked.contradiction, "found": value}
+        rows.append(row | {"worst": set_name(group.attributes), "met": met, "cost": cost})
+    return pd.DataFrame(rows)
+
+
+def _check_attributes(records: pd.DataFrame, plan: Plan) -> None:
+    asked = {name for group in plan.workload.groups for name in group.attributes}
+    if missing := sorted(asked - set(map(str, records.columns))):
         raise PlanError(
             f"The simulated records have no column {set_name(missing)}. They have the attributes of the published "
             "tables: ask about those."
         )
-    found = measure(plan, data, **release)
-    scale = 1.0 if total is None or not len(records) else total / len(records)
-    rows = []
-    for number, group in enumerate(groups):
-        sizes, axes = plan.schema.sizes(group.attributes), tuple(range(len(group.attributes)))
-        table = np.asarray(scale * table_of(records[list(group.attributes)].to_numpy(), axes, sizes), float)
-        told = found.answers(number)
-        value = _contradiction(apply_group(group, table, 0, group.count), told)
-        met, cost = value <= asked.contradiction, 0.0 if found.rehearsal or number else plan.pcost
-        row = {"criterion": WORDS["contradiction"], "limit": asked.contradiction, "found": value}
-        rows.append(row | {"worst": set_name(group.attributes), "met": met, "cost": cost})
-    return pd.DataFrame(rows)
 
 
 def _contradiction(counts: Array, told: pd.DataFrame) -> float:

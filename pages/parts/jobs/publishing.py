@@ -11,7 +11,7 @@ from typing import Any
 
 from demo_data.make_synthetic import synthetic
 from engine import Budget, Measurement, Workload, load_measurement, load_plan, plan
-from engine.errors import LimitExceeded
+from engine.errors import LimitExceeded, PlanError
 from engine.publish import (
     PublishedComparison,
     QualityRule,
@@ -34,7 +34,7 @@ def publish_tables(
     source: Mapping[str, str],
     fit: str,
     whole: bool,
-    records: tuple[bool, int | None],
+    records: tuple[bool, int | None, str],
     rule: Mapping[str, float],
     files: Mapping[str, str],
     reached: str | None = None,
@@ -44,8 +44,8 @@ def publish_tables(
     """Publish tables with their errors, write the files, and return what a page shows of them.
 
     `source` is a ledger and a key, or the plan and the file of a rehearsal; `records` says whether to draw some,
-    and how many unless as many as the tables sum to.  The folder `reached` has what was done
-    before it was stopped, and goes when all is done.
+    how many unless as many as the tables sum to, and the key of a release that judges them, too.  The folder `reached`
+    has what was done before it was stopped, and goes when all is done.
     """
     found, asked = _measurement(source), QualityRule(**rule)
     places = {kind: Path(place) for kind, place in files.items()}
@@ -56,16 +56,23 @@ def publish_tables(
     write_published(errors, places["parquet"], rule=asked, progress=_part(progress, 0.7, 0.75))
     write_published(errors, places["csv"], format="csv", rule=asked, progress=_part(progress, 0.75, 0.8))
     out: dict[str, Any] = {"total": made.total, "summary": errors.summary(asked), "files": dict(files), "no zip": ""}
+    out["no judge"] = ""
     out["bias"] = [errors.bias(group.attributes) for group in found.plan.workload.groups]
     try:
         write_tables(errors, places["zip"], rule=asked, progress=_part(progress, 0.8, 0.85))
     except LimitExceeded as error:
         out["no zip"] = str(error)
-    simulate, people = records
+    simulate, people, judge = records
     if simulate:
         drawn = made.records(people, progress=_part(progress, 0.85, 1.0), resume=reached)
         write_records(found, drawn, places["records"])
         out["acceptance"] = acceptance(errors, drawn)
+        if judge:
+            other = load_measurement(Ledger(source["ledger"]), judge)
+            try:
+                out["acceptance"] = acceptance(errors, drawn, judge=other)
+            except PlanError as error:
+                out["no judge"] = str(error)
     for place in places.values():
         if place.exists():
             place.chmod(0o600)  # written anew, with the rights that a file gets which is handed out
