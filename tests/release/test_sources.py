@@ -244,6 +244,10 @@ def test_folders_must_hold_the_same_columns_everywhere(tmp_path: Path) -> None:
     (place / "readme.txt").write_text("nothing")
     with pytest.raises(DataError, match=r"'readme.txt' is of no known kind"):
         count_marginals(place, SCHEMA, SETS, on_refused="drop")
+    (tmp_path / "counted").mkdir()
+    (tmp_path / "counted" / "a.counts").write_text("nothing")
+    with pytest.raises(DataError, match=r"'a\.counts' holds counts of a part.*'counts merge'"):
+        count_marginals(tmp_path / "counted", SCHEMA, SETS, on_refused="drop")
     both = by_sex(tmp_path / "both")
     FRAME.to_parquet(both / "sex=F" / "more.parquet")
     with pytest.raises(DataError, match=r"'sex' is in 'more\.parquet' and in its folder"):

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from engine.errors import DataError
 from engine.release.records.batches import Batch
+from engine.release.records.counts_file import COUNTS_ENDING
 from engine.release.records.csv import TextFile, csv_batches, csv_names
 from engine.release.records.formats import (
     arrow_batches,
@@ -146,6 +147,8 @@ def _kind(path: Path) -> FileKind | None:
 
 def _of(path: Path) -> FileKind:
     if (kind := _kind(path)) is None:
+        if path.suffix.lower() == COUNTS_ENDING:
+            raise DataError(f"the file {shown(path.name)} holds counts of a part; add such files with 'counts merge'")
         raise DataError(f"the file {shown(path.name)} is of no known kind; check it, {NAMED}")
     return kind
 
