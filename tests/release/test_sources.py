@@ -326,6 +326,16 @@ def test_labels_make_a_schema_that_the_records_fit(tmp_path: Path, form: str) ->
         count_marginals(place, draft.schema, [("sex",)], on_refused="drop")
 
 
+def test_numbers_whose_missing_codes_alone_have_labels_are_asked_about(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"sex": [1.0, 2.0], "region": [1.0, 2.0], "people": [70.0, -9.0]})
+    labels = {"sex": {1.0: "F", 2.0: "M"}, "region": {1.0: "north", 2.0: "south"}, "people": {-9.0: "unknown"}}
+    place, schema = tmp_path / "x.sav", Schema([Attribute.categorical("sex", ["F", "M"])])
+    pyreadstat.write_sav(rows, place, variable_value_labels=labels, missing_ranges={"people": [-9.0]})
+    with pytest.raises(DataError, match="column 'people', which holds numbers"):
+        count_marginals(place, schema, [("sex",)], on_refused="drop")
+    assert count_marginals(place, schema, [("sex",)], ignore=["people"]).records == 2
+
+
 @pytest.mark.parametrize("form", ["sav", "dta", "xpt"])
 def test_a_file_that_breaks_off_is_refused(tmp_path: Path, form: str) -> None:
     place = tmp_path / f"x.{form}"

@@ -61,10 +61,13 @@ def draft_schema(path: str | Path) -> DraftSchema:
 
 
 def labelled_columns(path: Path) -> dict[str, bool | None]:
-    """Names of the columns, and whether they hold numbers without labels."""
+    """Names of the columns, and whether they hold numbers, of which none has a label unless it is missing."""
     meta = _meta(path)
-    types = meta.readstat_variable_types
-    return {name: types[name] != "string" and name not in meta.variable_value_labels for name in meta.column_names}
+    types, labels = meta.readstat_variable_types, meta.variable_value_labels
+    return {
+        name: types[name] != "string" and all(_is_missing(meta, name, value) for value in labels.get(name, ()))
+        for name in meta.column_names
+    }
 
 
 def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
