@@ -1,0 +1,81 @@
+"""Tables of pictures as files: LaTeX that compiles, and CSV that is read back as it was."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import Attribute, Budget, Plan, Schema, Workload, plan
+from engine.figures import (
+    budget_picture,
+    budgets_picture,
+    effort_picture,
+    error_picture,
+    ranking_picture,
+    where_picture,
+)
+from engine.insight import comparison, group_table
+from engine.texts import LATEX, csv_text, latex_text
+
+DOCUMENT = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n%s\n\\end{document}\n"
+HARD = ["50% & more_of $x$ #1", "[18, 30)", "*", "a \\input{b}", "~^", "äßéø – … “so”"]
+SCHEMA = Schema([Attribute.categorical("what & why_", HARD), Attribute.numeric("age ≤", [0, 18, 30, 65])])
+ASKED = Workload.all_ways(SCHEMA, (1, 2))
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, pd.DataFrame]:
+    """Tables of every kind that the app hands out, with names and labels that are hard to write."""
+    made: Plan = plan(ASKED, Budget(pcost=1.0))
+    found = comparison(ASKED, made.budget, ["querysmasher", "identity", "wff"])
+    drawn = {
+        "ranking": ranking_picture(found),
+        "effort": effort_picture(found),
+        "where": where_picture(found, ASKED),
+        "budgets": budgets_picture(found, made.budget),
+        "errors": error_picture(made, 2),
+        "spent": budget_picture(made),
+    }
+    signs = pd.DataFrame({"sign": [f"{sign}x{sign}" for sign in [*LATEX, *HARD]]})
+    numbers = pd.DataFrame({"number": [np.inf, np.nan, -1.5, 1e-9, 1e12]})
+    return {name: picture.table for name, picture in drawn.items()} | {
+        "groups": group_table(made),
+        "signs": signs,
+        "numbers": numbers,
+    }
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs texlive-latex-base and texlive-latex-recommended")
+def test_every_table_compiles(tables: dict[str, pd.DataFrame], tmp_path: Path) -> None:
+    for name, table in tables.items():
+        file = tmp_path / f"{name}.tex"
+        file.write_text(DOCUMENT % latex_text(table), encoding="utf-8")
+        command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", file.name]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 0, (name, done.stdout.decode(errors="replace")[-800:])
+        assert file.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_every_row_has_all_its_columns(tables: dict[str, pd.DataFrame]) -> None:
+    for name, table in tables.items():
+        lines = latex_text(table).splitlines()
+        rows = [line for line in lines if line.endswith(r" \\")]
+        assert len(rows) == 1 + len(table), name
+        for row in rows:
+            assert row.replace(r"\&", "").count("&") == len(table.columns) - 1, row
+            assert row.replace(r"\$", "").count("$") % 2 == 0, row
+            assert row.isprintable(), row
+
+
+def test_csv_is_read_back(tables: dict[str, pd.DataFrame]) -> None:
+    for name, table in tables.items():
+        back = pd.read_csv(StringIO(csv_text(table)), keep_default_na=False)
+        assert list(back.columns) == list(map(str, table.columns)), name
+        assert len(back) == len(table), name
