@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import pytest
 from playwright.sync_api import expect
 
@@ -44,6 +46,7 @@ def test_every_view_can_be_read_by_everybody(visit: Visit, tmp_path: pytest.Temp
         drawn := saved.value.path().read_text("utf-8")
     )
     assert f'width="{show.TEXT_WIDTH}"' in drawn  # as wide as the text of a printed page
+    assert len(ElementTree.fromstring(drawn).findall(".//{http://www.w3.org/2000/svg}text")) > 5  # it can be opened
     expect(page.locator(".notifier-note")).to_have_count(0, timeout=60_000)  # the library's word on it has gone
     for view, text in {
         "Other budgets": "Error at other budgets",
