@@ -6,11 +6,10 @@ import base64
 import json
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import TimeoutError, expect
+from playwright.sync_api import expect
 
 import demo_data
 from engine import Schema, Workload
@@ -20,7 +19,7 @@ from pages.parts.shell.state import Studio
 from tests.browser.conftest import ROOT, Visit
 
 CHOSEN = "Workload: 3 groups, 311 queries"  # stands in the sidebar of every page
-STEPS, SOON = 8, 1_500  # most steps between two pages, milliseconds in which another page comes
+STEPS = 8  # most steps between two pages
 # what stands on a page when it is there, beside what was chosen
 WORDS = {
     "Start": "Go on where you were.",
@@ -53,10 +52,9 @@ def moved(visit: Visit, title: str, move: Callable[[], object]) -> None:
     here = visit.page.get_by_role("heading", name=title, level=1)
     for _ in range(STEPS):
         move()
-        with suppress(TimeoutError):
-            here.wait_for(timeout=SOON)
+        visit.settle()
+        if here.is_visible():
             break
-    visit.settle()
     expect(here).to_be_visible()
 
 

@@ -26,7 +26,7 @@ QUERY = "plan=" + link.packed(Studio(workload=MADE.workload, budget=MADE.budget,
 
 
 def private_files(folder: Path) -> list[Path]:
-    return [f for f in folder.glob("dp-workbench-*/*") if f.name != "lock"]
+    return [f for f in folder.glob("dp-workbench-*/**/*") if f.is_file() and f.name != "lock"]
 
 
 def metric(server: Served, name: str) -> float:
