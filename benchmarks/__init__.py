@@ -16,7 +16,7 @@ from typing import Any
 
 from engine.insight import peak_megabytes
 
-__all__ = ["options", "own_process", "peak_megabytes", "table"]
+__all__ = ["one_thread", "options", "own_process", "peak_megabytes", "table"]
 
 os.environ["DP_WORKBENCH_CACHE"] = "off"
 
@@ -27,6 +27,12 @@ def options(script: str, doc: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"also write benchmarks/{name}.txt")
     return parser
+
+
+def one_thread() -> None:
+    """Let processes that are started from now on compute on one thread."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
 
 
 @contextmanager

@@ -15,22 +15,17 @@ import argparse
 import time
 from pathlib import Path
 
-from benchmarks import options
 from benchmarks.kept import Kept
-from benchmarks.published_tables import RHO, tables
+from benchmarks.published_tables import RHO, table_options, tables
 from engine import Budget, Workload
 from engine.publish import ADAPTIVE, published_comparison
 
 
 def main() -> None:
     """Print one row a table, budget and way."""
-    parser = options(__file__, __doc__)
-    parser.add_argument("--adult", type=Path, help="the Adult table as CSV, coded 0 .. size - 1")
-    parser.add_argument("--domain", type=Path, help="its domain sizes as JSON, where they are not those of the demos")
-    parser.add_argument("--statsmodels", action="store_true", help="also tables that ship with statsmodels")
+    parser = table_options(__file__, __doc__)
     parser.add_argument("--seeds", type=int, default=3, help="releases a row")
     parser.add_argument("--seconds", type=float, default=900.0, help="a row")
-    parser.add_argument("--only", nargs="+", help="names of tables")
     given = parser.parse_args(namespace=argparse.Namespace(full=False))
     head = f"{'tables':12} {'epsilon':>8} {'way':28} {'L1':>8} {'spread':>8} {'s a row':>8}"
     kept = Kept(head, Path(__file__).with_suffix(".txt") if given.write else None)

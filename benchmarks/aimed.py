@@ -19,9 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import options
 from benchmarks.kept import Kept
-from benchmarks.published_tables import RHO, Table, tables
+from benchmarks.published_tables import RHO, Table, table_options, tables
 from engine import Budget, Workload, count_marginals, plan
 from engine.publish import simulated
 
@@ -52,12 +51,8 @@ def figures(table: Table, epsilon: float, seeds: int) -> tuple[float, float, flo
 
 def main() -> None:
     """Print one row a table and budget."""
-    parser = options(__file__, __doc__)
-    parser.add_argument("--adult", type=Path, help="the Adult table as CSV, coded 0 .. size - 1")
-    parser.add_argument("--domain", type=Path, help="its domain sizes as JSON, where they are not those of the demos")
-    parser.add_argument("--statsmodels", action="store_true", help="also tables that ship with statsmodels")
+    parser = table_options(__file__, __doc__)
     parser.add_argument("--seeds", type=int, default=10, help="releases a row")
-    parser.add_argument("--only", nargs="+", help="names of tables")
     given = parser.parse_args(namespace=argparse.Namespace(full=False))
     head = f"{'tables':12} {'epsilon':>8} {'equal':>9} {'aimed':>9} {'half':>9} {'aimed / equal':>14} {'cpu s':>8}"
     kept = Kept(head, Path(__file__).with_suffix(".txt") if given.write else None)

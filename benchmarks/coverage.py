@@ -18,9 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import options
 from benchmarks.kept import Kept
-from benchmarks.published_tables import RHO, tables
+from benchmarks.published_tables import RHO, table_options, tables
 from engine import Budget, Workload, count_marginals, plan
 from engine.arrays import Array
 from engine.publish import DRAWS, simulated
@@ -65,14 +64,10 @@ def coverage(
 
 def main() -> None:
     """Print one row a table and budget."""
-    parser = options(__file__, __doc__)
-    parser.add_argument("--adult", type=Path, help="the Adult table as CSV, coded 0 .. size - 1")
-    parser.add_argument("--domain", type=Path, help="its domain sizes as JSON, where they are not those of the demos")
-    parser.add_argument("--statsmodels", action="store_true", help="also tables that ship with statsmodels")
+    parser = table_options(__file__, __doc__)
     parser.add_argument("--rehearsals", type=int, default=200, help="a row")
     parser.add_argument("--draws", type=int, default=DRAWS, help="of the bootstrap")
     parser.add_argument("--epsilon", nargs="+", type=float, choices=list(RHO), help="budgets")
-    parser.add_argument("--only", nargs="+", help="names of tables")
     given = parser.parse_args(namespace=argparse.Namespace(full=False))
     figures = f"{'covered':>8} {'half':>8} {'unbiased':>9} {'cells':>9} {'cpu s':>8}"
     head = f"{'tables':12} {'epsilon':>8} {'ways':>4} {'from':>5} {'to':>5} {figures}"

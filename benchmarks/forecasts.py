@@ -9,7 +9,6 @@ both are then taken for that much.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import demo_data
-from benchmarks import options, own_process, peak_megabytes, table
+from benchmarks import one_thread, options, own_process, peak_megabytes, table
 from benchmarks.random_limits import draw
 from benchmarks.scale import mixed
 from benchmarks.tuned import cube, joint
@@ -81,8 +80,7 @@ def main() -> None:
     parser = options(__file__, __doc__)
     parser.add_argument("--only", help="rows whose name holds these words")
     given = parser.parse_args()
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"
+    one_thread()
     names = [name for name in ROWS if given.only is None or given.only in name]
     right = np.zeros(2, int)
     with table(__file__, write=given.write) as show:

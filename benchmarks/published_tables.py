@@ -118,16 +118,22 @@ def rows(table: Table, epsilon: float, seeds: int) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def main() -> None:
-    """Print one row a table and budget."""
-    parser = options(__file__, __doc__)
+def table_options(script: str, doc: str) -> argparse.ArgumentParser:
+    """Return the options of a benchmark on real tables: which of them there are, and which are wanted; see `tables`."""
+    parser = options(script, doc)
     parser.add_argument("--adult", type=Path, help="the Adult table as CSV, coded 0 .. size - 1")
     parser.add_argument("--domain", type=Path, help="its domain sizes as JSON, where they are not those of the demos")
-    parser.add_argument("--full", action="store_true", help="also all tables of three attributes of Adult (long)")
     parser.add_argument("--statsmodels", action="store_true", help="also tables that ship with statsmodels")
+    parser.add_argument("--only", nargs="+", help="names of tables")
+    return parser
+
+
+def main() -> None:
+    """Print one row a table and budget."""
+    parser = table_options(__file__, __doc__)
+    parser.add_argument("--full", action="store_true", help="also all tables of three attributes of Adult (long)")
     parser.add_argument("--seeds", type=int, default=3, help="releases a row")
     parser.add_argument("--epsilon", nargs="+", type=float, choices=list(RHO), help="budgets")
-    parser.add_argument("--only", nargs="+", help="names of tables")
     given = parser.parse_args()
     head = f"{'tables':12} {'epsilon':>8}" + "".join(f" {name:>9}" for name in FIGURES)
     kept = Kept(head, Path(__file__).with_suffix(".txt") if given.write else None)

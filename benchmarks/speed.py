@@ -10,7 +10,6 @@ Rows that were written stay as they are: move the file away to begin anew.
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import demo_data
-from benchmarks import options, own_process, peak_megabytes
+from benchmarks import one_thread, options, own_process, peak_megabytes
 from benchmarks.kept import Kept
 from benchmarks.scale import mixed
 from benchmarks.tuned import cube, joint
@@ -122,8 +121,7 @@ def main() -> None:
     parser = options(__file__, __doc__)
     parser.add_argument("--only", help="rows whose name holds these words")
     given = parser.parse_args()
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"
+    one_thread()
     kept = Kept(HEAD, Path(__file__).with_suffix(".txt") if given.write else None)
     for name, row in ROWS.items():
         begin = f"{name:50} {row.asked:>7.4g}"
