@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import engine.release.records.database.grouped as grouped
-from engine import Budget, Ledger, Workload, count_marginals, measure, plan
+from engine import Budget, Ledger, Plan, Workload, count_marginals, measure, plan
 from engine.errors import Cancelled, DataError
 from engine.release.records.database.recoding import code_of
 from engine.release.records.encoding import Encoder
@@ -170,6 +170,15 @@ def slow(keeper: Any, reader: Any | None, limit: str = "20") -> None:
         reader.raw_sql(f"SET statement_timeout = {limit}")
 
 
+def ready(postgres: Server, keeper: Any, place: Path) -> tuple[Ledger, Plan, Any]:
+    """A ledger, what is asked of some people, and a connection that may read them."""
+    book = Ledger.create(place / "book")
+    book.add_dataset("d", total=Budget(pcost=1e7))
+    people(keeper, survey(50))
+    asked = Workload(SCHEMA).add(("sex", "age"), "marginal")
+    return book, plan(asked, Budget(pcost=1e6)), postgres.connect("reader")
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -184,11 +193,7 @@ def slow(keeper: Any, reader: Any | None, limit: str = "20") -> None:
 def test_what_fails_there_is_named_and_spends_nothing(
     postgres: Server, keeper: Any, tmp_path: Path, spoil: Callable[[Any, Any], None], words: str
 ) -> None:
-    book = Ledger.create(tmp_path / "book")
-    book.add_dataset("d", total=Budget(pcost=1e7))
-    made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
-    people(keeper, survey(50))
-    reader = postgres.connect("reader")
+    book, made, reader = ready(postgres, keeper, tmp_path)
     there = reader.table("records")
     spoil(keeper, reader)
     with pytest.raises(DataError, match=words) as caught:
@@ -202,11 +207,7 @@ def test_what_fails_there_is_named_and_spends_nothing(
 def test_a_question_that_takes_too_long_is_stopped_there_and_costs_nothing(
     postgres: Server, keeper: Any, tmp_path: Path
 ) -> None:
-    book = Ledger.create(tmp_path / "book")
-    book.add_dataset("d", total=Budget(pcost=1e7))
-    made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
-    people(keeper, survey(50))
-    reader = postgres.connect("reader")
+    book, made, reader = ready(postgres, keeper, tmp_path)
     there = reader.table("records")
     slow(keeper, reader, limit="0")
     busy = f"SELECT 1 FROM pg_stat_activity WHERE pid = {reader.con.info.backend_pid} AND state = 'active'"
