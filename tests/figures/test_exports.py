@@ -51,7 +51,6 @@ def tables() -> dict[str, pd.DataFrame]:
     }
 
 
-@pytest.mark.full
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs texlive-latex-base and texlive-latex-recommended")
 def test_every_table_compiles(tables: dict[str, pd.DataFrame], tmp_path: Path) -> None:
     for name, table in tables.items():
