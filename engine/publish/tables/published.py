@@ -25,7 +25,7 @@ from engine.publish.tables.evidence import Evidence, all_sets, evidence, publish
 from engine.publish.tables.facts import keeping_facts
 from engine.publish.tables.joint import emptied, nonnegative
 from engine.publish.tables.people import nearest_people, table_of
-from engine.publish.tables.resume import NONE, Reached, by_axes, of_axes, steps_of
+from engine.publish.tables.resume import Reached, by_axes, of_axes, steps_of
 from engine.publish.tables.shrunk import agreeing, shrunk_contrasts, shrunk_total
 from engine.release import MEMORY_LIMIT, Measurement, apply_group
 from engine.spaces import Axes
@@ -282,7 +282,7 @@ def _fitted(
 
 
 def _steps(measurement: Measurement, fit: str, folder: Folder | None) -> Reached:
-    return NONE if folder is None else steps_of(folder, [seed_of(measurement), fit])
+    return steps_of(folder, [seed_of(measurement), fit])
 
 
 def told_share(progress: Progress | None, low: float = 0.0, high: float = 1.0) -> Callable[[float, str], None]:
