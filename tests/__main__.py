@@ -6,7 +6,6 @@ number of tests that only --full runs.  The exit code is 0 only when everything 
 """
 
 import argparse
-import os
 import subprocess
 import sys
 import time
@@ -61,10 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
     passed = options.only_tests or run_checks()
     if options.checks:
         return 0 if passed else 1
-    # one thread each: the tests are many and small; more workers than cores: some tests wait for other processes
+    # more workers than cores: some tests wait for other processes
     workers = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]  # in the order of tests.conftest
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    tests = subprocess.run([sys.executable, "-m", "pytest", *workers, *for_pytest], cwd=ROOT, env=environment)
+    tests = subprocess.run([sys.executable, "-m", "pytest", *workers, *for_pytest], cwd=ROOT)
     return tests.returncode or (0 if passed else 1)
 
 

@@ -16,6 +16,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # or each of the many processes that tests start would compile the engine and its libraries anew
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# before NumPy is imported: the tests are many and small, and threads that wait for each other cost more than they bring
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # before any test module is imported: no test reads or writes the cache of the person who runs it
 os.environ["DP_WORKBENCH_CACHE"] = tempfile.mkdtemp(prefix="test-cache-")
 # and the app, which may touch files below its own folder alone, may touch those of the tests
