@@ -207,3 +207,18 @@ def test_errors_that_cannot_be_had_are_refused_by_name():
     lost = (measured_on(PAIRS, Budget(pcost=1e-6), records=5, seed=s)[0] for s in range(8))
     with pytest.raises(NotAnswerable, match="lost in its noise"):
         next(f for f in lost if f.marginal([]) < 0).publish().uncertainty()
+
+
+def test_tables_that_were_measured_on_more_attributes_than_any_group_has_have_errors_too() -> None:
+    schema = Schema([Attribute.of_size(name, n) for name, n in zip("abc", (5, 2, 4), strict=True)])
+    workload = Workload.all_ways(schema, (1, 2))
+    made = plan(workload, Budget(pcost=1.0), centers="tuned")
+    assert max(len(block.attributes) for block in made.blocks.values()) == 3
+    even = simulated(
+        made, lambda names: np.full(schema.sizes(names), 1e6 / schema.cells(names)), np.random.default_rng(1)
+    )
+    published = even.publish("nonnegative")
+    found = uncertainty(published, draws=200)
+    for number, group in enumerate(workload.groups):  # nothing is cut off so large counts: what is left is the noise
+        exact = published.answers(number)["std"].mean()
+        assert found.answers(number)["error"].mean() == pytest.approx(exact, rel=0.1), group.attributes

@@ -20,7 +20,7 @@ from engine.errors import LimitExceeded, NotAnswerable, PlanError
 from engine.plans import Plan, SpaceAnswers
 from engine.progress import Progress, listener, told
 from engine.publish.tables.borrow import borrowed_total
-from engine.publish.tables.contrasts import assembled, contrast, maximal
+from engine.publish.tables.contrasts import add_lower, assembled, contrast, maximal
 from engine.publish.tables.evidence import Evidence, all_sets, evidence, published_sets
 from engine.publish.tables.facts import keeping_facts
 from engine.publish.tables.joint import emptied, nonnegative
@@ -85,7 +85,7 @@ class Published:
         Raises: NotAnswerable when no group of the workload holds them.
         """
         names = self.measurement.plan.schema.named(attributes)
-        axes = tuple(sorted(self._at[name] for name in names if name in self._at))
+        axes = self._axes(names)
         if axes not in self.contrasts:
             raise NotAnswerable(
                 f"No published table holds {set_name(names)}. Tables are published on the attributes of a group of the "
@@ -99,9 +99,24 @@ class Published:
         Shape (n_1, ..., n_k).
         """
         names = self.measurement.plan.schema.named(attributes)
-        axes = self.positions(names)
+        axes = self._axes(names)
         wide = [axes.index(self._at[name]) for name in names if name in self._at]
         return table.transpose(wide).reshape(self.measurement.plan.schema.sizes(names))
+
+    def spread(self, attributes: Sequence[str]) -> Array:
+        """Return a table with the published sums on any attributes, as even as they allow where no group holds all.
+
+        Shape (n_1, ..., n_k).  There, cells may be negative: this is what to rehearse on, and nothing to publish.
+        """
+        axes = self._axes(self.measurement.plan.schema.named(attributes))
+        if axes in self.contrasts:
+            return self.table(attributes)
+        table = np.zeros([self._sizes[a] for a in axes])
+        add_lower(table, axes, self.contrasts)
+        return self.laid_out(table, attributes)
+
+    def _axes(self, names: Sequence[str]) -> Axes:
+        return tuple(sorted(self._at[name] for name in names if name in self._at))
 
     def _of(self, axes: Axes) -> Array:
         if self.people is not None:

@@ -178,7 +178,9 @@ def uncertainty(
     whole("number of draws", draws, 2, error=PlanError)
     measurement, fit = published.measurement, published.fit
     if fit == "none" and not measurement.plan.schema.impossible:
-        raise PlanError("Unbiased tables have exact intervals: ask for Measurement.answers.")
+        raise PlanError(
+            "Unbiased tables have the exact intervals of the answers. Write the answers, or take another fit."
+        )
     if fit != "none" and not float(published.contrasts[()]) > 0.0:
         raise NotAnswerable("The number of records is lost in its noise, so that nothing is known of the tables.")
     cells = sum(c.size for c in published.contrasts.values())
@@ -200,7 +202,7 @@ def uncertainty(
             continue
         truth = possible_truth(published.contrasts, hidden, generator)
         tables = Published(measurement=measurement, fit="none", names=published.names, contrasts=truth)
-        again = publish(simulated(measurement.plan, tables.table, generator), fit, memory_limit=memory_limit)
+        again = publish(simulated(measurement.plan, tables.spread, generator), fit, memory_limit=memory_limit)
         errors.append({axes: c - truth[axes] for axes, c in again.contrasts.items()})
         truths.append(truth)
         kept = by_axes(errors[-1], "error") | by_axes(truth, "truth") | {"generator": state_of(generator)}
