@@ -8,6 +8,7 @@ python -m engine release --plan plan.json --data survey.csv --dataset survey --l
 python -m engine count --plan plan.json --data north.parquet --out north.counts
 python -m engine counts merge north.counts south.counts --out all.counts
 python -m engine release --plan plan.json --counts all.counts --dataset survey --ledger office.ledger --out b.parquet
+python -m engine publish --ledger office.ledger --dataset survey --whole --records people.csv --out tables.zip
 python -m engine verify --ledger office.ledger --package release.zip
 """
 
@@ -22,6 +23,7 @@ from engine.commands.counting import add_counting_commands
 from engine.commands.keeping import add_keeping_commands
 from engine.commands.planning import add_planning_commands
 from engine.commands.predicting import add_prediction_commands
+from engine.commands.publishing import add_publishing_commands
 from engine.commands.releasing import add_releasing_commands
 from engine.commands.reply import Reply
 from engine.commands.stepping import add_step_commands
@@ -76,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     add_releasing_commands(commands)
     add_counting_commands(commands)
     add_asking_commands(commands)
+    add_publishing_commands(commands)
     add_prediction_commands(commands)
     add_step_commands(commands)
     add_keeping_commands(commands)

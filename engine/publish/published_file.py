@@ -43,12 +43,13 @@ def write_published(
     format: str = "parquet",
     rule: QualityRule | None = None,
     confidence: float = 0.95,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """Write every answer, published and unbiased, with errors, intervals and flags, one row each.
 
     Columns: attributes, family, query, then those of `Uncertainty.answers`; of a rehearsal a first one, status.  The
-    file appears under its name only when it is complete; nothing is overwritten.
+    file appears under its name only when it is complete; an earlier one is replaced only with ``overwrite``.
 
     Raises
     ------
@@ -66,7 +67,7 @@ def write_published(
     }
     schema = SCHEMA.insert(0, pa.field("status", pa.string())) if rehearsal else SCHEMA
     tell, written = told(progress, STOPPED), 0
-    with new_file(path) as partial, file_writer(partial, format, schema, metadata) as writer:
+    with new_file(path, overwrite=overwrite) as partial, file_writer(partial, format, schema, metadata) as writer:
         for number, group in enumerate(workload.groups):
             for start in range(0, group.count, PIECE):
                 rows = found.answers(number, start, start + PIECE, confidence, rule)
@@ -105,11 +106,12 @@ def write_records(
     path: str | os.PathLike[str],
     *,
     format: str = "csv",
+    overwrite: bool = False,
 ) -> Path:
     """Write simulated records, given as the cell codes of `Published.records`, with the labels of their cells.
 
     A first column, status, says SIMULATED, or REHEARSAL, in every row.  The file appears under its name only when it is
-    complete; nothing is overwritten.
+    complete; an earlier one is replaced only with ``overwrite``.
 
     Raises: PlanError for a format that is not "parquet" or "csv", or a path where nothing may be written.
     """
@@ -123,7 +125,7 @@ def write_records(
         columns[name] = pa.DictionaryArray.from_arrays(codes, labels)
     table = pa.table(columns)
     metadata = {"plan_hash": measurement.plan.hash, "status": MARK if measurement.rehearsal else "simulated records"}
-    with new_file(path) as partial:
+    with new_file(path, overwrite=overwrite) as partial:
         if format == "csv":
             pyarrow.csv.write_csv(escaped(table), partial)
         else:

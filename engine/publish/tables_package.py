@@ -61,12 +61,13 @@ def write_tables(
     *,
     rule: QualityRule | None = None,
     confidence: float = 0.95,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """Write published tables with their unbiased answers, errors and flags as one zip file of plain text.
 
     Guarantee: nothing in it depends on the records but through released answers.  The file appears under its name only
-    when it is complete; nothing is overwritten.
+    when it is complete; an earlier one is replaced only with ``overwrite``.
 
     Raises
     ------
@@ -81,7 +82,7 @@ def write_tables(
             "fewer queries; write_answers writes any number of answers."
         )
     tell = told(progress, "Writing the tables was cancelled; no file was left behind.")
-    with new_file(path) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as place:
+    with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as place:
         made = tables_files(found, Path(place), rule=rule or QualityRule(), confidence=confidence, tell=tell)
         tell(0.9, "Packing")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
