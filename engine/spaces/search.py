@@ -28,6 +28,7 @@ from engine.threads import threads_for
 
 FORMAT = "search/2"  # part of every key: raise it when equal searches may have other weights
 PRODUCTS, EIGEN = 2e10, 8e9  # floating point operations a second of products and eigenvalue problems, one core
+DENSE = 4.5e10  # the same of products of matrices with hundreds of rows
 MAX_CHECKED = 5_000  # class coordinates up to which a forecast looks for symmetries
 DEFAULT = Options()
 MIX = 1e-4  # share of uniform weights in a start
@@ -178,6 +179,14 @@ def step_seconds(rank: int, cells: int) -> float:
     return 4.0 * rank**2 * cells / PRODUCTS + 12.0 * rank**3 / EIGEN
 
 
+def eigen_seconds(rank: int) -> float:
+    """Return what one symmetric eigenvalue problem takes, in seconds on one idle core: large ones run at a higher rate.
+
+    `step_seconds` knows one rate for all: what it says decides what is searched, and may not move with machines.
+    """
+    return 1.5e-6 * rank + 3e-8 * rank**2 + 1.4e-10 * rank**3
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cost:
     """What a search takes: seconds on one idle core, bytes while it runs, and bytes of the strategy that it leaves.
@@ -229,8 +238,11 @@ def full_rank_cost(
     free = len(sizes) - sum(pi is not None for pi in centers)
     halvings = min(found, default=free)  # products of the usual families may be reversed axis by axis
     steps = 2.0 + 2.0 * max(0.5, -2.0 - math.log10(gap))
-    each = step_seconds(dimension, cells) / 4**halvings
-    seconds = steps * each + 10.0 * dimension**3 / PRODUCTS + 1e-3
+    blocks, part, orbits = 2**halvings, math.ceil(dimension / 2**halvings), cells / 2**halvings
+    each = blocks * (4.0 * part**2 * orbits / DENSE + eigen_seconds(part))
+    # roots and the strategy: products over all coordinates block by block, and reading and writing what they hold
+    ends = blocks * (6.0 * part**2 * dimension / DENSE + 2.0 * eigen_seconds(part)) + 2.2e-7 * dimension**2
+    seconds = steps * each + ends + 1e-3
     kept = 8.0 * dimension * (cells + 2.0 * dimension)
     return Cost(seconds=seconds, peak=dense_bytes(dimension, dimension, cells), kept=kept)
 

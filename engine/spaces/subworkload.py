@@ -25,9 +25,8 @@ from engine.threads import SMALL, threads_for
 
 PARTED = "in turns"  # how the note begins that a search was one of parts that factors cross
 BY_SETS = "set by set"  # and of one of parts that no factor crosses, where one search of all would have fitted
-LONG, QUICK = 300.0, 2.0  # seconds, by forecast, of one dense search; of those that are meant to be quick
-FIRST_STEPS = 0.25  # share of a forecast that a search takes at least
-PATIENCE = 30.0  # seconds, by forecast, of all dense searches at tuned centers
+LONG, QUICK = 45.0, 0.35  # seconds, by forecast, of one dense search; of those that are meant to be quick
+PATIENCE = 5.0  # seconds, by forecast, of all dense searches at tuned centers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,10 +93,9 @@ class SubworkloadSolver:
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Lower ``dense_limit`` until dense searches take no longer than is reasonable.
 
-        That is until their first steps alone fit into so many seconds, and all of them into ``PATIENCE`` where centers
-        are tuned: those leave no symmetries, so that a search may take a hundred times what uniform ones took.
+        That is until they fit into so many seconds, and into ``PATIENCE`` where centers are tuned: those leave no
+        symmetries, so that a search may take a hundred times what uniform ones took.
         """
-        seconds /= FIRST_STEPS
         if any(pi is not None for sub in subs for pi in sub.centers):
             seconds = min(seconds, PATIENCE)
         products = [k for k, s in enumerate(subs) if len(s.terms) > 1 and not s.spaces and not s.complements]

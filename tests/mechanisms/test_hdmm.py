@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from engine.mechanisms.hdmm.marginals import (
     marginal_svd_bound,
     residual_traces,
 )
-from engine.mechanisms.hdmm.operators import OPERATORS, best_of, budget_shares, merged, plus_strategy
+from engine.mechanisms.hdmm.operators import OPERATORS, best_of, budget_shares, merged, plus_strategy, solves
 from engine.mechanisms.hdmm.p_identity import default_p, p_identity_error, p_identity_rows, p_identity_strategy
 from engine.mechanisms.hdmm.product_grams import GramBuilder, by_maximal_sets, by_sets, weighted_groups
 from engine.mechanisms.trees.level_selection import svd_bound
@@ -256,6 +257,24 @@ def test_merging_never_raises_the_error():
     together = plus_strategy(builder, merged(builder, by_sets(workload), solver), solver, "together")
     assert together.squared_error < apart.squared_error
     assert sorted(k for c in together.components for k in c.groups) == list(range(6))
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (2, 9), (3, 4, 6)])
+def test_a_forecast_counts_the_problems_that_the_search_solves(monkeypatch, sizes):
+    asked = Workload.all_ways(numeric(*sizes), (1, 2))
+    found, real = {}, KroneckerSolver.solve
+
+    def solve(self, problem):
+        alone = all(len(unit) == 1 for unit in problem.grams)
+        found[problem.key] = tuple(len(unit[0].matrix) for unit in problem.grams), alone
+        return real(self, problem)
+
+    monkeypatch.setattr(KroneckerSolver, "solve", solve)
+    best_of(asked, operators=("OPT_kron", "OPT_plus"))
+    foretold, solved = Counter(solves(asked)), Counter(found.values())
+    # merging goes its own way after the first clusters that it merges
+    assert (foretold & solved).total() >= 0.7 * max(foretold.total(), solved.total())
+    assert foretold == solved or len(sizes) > 2
 
 
 def test_clusters_cover_every_weighted_group_once():

@@ -14,11 +14,14 @@ differential privacy", 2023.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -140,28 +143,19 @@ def merged(
 
     Pairs whose union has few cells beside the larger of the two come first; after ``tries`` solves the search ends.
     """
-    schema = builder.workload.schema
     present = [tuple(sorted(c)) for c in clusters]
     own = {c: solver.solve(builder.build(c)).squared_error for c in present}
-    names = {c: frozenset(a for k in c for a in builder.workload.groups[k].attributes) for c in present}
-
-    def cells(chosen: frozenset[str]) -> int:
-        return math.prod(schema[a].size for a in chosen)
-
-    def growth(pair: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[float, int]:
-        one, other = names[pair[0]], names[pair[1]]
-        union = cells(one | other)
-        return union / max(cells(one), cells(other)), union
 
     def worth(kept: Sequence[tuple[int, ...]]) -> float:
         return budget_shares([own[c] for c in kept], solver.noise)[1]
 
+    growth = partial(_growth, builder.workload)
     # clusters that share most cells gain most, and every try is a solve
     queue = sorted(itertools.combinations(present, 2), key=growth)
     while queue and tries > 0 and time.monotonic() < solver.deadline:
         one, other = queue.pop(0)
         both, tries = tuple(sorted(one + other)), tries - 1
-        own[both], names[both] = solver.solve(builder.build(both)).squared_error, names[one] | names[other]
+        own[both] = solver.solve(builder.build(both)).squared_error
         trial = [c for c in present if c not in (one, other)] + [both]
         # a gain that is rounding would merge back and forth
         if worth(trial) < worth(present) * (1.0 - 1e-9):
@@ -169,6 +163,36 @@ def merged(
             queue = sorted(left + [(c, both) for c in trial[:-1]], key=growth)
             present = trial
     return present
+
+
+def _growth(workload: Workload, pair: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[float, int]:
+    """Return how many cells two clusters of group numbers have together, beside the larger of the two, and at all."""
+    one, other = ({a for k in cluster for a in workload.groups[k].attributes} for cluster in pair)
+    union, *alone = (math.prod(workload.schema.sizes(names)) for names in (one | other, one, other))
+    return union / max(alone), union
+
+
+def solves(workload: Workload) -> list[tuple[tuple[int, ...], bool]]:
+    """Return the distinct problems that the product strategies of a workload lead to, without solving any.
+
+    Each is the cells of its units, and whether units do not wait for each other.  Those of merged clusters are the
+    pairs that are tried first.  Raises NotApplicable where a unit is too large.
+    """
+    builder, found = GramBuilder(workload), dict[Any, tuple[tuple[int, ...], bool]]()
+
+    def see(cluster: Sequence[int]) -> None:
+        problem = builder.build(cluster)
+        cells = tuple(len(unit[0].matrix) for unit in problem.grams)
+        found[problem.key] = cells, all(len(unit) == 1 for unit in problem.grams)
+
+    sets, maximal = by_sets(workload), by_maximal_sets(workload)
+    for cluster in (weighted_groups(workload), *sets, *maximal):
+        see(cluster)
+    if 1 < len(maximal) <= MERGEABLE:
+        pairs = itertools.combinations((tuple(sorted(c)) for c in maximal), 2)
+        for one, other in heapq.nsmallest(TRIES, pairs, key=partial(_growth, workload)):
+            see(tuple(sorted(one + other)))
+    return list(found.values())
 
 
 def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:

@@ -229,11 +229,16 @@ def by_maximal_sets(workload: Workload) -> list[tuple[int, ...]]:
     A smaller set goes where fewest groups are yet, in the order of the workload among equals.
     """
     clusters: dict[frozenset[str], list[int]] = {}
+    holding: dict[str, list[frozenset[str]]] = {}
     sets = {frozenset(workload.groups[c[0]].attributes): c for c in by_sets(workload)}
     for names in sorted(sets, key=len, reverse=True):
-        covering = [held for names_held, held in clusters.items() if names <= names_held]
+        # what covers a set has each of its attributes, so that one list of those is all there is to look at
+        able = min((holding.get(a, []) for a in names), key=len, default=list(clusters))
+        covering = [clusters[held] for held in able if names <= held]
         if covering:
             min(covering, key=len).extend(sets[names])
         else:
             clusters[names] = list(sets[names])
+            for a in names:
+                holding.setdefault(a, []).append(names)
     return [tuple(v) for v in clusters.values()]
