@@ -10,7 +10,7 @@ import numpy as np
 from engine.arrays import Array
 from engine.choice.common_plan import CommonPlan
 from engine.plans import Block, Plan
-from engine.release import Answers, Archive, Ledger, Measurement, Receipt, estimate, write_archive
+from engine.release import Answers, Archive, Drawn, Ledger, Measurement, Receipt, estimate, write_archive
 from engine.spaces import Space
 
 FORMAT = "step/1"
@@ -53,30 +53,21 @@ def chosen_measurement(
     )
 
 
-def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, answers: Answers) -> None:
+def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, drawn: Drawn) -> None:
     """Write a look with all options, so that it can be finished from this file and the ledger alone."""
-    found = look_measurement(common, answers, key="", dataset="", utc="", rehearsal=False)
+    found = look_measurement(common, dict(drawn), key="", dataset="", utc="", rehearsal=False)
     texts = {"common.json": common.to_json(), "spent.txt": repr(receipt.pcost)}
-    _write(file, receipt, LOOK, answers, found.estimates, texts)
+    _write(file, receipt, LOOK, found, texts)
 
 
-def write_rest(
-    file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, receipt: Receipt, answers: Answers
-) -> None:
+def write_rest(file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, receipt: Receipt, drawn: Drawn) -> None:
     """Write the step with the combined estimates; where it leads to the next choice of a chain, as the look of that."""
-    found = chosen_measurement(common, i, looked, answers, key="", utc="")
+    found = chosen_measurement(common, i, looked, dict(drawn), key="", utc="")
     if leads_on(common, i) and common.following is not None:
         texts = {"common.json": common.following.to_json(), "spent.txt": repr(common.options[i].budget.pcost)}
-        _write(file, receipt, LOOK, answers, found.estimates, texts | {"look.txt": looked.key})
+        _write(file, receipt, LOOK, found, texts | {"look.txt": looked.key})
         return
-    _write(
-        file,
-        receipt,
-        REST,
-        answers,
-        found.estimates,
-        {"plan.json": common.options[i].to_json(), "look.txt": looked.key},
-    )
+    _write(file, receipt, REST, found, {"plan.json": common.options[i].to_json(), "look.txt": looked.key})
 
 
 def leads_on(common: CommonPlan, i: int) -> bool:
@@ -84,15 +75,8 @@ def leads_on(common: CommonPlan, i: int) -> bool:
     return common.following is not None and i == len(common.options) - 1
 
 
-def _write(
-    file: BinaryIO,
-    receipt: Receipt,
-    step: str,
-    answers: Answers,
-    estimates: Mapping[Space, Array],
-    texts: Mapping[str, str],
-) -> None:
-    head, drawn, made = {"format": FORMAT, "step": step}, answers.items(), estimates.items()
+def _write(file: BinaryIO, receipt: Receipt, step: str, found: Measurement, texts: Mapping[str, str]) -> None:
+    head, drawn, made = {"format": FORMAT, "step": step}, found.answers_on_grid.items(), found.estimates.items()
     write_archive(file, head, receipt, texts=texts, answers=drawn, estimates=made)
 
 
@@ -106,14 +90,15 @@ def _coordinates(plan: Plan) -> dict[Space, tuple[int, ...]]:
     return {space: tuple(n - 1 for n in plan.schema.sizes(space)) for space in plan.blocks}
 
 
-def stored_look(book: Ledger, key: str) -> tuple[CommonPlan, Measurement, str]:
+def stored_look(book: Ledger, key: str, common: CommonPlan | None = None) -> tuple[CommonPlan, Measurement, str]:
     """Return the options, the measurement of a look, and what was spent until then, in pcost as a decimal number.
 
+    Options that are known already need not be made again.
     Raises: ResultLost if it was spent but never saved; LedgerError if it is no look, or its file is damaged.
     """
     with Archive(path=book.result_path(key)) as archive:
         head = archive.head(key=key, format=FORMAT, step=LOOK)
-        common = CommonPlan.from_json(archive.text("common.json"))
+        common = common or CommonPlan.from_json(archive.text("common.json"))
         spent = archive.text("spent.txt").decode()
         # what a closer look drew were the answers of another choice's rest; its estimates hold them
         answers = archive.answers({} if "look.txt" in archive else _shapes(common.look.blocks))

@@ -103,7 +103,8 @@ def look(
         counts = step_counts(common, common.look, data, tell, memory_limit, on_refused or "error", **columns)
         if intake is not None:
             intake(Intake.of(counts))
-        return look_measurement(common, draw(common.look, counts, tell), key="", dataset="", utc="", rehearsal=True)
+        answers = dict(draw(common.look, counts, tell))
+        return look_measurement(common, answers, key="", dataset="", utc="", rehearsal=True)
     book, key = _opened(dataset, ledger), look_key(common, dataset=dataset, attempt=attempt)
     if (begun := book.find(key) is not None) and not left_open(book, key):
         return resume(book, key).look
@@ -121,12 +122,12 @@ def look(
         ledger=book,
         key=key,
         spend=lambda: book.spend(dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK, records=records),
-        write=lambda file, receipt, answers: write_look(file, common, receipt, answers),
+        write=lambda file, receipt, drawn: write_look(file, common, receipt, drawn),
     )
-    if done is None:
+    if not done:
         return resume(book, key).look
     tell(1.0, "Looked")
-    return look_measurement(common, done[1], key=key, dataset=dataset, utc=done[0].utc, rehearsal=False)
+    return stored_look(book, key, common)[1]
 
 
 def decide(
@@ -272,12 +273,11 @@ def finish(
         spend=lambda: book.spend(
             dataset=dataset, key=rest_key, pcost=cost, plan_hash=hash_, note=f"{REST} of {key}", records=records
         ),
-        write=lambda file, receipt, answers: write_rest(file, common, i, steps.look, receipt, answers),
+        write=lambda file, receipt, drawn: write_rest(file, common, i, steps.look, receipt, drawn),
     )
-    if done is None:
-        return stored_rest(book, common, i, rest_key)
-    tell(1.0, "Released")
-    return chosen_measurement(common, i, steps.look, done[1], key=rest_key, utc=done[0].utc)
+    if done:
+        tell(1.0, "Released")
+    return stored_rest(book, common, i, rest_key)
 
 
 def rehearse_finish(
@@ -299,7 +299,7 @@ def rehearse_finish(
         counts = step_counts(
             common, left, data, tell, MEMORY_LIMIT, "error", person=person, count_column=count_column, ignore=ignore
         )
-    answers = draw(left, counts, tell)
+    answers = dict(draw(left, counts, tell))
     return chosen_measurement(common, i, looked, answers, key="", utc="")
 
 

@@ -5,7 +5,7 @@ What follows from noisy answers, at no further cost, is in `reconstruct`: estima
 """
 
 from engine.release.answers_on_grid import draw
-from engine.release.archive import Archive, write_archive
+from engine.release.archive import Archive, Drawn, write_archive
 from engine.release.fit import ColumnFit, records_fit
 from engine.release.intake import (
     MOST_CELLS,
@@ -73,6 +73,7 @@ __all__ = [
     "Counts",
     "DatasetStatus",
     "DraftSchema",
+    "Drawn",
     "Fingerprint",
     "Intake",
     "Ledger",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -23,12 +23,14 @@ MOST_BITS = 62  # of an answer before noise; noise itself has far fewer
 
 def draw(
     part: Measurable, counts: Counts, tell: Callable[[float, str], None], entropy: Entropy | None = None
-) -> dict[Space, npt.NDArray[np.int64]]:
-    """Return z = rint(B x / grid) + exact discrete noise for every block, shapes (measurements,)."""
+) -> Iterator[tuple[Space, npt.NDArray[np.int64]]]:
+    """Yield z = rint(B x / grid) + exact discrete noise of every block, shapes (measurements,), each when it is asked.
+
+    Tables that no block has to itself are held until the last, of answers those of one block at a time.
+    """
     wanted = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
     tables = count_marginals(counts, part.schema, wanted, memory_limit=10**15)
     bits = {"entropy": entropy} if entropy else {}
-    released = {}
     for i, (space, block) in enumerate(part.blocks.items()):
         with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
             exact = _on_grid(block, tables[block.attributes], counts.records <= part.max_records)
@@ -36,9 +38,8 @@ def draw(
             noise = discrete_laplace(scale=block.grid_noise, size=block.measurements, **bits)
         else:
             noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements, **bits)
-        released[space] = exact + noise
+        yield space, exact + noise
         tell(0.8 + 0.2 * (i + 1) / len(part.blocks), "Adding noise")
-    return released
 
 
 def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.NDArray[np.int64]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ from engine.spaces import Space
 
 HEAD = 4096  # bytes in which the description of an array ends
 Shapes = Mapping[Space, tuple[int, ...]]
+Drawn = Iterable[tuple[Space, npt.NDArray[np.int64]]]  # answers in steps of their grids, each drawn when it is asked
 
 
 def write_archive(
@@ -33,22 +34,35 @@ def write_archive(
     receipt: Receipt | None,
     *,
     texts: Mapping[str, str],
-    answers: Iterable[tuple[Space, npt.NDArray[np.int64]]],
-    estimates: Iterable[tuple[Space, Array]],
+    answers: Drawn,
+    estimates: Iterable[tuple[Space, Array]] | Callable[[Space, npt.NDArray[np.int64]], Array],
 ) -> None:
     """Write drawn numbers, arrays of any shape, one after the other as they come.
 
-    The head gets key, dataset, time and cost of a receipt.
+    The head gets key, dataset, time and cost of a receipt.  Estimates come by themselves, or from a function of the
+    space and its answers: these are then read back from the file one after the other, and never held together.
     """
     spent = {} if receipt is None else {n: getattr(receipt, n) for n in ("key", "dataset", "utc", "pcost")}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("release.json", json.dumps({**head, **spent}))
         for name, text in texts.items():
             archive.writestr(name, text)
-        for folder, arrays in (("answers", answers), ("estimates", estimates)):
-            for space, array in arrays:
-                with archive.open(_member(folder, space), "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+        places: dict[Space, tuple[int, int]] = {}
+
+        def write(folder: str, space: Space, array: npt.NDArray[Any]) -> None:
+            with archive.open(_member(folder, space), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+                places.setdefault(space, (file.tell() - array.nbytes, array.nbytes))
+
+        def read(space: Space) -> npt.NDArray[np.int64]:
+            file.seek(places[space][0])  # the archive goes to its end before it writes
+            return np.frombuffer(file.read(places[space][1]), np.int64)
+
+        for space, drawn in answers:
+            write("answers", space, drawn)
+        made = ((space, estimates(space, read(space))) for space in list(places)) if callable(estimates) else estimates
+        for space, found in made:
+            write("estimates", space, found)
 
 
 @dataclass(kw_only=True)

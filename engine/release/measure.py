@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +24,7 @@ from engine.mechanisms import load_plan
 from engine.plans import Block, Plan
 from engine.progress import Progress, unbroken
 from engine.release.answers_on_grid import draw
-from engine.release.archive import Archive, write_archive
+from engine.release.archive import Archive, Drawn, write_archive
 from engine.release.intake import (
     Intake,
     Measurable,
@@ -108,7 +109,7 @@ def measure(
         check_invariants(counts, plan.schema)
         if intake is not None:
             intake(Intake.of(counts))
-        return measured(plan, draw(plan, counts, tell), dataset="", key="", utc="", rehearsal=True)
+        return measured(plan, dict(draw(plan, counts, tell)), dataset="", key="", utc="", rehearsal=True)
     if not dataset or ledger is None:
         raise PlanError("A release needs the dataset's name and a ledger. Give both, or set rehearsal=True.")
     book = Ledger.at(ledger)
@@ -130,9 +131,9 @@ def measure(
         ledger=book,
         key=key,
         spend=lambda: _spend(book, plan, key=key, records=records, **cost),
-        write=lambda file, receipt, answers: _write(file, plan, receipt, answers),
+        write=lambda file, receipt, drawn: _write(file, plan, receipt, drawn),
     )
-    if done is None:
+    if not done:
         return load_measurement(book, key)
     tell(1.0, "Released")
     # from the file, which takes memory only where it is looked at
@@ -155,9 +156,12 @@ def spend_draw_save(
     ledger: Ledger,
     key: str,
     spend: Callable[[], Receipt],
-    write: Callable[[BinaryIO, Receipt, Answers], object],
-) -> tuple[Receipt, Answers] | None:
-    """Draw and save the answers of a part, once ``spend`` has durably spent for them; None when it was done before.
+    write: Callable[[BinaryIO, Receipt, Drawn], object],
+) -> bool:
+    """Draw and save the answers of a part, once ``spend`` has durably spent for them; False when it was done before.
+
+    ``write`` gets the answers block by block, each drawn when it is asked for, so that beside the counts nobody has to
+    hold more than one of them.
 
     Guarantee: of all calls with one key exactly one draws, or another one the same after a crash, and it returns only
     after its result is saved.  The space that the result needs on the disk is taken before the spend.
@@ -166,26 +170,29 @@ def spend_draw_save(
     def digest(seed: bytes) -> str:
         return table_digest(counts, maximal_sets(part), seed)
 
-    blank = {space: np.zeros(block.measurements, np.int64) for space, block in part.blocks.items()}
+    def blank() -> Drawn:
+        return ((space, np.zeros(block.measurements, np.int64)) for space, block in part.blocks.items())
+
     own_journal = journal(ledger.path, key, seed=fresh_seed(), digest=digest, spent=lambda: ledger.find(key))
-    with ledger.room_for(lambda file: write(file, _BLANK, blank)) as room, unbroken(), own_journal as (own, again):
+    with ledger.room_for(lambda file: write(file, _BLANK, blank())) as room, unbroken(), own_journal as (own, again):
         if own is None:
-            return None
+            return False
         if taken_up := again and _unsaved(ledger, key):
             own.check(digest(own.seed))
         # spend before drawing: a crash in between loses time, never privacy
         receipt = spend()
         if not receipt.fresh and not taken_up:
             own.remove()
-            return None
+            return False
         # who holds the journal of a spend stands for the run that made it: the noise is the same
         receipt = replace(receipt, fresh=True)
         # from here on nothing may stop the run until the result is saved: no listener, no cancelling, no Ctrl-C
-        answers = draw(part, counts, _silent, own.bits(receipt.hash))
-        ledger.save_result(receipt=receipt, content=lambda file: write(file, receipt, answers), draft=room)
+        bits = partial(own.bits, receipt.hash)  # from the first on: written twice it is drawn twice, the same
+        drawn = partial(draw, part, counts, _silent)
+        ledger.save_result(receipt=receipt, content=lambda file: write(file, receipt, drawn(bits())), draft=room)
         # with its key and the result anyone could take the noise away
         own.remove()
-    return receipt, answers
+    return True
 
 
 def left_open(ledger: Ledger, key: str) -> bool:
@@ -262,12 +269,12 @@ def kept_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
     )
 
 
-def _write(file: BinaryIO, plan: Plan, receipt: Receipt, answers: Answers) -> None:
+def _write(file: BinaryIO, plan: Plan, receipt: Receipt, drawn: Drawn) -> None:
     # of a blank only the size is asked
     made = _no_estimate if receipt is _BLANK else estimate
-    estimates = ((space, made(block, answers[space])) for space, block in plan.blocks.items())
     texts = {"plan.json": plan.to_json()}
-    write_archive(file, {"format": FORMAT}, receipt, texts=texts, answers=answers.items(), estimates=estimates)
+    estimates = lambda space, answers: made(plan.blocks[space], answers)  # noqa: E731
+    write_archive(file, {"format": FORMAT}, receipt, texts=texts, answers=drawn, estimates=estimates)
 
 
 def _no_estimate(block: Block, _answers: npt.NDArray[np.int64]) -> Array:

@@ -341,7 +341,7 @@ def die_at(point):
         return receipt
 
     def dying_draw(*args):
-        answers = draw(*args)
+        answers = list(draw(*args))
         if point == "drawn":
             die()
         return answers

@@ -74,7 +74,7 @@ MOMENTS = {
     "before the journal": (os, "link", False, False, False),
     "journal kept, nothing spent": (Ledger, "spend", False, False, True),
     "spent, nothing drawn": (Ledger, "spend", True, True, True),
-    "drawn, not saved": (measuring, "draw", True, True, True),
+    "drawn, not saved": (measuring, "estimate", False, True, True),
     "named, not recorded": (ledger_module.Draft, "publish", True, True, True),
     "saved, journal still there": (Ledger, "save_result", True, True, True),
     "journal gone": (keeping.Journal, "remove", True, True, False),
@@ -105,7 +105,7 @@ def test_the_noise_of_a_spend_is_the_same_however_often_its_run_is_killed(made: 
         real = measuring.draw
 
         def told(*given: object, theirs=theirs, real=real) -> None:
-            theirs.send({space: answers.tolist() for space, answers in real(*given).items()})
+            theirs.send({space: answers.tolist() for space, answers in real(*given)})
 
         measuring.draw = told
         try:

@@ -128,8 +128,8 @@ BUGS = (
     bug(
         "a rehearsed look is not marked",
         STEPWISE,
-        'draw(common.look, counts, tell), key="", dataset="", utc="", rehearsal=True)',
-        'draw(common.look, counts, tell), key="", dataset="", utc="", rehearsal=False)',
+        'look_measurement(common, answers, key="", dataset="", utc="", rehearsal=True)',
+        'look_measurement(common, answers, key="", dataset="", utc="", rehearsal=False)',
         f"{STEPS}::test_rehearsed_steps_are_unbiased_with_the_variances_of_the_plan_alone",
     ),
     bug(

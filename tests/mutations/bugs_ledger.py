@@ -405,8 +405,8 @@ BUGS = (
     bug(
         "what goes on after a crash draws from elsewhere",
         MEASURE,
-        "draw(part, counts, _silent, own.bits(receipt.hash))",
-        "draw(part, counts, _silent)",
+        "write(file, receipt, drawn(bits()))",
+        "write(file, receipt, drawn())",
         f"{KILLS}::test_the_noise_of_a_spend_is_the_same_however_often_its_run_is_killed",
     ),
     bug(

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
+import weakref
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +18,7 @@ import engine.release.answers_on_grid as grid
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, Plan, Schema, Workload, count_marginals, measure, plan
 from engine.plans import Block
-from engine.release import Counts, Ledger, draw
+from engine.release import Counts, Ledger, draw, estimate, write_archive
 
 SCHEMA = Schema([Attribute.of_size(name, 3) for name in "abcd"])  # many blocks of one shape
 RECORDS = synthetic(SCHEMA, 500, seed=2)
@@ -43,7 +48,7 @@ def without_noise(made: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch) -
     with monkeypatch.context() as patched:
         for law in ("discrete_gaussian", "discrete_laplace"):
             patched.setattr(grid, law, lambda *, size, **_: np.zeros(size, np.int64))
-        return draw(made, counts, lambda *_: None)
+        return dict(draw(made, counts, lambda *_: None))
 
 
 def test_every_block_measures_its_own_table(made: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +65,7 @@ def test_every_block_measures_its_own_table(made: Plan, counts: Counts, monkeypa
 def test_every_block_has_noise_of_its_own(made: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales are 2^30 grid steps and more, so that of some hundred numbers no two are equal."""
     exact = without_noise(made, counts, monkeypatch)
-    noise = [draw(made, counts, lambda *_: None)[s] - answers for _ in range(2) for s, answers in exact.items()]
+    noise = [dict(draw(made, counts, lambda *_: None))[s] - answers for _ in range(2) for s, answers in exact.items()]
     numbers = np.abs(np.concatenate(noise))
     assert numbers.min() > 0
     assert len(np.unique(numbers)) == len(numbers)
@@ -87,7 +92,7 @@ def test_noise_is_asked_for_at_the_scale_of_every_block(
             return np.zeros(size, np.int64)
 
         monkeypatch.setattr(grid, f"discrete_{law}", drawn)
-    draw(made, counts, lambda *_: None)
+    list(draw(made, counts, lambda *_: None))
     expected = []
     for block in made.blocks.values():
         if made.budget.pure_epsilon is None:
@@ -105,5 +110,49 @@ def test_more_records_than_were_charged_for_are_measured_in_whole_numbers(
     for most in (499, 500):
         made = plan(WORKLOAD, Budget(pcost=0.5), max_records=most)
         within.clear()
-        draw(made, counts, lambda *_: None)
+        list(draw(made, counts, lambda *_: None))
         assert set(within) == {most >= counts.records}
+
+
+def test_a_release_holds_the_answers_of_one_block_at_a_time(
+    made: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawn and written, and read again for the estimates: what is let go of is not kept by anybody."""
+    measuring, seen, most = sys.modules["engine.release.measure"], list[weakref.ref[np.ndarray]](), [0]
+
+    def count(answers: np.ndarray) -> None:
+        seen.append(weakref.ref(answers))
+        most[0] = max(most[0], sum(one() is not None for one in seen))
+
+    def drawn(*given: Any) -> Iterator[tuple[Any, np.ndarray]]:
+        for space, answers in draw(*given):
+            count(answers)
+            yield space, answers
+
+    def estimated(block: Block, answers: np.ndarray) -> np.ndarray:
+        count(answers)
+        return estimate(block, answers)
+
+    monkeypatch.setattr(measuring, "draw", drawn)
+    monkeypatch.setattr(measuring, "estimate", estimated)
+    book = Ledger.create(tmp_path / "book")
+    book.add_dataset("survey", total=Budget.pure(9.0) if made.budget.pure_epsilon else Budget(pcost=9.0))
+    measure(made, RECORDS, dataset="survey", ledger=book)
+    assert len(seen) == 2 * len(made.blocks) >= 8
+    assert most[0] <= 2, "the next one is made before the last one is let go"
+
+
+def test_a_file_is_the_same_whether_its_estimates_come_or_are_made_of_what_was_written(
+    made: Plan, counts: Counts, tmp_path: Path
+) -> None:
+    answers = dict(draw(made, counts, lambda *_: None))
+    ready = ((space, estimate(made.blocks[space], drawn)) for space, drawn in answers.items())
+    ways = {"ready": ready, "made": lambda space, drawn: estimate(made.blocks[space], drawn)}
+    found = {}
+    for name, estimates in ways.items():
+        with open(tmp_path / name, "w+b") as file:
+            write_archive(file, {}, None, texts={"a": "b"}, answers=answers.items(), estimates=estimates)
+        with zipfile.ZipFile(tmp_path / name) as archive:
+            found[name] = {member: archive.read(member) for member in archive.namelist()}
+    assert list(found["made"].items()) == list(found["ready"].items())
+    assert len(found["made"]) == 2 + 2 * len(made.blocks)

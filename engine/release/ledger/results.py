@@ -121,9 +121,17 @@ class _File(io.BufferedRandom):
 
 
 class _Measure(io.RawIOBase):
-    """A file that keeps nothing but how long it would be."""
+    """A file that keeps nothing but how long it would be; what is read of it is zeros."""
 
     end = place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        memoryview(buffer)[:] = bytes(len(buffer))
+        self.place += len(buffer)
+        return len(buffer)
 
     def seekable(self) -> bool:
         return True
