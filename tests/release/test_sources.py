@@ -287,6 +287,27 @@ def test_lines_that_are_no_object_are_named_by_their_number(tmp_path: Path, line
         count_marginals(place, SCHEMA, SETS, on_refused="drop", ignore=["cod"])
 
 
+def test_a_key_that_an_object_has_twice_is_named_where_it_is_asked_for(tmp_path: Path) -> None:
+    place = tmp_path / "x.jsonl"
+    row = '{"sex": "F", "age": 1, "code": 1, "note": {"age": 1, "age": 2}, "more": 1, "more": 2}\n'
+    place.write_text(row)
+    assert count_marginals(place, SCHEMA, SETS, ignore=["more"]).records == 1
+    place.write_text(row + '{"sex": "F", "age": 7391, "code": 1, "age": 2}\n')
+    with pytest.raises(DataError, match=r"line 2 of the file 'x\.jsonl' has the key 'age' twice") as caught:
+        count_marginals(place, SCHEMA, SETS, on_refused="drop", ignore=["more"])
+    assert "7391" not in str(caught.value)
+
+
+@pytest.mark.parametrize("pack", ["", ".gz", ".bz2", ".zst", ".zip"])
+@pytest.mark.parametrize("form", [".csv", ".jsonl"])
+def test_what_is_no_text_is_called_by_its_name(tmp_path: Path, form: str, pack: str) -> None:
+    for begins, kind in ((b"%PDF-1.7\n7391", "a PDF document"), (b"PAR1" + bytes(99), "a parquet file")):
+        place = packed(tmp_path / f"x{form}{pack}", begins)
+        with pytest.raises(DataError, match=f"holds {kind} and no lines of text") as caught:
+            count_marginals(place, SCHEMA, SETS, on_refused="drop")
+        assert "7391" not in str(caught.value)
+
+
 def test_keys_that_the_first_object_leaves_out_are_columns(tmp_path: Path) -> None:
     place = tmp_path / "x.jsonl"
     place.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "people": 70}\n')
@@ -359,7 +380,7 @@ def test_files_without_labels_make_no_schema(tmp_path: Path) -> None:
         assert "7391" not in str(caught.value)
 
 
-def sheet(path: Path, rows: list[list[Any]], sheets: int = 1) -> Path:
+def sheet(path: Path, rows: list[list[Any]], sheets: int = 1, merged: str = "") -> Path:
     """A workbook as small as it can be, written by hand: no library that writes them is needed."""
 
     def cell(value: Any) -> str:
@@ -375,12 +396,13 @@ def sheet(path: Path, rows: list[list[Any]], sheets: int = 1) -> Path:
     body = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
     named = "".join(f'<sheet name="S{i}" sheetId="{i + 1}" r:id="r{i}"/>' for i in range(sheets))
     links = "".join(f'<Relationship Id="r{i}" Type="{office}/worksheet" Target="s.xml"/>' for i in range(sheets))
+    merge = f'<mergeCells count="1"><mergeCell ref="{merged}"/></mergeCells>' if merged else ""
     root = f'<Relationship Id="r" Type="{office}/officeDocument" Target="xl/workbook.xml"/>'
     with zipfile.ZipFile(path, "w") as book:
         book.writestr("_rels/.rels", f'<Relationships xmlns="{relations}">{root}</Relationships>')
         book.writestr("xl/workbook.xml", f'<workbook {ns} xmlns:r="{office}"><sheets>{named}</sheets></workbook>')
         book.writestr("xl/_rels/workbook.xml.rels", f'<Relationships xmlns="{relations}">{links}</Relationships>')
-        book.writestr("xl/s.xml", f"<worksheet {ns}><sheetData>{body}</sheetData></worksheet>")
+        book.writestr("xl/s.xml", f"<worksheet {ns}><sheetData>{body}</sheetData>{merge}</worksheet>")
     return path
 
 
@@ -392,6 +414,14 @@ def test_a_sheet_of_a_workbook(tmp_path: Path) -> None:
     (tmp_path / "z.xlsx").write_bytes(b"no workbook")
     with pytest.raises(DataError, match="cannot be read"):
         count_marginals(tmp_path / "z.xlsx", SCHEMA, SETS)
+
+
+@pytest.mark.parametrize(("merged", "where"), [("A1:B1", "in its header"), ("A2:A4", "in its rows")])
+def test_merged_cells_are_not_taken_for_missing_values(tmp_path: Path, merged: str, where: str) -> None:
+    rows = [list(FRAME.columns), *FRAME.to_numpy(object).tolist()]
+    place = sheet(tmp_path / "x.xlsx", rows, merged=merged)
+    with pytest.raises(DataError, match=f"'x.xlsx' has merged cells {where}; unmerge them"):
+        count_marginals(place, SCHEMA, SETS, on_refused="drop")
 
 
 SMALL = pd.DataFrame(

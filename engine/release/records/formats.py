@@ -53,7 +53,7 @@ def _arrow(path: Path) -> Any:
 
 def json_names(path: Path) -> list[str]:
     """The keys of the first objects: one leaves out what it has no value for."""
-    return list(dict.fromkeys(key for row in islice(_objects(path), LINES) for key in row))
+    return list(dict.fromkeys(key for _, row in islice(_objects(path), LINES) for key in row))
 
 
 def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
@@ -61,7 +61,10 @@ def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]
     seen: set[str] = set()
 
     def values() -> Iterator[list[Any]]:
-        for row in _objects(path):
+        for number, row in _objects(path):
+            if isinstance(row, _Twice) and (lost := row.keys_twice & set(names)):
+                where = f"line {number:,} of the file {shown(path.name)}"
+                raise DataError(f"{where} has the key {shown(min(lost))} twice; write each once")
             seen.update(row.keys() & names)
             yield [row.get(name) for name in names]
 
@@ -84,7 +87,23 @@ def _batched(values: Iterator[Sequence[Any]], width: int, rows: int) -> Iterator
         yield Batch(columns=columns, rows=len(held), fraction=None)
 
 
-def _objects(path: Path) -> Iterator[dict[str, Any]]:
+class _Twice(dict[str, Any]):
+    """An object that says some keys more than once."""
+
+    keys_twice: set[str]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    twice, keys = _Twice(found), [key for key, _ in pairs]
+    twice.keys_twice = {key for key in found if keys.count(key) > 1}
+    return twice
+
+
+def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file, and the number of the line of each."""
     what = f"the file {shown(path.name)}"
     raw, file = tried(lambda: unpacked(path), what)
     with raw:
@@ -92,12 +111,12 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                found = json.loads(line)
+                found = json.loads(line, object_pairs_hook=_object)
             except (ValueError, RecursionError):
                 found = None
             if not isinstance(found, dict):
                 raise DataError(f"line {number:,} of {what} is no JSON object; write one a line")
-            yield found
+            yield number, found
 
 
 def sheet_names(path: Path) -> list[str]:
@@ -122,4 +141,9 @@ def _rows(path: Path) -> Iterator[list[Any]]:
     book = tried(lambda: library.CalamineWorkbook.from_path(str(path)), what)
     if len(book.sheet_names) != 1:
         raise DataError(f"{what} has {len(book.sheet_names):,} sheets; save the one with the records alone")
-    yield from guarded(tried(lambda: book.get_sheet_by_index(0), what).iter_rows(), what)
+    sheet = tried(lambda: book.get_sheet_by_index(0), what)
+    # all but the first of merged cells look empty
+    if places := tried(lambda: sheet.merged_cell_ranges, what):
+        where = "its header" if min(first for (first, _), _ in places) <= (sheet.start or (0, 0))[0] else "its rows"
+        raise DataError(f"{what} has merged cells in {where}; unmerge them and write every name and value out")
+    yield from guarded(sheet.iter_rows(), what)

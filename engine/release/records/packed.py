@@ -16,6 +16,19 @@ from engine.errors import DataError, LimitExceeded
 from engine.texts import shown
 
 PACKED = (".gz", ".zst", ".zip", ".bz2")
+NO_TEXT = {
+    b"%PDF": "a PDF document",
+    b"PK\x03\x04": "a zip or a workbook",
+    b"\xd0\xcf\x11\xe0": "a document of an old Office",
+    b"\x1f\x8b": "a file packed with gzip",
+    b"\x28\xb5\x2f\xfd": "a file packed with zstd",
+    b"PAR1": "a parquet file",
+    b"ARROW1": "an Arrow file",
+    b"SQLite format 3": "a database of SQLite",
+    b"\x89PNG": "a picture",
+    b"\xff\xd8\xff": "a picture",
+}
+LONGEST = max(map(len, NO_TEXT))
 BLOCK = 2**20
 UNFOLDED_BYTES = 400_000_000  # of the packed columns of one batch
 MAGIC, GOES_ON = b"ARROW1", 0xFFFFFFFF  # of an Arrow file, and of each of its messages
@@ -23,21 +36,34 @@ _DICTIONARY, _BATCH = 2, 3  # kinds of messages that hold values
 
 
 def unpacked(path: Path) -> tuple[BinaryIO, Any]:
-    """A file and what is in it, to be read in blocks; the file itself where it is not packed."""
-    raw, ending = path.open("rb"), path.suffix.lower()
+    """A file and the text that is in it, to be read in blocks; the file itself where it is not packed.
+
+    Raises: DataError for more than one packed file, or one that begins like no text.
+    """
+    with path.open("rb") as raw:
+        begins = _content(path, raw).read(LONGEST)
+    for mark, kind in NO_TEXT.items():
+        if begins.startswith(mark):
+            raise DataError(f"the file {shown(path.name)} holds {kind} and no lines of text; give the records as such")
+    raw = path.open("rb")
+    return raw, _content(path, raw)
+
+
+def _content(path: Path, raw: BinaryIO) -> Any:
+    ending = path.suffix.lower()
     if ending == ".gz":
-        return raw, gzip.GzipFile(fileobj=raw)
+        return gzip.GzipFile(fileobj=raw)
     if ending == ".bz2":
-        return raw, bz2.BZ2File(raw)
+        return bz2.BZ2File(raw)
     if ending == ".zst":
-        return raw, pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")
+        return pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")
     if ending == ".zip":
         archive = zipfile.ZipFile(raw)
         inside = [one for one in archive.infolist() if not one.is_dir() and not one.filename.startswith("__MACOSX/")]
         if len(inside) != 1:
             raise DataError(f"the file {shown(path.name)} packs {len(inside):,} files; pack one")
-        return raw, archive.open(inside[0])
-    return raw, raw
+        return archive.open(inside[0])
+    return raw
 
 
 def lines(file: Any, most: int, what: str) -> Iterator[bytes]:
