@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import dask.dataframe
 import pandas as pd
 import pytest
 
-from engine import Budget, Ledger, Workload, measure, plan
-from engine.errors import DataError
+from engine import Budget, Counts, Ledger, Workload, count_marginals, measure, plan
+from engine.errors import Cancelled, DataError
+from engine.release.records.database.dask import count_partitions
 from tests.databases.samples import SCHEMA, survey
+from tests.waiting import CEILING
+
+PARTS = 12
+HEARD, COUNTED = threading.Semaphore(0), list[int]()  # one for every partition that somebody was told of
 
 
 def part(number: int, keeper: int) -> pd.DataFrame:
@@ -39,3 +46,57 @@ def test_a_worker_that_is_killed_is_named_and_nothing_is_spent(tmp_path: Path) -
     assert caught.value.__context__ is None
     assert book.status("d").spent == 0.0
     assert [row.kind for row in book.rows()] == ["ledger", "dataset"]
+
+
+def counted(frame: pd.DataFrame) -> Counts:
+    """The counts of a partition, once all that ended before have been told of."""
+    if COUNTED and not HEARD.acquire(timeout=CEILING):
+        raise AssertionError("nobody was told of the partition before")
+    COUNTED.append(len(frame))
+    return count_marginals(frame, SCHEMA, [("sex", "age")], on_refused="drop", ignore=["code"])
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """A cluster of one worker in this process, which counts one partition after the other."""
+    from distributed import Client, LocalCluster
+
+    COUNTED.clear()
+    while HEARD.acquire(blocking=False):
+        pass
+    with LocalCluster(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+        with Client(cluster):
+            yield
+        for _ in range(PARTS):
+            HEARD.release()
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_cluster_tells_of_each_partition() -> None:
+    told = [0.0]
+
+    def heard(fraction: float, text: str) -> None:
+        if fraction > told[-1]:
+            HEARD.release()
+            told.append(fraction)
+
+    frame = dask.dataframe.from_pandas(survey(600), npartitions=PARTS)
+    found = count_partitions(frame, ["sex", "age"], counted, heard)
+    assert len(COUNTED) == PARTS
+    assert told == pytest.approx([i / PARTS for i in range(PARTS + 1)])
+    assert (
+        found["sex", "age"] == count_marginals(survey(600), SCHEMA, [("sex", "age")], on_refused="drop")["sex", "age"]
+    ).all()
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_whoever_stops_a_cluster_stops_what_waits_there() -> None:
+    def heard(fraction: float, text: str) -> None:
+        if fraction:
+            raise Cancelled("stopped")
+
+    frame = dask.dataframe.from_pandas(survey(600), npartitions=PARTS)
+    with pytest.raises(Cancelled, match="stopped"):
+        count_partitions(frame, ["sex", "age"], counted, heard)
+    HEARD.release()
+    assert len(COUNTED) <= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from decimal import Decimal
@@ -65,6 +66,25 @@ def test_all_tables_are_those_that_are_counted_here(together: int, kept: bool, m
     assert same(found, count_marginals(frame, SCHEMA, SETS, on_refused="drop"))
     assert seen[-1] == 1.0
     assert 0 < traffic.bytes < 30_000
+
+
+@pytest.mark.parametrize(("news", "first", "expected"), [(-1, 4, [4, 2]), (10**9, 1, [1, 2, 3]), (-1, 1, [1] * 6)])
+def test_a_database_that_takes_long_is_asked_for_fewer_tables_at_once(
+    news: int, first: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, seen, real = list[int](), list[float](), grouped._one_by_one
+
+    def one_by_one(schema: Schema, rows: Any, sets: Any, *rest: Any) -> Any:
+        asked.append(len(sets))
+        return real(schema, rows, sets, *rest)
+
+    monkeypatch.setattr(grouped, "_one_by_one", one_by_one)
+    monkeypatch.setattr(grouped, "NEWS", news)
+    monkeypatch.setattr(grouped, "FIRST", first)
+    sets, frame = list(itertools.combinations(SCHEMA.names, 2)), survey(50)
+    found = count_marginals(table(frame), SCHEMA, sets, on_refused="drop", progress=lambda f, _: seen.append(f))
+    assert same(found, count_marginals(frame, SCHEMA, sets, on_refused="drop"))
+    assert (asked, seen[-1]) == (expected, 1.0)
 
 
 def test_counts_in_a_column_add_up_there_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,12 +190,30 @@ def ready(postgres: Server, keeper: Any, place: Path) -> tuple[Ledger, Plan, Any
         (slow, "stopped before the counts were complete"),
     ],
 )
+@pytest.mark.parametrize("when", ["before", "midway"])
 def test_what_fails_there_is_named_and_spends_nothing(
-    postgres: Server, keeper: Any, tmp_path: Path, spoil: Callable[[Any, Any], None], words: str
+    postgres: Server,
+    keeper: Any,
+    tmp_path: Path,
+    spoil: Callable[[Any, Any], None],
+    words: str,
+    when: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     book, made, reader = ready(postgres, keeper, tmp_path)
-    there = reader.table("records")
-    spoil(keeper, reader)
+    there, fetched = reader.table("records"), grouped._fetched
+
+    def midway(expression: Any) -> Any:
+        found = fetched(expression)
+        reader.con.commit()  # or who spoils would wait until all is read
+        spoil(keeper, reader)
+        monkeypatch.setattr(grouped, "_fetched", fetched)
+        return found
+
+    if when == "midway":
+        monkeypatch.setattr(grouped, "_fetched", midway)
+    else:
+        spoil(keeper, reader)
     with pytest.raises(DataError, match=words) as caught:
         measure(made, there, dataset="d", ledger=book, ignore=["code"])
     assert "7391" not in str(caught.value)

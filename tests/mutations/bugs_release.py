@@ -545,6 +545,13 @@ BUGS = (
         "tests/databases/test_duckdb.py::test_texts_are_the_same_there_only_when_their_bytes_are",
     ),
     bug(
+        "a slow database is asked for as much at once as a quick one",
+        "engine/release/records/database/grouped.py",
+        "    if signs > NEWS:\n",
+        "    if False:\n",
+        "tests/databases/test_duckdb.py::test_a_database_that_takes_long_is_asked_for_fewer_tables_at_once",
+    ),
+    bug(
         "a database counts refused rows",
         "engine/release/records/database/grouped.py",
         "    good = table.filter(table[_GOOD]) if tally.rows_refused else table\n",

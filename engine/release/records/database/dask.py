@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from functools import partial
 from operator import add
 from typing import Any
@@ -11,6 +13,7 @@ from engine.errors import EngineError
 from engine.progress import Listener, Progress, listener
 from engine.release.records.batches import check_columns, needed, tried
 from engine.release.records.counts import Counts
+from engine.release.records.database.stopping import EVERY
 
 WHAT, TEXT = "the Dask frame", "counting on the workers"
 TOGETHER = 64  # partitions that are counted at once; each may hold its tables in memory
@@ -27,7 +30,7 @@ def count_partitions(
 ) -> Counts:
     """The counts of all partitions, each taken from its columns by `count` where it is; only sums travel.
 
-    Progress is told after each task here, on a cluster after `TOGETHER` partitions.
+    Progress is told after each task here; on a cluster after each partition, and again and again while it works.
 
     Raises: DataError when a partition cannot be read, or the workers were lost or lack this library.
     """
@@ -36,12 +39,15 @@ def count_partitions(
     heard, parts = listener(progress), tried(lambda: data[list(names)].to_delayed(), WHAT)
     found: Counts | None = None
     for start in range(0, len(parts), TOGETHER):
-        waiting = [dask.delayed(count)(part) for part in parts[start : start + TOGETHER]]
+        waiting = leaves = [dask.delayed(count)(part) for part in parts[start : start + TOGETHER]]
         while len(waiting) > 1:  # two and two, so that no worker holds the tables of many
             waiting = [dask.delayed(add)(*pair) if len(pair) == 2 else pair[0] for pair in _pairs(waiting)]
         stop = min(start + TOGETHER, len(parts))
         told = None if heard is None else partial(_tell, heard, start / len(parts), stop / len(parts))
-        own = _computed(dask, waiting[0], told)
+        if told is None or (cluster := _cluster(dask)) is None:
+            own = _computed(dask, waiting[0], told and partial(_after, told))
+        else:
+            own = _gathered(cluster, leaves, waiting[0], told)
         found = own if found is None else found + own
         if heard is not None:
             heard(stop / len(parts), TEXT)
@@ -71,9 +77,39 @@ def _computed(dask: Any, waiting: Any, told: Callable[..., None] | None) -> Coun
     return found
 
 
-def _tell(heard: Listener, low: float, high: float, _key: Any, _result: Any, tasks: Any, state: Any, _by: Any) -> None:
+def _cluster(dask: Any) -> Any:
+    """The client of a cluster that computes what is asked here, if one does and may be waited for."""
+    client = getattr(dask.base.get_scheduler(), "__self__", None)
+    return client if hasattr(client, "gather") and not getattr(client, "asynchronous", True) else None
+
+
+def _gathered(client: Any, leaves: Sequence[Any], whole: Any, told: Callable[[float], object]) -> Counts:
+    """What tasks come to on a cluster; who hears of each is asked while they run, and lets go of them by an error."""
+    wait: Any = needed("distributed", WHAT).wait
+
+    # their results go from a worker as soon as they are added up, for nobody here asks for them
+    *waiting, result = tried(lambda: client.compute([*leaves, whole]), WHAT, _explained)
+    try:
+        while not result.done():
+            with suppress(TimeoutError, CancelledError):  # what the cluster let go of says so below
+                wait([*waiting, result], timeout=EVERY, return_when="FIRST_COMPLETED")
+            waiting = [future for future in waiting if not future.done()]
+            told(1.0 - len(waiting) / len(leaves))
+        found: Counts = tried(result.result, WHAT, _explained)
+    except BaseException:
+        with suppress(Exception):  # they may be gone with their cluster
+            client.cancel([*waiting, result])
+        raise
+    return found
+
+
+def _tell(heard: Listener, low: float, high: float, share: float) -> None:
     """Tell what share of some tasks is done, between two fractions."""
-    heard(low + (high - low) * min(1.0, len(state["finished"]) / len(tasks)), TEXT)
+    heard(low + (high - low) * min(1.0, share), TEXT)
+
+
+def _after(told: Callable[[float], object], _key: Any, _result: Any, tasks: Any, state: Any, _by: Any) -> None:
+    told(len(state["finished"]) / len(tasks))
 
 
 def _pairs(parts: Sequence[Any]) -> list[Sequence[Any]]:

@@ -17,19 +17,20 @@ import numpy as np
 import pyarrow as pa
 
 from engine.errors import DataError
-from engine.progress import Listener, Progress, listener
+from engine.progress import Progress, listener
 from engine.release.records.batches import check_columns, tried
 from engine.release.records.counts import note
 from engine.release.records.database.recoding import NotThereError, code_of, in_bytes
 from engine.release.records.database.spark import NOT_FOUND, is_spark_table, spark_answer, spark_kinds
-from engine.release.records.database.stopping import ASKING, stoppable
+from engine.release.records.database.stopping import ASKING, Heard, stoppable
 from engine.release.records.encoding import MISSING, REASONS, Encoder
 from engine.release.records.nested import Names
 from engine.release.records.people import NOBODY
 from engine.workload import Schema
 
 SQL = {"int32": "INTEGER", "int64": "BIGINT"}
-TOGETHER = 32  # grouped sets of one query
+TOGETHER, FIRST = 32, 8  # grouped sets of one query at most, and of the first one
+NEWS = 4  # signs of life in one query, of a table that is kept, after which fewer sets are asked for at once
 MOST_ANSWERS = 1_000  # numbers of one row; PostgreSQL has at most 1,664
 KEEPING = ("duckdb", "postgres", "pyspark")  # where a table of codes is kept: by a statement of ours, or by Ibis
 GROUPING_SETS = ("duckdb", "postgres", "pyspark", "snowflake", "trino")
@@ -90,7 +91,7 @@ def fit_there(
     return out
 
 
-def _counted_there(tally: Any, data: Any, heard: Listener | None) -> bool:
+def _counted_there(tally: Any, data: Any, heard: Heard | None) -> bool:
     import ibis
 
     encoders = tally.encoders
@@ -116,7 +117,7 @@ def _counted_there(tally: Any, data: Any, heard: Listener | None) -> bool:
     return True
 
 
-def _count(tally: Any, table: Any, columns: Sequence[str], heard: Listener | None, kept: bool) -> None:
+def _count(tally: Any, table: Any, columns: Sequence[str], heard: Heard | None, kept: bool) -> None:
     """The rows of a table of codes, into the tables of a tally."""
     weight = columns[-1] if tally.weighted else None
     counted = _take_refused(tally, table, columns, weight)
@@ -126,8 +127,9 @@ def _count(tally: Any, table: Any, columns: Sequence[str], heard: Listener | Non
     place = dict(zip(tally.names, columns, strict=True))
     sets = [names for names in tally.tables if names]
     before = {names: int(tally.tables[names].sum()) for names in sets}
-    for start in range(0, len(sets), TOGETHER):
-        some = sets[start : start + TOGETHER]
+    done, together = 0, min(FIRST, TOGETHER) if kept and heard is not None else TOGETHER
+    while some := sets[done : done + together]:
+        heard_before = heard.signs if heard is not None else 0
         questions = [(names, [place[name] for name in names]) for names in some]
         ask = _one_by_one if kept else _together
         for names, cells, counts in ask(tally.schema, good, questions, weight, counted):
@@ -135,8 +137,18 @@ def _count(tally: Any, table: Any, columns: Sequence[str], heard: Listener | Non
         for names in some:
             if int(tally.tables[names].sum()) - before[names] != counted:
                 raise DataError("the table changed while it was counted; count a copy")
+        done += len(some)
         if heard is not None:
-            heard(min(1.0, (start + TOGETHER) / len(sets)), ASKING)
+            heard(done / len(sets), ASKING)
+            if kept:  # elsewhere fewer sets a question are more scans
+                together = _next_together(together, heard.signs - heard_before)
+
+
+def _next_together(together: int, signs: int) -> int:
+    """Return how many sets to ask for after so many took so many signs of life: who waits shall hear of progress."""
+    if signs > NEWS:
+        return max(1, together // 2)
+    return min(TOGETHER, 2 * together) if 2 * signs < NEWS else together
 
 
 def _take_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | None) -> int:

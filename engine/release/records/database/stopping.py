@@ -18,7 +18,7 @@ ASKING = "counting in the database"
 
 
 @contextmanager
-def stoppable(backend: Any, heard: Listener | None) -> Iterator[Listener | None]:
+def stoppable(backend: Any, heard: Listener | None) -> Iterator[Heard | None]:
     """Tell progress while a database works, by what is given here, and raise what the listener raises.
 
     The listener is called from a thread of its own until the block ends, and after that from the caller's.
@@ -26,12 +26,12 @@ def stoppable(backend: Any, heard: Listener | None) -> Iterator[Listener | None]
     if heard is None:
         yield None
         return
-    watch = _Watch(heard)
+    watch = Heard(heard)
     with _stopper(backend) as stop:
         thread = threading.Thread(target=watch.run, args=(stop,), daemon=True)
         thread.start()
         try:
-            yield watch.note
+            yield watch
         except Exception:
             if watch.said is None:
                 raise
@@ -43,22 +43,26 @@ def stoppable(backend: Any, heard: Listener | None) -> Iterator[Listener | None]
     heard(*watch.latest)
 
 
-class _Watch:
-    """Who hears of progress, what was told last, and what was said to it."""
+class Heard:
+    """Who hears of progress, what was told last, how many signs of life were given since the start, and what was said.
+
+    Called like a listener, with what is to be told from now on.
+    """
 
     def __init__(self, heard: Listener) -> None:
         self.heard = heard
-        self.latest = (0.0, ASKING)
+        self.latest, self.signs = (0.0, ASKING), 0
         self.said: BaseException | None = None
         self.ended = threading.Event()
 
-    def note(self, fraction: float, text: str) -> None:
+    def __call__(self, fraction: float, text: str) -> None:
         self.latest = (fraction, text)
         if self.said is not None:
             raise self.said
 
     def run(self, stop: Callable[[], object]) -> None:
         while not self.ended.wait(EVERY):
+            self.signs += 1
             if self.said is None:
                 try:
                     self.heard(*self.latest)
