@@ -11,7 +11,9 @@ import ibis
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 
 import engine.release.records.database.grouped as grouped
 from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
@@ -131,6 +133,28 @@ def deleted(spark: Any, folder: Path) -> Any:
     return there
 
 
+def retyped(spark: Any, folder: Path) -> Any:
+    """Records that were written again, in the same place, when they had been looked at."""
+    place = folder / "records.parquet"
+    pq.write_table(pa.Table.from_pandas(survey(5), preserve_index=False), place)
+    there = spark.read.parquet(str(place))
+    pq.write_table(pa.Table.from_pandas(survey(5).assign(age="7391"), preserve_index=False), place)
+    return there
+
+
+def forbidden(spark: Any) -> Any:
+    """Records whose reading the file system refuses: whoever runs these tests may read everything."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        java = spark.sparkContext._jvm
+        denied = java.org.apache.hadoop.security.AccessControlException("7391")
+        raise Py4JJavaError("7391", java.java.lang.RuntimeException("7391", denied))
+
+    found = frame_of(spark, survey(5))
+    found.createTempView = refuse
+    return found
+
+
 ENDLESS = "SELECT 'F' AS sex, sin(id) AS age, 1 AS code, '1' AS zip FROM range(1000000000000)"
 
 
@@ -176,6 +200,8 @@ def stopped(spark: Any) -> Any:
     [
         (dropped, "has another table, or other columns"),
         (failing, "cannot be read"),
+        (retyped, "has another table, or other columns"),
+        (forbidden, "does not let you read"),
         (deleted, "has another table, or other columns"),
         (cancelled, "stopped before the counts were complete"),
         (stopped, "cannot be reached"),
@@ -187,7 +213,7 @@ def test_what_fails_there_is_named_and_spends_nothing(
     book = Ledger.create(tmp_path / "book")
     book.add_dataset("d", total=Budget(pcost=1e7))
     made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
-    there = spoil(spark, tmp_path) if spoil is deleted else spoil(spark)
+    there = spoil(spark, tmp_path) if spoil in (deleted, retyped) else spoil(spark)
     for _ in range(2 if spoil is stopped else 1):  # a session that has ended is not there afterwards, either
         with pytest.raises(DataError, match=words) as caught:
             measure(made, there, dataset="d", ledger=book, ignore=["code"])

@@ -19,7 +19,7 @@ WHAT = "the Spark session"
 SETTINGS = ("spark.sql.session.timeZone", "spark.sql.mapKeyDedupPolicy")  # that Ibis changes, and that matter not here
 MOST_CAUSES = 20  # of an error, each the cause of the one before
 ENDED = ("SparkContext was shut down", "stopped SparkContext")  # what is running then fails before Python knows of it
-NOT_FOUND = ("not_found", "not_exist", "unresolved")  # in conditions of errors, which Spark documents
+NOT_FOUND = ("not_found", "not_exist", "unresolved", "type_mismatch")  # in conditions of errors, which Spark documents
 
 
 def is_spark_frame(data: Any) -> bool:
@@ -71,6 +71,9 @@ def spark_kinds(error: Exception) -> str:
         name = ""
         with suppress(Exception):  # what is not of Spark's own has no condition
             name = cause.getCondition() or ""
+        with suppress(Exception):
+            if "AccessControl" in cause.getClass().getName():  # of the file system below
+                name = "permission"
         with suppress(Exception):
             if any(words in cause.getMessage() for words in ENDED):
                 name = "closed"
