@@ -15,6 +15,7 @@ python -m engine verify --ledger office.ledger --package release.zip
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 
@@ -31,6 +32,9 @@ from engine.commands.studio import add_studio_command
 from engine.errors import EngineError
 from engine.progress import Bar
 
+_USUAL = "Check the path and who may use it."
+_FULL = "Make room, or write elsewhere, and ask again: what was released is kept, and is not paid for twice."
+_ADVICE: dict[int | None, str] = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL}
 STOPPED, UNREAD = 128 + 2, 128 + 13  # as a shell tells the signals INT and PIPE
 
 
@@ -53,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"{where}{error.strerror or type(error).__name__}. Check the path and who may use it.", file=sys.stderr)
+        print(f"{where}{error.strerror or type(error).__name__}. {_ADVICE.get(error.errno, _USUAL)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)

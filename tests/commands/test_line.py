@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -159,6 +161,25 @@ def test_a_repeated_release_says_that_nothing_new_was_spent(tmp_path: Path, caps
     assert released(files, "plan", str(tmp_path / "b.csv")) == 0
     assert "nothing new was spent" in capsys.readouterr().out
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.ENOSPC, "is not paid for twice"), (errno.EACCES, "who may use it")]
+)
+def test_a_disk_without_room_for_the_answers_is_no_release_lost(
+    number: int, advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, out = office(tmp_path, "--pcost", "1"), str(tmp_path / "a.csv")
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("engine.commands.releasing.write_answers", fails)
+        assert released(files, "plan", out) == 1
+    assert capsys.readouterr().err.endswith(f"{advice}.\n")
+    assert released(files, "plan", out) == 0
+    assert "nothing new was spent" in capsys.readouterr().out
 
 
 def test_a_reader_may_stop_early(tmp_path: Path) -> None:
