@@ -68,7 +68,7 @@ def silent() -> Iterator[None]:
 
 def released(parts: Sequence[Any], counts: Counts) -> list[Answers]:
     """The integers of every part, as a release would draw them."""
-    return [draw(part, counts, lambda _fraction, _text: None) for part in parts]
+    return [dict(draw(part, counts, lambda _fraction, _text: None)) for part in parts]
 
 
 def cost(parts: Sequence[Any], one: Sequence[Answers], other: Sequence[Answers]) -> float:
