@@ -87,6 +87,9 @@ def measure(
     Where the schema has invariants it puts those public tables in, not the records' own, and is subspace differential
     privacy beside them: a release of records that disagree fails, and that it did not says what the tables say.
 
+    Memory: that of the exact tables, and of the answers and estimates of one block at a time, which go to the ledger's
+    file as they come; what is returned reads them from there.  A rehearsal, which has no file, holds all of them.
+
     Raises
     ------
     DataError : the records cannot be read, lack a column, or disagree with an invariant; nothing was spent.  Also where

@@ -89,12 +89,17 @@ def _gathered(client: Any, leaves: Sequence[Any], whole: Any, told: Callable[[fl
 
     # their results go from a worker as soon as they are added up, for nobody here asks for them
     *waiting, result = tried(lambda: client.compute([*leaves, whole]), WHAT, _explained)
+
+    def some_time() -> None:
+        with suppress(TimeoutError, CancelledError):  # what the cluster let go of says so below
+            wait([*waiting, result], timeout=EVERY, return_when="FIRST_COMPLETED")
+
     try:
         while not result.done():
-            with suppress(TimeoutError, CancelledError):  # what the cluster let go of says so below
-                wait([*waiting, result], timeout=EVERY, return_when="FIRST_COMPLETED")
+            tried(some_time, WHAT, _explained)
             waiting = [future for future in waiting if not future.done()]
-            told(1.0 - len(waiting) / len(leaves))
+            if not result.done():  # tasks that were lost have ended, too
+                told(1.0 - len(waiting) / len(leaves))
         found: Counts = tried(result.result, WHAT, _explained)
     except BaseException:
         with suppress(Exception):  # they may be gone with their cluster
