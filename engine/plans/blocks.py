@@ -196,7 +196,7 @@ class AlikeBlocks(Mapping[Space, Block]):
 def homes(blocks: Mapping[Space, Block]) -> dict[Space, Space]:
     """Return the key of the block that measures each residual space, and make none where few kinds stand for all."""
     if isinstance(blocks, AlikeBlocks):
-        return dict(blocks.homes())
+        return dict(zip(blocks, blocks, strict=True)) if blocks.plain else dict(blocks.homes())
     return {space: key for key, block in blocks.items() for space in block.spaces}
 
 

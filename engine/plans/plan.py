@@ -242,11 +242,10 @@ class Plan(Value):
         """Return one row a group: attributes, family, queries, rmse and max_std in counts."""
         import pandas as pd
 
-        rows = [
-            (g.attributes, g.family_text, g.count, math.sqrt(total / g.count), math.sqrt(most))
-            for g, total, most in zip(self.workload.groups, self.totals, self.largest, strict=True)
-        ]
-        return pd.DataFrame(rows, columns=["attributes", "family", "queries", "rmse", "max_std"])
+        asked = [(g.attributes, g.family_text, g.count) for g in self.workload.groups]
+        out = pd.DataFrame(asked, columns=["attributes", "family", "queries"])
+        mean = np.array(self.totals) / out["queries"].to_numpy(dtype=float)
+        return out.assign(rmse=np.sqrt(mean), max_std=np.sqrt(self.largest))
 
     def by_space(self) -> pd.DataFrame:
         """Return one row a block: attributes, measurements, noise (std in counts) and share of the budget."""

@@ -105,11 +105,11 @@ class Group:
         """
         return subsets(self.ranks(schema))
 
-    @cached_property
+    @property
     def family_text(self) -> str:
         """The family in one word per part, for tables."""
         names = [p.family.name for p in self.parts]
-        return names[0] if len(set(names)) == 1 else " × ".join(names) or "total"
+        return " × ".join(names if len(set(names)) > 1 else names[:1]) or "total"
 
     @cached_property
     def key(self) -> tuple[Any, ...]:

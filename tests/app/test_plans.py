@@ -16,6 +16,7 @@ from engine.texts import amount
 from engine.values import held_bytes
 from pages.parts.jobs import kept, plans, work
 from pages.parts.shell import state
+from pages.parts.workload import forecast_form
 from tests.app.test_pages import expected, with_plan
 from tests.app.test_release import wait
 from tests.working import endless
@@ -180,3 +181,12 @@ def test_many_plans_of_many_groups_share_what_is_asked(monkeypatch: pytest.Monke
     assert len(made.blocks._made) == 0
     assert len(other.blocks._made) < 10
     assert other.home == {space: key for key, block in other.blocks.items() for space in block.spaces}
+
+
+def test_what_pages_keep_of_a_workload_hardly_makes_its_plans_larger() -> None:
+    """It is looked through whenever the size of a plan is counted, and of many groups it was most of the plan."""
+    schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
+    asked = Workload.all_ways(schema, (2,))
+    before = held_bytes(asked, apart=asked.groups)
+    assert forecast_form.not_asked_yet(asked, asked.groups) == ()
+    assert held_bytes(asked, apart=asked.groups) - before < 200 * len(asked.groups)

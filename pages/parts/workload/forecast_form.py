@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import streamlit as st
 
@@ -26,12 +25,18 @@ WIDE = 1_000  # cells of queries without structure, from which on a forecast alo
 def not_asked_yet(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]:
     """The groups that are new to a workload."""
     known = _asked(workload)
-    return tuple(group for group in groups if (group.attributes, group.key) not in known)
+    return tuple(group for group in groups if group.key not in known.get(group.attributes, ()))
 
 
 @kept_with
-def _asked(workload: Workload) -> Set[tuple[Any, ...]]:
-    return {(group.attributes, group.key) for group in workload.groups}
+def _asked(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashable]]:
+    """What is asked of each set of attributes; sets that are asked the same share it, or it would be most of a plan."""
+    known: dict[tuple[str, ...], frozenset[Hashable]] = {}
+    shared: dict[frozenset[Hashable], frozenset[Hashable]] = {}
+    for group in workload.groups:
+        keys = known.get(group.attributes, frozenset()) | {group.key}
+        known[group.attributes] = shared.setdefault(keys, keys)
+    return known
 
 
 def before_adding(groups: Sequence[Group]) -> None:
