@@ -21,8 +21,8 @@ elif __name__ == "app":
     from starlette.middleware import Middleware
 
     from pages.parts.jobs import serve
-    from pages.parts.shell import guard
+    from pages.parts.shell import entries, guard
 
     token = guard.start_token()
-    guarded = [Middleware(guard.Guard, token=token)]
+    guarded = [Middleware(guard.Guard, token=token), Middleware(entries.OneEntry)]
     app = st.App(__file__, middleware=guarded, lifespan=serve.lifespan(token))

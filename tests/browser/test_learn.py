@@ -106,6 +106,15 @@ def test_the_back_button_goes_through_lessons_and_their_choices(visit: Visit) ->
         page.go_forward()
     visit.sees("Step 1.")
     expect(page.get_by_role("slider", name="Cells")).to_have_attribute("aria-valuetext", "32")
+    page.reload()
+    visit.settle()
+    with visit.run():
+        page.get_by_test_id("stSidebarNav").get_by_role("link", name="Guide").click()
+    visit.sees("A census table")
+    with visit.run():
+        page.go_back()
+    visit.sees(LESSONS[2].title)
+    visit.sees("Step 1.")
 
 
 def test_the_guide_can_be_read_by_everybody(visit: Visit) -> None:

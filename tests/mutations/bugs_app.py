@@ -15,7 +15,7 @@ KINDS = 'scope["type"] not in ("http", "websocket"):'
 GONE = f"{JOBS}::test_the_private_folder_is_for_its_owner_and_what_dead_servers_left_is_swept"
 
 BUGS = (
-    bug("the server has no guard", "app.py", "[Middleware(guard.Guard, token=token)]", "[]", NO_KEY),
+    bug("the server has no guard", "app.py", "[Middleware(guard.Guard, token=token), ", "[", NO_KEY),
     bug("one page is open to everybody", GUARD, KINDS, f'{KINDS[:-1]} or scope.get("path") == "/guide":', NO_KEY),
     bug("the metrics are open to everybody", GUARD, KINDS, f'{KINDS[:-1]} or "metrics" in scope["path"]:', NO_KEY),
     bug("the line of a page has no guard", GUARD, KINDS, 'scope["type"] != "http":', LINE),

@@ -12,11 +12,10 @@ from typing import Any
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from pages.parts.shell import state
+from pages.parts.shell import link, state
 
 LESSON, TAB = "lesson", "lesson"  # the name in the address, and the state that holds the open tab
 CHOSEN = "learn_chosen"  # name of the lesson -> name in the address -> what is chosen
-KEPT = ("plan", "at")  # what other parts of the page keep in the address
 
 
 def follow(tabs: Sequence[str], names: Sequence[str]) -> None:
@@ -26,7 +25,7 @@ def follow(tabs: Sequence[str], names: Sequence[str]) -> None:
     kept["said"] = None
     if "entered" in kept and not back:
         return
-    said = {name: text for name, text in st.query_params.items() if name not in KEPT}
+    said = {name: text for name, text in st.query_params.items() if name not in link.OURS}
     kept["entered"] = True
     if not said and not back:
         return
@@ -40,8 +39,8 @@ def keep(number: int, lesson: str) -> None:
     """Write the lesson and what differs from its first choices into the address."""
     wanted = {LESSON: str(number)} | {name: text for name, (_, text) in _chosen(lesson).items() if text}
     now = dict(st.query_params)
-    if {name: text for name, text in now.items() if name not in KEPT} != wanted:
-        st.query_params.from_dict({name: now[name] for name in KEPT if name in now} | wanted)
+    if {name: text for name, text in now.items() if name not in link.OURS} != wanted:
+        st.query_params.from_dict({name: now[name] for name in link.OURS if name in now} | wanted)
 
 
 def dial(

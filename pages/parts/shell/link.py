@@ -16,7 +16,7 @@ import streamlit as st
 
 from engine import Workload
 from engine.errors import EngineError, PlanError
-from pages.parts.shell import designs, state
+from pages.parts.shell import designs, places, state
 from pages.parts.shell.state import Studio
 
 NAME = "plan"
@@ -25,6 +25,7 @@ MAX_TEXT = 5_000_000
 MAX_QUESTION = 1_000_000  # characters; a longer one would not fit into an address however well it is packed
 _HELD: WeakValueDictionary[str, Workload] = WeakValueDictionary()
 NAMED = "~"  # what a name begins with that stands for a design on the server
+OURS = (NAME, places.NAME)  # what every page keeps in its address
 
 
 def packed(studio: Studio) -> str:
