@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
     from engine.texts import Frame
 
+OPEN = "open_tabs"  # key of tabs -> the one that was open last
 SHORT = 8  # rows that need no height of their own
 ONE_LINE, LINES = 19, 66  # letters of a name that stand in one line; pixels of a row where they stand in several
+QUERY = 150  # pixels of the words of a query
 TEXT_WIDTH, TEXT_HEIGHT = 640, 400  # pixels of a figure that is exported: as wide as the text of a page in print
 QUALITY = ("publishable", "doubtful", "noise", "relative error")
 SHARES = ("share", "over the bound", "worse", "better", *QUALITY)  # columns that are shares
@@ -45,10 +47,16 @@ EXPORT = {"modeBarButtons": [["toImage"]]}
 
 
 def tabs(views: Mapping[str, Callable[..., Any]], *, key: str, arguments: tuple[Any, ...] = ()) -> Any:
-    """Draw tabs of which only the open one is computed; return what its function returns."""
-    result = None
-    for tab, view in zip(st.tabs(list(views), key=key, on_change="rerun"), views.values(), strict=True):
+    """Draw tabs of which only the open one is computed; return what its function returns.
+
+    The one that was open is open again when a person comes back to the page.
+    """
+    result, last = None, st.session_state.setdefault(OPEN, {})
+    if key not in st.session_state and last.get(key) in views:
+        st.session_state[key] = last[key]
+    for tab, (label, view) in zip(st.tabs(list(views), key=key, on_change="rerun"), views.items(), strict=True):
         if tab.open:
+            last[key] = label
             with tab:
                 result = view(*arguments)
     return result
@@ -188,6 +196,8 @@ def _columns(frame: Frame) -> dict[str, ColumnConfig]:
             formats[column] = st.column_config.NumberColumn(labels.get(column, column), format=style)
         elif column == "attributes":
             formats[column] = st.column_config.TextColumn(width="medium")
+        elif column == "query":  # numbers stand beside it on a narrow screen, too; on a wide one it takes what is left
+            formats[column] = st.column_config.TextColumn(width=QUERY)
         elif kind.kind in "iu":
             formats[column] = st.column_config.NumberColumn(format="localized")
     return formats

@@ -56,9 +56,8 @@ def groups(workload: Workload) -> None:
     if st.radio("What to change", [PICKED, everything], horizontal=True, key="change_which") == everything:
         chosen = found
     left, middle, right = st.columns([1, 1, 1], vertical_alignment="bottom")
-    left.button(
-        f"Remove {how_many(len(chosen), 'group')}", disabled=not chosen, on_click=remove, args=(chosen,), key="remove"
-    )
+    label = f"Remove {how_many(len(chosen), 'group')}" if chosen else "Remove groups"
+    left.button(label, disabled=not chosen, on_click=remove, args=(chosen,), key="remove")
     middle.number_input("New weight", min_value=0.0, value=1.0, step=0.5, key="new_weight")
     right.button("Set this weight", disabled=not chosen, on_click=weigh, args=(chosen,), key="weigh")
     if len(chosen) == 1:
