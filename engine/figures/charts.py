@@ -181,7 +181,7 @@ def heat_map(grid: Any, labels: Sequence[Sequence[str]], axes: Sequence[str], ho
     layout = {
         "height": min(620, max(380, 140 + 18 * len(rows))),
         "xaxis": {"title": across, "nticks": 16} | both,
-        "yaxis": {"title": down, "nticks": 20, "autorange": "reversed"} | both,
+        "yaxis": {"title": down, "nticks": 10, "autorange": "reversed"} | both,
     }
     return framed(go.Figure([heat], layout))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OPEN = "open_tabs"  # key of tabs -> the one that was open last
 SHORT = 8  # rows that need no height of their own
 ONE_LINE, LINES = 19, 66  # letters of a name that stand in one line; pixels of a row where they stand in several
-QUERY = 150  # pixels of the words of a query
+QUERY, QUERY_LINE = 180, 25  # pixels of the words of a query; letters of them that stand in one line
 TEXT_WIDTH, TEXT_HEIGHT = 640, 400  # pixels of a figure that is exported: as wide as the text of a page in print
 QUALITY = ("publishable", "doubtful", "noise", "relative error")
 SHARES = ("share", "over the bound", "worse", "better", *QUALITY)  # columns that are shares
@@ -128,7 +128,16 @@ def table(
 ) -> None:
     """Draw a table with its CSV download; `whole` makes the table to download when only a part is drawn."""
     tall: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
-    st.dataframe(frame, hide_index=True, alt=alt, height=tall, column_config=_columns(frame), placeholder="")
+    long = "query" in frame and frame["query"].astype(str).str.len().max() > QUERY_LINE
+    st.dataframe(
+        frame,
+        hide_index=True,
+        alt=alt,
+        height=tall,
+        column_config=_columns(frame),
+        placeholder="",
+        row_height=LINES if long else None,
+    )
     downloads(whole or (lambda: frame), name=name)
 
 

@@ -11,6 +11,7 @@ import streamlit as st
 from engine import Workload, insight
 from engine.errors import EngineError
 from engine.mechanisms import Forecast
+from engine.texts import how_many
 from engine.values import kept_with
 from engine.workload import Custom, Group
 from pages.parts.jobs import dear, plans
@@ -43,6 +44,8 @@ def before_adding(groups: Sequence[Group]) -> None:
     """Say what planning will take with new groups and how exact all would be, or what could be added instead."""
     studio = state.current()
     asked, new = studio.asked, not_asked_yet(studio.asked, groups)
+    if len(new) < len(groups):
+        st.caption(f"{how_many(len(groups) - len(new), 'group')} of these {len(groups):,} asked already; none twice.")
     if not new:
         return
     if len(new) + len(asked.groups) > LIVE or any(map(_wide, new)):
