@@ -42,6 +42,7 @@ What is changed where:
     a lower bound                        spaces.bounds
     what the dearest of all cells costs  spaces.dearest
     an objective                         plans.objectives    shares of the budget: plans.shares; plan files: plans.file
+    its search                           mechanisms.reweighted; the largest error of products: mechanisms.largest
     a mechanism                          mechanisms.known    one name in MECHANISMS, beside a file of its own
     a file format of records             release.records.files        a frame: release.records.sources
     counts of parts, and their file      release.records.counts       a value's cell: release.records.encoding

@@ -19,7 +19,7 @@ from engine.checks import one_of
 from engine.errors import LimitExceeded, NotApplicable, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, check_size
 from engine.mechanisms.kept import checked_keep, most_allowed, search_kept
-from engine.mechanisms.made import Made
+from engine.mechanisms.made import Made, noted
 from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
 from engine.privacy import Budget
 from engine.spaces import (
@@ -89,6 +89,10 @@ class QuerySmasher(ResidualMechanism):
         if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 
+    @property
+    def by_lines(self) -> bool:  # type: ignore[override]
+        return self.solver == "optimal"
+
     def nearing(self, gap: float) -> QuerySmasher:
         return replace(self, gap=max(self.gap, gap))
 
@@ -141,7 +145,7 @@ class QuerySmasher(ResidualMechanism):
         best = next((made for made in found if made is uniform or self._answers(made)), uniform)
         if self.keep is not None and best is not uniform:
             best = self._keeping(workload, budget, limits, deadline, uniform, best)
-        return replace(best, assemble=lambda: self.stopped(best.plan, frozenset(allowance.stopped)))
+        return replace(best, assemble=lambda: noted(best.plan, frozenset(allowance.stopped)))
 
     def _keeping(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float, uniform: Made, best: Made

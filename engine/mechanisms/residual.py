@@ -22,9 +22,10 @@ from engine.arrays import Array
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request, check_size, check_tight
 from engine.mechanisms.kept import SLACK, kept_bound, noise_shares
-from engine.mechanisms.made import Made
+from engine.mechanisms.largest import Balanced, balanced, fits, rebuilt
+from engine.mechanisms.made import Made, noted
 from engine.mechanisms.query_weights import proven
-from engine.mechanisms.reweighted import APART, EVALUATIONS, Step, TradeoffSearch
+from engine.mechanisms.reweighted import APART, EVALUATIONS, Candidate, Step, TradeoffSearch
 from engine.plans import Block, Emphasis, Plan, Solved, Tradeoff, calibrate, row_pcosts, strategies_of
 from engine.privacy import Budget
 from engine.progress import rising
@@ -49,11 +50,6 @@ BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5  # of everything but searches, a plan 
 Factored = tuple[tuple[Axes, Strategy], ...]  # strategies on disjoint axes of a space, whose product measures it
 IN_TOTAL = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
 KEPT = " That is among plans that keep single groups as exact as this one was asked to."
-STOPPED = {
-    "memory": " The memory limit left some queries or spaces out of the search for a split.",
-    "time": " The time limit ended the search for a split.",
-    "work": " Pairs that would take long were left out of the search for a split; a long time limit lets them in.",
-}
 
 
 class SpaceSolver(Protocol):
@@ -94,6 +90,8 @@ class ResidualMechanism(Mechanism):
         "No strategy that measures the residual spaces of uniform centers independently can have a smaller weighted "
         "RMSE than the bound."
     )
+
+    by_lines: ClassVar[bool] = False  # whether strategies are the best for any weights of single queries
 
     @abstractmethod
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
@@ -211,6 +209,7 @@ class ResidualMechanism(Mechanism):
             parts, solutions, solver = self.nearing(gap)._solve(asked, split, labels, quiet, deadline, 0.0, warm=warm)
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
+        told = lambda done, text: limits.tell(first + (1.0 - first) * min(done, 1.0), text)  # noqa: E731
         # within a step the search only asks whether to go on
         quiet = replace(
             limits,
@@ -218,18 +217,24 @@ class ResidualMechanism(Mechanism):
             workers=1,
             cache=False,  # steps on the way are asked for once
         )
-        told = lambda done, text: limits.tell(first + (1.0 - first) * min(done, 1.0), text)  # noqa: E731
-        search = TradeoffSearch(workload, self.goal(workload), split, labels, solve, told, deadline)
-        best, witness = search.run(), search.witness
-        kept = [best] if witness is None or witness is best else [best, witness]
+        best: Candidate | Balanced
+        if self.by_lines and fits(workload, self.goal(workload), split):
+            best = balanced(workload, self.goal(workload), split, labels, told, deadline)
+            kept: Sequence[Candidate | Balanced] = [best]
+            bound, tradeoff = best.proof.bound, best.tradeoff
+        else:
+            steps = TradeoffSearch(workload, self.goal(workload), split, labels, solve, told, deadline)
+            best = steps.run()
+            witness = best if steps.witness is None else steps.witness
+            kept = [best] if witness is best else [best, witness]
+            bound, tradeoff = witness.bound, steps.tradeoff()
         found = Solved(
             split=split,
             memory_limit=limits.memory_limit,
             duals=tuple(dual for one in kept for dual in one.duals),
             endings=tuple(ending for one in kept for ending in one.endings),
-            tradeoff=search.tradeoff(),
+            tradeoff=tradeoff,
         )
-        bound = best.bound if witness is None else witness.bound
         return Made(
             split=split,
             error=best.value,
@@ -296,6 +301,8 @@ class ResidualMechanism(Mechanism):
         if tradeoff is None:
             parts, solutions, _ = self._solve(workload, solved.split, labels, limits, math.inf, 0.0, recorded)
             bound = None
+        elif tradeoff.lines is not None and self.by_lines:
+            parts, solutions, bound = rebuilt(workload, goal, solved.split, labels, tradeoff, recorded)
         else:
             # a search for another objective ends in weights for a weighted sum, and with those the plan is solved as
             # any other
@@ -306,19 +313,19 @@ class ResidualMechanism(Mechanism):
             else:
                 weights = np.array([tradeoff.emphasis.weights[k] if k >= 0 else 0.0 for k in tradeoff.emphasis.kinds])
                 bound = kept_bound(workload, weights, kept, parts, solutions)
-            if len(tradeoff.shares) != len(parts.spaces):
-                raise ValueError("recorded shares do not fit")
             # the best bound may have been proven at other weights than the best plan was found at
             if tradeoff.witness is not None:
                 asked = tradeoff.witness.apply(tradeoff.witness.check(workload))
                 other, better, _ = self._solve(asked, solved.split, labels, limits, math.inf, 0.0, recorded)
                 bound = proven(workload, goal, tradeoff.witness, other, better)
+        if tradeoff is not None and len(tradeoff.shares) != len(parts.spaces):
+            raise ValueError("recorded shares do not fit")
         if recorded:  # a file with more weights than it needs was not written by this search
             raise ValueError("more recorded weights than solves")
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
         if kept is not None and (np.array(plan.totals) * budget.row_pcost > kept * (1.0 + SLACK)).any():
             raise ValueError("a plan that does not keep its groups")
-        return self.stopped(plan, solved.split.stopped)
+        return noted(plan, solved.split.stopped)
 
     def _assemble(
         self,
@@ -389,10 +396,3 @@ class ResidualMechanism(Mechanism):
             text = text.replace("uniform centers", "these tuned splits") + IN_TOTAL
         text = text.replace("weighted RMSE", measure)
         return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
-
-    @staticmethod
-    def stopped(plan: Plan, limits: frozenset[str]) -> Plan:
-        """Return the plan with a note of the limits that kept the search for its split from going on."""
-        words = "".join(text for limit, text in STOPPED.items() if limit in limits)
-        told = replace(plan.split, stopped=limits)
-        return replace(plan, split=told, statement=plan.statement + words) if limits else plan

@@ -36,7 +36,7 @@ from engine.plans.objectives import (
 )
 from engine.plans.plan import Plan
 from engine.plans.shares import best_shares
-from engine.plans.solved import Solved, Tradeoff
+from engine.plans.solved import Lines, Solved, Tradeoff
 from engine.plans.variance import VarianceBuilder
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "ExplicitPlan",
     "Footprint",
     "GroupVariance",
+    "Lines",
     "MarginalsPlan",
     "Objective",
     "Plan",

@@ -13,7 +13,7 @@ import numpy as np
 from engine.errors import PlanError
 from engine.plans.emphasis import Emphasis, unpack
 from engine.plans.plan import FORMAT, Plan
-from engine.plans.solved import Solved, Tradeoff
+from engine.plans.solved import Lines, Solved, Tradeoff
 from engine.spaces import Complement, Space, Split
 
 
@@ -115,4 +115,5 @@ def _unpacked_tradeoff(packed: Any) -> Tradeoff | None:
         emphasis=Emphasis.from_dict(packed["emphasis"]),
         witness=None if witness is None else Emphasis.from_dict(witness),
         limits=limits,
+        lines=Lines.from_dict(packed["lines"]) if "lines" in packed else None,
     )

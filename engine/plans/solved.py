@@ -4,12 +4,45 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from engine.arrays import Array
-from engine.plans.emphasis import Emphasis, pack
+from engine.plans.emphasis import Emphasis, pack, unpack
 from engine.spaces import UNIFORM, Split
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lines:
+    """Weights of queries on single attributes, which the strategies of residual spaces are best for.
+
+    Attributes
+    ----------
+    weights : one a query of an attribute, shape (queries,) each.
+    uses : for every space, in the order of the decomposition, the number of the weights of every attribute; -1 where
+        all cells are asked alike.
+    """
+
+    weights: tuple[Array, ...]
+    uses: tuple[tuple[int, ...], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return them as JSON-ready data."""
+        return {"weights": [pack(w) for w in self.weights], "uses": [list(u) for u in self.uses]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Lines:
+        """Rebuild from `to_dict`; raise ValueError when the data is none."""
+        found = cls(weights=tuple(map(unpack, data["weights"])), uses=tuple(map(tuple, data["uses"])))
+        numbers = [n for own in found.uses for n in own]
+        if not all(type(n) is int and -1 <= n < len(found.weights) for n in numbers):
+            raise ValueError("lines that are not there")
+        if not all(np.isfinite(w).all() and (w > 0).all() for w in found.weights):
+            raise ValueError("lines without weights")
+        return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,18 +56,21 @@ class Tradeoff:
     witness : weights that prove the bound; None when they are the same.
     limits : for the weighted sum with groups that are kept: the largest sum of variances of every group at privacy cost
         1, in counts^2, infinite where any will do, shape (groups,).
+    lines : what the strategies are best for where those are products over attributes; the emphasis then proves alone.
     """
 
     shares: Array
     emphasis: Emphasis
     witness: Emphasis | None = None
     limits: Array | None = None
+    lines: Lines | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready data."""
         found = {"emphasis": self.emphasis, "witness": self.witness}
         packed = {name: None if e is None else e.to_dict() for name, e in found.items()}
-        kept = {} if self.limits is None else {"limits": pack(self.limits)}
+        kept: dict[str, Any] = {} if self.limits is None else {"limits": pack(self.limits)}
+        kept |= {} if self.lines is None else {"lines": self.lines.to_dict()}
         return packed | kept | {"shares": pack(self.shares)}
 
 

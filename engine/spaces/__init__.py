@@ -23,7 +23,7 @@ from engine.spaces.coordinates import (
 )
 from engine.spaces.dearest import dearest_cell
 from engine.spaces.decomposition import Decomposition, Factor, Subworkload, decompose
-from engine.spaces.search import PROBLEMS, Cost, dense_bytes
+from engine.spaces.search import PROBLEMS, Cost, Search, dense_bytes
 from engine.spaces.solvers import DualProblem, Options, Solution, Watch
 from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, digest
 from engine.spaces.splits import (
@@ -40,6 +40,7 @@ from engine.spaces.splits import (
 )
 from engine.spaces.strategy import LEAVING, Strategy
 from engine.spaces.subworkload import SpaceSolution, SubworkloadSolver
+from engine.spaces.terms import merge
 
 __all__ = [
     "LEAVING",
@@ -55,6 +56,7 @@ __all__ = [
     "Factor",
     "Lift",
     "Options",
+    "Search",
     "Solution",
     "SolveCache",
     "Space",
@@ -83,6 +85,7 @@ __all__ = [
     "fewer",
     "global_bound",
     "grouped",
+    "merge",
     "part_of",
     "pieces",
     "positions",

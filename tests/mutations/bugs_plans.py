@@ -8,6 +8,7 @@ PRIVACY, GAUSSIAN = "engine/privacy.py", "engine/gaussian.py"
 COSTS, UNITS, MEANING = "tests/plans/test_costs.py", "tests/plans/test_neighbours.py", "tests/test_privacy.py"
 TABLES, INTAKE = "engine/release/records/tables.py", "engine/release/intake.py"
 WEIGHTS, OBJECTIVES = "engine/mechanisms/query_weights.py", "tests/plans/test_objectives.py"
+LARGEST, MAXIMA = "engine/mechanisms/largest", "tests/plans/test_largest.py"
 PLANTED = "tests/mechanisms/test_contract.py::test_a_plan_that_releases_something_else_is_caught"
 
 BUGS = (
@@ -301,5 +302,34 @@ BUGS = (
         "    return total / dual_norm(workload, goal, emphasis)[0]",
         "    return total / dual_norm(workload, goal, emphasis)[0] * 1.01",
         f"{OBJECTIVES}::test_bounds_follow_from_their_weights",
+    ),
+    bug(
+        "a sum of products is bounded by its largest term alone",
+        f"{LARGEST}/made.py",
+        "            total += value\n",
+        "            total = max(total, value)\n",
+        f"{MAXIMA}::test_plan_and_proof_meet",
+    ),
+    bug(
+        "the bound of a space counts the coefficient of its term twice",
+        f"{LARGEST}/made.py",
+        "            value = coefficient\n",
+        "            value = 1.02 * coefficient\n",
+        f"{MAXIMA}::test_the_bound_is_what_its_weights_prove",
+        f"{MAXIMA}::test_plan_and_proof_meet",
+    ),
+    bug(
+        "targets are no part of what queries weigh in a space",
+        f"{LARGEST}/search.py",
+        "sums / kind.target",
+        "sums",
+        f"{MAXIMA}::test_targets_of_groups_are_met_alike",
+    ),
+    bug(
+        "the weights of queries stay as they were",
+        f"{LARGEST}/search.py",
+        "POWER = 2.0",
+        "POWER = 0.0",
+        f"{MAXIMA}::test_plan_and_proof_meet",
     ),
 )

@@ -1,0 +1,293 @@
+"""The search: every query has a weight, every line follows the weights of its queries, and the shares follow both.
+
+Queries above the mean variance gain weight, those below lose it.  What the queries weigh in a space gives its lines
+their weights, and those their strategies, one step at a time.  In the end the strategies get the best shares, and the
+weights, made products group by group, prove the bound.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.arrays import Array
+from engine.mechanisms.largest.asked import Layout
+from engine.mechanisms.largest.lines import Line
+from engine.mechanisms.largest.made import Measured, Proof, measured_lines, proof
+from engine.mechanisms.query_weights import unit_blocks
+from engine.plans import (
+    Emphasis,
+    Objective,
+    Symmetry,
+    Tradeoff,
+    VarianceBuilder,
+    best_shares,
+    footprints,
+    symmetry,
+)
+from engine.spaces import Decomposition, Space, SpaceSolution, Split, decompose
+from engine.threads import threads_for
+from engine.workload import Workload
+
+STEPS, LEAST_STEPS, MOST = 20, 10, 100  # between looks, whatever the time, and in all
+CALM = 2e-5  # of the mean variance: where half the steps between looks moved it less, a plan is made
+POWER = 2.0  # of its variance over the mean, that a query's weight is multiplied by ...
+LIGHT, RISE = 1e-3, 20.0  # ... and this more where it rises, for weights below this share of the mean of their group
+LEAST = 1e-10  # weight of a query, in shares of all
+GAP = 1e-5  # of the standard error: closer is not worth another round
+WORTH = 0.8  # of the gap: a round that leaves more is the last
+FINE = 2e-6  # of the variance: gap of the shares
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Balanced:
+    """A plan for privacy cost 1 and its proof.
+
+    Attributes
+    ----------
+    plan : strategies of all residual spaces.
+    shares : squared noise of every space, in the order of the strategies.
+    value : largest variance over its target, in counts^2.
+    proof : weights, and the bound that they prove.
+    """
+
+    plan: Measured
+    shares: Array
+    value: float
+    proof: Proof
+
+    @property
+    def duals(self) -> tuple[Array, ...]:
+        """The weights of cells of all strategies, and of the proof, shape (orbits,) each."""
+        return (*self.plan.duals, *self.proof.duals)
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """How their searches ended."""
+        return ("optimal",) * len(self.duals)
+
+    @property
+    def parts(self) -> Decomposition:
+        """Which space has which strategy."""
+        return self.plan.parts
+
+    @property
+    def solutions(self) -> list[SpaceSolution]:
+        """The strategies."""
+        return self.plan.solutions
+
+    @property
+    def tradeoff(self) -> Tradeoff:
+        """What a plan file keeps."""
+        return Tradeoff(shares=self.shares, emphasis=self.proof.emphasis, lines=self.plan.lines)
+
+
+class _Balance:
+    """The weights of all queries, and what follows from them.
+
+    Weights of a kind have the shape of its counts and stand for all its groups and all queries alike; all together
+    weigh 1.
+    """
+
+    def __init__(self, layout: Layout, counts: Array) -> None:
+        self.layout, self.kinds, self.counts = layout, layout.kinds, counts
+        self.lines = [Line(rows) for rows in layout.rows]
+        whole = math.fsum(math.prod(k.counts) for k in self.kinds)
+        self.weights = [np.full(k.counts, 1.0 / whole) for k in self.kinds]
+        self.follow([np.ones(len(line.rows)) for line in self.lines])
+        self.noises = self.best_noises()
+
+    def follow(self, weights: Sequence[Array]) -> None:
+        """Let every line go a step with its weights, shape (queries,) each."""
+        for line, own in zip(self.lines, weights, strict=True):
+            line.follow(own)
+        self.look()
+
+    def look(self) -> None:
+        """Take what the lines leave of the queries in every space, shape (spaces, queries), part by part."""
+        self.tables = [
+            [
+                np.stack([out if own[p] < 0 else self.lines[own[p]].variances[window] for own in kind.lines])
+                for p, (out, window) in enumerate(zip(kind.outside, kind.windows, strict=True))
+            ]
+            for kind in self.kinds
+        ]
+
+    def best_noises(self) -> Array:
+        """Return the squared noises that are best for the weights at privacy cost 1, shape (space kinds,)."""
+        pulled = np.zeros(len(self.counts))
+        for kind, weights, tables in zip(self.kinds, self.weights, self.tables, strict=True):
+            sums = _contracted(weights, tables) * kind.factors
+            pulled += np.bincount(kind.spaces, sums / kind.target, minlength=len(pulled))
+        best = np.sqrt(self.counts / np.maximum(pulled, 1e-300))
+        return np.asarray(best * float(np.sum(self.counts / best)), dtype=float)
+
+    def asked(self) -> list[Array]:
+        """Return what the queries weigh on the lines, shape (queries,) each."""
+        sums = [np.zeros(len(line.rows)) for line in self.lines]
+        for kind, weights, tables in zip(self.kinds, self.weights, self.tables, strict=True):
+            scale = kind.factors * self.noises[list(kind.spaces)] / kind.target
+            for p, window in enumerate(kind.windows):
+                rest = _contracted(weights, tables, p) * scale[:, None]
+                for j, own in enumerate(kind.lines):
+                    if own[p] >= 0:
+                        sums[own[p]][window] += rest[j]
+        return sums
+
+    def step(self) -> float:
+        """Let the lines follow the weights, and the weights the variances; return the mean variance."""
+        self.follow(self.asked())
+        self.noises = self.best_noises()
+        found = [
+            _products(kind.factors * self.noises[list(kind.spaces)] / kind.target, tables)
+            for kind, tables in zip(self.kinds, self.tables, strict=True)
+        ]
+        mean = math.fsum(float(np.vdot(w, v)) for w, v in zip(self.weights, found, strict=True))
+        self.weights = [_moved(w, v / mean) for w, v in zip(self.weights, found, strict=True)]
+        total = math.fsum(float(w.sum()) for w in self.weights)
+        self.weights = [np.maximum(w / total, LEAST / w.size) for w in self.weights]
+        return mean
+
+    def emphasis(self, same: Symmetry) -> Emphasis:
+        """Return the weights as products over single attributes, every kind of groups with vectors of its own."""
+        vectors: list[Array] = []
+        uses, by_kind = [], []
+        even: dict[int, int] = {}
+        for kind, weights in zip(self.kinds, self.weights, strict=True):
+            group, own = self.layout.workload.groups[same.examples[kind.number]], []
+            for k, part in enumerate(group.parts):
+                if k in kind.parts:
+                    axis = kind.parts.index(k)
+                    vector = weights.sum(axis=tuple(a for a in range(weights.ndim) if a != axis))
+                    own.append(len(vectors))
+                    vectors.append(vector / vector.sum())
+                else:
+                    if part.count not in even:
+                        even[part.count] = len(vectors)
+                        vectors.append(np.ones(part.count))
+                    own.append(even[part.count])
+            uses.append(tuple(own))
+            by_kind.append(float(weights.sum()) / (kind.groups * kind.alike * kind.target))
+        return Emphasis(
+            kinds=same.kinds,
+            weights=np.array(by_kind),
+            uses=tuple(uses),
+            whole=(False,) * len(uses),
+            vectors=tuple(vectors),
+        )
+
+
+def balanced(
+    workload: Workload,
+    goal: Objective,
+    split: Split,
+    labels: Mapping[str, Hashable],
+    tell: Callable[[float, str], None],
+    deadline: float,
+) -> Balanced:
+    """Return the best plan found until the deadline, for privacy cost 1, and the best proof.
+
+    The first steps are taken whatever the time: without them there is no plan.
+    """
+    spaces = list(decompose(workload, split, labels).spaces)
+    same = symmetry(workload, spaces, goal, labels, split)
+    layout = Layout(workload, same, goal, split)
+    balance = _Balance(layout, same.counts)
+    best: Balanced | None = None
+    done, left = 0, math.inf
+    while True:
+        before = mean = 0.0
+        for number in range(STEPS):
+            tell(0.9 * done / MOST, "Weighing the queries" if best is None else f"Weighing the queries, gap {left:.1e}")
+            with threads_for(1):  # many small products
+                mean = balance.step()
+            done += 1
+            if number == STEPS // 2:
+                before = mean
+            if time.monotonic() > deadline and done >= LEAST_STEPS:
+                break
+        late = time.monotonic() > deadline
+        if not late and done < MOST and abs(mean / before - 1.0) > CALM:
+            continue
+        found, last = _finished(workload, goal, split, labels, same, balance), left
+        best = found if best is None else _both(best, found)
+        left = math.sqrt(best.value / best.proof.bound) - 1.0
+        if late or done >= MOST or left <= GAP or left > WORTH * last:
+            return best
+
+
+def _finished(
+    workload: Workload, goal: Objective, split: Split, labels: Mapping[str, Hashable], same: Symmetry, now: _Balance
+) -> Balanced:
+    """Return the plan and the proof that the weights of now lead to; their lines take no harm."""
+    kept = [(line.mass, line.variances) for line in now.lines]
+    numbers = now.layout.numbers
+    masses = [line.mass for line in now.lines]
+    shown = proof(workload, goal, split, labels, now.emphasis(same), lambda s, n: _known(masses, numbers, s, n))
+    with threads_for(1):
+        for line in now.lines:
+            line.polish()
+    made = measured_lines(
+        workload,
+        split,
+        list(same.spaces),
+        [line.weights for line in now.lines],
+        numbers,
+        [line.mass for line in now.lines],
+    )
+    now.look()
+    noises = now.best_noises()
+    for line, (mass, variances) in zip(now.lines, kept, strict=True):
+        line.mass, line.variances = mass, variances
+    now.look()
+    blocks = unit_blocks(made.parts, made.solutions)
+    builder = VarianceBuilder(blocks=blocks, split=split, schema=workload.schema)
+    asked = footprints(workload, blocks, builder, same, goal)
+    assert asked is not None  # every line measures all that its queries ask, however little they weigh
+    found = best_shares(asked, same.counts, goal, noises, FINE)
+    shares = np.array([found.noises[same.spaces[s]] for s in made.parts.spaces])
+    return Balanced(plan=made, shares=shares, value=found.value, proof=shown)
+
+
+def _known(masses: list[Array], numbers: Mapping[tuple[Space, str], int], space: Space, name: str) -> Array | None:
+    number = numbers.get((space, name))
+    return None if number is None else masses[number]
+
+
+def _both(a: Balanced, b: Balanced) -> Balanced:
+    """Return the better plan with the better proof."""
+    plan, shown = (a if a.value <= b.value else b), (a if a.proof.bound >= b.proof.bound else b)
+    return Balanced(plan=plan.plan, shares=plan.shares, value=plan.value, proof=shown.proof)
+
+
+def _moved(weights: Array, ratio: Array) -> Array:
+    """Return weights times a power of variances over the mean; light ones rise fast. All have one shape."""
+    light = LIGHT * float(weights.mean())
+    return np.asarray(weights * ratio ** (POWER + RISE * (ratio > 1.0) * light / (light + weights)))
+
+
+def _contracted(weights: Array, tables: Sequence[Array], but: int = -1) -> Array:
+    """Return the sums of weights times one table an axis, shape (spaces,), or (spaces, queries) with one axis left."""
+    if but >= 0:
+        weights = np.moveaxis(weights, but, 0)
+    others = [t for k, t in enumerate(tables) if k != but]
+    if not others:
+        return np.broadcast_to(weights, (len(tables[but]), *weights.shape)) if but >= 0 else weights.reshape(1)
+    out = weights @ others[-1].T
+    for table in others[-2::-1]:
+        out = np.einsum("...as,sa->...s", out, table)
+    return np.asarray(out.T)
+
+
+def _products(scale: Array, tables: Sequence[Array]) -> Array:
+    """Return the sum over spaces of scale times a product of tables, in the shape of the queries of all parts."""
+    if not tables:
+        return np.asarray(scale.sum())
+    out = scale[:, None]
+    for table in tables[:-1]:
+        out = (out[:, :, None] * table[:, None, :]).reshape(len(scale), -1)
+    return np.asarray((out.T @ tables[-1]).reshape([t.shape[1] for t in tables]))
