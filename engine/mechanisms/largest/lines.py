@@ -13,10 +13,10 @@ import numpy as np
 
 from engine.arrays import Array
 
-FLOOR = 1e-5  # of the largest weight, added to all: light queries keep a variance
+FLOOR = 1e-4  # of the largest weight, added to all: light queries keep a variance
 LEAST = 1e-8  # weight of a cell, in shares of the mean: lost ones would not come back
 SPEED = 1.5  # power of its cost over the mean, that the weight of a cell is multiplied by
-POLISH, POLISHED = 40, 1e-6  # last steps at fixed weights, and the gap that is close enough
+POLISH, POLISHED = 20, 1e-6  # last steps at fixed weights, and the gap that is close enough
 
 
 class Line:

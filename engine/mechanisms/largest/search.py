@@ -33,14 +33,16 @@ from engine.spaces import Decomposition, Space, SpaceSolution, Split, decompose
 from engine.threads import threads_for
 from engine.workload import Workload
 
-STEPS, LEAST_STEPS, MOST = 20, 10, 100  # between looks, whatever the time, and in all
-CALM = 2e-5  # of the mean variance: where half the steps between looks moved it less, a plan is made
+FIRST, STEPS, MOST = 60, 20, 160  # steps to the first plan, from each to the next, and in all
+LEAST_STEPS = 10  # whatever the time
+FEW = 500_000  # queries on lines up to which there is more than one plan
 POWER = 2.0  # of its variance over the mean, that a query's weight is multiplied by ...
-LIGHT, RISE = 1e-3, 20.0  # ... and this more where it rises, for weights below this share of the mean of their group
-LEAST = 1e-10  # weight of a query, in shares of all
+LIGHT, RISE = 1e-2, 20.0  # ... and this more where it rises, for weights below this share of the mean of their group
+FARTHEST = 3.0  # that the logarithm of a weight goes in a step
+LEAST = 1e-8  # weight of a query, in shares of the mean of its group
 GAP = 1e-5  # of the standard error: closer is not worth another round
 WORTH = 0.8  # of the gap: a round that leaves more is the last
-FINE = 2e-6  # of the variance: gap of the shares
+FINE = 4e-6  # of the variance: gap of the shares
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -138,8 +140,8 @@ class _Balance:
                         sums[own[p]][window] += rest[j]
         return sums
 
-    def step(self) -> float:
-        """Let the lines follow the weights, and the weights the variances; return the mean variance."""
+    def step(self) -> None:
+        """Let the lines follow the weights, and the weights the variances."""
         self.follow(self.asked())
         self.noises = self.best_noises()
         found = [
@@ -149,8 +151,7 @@ class _Balance:
         mean = math.fsum(float(np.vdot(w, v)) for w, v in zip(self.weights, found, strict=True))
         self.weights = [_moved(w, v / mean) for w, v in zip(self.weights, found, strict=True)]
         total = math.fsum(float(w.sum()) for w in self.weights)
-        self.weights = [np.maximum(w / total, LEAST / w.size) for w in self.weights]
-        return mean
+        self.weights = [np.maximum(w / total, LEAST * float(w.mean()) / total) for w in self.weights]
 
     def emphasis(self, same: Symmetry) -> Emphasis:
         """Return the weights as products over single attributes, every kind of groups with vectors of its own."""
@@ -199,24 +200,20 @@ def balanced(
     balance = _Balance(layout, same.counts)
     best: Balanced | None = None
     done, left = 0, math.inf
+    most = MOST if layout.points <= FEW else FIRST
     while True:
-        before = mean = 0.0
-        for number in range(STEPS):
-            tell(0.9 * done / MOST, "Weighing the queries" if best is None else f"Weighing the queries, gap {left:.1e}")
+        for _ in range(FIRST if best is None else STEPS):
+            words = "Weighing the queries" + ("" if best is None else f", gap {left:.1e}")
+            tell(0.9 * done / most, words)
             with threads_for(1):  # many small products
-                mean = balance.step()
+                balance.step()
             done += 1
-            if number == STEPS // 2:
-                before = mean
             if time.monotonic() > deadline and done >= LEAST_STEPS:
                 break
-        late = time.monotonic() > deadline
-        if not late and done < MOST and abs(mean / before - 1.0) > CALM:
-            continue
         found, last = _finished(workload, goal, split, labels, same, balance), left
         best = found if best is None else _both(best, found)
         left = math.sqrt(best.value / best.proof.bound) - 1.0
-        if late or done >= MOST or left <= GAP or left > WORTH * last:
+        if done >= most or left <= GAP or left > WORTH * last or time.monotonic() > deadline:
             return best
 
 
@@ -267,7 +264,8 @@ def _both(a: Balanced, b: Balanced) -> Balanced:
 def _moved(weights: Array, ratio: Array) -> Array:
     """Return weights times a power of variances over the mean; light ones rise fast. All have one shape."""
     light = LIGHT * float(weights.mean())
-    return np.asarray(weights * ratio ** (POWER + RISE * (ratio > 1.0) * light / (light + weights)))
+    power = POWER + RISE * (ratio > 1.0) * light / (light + weights)
+    return np.asarray(weights * np.exp(np.clip(power * np.log(np.maximum(ratio, 1e-300)), -FARTHEST, FARTHEST)))
 
 
 def _contracted(weights: Array, tables: Sequence[Array], but: int = -1) -> Array:
