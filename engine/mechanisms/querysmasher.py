@@ -208,10 +208,13 @@ class QuerySmasher(ResidualMechanism):
             return {}
 
         def apart() -> float:
-            uniform = replace(self, centers="uniform", keep=None)
-            return TUNING * (uniform.forecast(workload, limits).seconds - self.overhead(workload))
+            parts, allowance = decompose(workload), Allowance(memory=limits.memory_limit, deadline=limits.deadline())
+            uniform = replace(self, centers="uniform", keep=None).expected(workload, parts, limits)
+            searched = split_seconds(workload, parts.subworkloads, parts.factors, allowance)
+            return max(TUNING * (uniform.seconds - self.overhead(workload)), searched)
 
-        return choose_unions(workload, tuple(spaces), limits.memory_limit, apart)
+        left = math.inf if limits.time_limit is None else limits.time_limit
+        return choose_unions(workload, tuple(spaces), limits.memory_limit, apart, left)
 
     def _splits(
         self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, allowance: Allowance

@@ -230,7 +230,7 @@ BUGS = (
     ),
     bug(
         "centers of cumulative counts are not tuned",
-        "engine/spaces/splits/tuned.py",
+        "engine/spaces/splits/pairs.py",
         '("marginal", "circular", "total")',
         '("marginal", "circular", "total", "prefix", "range")',
         "tests/spaces/test_centers.py::test_figures",

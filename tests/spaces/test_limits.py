@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import subprocess
 import sys
 import time
@@ -17,8 +18,8 @@ from benchmarks.tuned import cube
 from engine import Budget, Custom, Random, Workload, forecast, load_plan, plan
 from engine.mechanisms.made import Made
 from engine.mechanisms.querysmasher import _in_time, _united
-from engine.spaces import Allowance, DualProblem, Split, choose_unions, decompose, union_seconds
-from engine.spaces.splits.unions import rows_of_union, work_of
+from engine.spaces import Allowance, DualProblem, Split, choose_unions, decompose, exact_bound, union_seconds
+from engine.spaces.splits.unions import ENTRIES, rows_of_union, strategy_seconds, work_of
 from tests.pairs import pairwise
 from tests.shapes import numeric
 
@@ -191,11 +192,56 @@ def test_dense_searches_without_symmetries_have_an_end(monkeypatch):
 def test_tuning_that_takes_longer_than_the_whole_domain_is_not_begun(monkeypatch):
     """Where one strategy for everything costs less than splits, it is taken: nothing is more accurate."""
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    monkeypatch.setattr("engine.spaces.splits.unions.WAIT", 0.0)
     workload = three_families()
     assert "whatsoever" in made(workload, centers="tuned").certificate.statement
     assert forecast(workload, centers="tuned").memory > forecast(workload).memory
     monkeypatch.setattr("engine.mechanisms.querysmasher.TUNING", 0.0)
+    monkeypatch.setattr("engine.mechanisms.querysmasher.split_seconds", lambda *_: 1.0)
+    assert "whatsoever" in made(workload, centers="tuned").certificate.statement
+    monkeypatch.setattr("engine.mechanisms.querysmasher.split_seconds", lambda *_: 0.0)
     assert "whatsoever" not in made(workload, centers="tuned").certificate.statement
+
+
+def test_the_whole_domain_is_worth_some_seconds(monkeypatch):
+    """Splits that take no time at all are no reason to be less accurate, unless there is no time for more."""
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    workload = three_families()
+    spaces = tuple(decompose(workload).spaces)
+    seconds = strategy_seconds(workload, ("a", "b", "c"), spaces)
+    for wait, left, whole in ((2.0, 2.0, True), (0.5, 2.0, False), (2.0, 0.5, False)):
+        monkeypatch.setattr("engine.spaces.splits.unions.WAIT", wait * seconds)
+        found = choose_unions(workload, spaces, 4e9, left=left * seconds)
+        assert (found == {("a", "b", "c"): spaces}) == whole
+
+
+def test_products_of_a_union_of_all_spaces_need_no_row_a_query(monkeypatch):
+    """A third of a million queries on 600 cells each are told from their few rows, as if each had been gone through."""
+    both = ("a", "b")
+    asked = Workload(numeric(24, 25)).add(both, "circular")
+    workload = asked.add(both, "affine").add("a", "prefix")
+    spaces = tuple(decompose(workload).spaces)
+    assert asked.groups[0].count * 600 > ENTRIES
+    assert choose_unions(workload, spaces, 4e9) == {both: spaces}
+    assert union_seconds(workload, both, spaces) < 2.0
+    # weights of single queries are no products, and what is not measured has to be looked for query by query
+    weighed = Workload(numeric(24, 25)).add(both, "circular", query_weights=np.ones(asked.groups[0].count))
+    assert not choose_unions(weighed.add(both, "affine"), spaces, 4e9)
+    wider = Workload(numeric(24, 25, 3)).add(both, "circular").add(("a", "c"), "affine")
+    assert not choose_unions(wider, tuple(decompose(wider).spaces), 4e9).get(("a", "b", "c"))
+    monkeypatch.setattr("engine.spaces.splits.unions.FORMS", 599)
+    assert not choose_unions(workload, spaces, 4e9)
+
+
+def test_what_looks_the_same_from_every_cell_is_measured_apart(monkeypatch):
+    """Turned round it stays the same, and so does its best strategy, which couples no two spaces."""
+    monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
+    both = ("a", "b")
+    for family, apart in (("circular", True), ("prefix", False)):
+        asked = Workload(numeric(5, 4)).add(both).add(both, family)
+        assert (not choose_unions(asked, tuple(decompose(asked).spaces), 4e9)) == apart
+    turned = Workload(numeric(5, 4)).add(both).add(both, "circular")
+    assert made(turned).weighted_rmse == pytest.approx(math.sqrt(exact_bound(turned, 1e-6) / len(turned)), rel=2e-5)
 
 
 SCRIPT = """
@@ -283,7 +329,6 @@ def test_the_queries_of_a_union_are_few_alone_and_together(monkeypatch):
     assert work_of(workload, ("a", "b"), spaces, 4e9) == np.inf
     monkeypatch.setattr("engine.spaces.splits.unions.ENTRIES", max(entries))
     assert work_of(workload, ("a", "b"), spaces, 4e9) < np.inf
-    monkeypatch.setattr("engine.spaces.splits.unions._entries", lambda group: 0.0)
     assert not choose_unions(workload, spaces, 4e9)
     monkeypatch.setattr("engine.spaces.splits.unions.ENTRIES", sum(entries))
     assert choose_unions(workload, spaces, 4e9)
@@ -291,6 +336,7 @@ def test_the_queries_of_a_union_are_few_alone_and_together(monkeypatch):
 
 def test_among_many_spaces_no_clusters_are_looked_for(monkeypatch):
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 1e5)
+    monkeypatch.setattr("engine.spaces.splits.unions.WAIT", 0.0)
     workload = Workload.all_ways(cube(2, 11), (1, 2))
     spaces = tuple(decompose(workload).spaces)
     assert choose_unions(workload, spaces, 4e9) == {}
@@ -302,6 +348,7 @@ def test_a_union_holds_more_than_one_space(monkeypatch):
     """The pairs of a chain overlap; what is left to the second cluster may be one space alone."""
     workload = Workload(numeric(4, 4, 4)).add(("a", "b"), "affine").add(("b", "c"), "affine")
     spaces = (("a", "b"), ("b", "c"), ("b",))
+    monkeypatch.setattr("engine.spaces.splits.unions.WAIT", 0.0)
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 2 * work_of(workload, ("a", "b"), spaces[::2], 4e9))
     found = choose_unions(workload, spaces, 4e9)
     assert [len(together) for together in found.values()] == [2]

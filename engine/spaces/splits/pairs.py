@@ -24,6 +24,7 @@ MAX_QUERIES = 1e9  # entries of all queries of a pair, which are gone through on
 VECTORS = 60  # of the length of the parameters that the search holds
 SEARCH = 20  # a tenth of the evaluations without which the search is not worth beginning
 KIND_SECONDS, EVALUATIONS = 0.8, 900  # of the search, a kind of pair, as measured; for forecasts only
+CYCLIC = ("marginal", "circular", "total")  # families that turning an attribute round leaves alone
 ASKED = 1e-6  # directions of class rows below this share of the largest are rounding
 AskedPair = list[tuple[Group, bool]]  # groups on a pair, and whether they name its attributes in the other order
 
@@ -43,6 +44,15 @@ def can_tune(workload: Workload) -> bool:
     if any(g.count * math.prod(g.sizes) > MAX_QUERIES for g in pairs):
         return False
     return any(len(g.parts) == 1 for g in pairs)
+
+
+def cyclic(workload: Workload) -> bool:
+    """Return whether no query tells one cell of an attribute from another, so that uniform centers are the best.
+
+    Turning any attribute round then leaves the workload alone, and the best of all mechanisms measures spaces apart.
+    """
+    firsts = [workload.groups[kind.numbers[0]] for kind in workload.alike]
+    return all(g.query_weights is None and p.family.name in CYCLIC for g in firsts for p in g.parts)
 
 
 def affordable(workload: Workload, allowance: Allowance) -> bool:

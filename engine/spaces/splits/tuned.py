@@ -23,11 +23,10 @@ from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.center_problem import too_slow
 from engine.spaces.splits.centers import tuned_centers
 from engine.spaces.splits.complements import ComplementProblem, split_of, tuned_complements
-from engine.spaces.splits.pairs import affordable, asks_products, can_tune, complement_seconds
+from engine.spaces.splits.pairs import affordable, asks_products, can_tune, complement_seconds, cyclic
 from engine.workload import Workload
 
 FORMAT = "split/2"  # part of every key
-EVEN = ("marginal", "circular", "total")  # families that uniform centers suit best, by symmetry
 SUM_SECONDS, SUM_STEPS = 0.2, 60  # of the search for centers, a space that is asked no product; for forecasts only
 ROWS_SECONDS = 0.4  # more where rows on several attributes are made anew in every step
 
@@ -59,8 +58,7 @@ class SplitMemory:
 
     def centers(self, watch: Listener) -> Split:
         """Return tuned centers; see `centers`."""
-        firsts = [self.workload.groups[alike.numbers[0]] for alike in self.workload.alike]
-        if all(part.family.name in EVEN for group in firsts for part in group.parts):
+        if cyclic(self.workload):
             return UNIFORM  # to name a hundred thousand groups for the cache takes longer than to plan them
         cuts = np.cumsum(self.sizes)
         known, own = self._recall(int(cuts[-1]) if len(cuts) else 0, "centers")

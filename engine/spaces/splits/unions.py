@@ -26,16 +26,20 @@ from engine.spaces.coordinates import pieces, positions
 from engine.spaces.decomposition import Decomposition, Factor, Subworkload, Term
 from engine.spaces.search import PRODUCTS, dense_bytes
 from engine.spaces.split import Axes, Space, Split
+from engine.spaces.splits.pairs import cyclic
 from engine.spaces.splits.rows import fewer, part_rows, rows_bytes
 from engine.workload import Group, Part, Workload, whole_group
 
 WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
-WHOLE = 6e9  # the same for a union of all spaces, where tuning them apart takes longer
-SEARCH = 40  # steps at most that a union of all spaces is expected to take where that decides about it
+WHOLE = 6e10  # the same for a union of all spaces, which is the best of all mechanisms: 2,048 cells, asked in full
+WAIT = 5.0  # seconds that the best of all mechanisms may take where tuning spaces apart takes less
 MAX_CELLS = 100_000  # of the table of a union: it is counted, and carries one dual weight a cell
 ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
-STEPS = 12  # of `work_of` that the search for the strategy of a union takes as measured, for forecasts only
+FORMS = 4_096  # cells of a product group up to which a union of all that is asked needs no row for every query
+STEPS, FEW = 12, 40  # steps of the search for a union's strategy as measured: where all is asked, where it is not
 LISTED = 3e-8  # seconds in which one entry of a query row is made and split into pieces
+ROW = 600  # multiplications that take as long as one such entry
+KEPT = 10  # entries for which the variance of one query that needs no row stands
 MAX_SPACES = 60  # with more spaces than this, what single unions gain is small
 SPREAD = 1e9  # unions of weights further apart would lose what the light ones ask in rounding
 
@@ -136,12 +140,16 @@ def group_rows(workload: Workload, group: Group, attributes: Space, split: Split
 
 
 def choose_unions(
-    workload: Workload, spaces: Collection[Space], memory_limit: float, apart: Callable[[], float] = lambda: 0.0
+    workload: Workload,
+    spaces: Collection[Space],
+    memory_limit: float,
+    apart: Callable[[], float] = lambda: 0.0,
+    left: float = math.inf,
 ) -> dict[Space, tuple[Space, ...]]:
     """Return the unions that can be afforded, out of the residual spaces that are asked: one of all where possible.
 
     ``apart`` forecasts, in seconds, what tuning would take without unions: one of all spaces, which is the best of all
-    mechanisms and needs no tuning, may take as long.
+    mechanisms and needs no tuning, may take as long, and `WAIT` in any case, if so many seconds are ``left``.
 
     Otherwise the largest spaces are collected into clusters of overlapping attributes as long as the work allows, and
     every space belongs to the first cluster that holds its attributes.  A union answers what its groups span, so
@@ -156,9 +164,6 @@ def choose_unions(
     # what hardly weighs anything would be answered too badly by one strategy, and must be answered all the same
     if asked.max() > SPREAD * asked.min():
         return {}
-    if math.fsum(map(_entries, workload.groups)) > ENTRIES:
-        # every query has a piece in the total: a union that holds it makes all of them be gone through
-        spaces = [space for space in spaces if space]
 
     def work(attributes: Space) -> float:
         if workload.schema.cells(attributes) > MAX_CELLS:
@@ -166,15 +171,23 @@ def choose_unions(
         own = _inside(spaces, attributes)
         dimension = dimension_of(workload, own)
         # the variances of a union need every query of the groups inside
-        wide = [g.count * max(math.prod(g.sizes), dimension) for g in _touching(workload, attributes)]
+        formed = _needs_no_rows(workload, attributes, own)
+        wide = [_entries(g, dimension, formed) for g in _touching(workload, attributes)]
         affordable = sum(wide) <= ENTRIES and rows_of_union(workload, attributes, own) <= memory_limit
         return work_of(workload, attributes, own, memory_limit) if affordable else math.inf
 
     needed = work(everything)
-    if needed <= WORK or (needed <= WHOLE and needed * SEARCH <= apart() * PRODUCTS):
+    if needed <= WORK:
         return {everything: tuple(spaces)}
+    if needed <= WHOLE and not cyclic(workload):
+        seconds = strategy_seconds(workload, everything, spaces)
+        if seconds <= left and (seconds <= WAIT or seconds <= apart()):
+            return {everything: tuple(spaces)}
     if len(spaces) > MAX_SPACES:
         return {}
+    if math.fsum(map(_entries, workload.groups)) > ENTRIES:
+        # every query has a piece in the total: a union that holds it makes all of them be gone through
+        spaces = [space for space in spaces if space]
     clusters: dict[Space, float] = {}
     for space in sorted(spaces, key=len, reverse=True):
         if len(space) < 2 or any(set(space) <= set(cluster) for cluster in clusters):
@@ -196,8 +209,22 @@ def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
     return [space for space in spaces if set(space) <= set(attributes)]
 
 
-def _entries(group: Group) -> float:
-    return float(group.count * math.prod(group.sizes)) if group.weight > 0.0 else 0.0
+def _entries(group: Group, least: int = 0, formed: bool = False) -> float:
+    """Return the entries of the query rows of a group, each at least so long, or what takes as long to go through.
+
+    ``formed`` says that products need no row a query; see `_needs_no_rows`.
+    """
+    cells, counts = math.prod(group.sizes), [part.count for part in group.parts]
+    listed = float(group.count * max(cells, least)) if group.weight > 0.0 else 0.0
+    if formed and len(counts) > 1 and cells <= FORMS and group.query_weights is None:
+        return min(listed, float(KEPT * group.count + min(counts) * cells**2 // ROW))
+    return listed
+
+
+def _needs_no_rows(workload: Workload, attributes: Space, spaces: Collection[Space]) -> bool:
+    """Return whether a union holds all that is asked and measures all of it, so that products need no row a query."""
+    inside = all(set(g.attributes) <= set(attributes) for g in workload.groups if g.weight > 0.0)
+    return inside and rank_of(workload, attributes, spaces) == dimension_of(workload, spaces)
 
 
 def _touching(workload: Workload, attributes: Space) -> list[Group]:
@@ -225,16 +252,20 @@ def work_of(workload: Workload, attributes: Space, spaces: Collection[Space], me
     cells = workload.schema.cells(attributes)
     if cells > MAX_CELLS:
         return math.inf
-    dimension = dimension_of(workload, spaces)
+    dimension, formed = dimension_of(workload, spaces), _needs_no_rows(workload, attributes, spaces)
+    if any(_entries(g, dimension, formed) > ENTRIES for g in _touching(workload, attributes)):
+        return math.inf
+    rank = rank_of(workload, attributes, spaces)
+    return rank * rank * (cells + 6.0 * rank) if dense_bytes(rank, dimension, cells) <= memory_limit else math.inf
+
+
+def rank_of(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
+    """Return an upper bound on the number of rows of a union's strategy."""
     asked = 0
     for group in workload.groups:
         inside = [name for name in group.attributes if name in attributes]
-        if inside:
-            asked += math.prod(min(p.count, _held(group, p, inside)) for p in group.parts)
-            if group.count * max(math.prod(group.sizes), dimension) > ENTRIES:
-                return math.inf
-    rank = min(asked + 1, dimension)
-    return rank * rank * (cells + 6.0 * rank) if dense_bytes(rank, dimension, cells) <= memory_limit else math.inf
+        asked += math.prod(min(p.count, _held(group, p, inside)) for p in group.parts) if inside else 0
+    return min(asked + 1, dimension_of(workload, spaces))
 
 
 def dimension_of(workload: Workload, spaces: Collection[Space]) -> int:
@@ -256,23 +287,24 @@ def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Spac
 
 def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return an upper bound on the memory of the search for a union's strategy, in bytes."""
-    dimension = dimension_of(workload, spaces)
-    cells = workload.schema.cells(attributes)
-    rank = min(float(dimension), math.sqrt(WHOLE / cells))
-    return dense_bytes(math.ceil(rank), dimension, cells)
+    cells, rank = workload.schema.cells(attributes), rank_of(workload, attributes, spaces)
+    return dense_bytes(rank, dimension_of(workload, spaces), cells)
 
 
 def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return what the search for a union's strategy takes, in seconds on one idle core, for forecasts."""
-    return STEPS * work_of(workload, attributes, spaces, math.inf) / PRODUCTS
+    full = rank_of(workload, attributes, spaces) == dimension_of(workload, spaces)
+    return (STEPS if full else FEW) * work_of(workload, attributes, spaces, math.inf) / PRODUCTS
 
 
 def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return in what time all queries of the groups inside a union are gone through, on one idle core.
 
-    Its plan needs that to be made: what follows from a strategy that couples spaces is seen query by query.
+    Its plan needs that to be made: what follows from a strategy that couples spaces is seen query by query, unless it
+    holds all spaces and the queries are products.
     """
-    dimension, cells = dimension_of(workload, spaces), workload.schema.cells(attributes)
-    rank = min(float(dimension), math.sqrt(WHOLE / cells))
-    listed = workload.groups if () in spaces else _touching(workload, attributes)
-    return math.fsum(LISTED * _entries(g) + 2.0 * g.count * dimension * rank / PRODUCTS for g in listed)
+    through = dimension_of(workload, spaces) * rank_of(workload, attributes, spaces)
+    formed = _needs_no_rows(workload, attributes, spaces)
+    listed = [g for g in workload.groups if () in spaces or set(g.attributes) & set(attributes)]
+    entries = [(_entries(g, formed=formed), math.prod(g.sizes)) for g in listed]
+    return math.fsum(own * (LISTED + 2.0 * through / (cells * PRODUCTS)) for own, cells in entries)
