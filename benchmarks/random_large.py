@@ -4,7 +4,8 @@
 
 Half of the workloads are on domains of 600 to 4,096 cells, where the optimum of all mechanisms often fits; the others
 are on 8 to 14 attributes, where it does not.  A row tells the best other plan and how far tuned is above it; those
-above by more than the gap that searches stop at are counted in the end, and the command then returns 1.
+above by more than the gap that searches stop at are counted in the end, and the command then returns 1.  A run that was
+broken off goes on where it stood.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import math
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import options, table
+from benchmarks import options
+from benchmarks.kept import Kept
 from benchmarks.random_small import ONE_WAY, described
 from engine import MECHANISMS, Attribute, Budget, Schema, Workload, forecast, plan
 from engine.errors import EngineError
@@ -24,6 +27,7 @@ from engine.errors import EngineError
 SECONDS, BYTES = 10.0, 2e9  # what one plan may be expected to take
 SAME = 1e-5  # relative: searches stop at a gap of 1e-6 in every space
 BUDGET = Budget(pcost=1.0)
+HEAD = f"{'seed/row':<8}{'tuned':>10} {'best other':>11} {'above':>9} {'CPU s':>6}  mechanism, workload"
 
 
 def draw(rng: np.random.Generator, small: bool) -> Workload:
@@ -63,25 +67,34 @@ def others(asked: Workload) -> dict[str, float]:
     return out
 
 
+def row_of(number: int, seed: int) -> str:
+    """Return one row: the workload of this number is the same whatever was drawn before."""
+    asked = draw(np.random.default_rng([seed, number]), small=number % 2 == 0)
+    started = time.process_time()
+    tuned = plan(asked, BUDGET, centers="tuned", memory_limit=BYTES).weighted_rmse
+    took = time.process_time() - started
+    name, best = min(others(asked).items(), key=lambda item: item[1])
+    own = f"{tuned:>10.4f} {best:>11.4f} {tuned / best - 1.0:>9.2e} {took:>6.2f}  {name}, {described(asked)}"
+    return f"{_begin(number, seed)} {own}"
+
+
+def _begin(number: int, seed: int) -> str:
+    return f"{seed}/{number:<5}"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print one row a workload; return 1 when tuned is above another plan anywhere."""
     parser = options(__file__, __doc__)
     parser.add_argument("--count", type=int, default=200, help="how many workloads")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    above = []
-    with table(__file__, write=given.write) as show:
-        show(f"{'tuned':>10} {'best other':>11} {'above':>9} {'CPU s':>6}  mechanism, workload")
-        for number in range(given.count):
-            asked = draw(np.random.default_rng([given.seed, number]), small=number % 2 == 0)
-            started = time.process_time()
-            tuned = plan(asked, BUDGET, centers="tuned", memory_limit=BYTES).weighted_rmse
-            took = time.process_time() - started
-            name, best = min(others(asked).items(), key=lambda item: item[1])
-            above.append(tuned / best - 1.0)
-            show(f"{tuned:>10.4f} {best:>11.4f} {above[-1]:>9.2e} {took:>6.2f}  {name}, {described(asked)}")
-        worse = sum(share > SAME for share in above)
-        show(f"{len(above)} workloads: tuned above another plan on {worse}, at most by {max(above):.2e}")
+    kept = Kept(HEAD, Path(__file__).with_suffix(".txt") if given.write else None)
+    for number in range(given.count):
+        if not kept.has(_begin(number, given.seed)):
+            kept.add(row_of(number, given.seed))
+    above = [float(row.split()[3]) for row in kept.rows[1:]]
+    worse = sum(share > SAME for share in above)
+    print(f"{len(above)} workloads: tuned above another plan on {worse}, at most by {max(above):.2e}")
     return 1 if worse else 0
 
 
