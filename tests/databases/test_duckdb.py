@@ -68,7 +68,9 @@ def test_all_tables_are_those_that_are_counted_here(together: int, kept: bool, m
     assert 0 < traffic.bytes < 30_000
 
 
-@pytest.mark.parametrize(("news", "first", "expected"), [(-1, 3, [3, 1, 1, 1]), (10**9, 1, [1, 2, 3]), (-1, 1, [1] * 6)])
+@pytest.mark.parametrize(
+    ("news", "first", "expected"), [(-1, 3, [3, 1, 1, 1]), (10**9, 1, [1, 2, 3]), (-1, 1, [1] * 6)]
+)
 def test_a_database_that_takes_long_is_asked_for_fewer_tables_at_once(
     news: int, first: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
