@@ -47,6 +47,7 @@ from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
 BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5  # of everything but searches, a plan and a group, for forecasts only
+BY_LINES = EVALUATIONS / 5.0  # steps that take as long as a search for the largest error, for forecasts only
 Factored = tuple[tuple[Axes, Strategy], ...]  # strategies on disjoint axes of a space, whose product measures it
 IN_TOTAL = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
 KEPT = " That is among plans that keep single groups as exact as this one was asked to."
@@ -121,7 +122,8 @@ class ResidualMechanism(Mechanism):
         if not self.goal(workload).linear:  # weights of every step leave no space like another
             check_tight(parts.subworkloads, costs)
             apart = math.fsum(solver.forecast([sub])[0].seconds for sub in parts.subworkloads)
-            seconds = EVALUATIONS * (APART * apart + 2e-4 * len(parts.spaces))
+            steps = BY_LINES if self.by_lines and fits(workload, self.goal(workload), UNIFORM) else EVALUATIONS
+            seconds = steps * (APART * apart + 2e-4 * len(parts.spaces))
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
         return Forecast(seconds=self.overhead(workload) + seconds, memory=memory, text=text)
 

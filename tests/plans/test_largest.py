@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, load_plan, plan
+from engine import Attribute, Budget, Schema, Workload, forecast, load_plan, plan
 from engine.errors import PlanError
 from engine.mechanisms import residual
 from engine.mechanisms.largest import fits
@@ -162,3 +162,12 @@ def test_a_line_has_the_strategy_of_a_search():
     ((_, strategy),) = found.blocks[("a",)].factors
     expected = np.sum((rows @ basis(n) @ strategy.pinv) ** 2, axis=1)
     np.testing.assert_allclose(line.variances, expected, rtol=1e-3, atol=1e-9)
+
+
+def test_a_forecast_knows_which_search_it_is_of():
+    asked = mixed(12, 15)
+    other = Workload(asked.schema).add("n0").add("n1")
+    assert [fits(w, objective("max", 2.0, None, w), UNIFORM) for w in (asked, other)] == [True, False]
+    quick, slow = ([forecast(w, objective=o).seconds for o in ("max", "lp")] for w in (asked, other))
+    assert quick[0] < 0.5 * quick[1]
+    assert slow[0] == slow[1]
