@@ -214,6 +214,8 @@ class QuerySmasher(ResidualMechanism):
             return max(TUNING * (uniform.seconds - self.overhead(workload)), searched)
 
         left = math.inf if limits.time_limit is None else limits.time_limit
+        if self.keep is not None:  # weights that keep groups exact are found in many searches, not in one
+            left = min(left, apart())
         return choose_unions(workload, tuple(spaces), limits.memory_limit, apart, left)
 
     def _splits(

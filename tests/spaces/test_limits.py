@@ -213,6 +213,10 @@ def test_the_whole_domain_is_worth_some_seconds(monkeypatch):
         monkeypatch.setattr("engine.spaces.splits.unions.WAIT", wait * seconds)
         found = choose_unions(workload, spaces, 4e9, left=left * seconds)
         assert (found == {("a", "b", "c"): spaces}) == whole
+    monkeypatch.setattr("engine.spaces.splits.unions.WAIT", math.inf)
+    assert choose_unions(workload, spaces, 4e9)
+    monkeypatch.setattr("engine.spaces.splits.unions.DOMAIN", 12 * 10 * 3 - 1)
+    assert not choose_unions(workload, spaces, 4e9)
 
 
 def test_products_of_a_union_of_all_spaces_need_no_row_a_query(monkeypatch):

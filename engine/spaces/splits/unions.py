@@ -32,6 +32,7 @@ from engine.workload import Group, Part, Workload, whole_group
 
 WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
 WHOLE = 6e10  # the same for a union of all spaces, which is the best of all mechanisms: 2,048 cells, asked in full
+DOMAIN = 4_096  # cells of a union of all spaces beyond `WORK`: searches on few rows of many cells hardly end
 WAIT = 5.0  # seconds that the best of all mechanisms may take where tuning spaces apart takes less
 MAX_CELLS = 100_000  # of the table of a union: it is counted, and carries one dual weight a cell
 ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
@@ -179,7 +180,7 @@ def choose_unions(
     needed = work(everything)
     if needed <= WORK:
         return {everything: tuple(spaces)}
-    if needed <= WHOLE and not cyclic(workload):
+    if needed <= WHOLE and workload.schema.cells(everything) <= DOMAIN and not cyclic(workload):
         seconds = strategy_seconds(workload, everything, spaces)
         if seconds <= left and (seconds <= WAIT or seconds <= apart()):
             return {everything: tuple(spaces)}
