@@ -33,7 +33,7 @@ from engine.workload import Group, Part, Workload, whole_group
 WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
 WHOLE = 6e10  # the same for a union of all spaces, which is the best of all mechanisms: 2,048 cells, asked in full
 DOMAIN = 4_096  # cells of a union of all spaces beyond `WORK`: searches on few rows of many cells hardly end
-WAIT = 5.0  # seconds that the best of all mechanisms may take where tuning spaces apart takes less
+WAIT = 1.4  # seconds that the best of all mechanisms may take where tuning spaces apart takes less: 690 cells
 MAX_CELLS = 100_000  # of the table of a union: it is counted, and carries one dual weight a cell
 ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
 FORMS = 4_096  # cells of a product group up to which a union of all that is asked needs no row for every query
