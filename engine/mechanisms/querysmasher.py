@@ -192,7 +192,8 @@ class QuerySmasher(ResidualMechanism):
         unions = _in_time(workload, self._chosen(workload, uniform.values, limits), allowance)
         if _holds_all(unions, uniform.values):
             united = _united(uniform, unions, make)
-            if united:
+            # noise on a grid costs one strategy for all a little more than it costs several
+            if united and united[0].plan.weighted_rmse < uniform.plan.weighted_rmse:
                 return united
             unions = {}
         found = [uniform]
