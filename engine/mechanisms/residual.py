@@ -25,7 +25,7 @@ from engine.mechanisms.kept import SLACK, kept_bound, noise_shares
 from engine.mechanisms.largest import Balanced, balanced, fits, rebuilt
 from engine.mechanisms.made import Made, noted
 from engine.mechanisms.query_weights import proven
-from engine.mechanisms.reweighted import APART, EVALUATIONS, Candidate, Step, TradeoffSearch
+from engine.mechanisms.reweighted import APART, EVALUATIONS, WHOLE_QUERIES, Candidate, Step, TradeoffSearch
 from engine.plans import Block, Emphasis, Plan, Solved, Tradeoff, calibrate, row_pcosts, strategies_of
 from engine.privacy import Budget
 from engine.progress import rising
@@ -219,17 +219,19 @@ class ResidualMechanism(Mechanism):
             workers=1,
             cache=False,  # steps on the way are asked for once
         )
-        best: Candidate | Balanced
+        kept: Sequence[Candidate | Balanced] = []
         if self.by_lines and fits(workload, self.goal(workload), split):
-            best = balanced(workload, self.goal(workload), split, labels, told, deadline)
-            kept: Sequence[Candidate | Balanced] = [best]
-            bound, tradeoff = best.proof.bound, best.tradeoff
-        else:
+            kept = [made := balanced(workload, self.goal(workload), split, labels, told, deadline)]
+            bound, tradeoff = made.proof.bound, made.tradeoff
+        # where every query may have a weight of its own, that may prove more than products do
+        if not kept or (made.far and sum(g.count for g in workload.groups) <= WHOLE_QUERIES):
             steps = TradeoffSearch(workload, self.goal(workload), split, labels, solve, told, deadline)
-            best = steps.run()
-            witness = best if steps.witness is None else steps.witness
-            kept = [best] if witness is best else [best, witness]
-            bound, tradeoff = witness.bound, steps.tradeoff()
+            single = steps.run()
+            if not kept or single.value < kept[0].value:
+                witness = single if steps.witness is None else steps.witness
+                kept = [single] if witness is single else [single, witness]
+                bound, tradeoff = witness.bound, steps.tradeoff()
+        best = kept[0]
         found = Solved(
             split=split,
             memory_limit=limits.memory_limit,

@@ -41,6 +41,7 @@ LIGHT, RISE = 1e-2, 20.0  # ... and this more where it rises, for weights below 
 FARTHEST = 3.0  # that the logarithm of a weight goes in a step
 LEAST = 1e-8  # weight of a query, in shares of the mean of its group
 GAP = 1e-5  # of the standard error: closer is not worth another round
+FAR = 1e-3  # of the standard error: products of weights leave this much where they are not for the workload
 WORTH = 0.8  # of the gap: a round that leaves more is the last
 FINE = 4e-6  # of the variance: gap of the shares
 
@@ -66,6 +67,11 @@ class Balanced:
     def duals(self) -> tuple[Array, ...]:
         """The weights of cells of all strategies, and of the proof, shape (orbits,) each."""
         return (*self.plan.duals, *self.proof.duals)
+
+    @property
+    def far(self) -> bool:
+        """Whether the proof is so far from the plan that another search is worth its time."""
+        return self.value > self.proof.bound * (1.0 + FAR) ** 2
 
     @property
     def endings(self) -> tuple[str, ...]:
