@@ -17,7 +17,7 @@ TUTORIAL = (
 
 studio = frame.header(frame.page("Learn"), "Short lessons about what the studio does, and why it may.", TUTORIAL)
 address.follow([lesson.tab for lesson in LESSONS], [lesson.name for lesson in LESSONS])
-left, right = st.columns([3, 1], vertical_alignment="center")
+left, right = st.columns([2, 1], vertical_alignment="center")
 with left:
     quiz.progress(LESSONS)
 instructing = right.toggle(

@@ -180,7 +180,7 @@ def heat_map(grid: Any, labels: Sequence[Sequence[str]], axes: Sequence[str], ho
     both = {"type": "category", "automargin": True}
     layout = {
         "height": min(620, max(380, 140 + 18 * len(rows))),
-        "xaxis": {"title": across, "nticks": 16} | both,
+        "xaxis": {"title": across, "nticks": 10} | both,
         "yaxis": {"title": down, "nticks": 10, "autorange": "reversed"} | both,
     }
     return framed(go.Figure([heat], layout))

@@ -7,6 +7,7 @@ from hashlib import sha256
 import streamlit as st
 
 from engine import Plan, insight, load_plan
+from engine.mechanisms import title_of
 from engine.texts import amount
 from pages.parts.compare import script
 from pages.parts.compare.run import Compared, running
@@ -29,9 +30,9 @@ def difference(studio: Studio, found: Compared | None) -> str:
         st.info(f"Open a plan file, or {todo}, to have a second plan beside the present one.", icon="⚖️")
         return ""
     left, right = st.columns(2)
-    one = left.selectbox("First plan", sources, key="diff_first")
+    one = left.selectbox("First plan", sources, format_func=title_of, key="diff_first")
     rest = [source for source in sources if source != one]
-    other = right.selectbox("Second plan", rest, key=f"diff_second_{FILE in sources}")
+    other = right.selectbox("Second plan", rest, format_func=title_of, key=f"diff_second_{FILE in sources}")
     with shown_here():
         first, second = (_plan(studio, found, content, source) for source in (one, other))
         if first is None or second is None:

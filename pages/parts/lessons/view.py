@@ -59,20 +59,19 @@ def steps(lesson: Lesson) -> int:
 
 
 def _onwards(lesson: Lesson, shown: Shown | None, after: Lesson | None) -> None:
-    left, middle, right = st.columns(3)
+    row = st.container(horizontal=True)
     reason = None if shown is not None else "There is no plan to open yet; see above."
-    opened = left.button(
+    opened = row.button(
         "Open this plan in the studio",
         key=f"open_{lesson.name}",
         on_click=_take,
         args=(shown,),
         disabled=shown is None,
         help=reason or "Replaces what you chose so far; Undo brings it back.",
-        width="stretch",
     )
     if opened:
         st.switch_page(frame.page("Preview").file)
-    middle.download_button(
+    row.download_button(
         "Handout to print",
         data=partial(handout, lesson, shown, answered=st.session_state.get(quiz.INSTRUCTOR, False)),
         file_name=f"lesson_{lesson.name}.html",
@@ -80,18 +79,11 @@ def _onwards(lesson: Lesson, shown: Shown | None, after: Lesson | None) -> None:
         on_click="ignore",
         key=f"handout_{lesson.name}",
         help="The lesson with its picture as it stands now; in the instructor view with the answers.",
-        width="stretch",
     )
     if reason:
         st.caption(f"Opening has to wait: {reason}")
     if after is not None:
-        right.button(
-            f"Next lesson: {after.tab} →",
-            key=f"after_{lesson.name}",
-            on_click=_turn,
-            args=(after.tab,),
-            width="stretch",
-        )
+        row.button(f"Next lesson: {after.tab} →", key=f"after_{lesson.name}", on_click=_turn, args=(after.tab,))
 
 
 def handout(lesson: Lesson, shown: Shown | None, *, answered: bool) -> bytes:
