@@ -91,6 +91,7 @@ def starting_points() -> None:
             "name the column that tells the person, and as its size the most rows of one. A data dictionary: "
             "name,value,label with a row a value, or name,values. Never upload records here.",
         )
+        draft_form.other_files()
     draft_form.draw()
     show_kept("start")
 

@@ -274,14 +274,9 @@ class ResidualMechanism(Mechanism):
         # a little for every solve: progress moves even where a forecast says 0
         work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
-            solver.ahead(
-                parts.subworkloads,
-                costs,
-                limits.workers,
-                lambda ended: limits.tell(
-                    first + (1.0 - first) * 0.9 * ended, f"Solving side by side, {ended:.0%} done"
-                ),
-            )
+            late, words = (1.0 - first) * 0.9, "Solving side by side"
+            watch = lambda ended: limits.tell(first + late * ended, f"{words}, {ended:.0%} done")  # noqa: E731
+            solver.ahead(parts.subworkloads, costs, limits.workers, watch)
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
             done = first + (1.0 - first) * float(work[i] / work[-1])

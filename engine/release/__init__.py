@@ -45,7 +45,7 @@ from engine.release.measure import (
     spend_draw_save,
 )
 from engine.release.noise import discrete_gaussian
-from engine.release.public_tables import public_table, public_tables, public_text
+from engine.release.public_tables import draft_of_public, public_table, public_tables, public_text
 from engine.release.reconstruct import Measurement, apply_group, estimate, quantile, query_texts
 from engine.release.records import (
     COUNTS_ENDING,
@@ -89,6 +89,7 @@ __all__ = [
     "counted_for",
     "declare_public",
     "discrete_gaussian",
+    "draft_of_public",
     "draft_schema",
     "draw",
     "estimate",

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from engine.workload.alike import AlikeGroups, outside, subsets
 from engine.workload.attribute import Attribute
 from engine.workload.conditions import box_workload
-from engine.workload.draft import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
+from engine.workload.draft import (
+    HOLD,
+    columns_of_records,
+    is_dictionary,
+    schema_from_dictionary,
+    schema_template,
+    spanned,
+)
 from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family, usual_family
 from engine.workload.family import Family
 from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group
@@ -59,6 +66,7 @@ __all__ = [
     "read_matrix",
     "schema_from_dictionary",
     "schema_template",
+    "spanned",
     "subsets",
     "usual_family",
     "whole_edges",

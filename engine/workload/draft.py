@@ -138,14 +138,21 @@ def _columns(header: Sequence[str]) -> tuple[int, int, int] | None:
 def _drafted(name: str, pairs: Sequence[tuple[str, str]], hold: str) -> Attribute:
     span = _SPAN.fullmatch(pairs[0][0]) if len(pairs) == 1 else None
     if span is not None:
-        low, high = sorted(map(int, span.groups()))
-        step = 1 if high - low < FINEST else -(-(high + 1 - low) // BINS)
-        edges = [float(edge) for edge in range(low, high + 1 + step, step)]
-        return Attribute.numeric(name, edges)
+        return spanned(name, *sorted(map(int, span.groups())))
     if len(pairs) < 2:
         # so that records whose columns have such names are no dictionary
         raise SchemaError("A column of the dictionary has fewer than two values. Write them all, or a range as 0-99.")
     return Attribute.categorical(name, [meaning if hold == "labels" and meaning else code for code, meaning in pairs])
+
+
+def spanned(name: str, low: int, high: int) -> Attribute:
+    """Return a numeric attribute of whole numbers: a cell for each, or even bins where that would be more than 200.
+
+    >>> spanned("age", 0, 99).size, spanned("income", 0, 99_999).size
+    (100, 50)
+    """
+    step = 1 if high - low < FINEST else -(-(high + 1 - low) // BINS)
+    return Attribute.numeric(name, [float(edge) for edge in range(low, high + 1 + step, step)])
 
 
 def _is_number(text: str) -> bool:

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pyreadstat
 import pytest
 
 import demo_data
 from engine import Attribute, Budget, Schema, measure
 from engine.errors import DataError, EngineError
 from engine.release import Ledger
-from pages.parts.jobs import serve, tasks, work
+from pages.parts.jobs import private, serve, tasks, work
 from pages.parts.release import download_view
 from tests.app.test_pages import Session, demo, expected, with_plan
 from tests.app.test_release import wait
@@ -205,6 +206,41 @@ def test_a_data_dictionary_is_drafted_and_confirmed_line_by_line() -> None:
     assert session.studio.schema is not None
     assert session.studio.schema.names == ("sex", "age")
     assert "Drafted from" not in " ".join(s.value for s in session.app.subheader)
+
+
+def test_what_was_ticked_for_one_file_is_not_agreed_for_the_next() -> None:
+    session = give(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n").set(
+        draft_0=True
+    )
+    give(session, "other.csv", b"name,value,label\nregion,1,North\n,2,South\n")
+    assert next(b for b in session.app.button if b.key == "use_draft").disabled
+
+
+def test_the_labels_of_a_file_make_a_schema_and_its_records_none(tmp_path: Path) -> None:
+    records = pd.DataFrame({"sex": [1.0, 1.0], "age": [31.0, 4.0]})
+    pyreadstat.write_sav(records, str(tmp_path / "x.sav"), variable_value_labels={"sex": {1.0: "Female", 2.0: "Male"}})
+    session = Session()
+    given = session.app.file_uploader(key="labelled_file").upload("x.sav", (tmp_path / "x.sav").read_bytes(), "")
+    session.run(given)
+    assert "these columns may have: age" in session.said()
+    session.set(draft_agreed=True).press("use_draft")
+    assert session.studio.schema == Schema([Attribute.categorical("sex", ["Female", "Male"])])
+    assert not list(private.folder().glob("draft_*"))
+    session.run(session.app.file_uploader(key="labelled_file").upload("y.sav", b"no such file", ""))
+    assert "y.sav" in session.errors()
+    assert not list(private.folder().glob("draft_*"))
+
+
+def test_a_public_table_makes_a_schema_once_somebody_says_that_it_is_public() -> None:
+    session = Session()
+    assert session.app.file_uploader(key="public_file").disabled
+    session.set(draft_is_public=True)
+    rows = b"region,age,income\nNorth,31,10.5\nSouth,4,70000\nNorth,17,123\n"
+    session.run(session.app.file_uploader(key="public_file").upload("sample.csv", rows, "text/csv"))
+    assert session.studio.schema is None
+    session.set(draft_0=True, draft_2=True).press("use_draft")
+    assert session.studio.schema is not None
+    assert [(a.name, a.size) for a in session.studio.schema.attributes] == [("region", 2), ("income", 50)]
 
 
 def test_records_given_as_a_schema_are_told_apart_with_a_way_out() -> None:

@@ -1,25 +1,35 @@
-"""A schema drafted from a data dictionary, line by line to confirm; and the way out for a file of records."""
+"""A schema drafted from a data dictionary, a labelled file or a public table, line by line to confirm.
+
+And the way out for a file of records.
+"""
 
 from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 
 import streamlit as st
 
 from engine import Attribute, Schema
+from engine.release import RECORD_ENDINGS, DraftSchema, draft_of_public, draft_schema
 from engine.texts import how_many
 from engine.workload import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
+from pages.parts.jobs import private
 from pages.parts.shell import state
 from pages.parts.shell.words import kept_for, plain
 from pages.parts.workload.schema_table import read_schema
 
 DICTIONARY, RECORDS, AGREED = "dictionary", "columns_of_records", "draft_agreed"
+DRAFT, LINE = "drafted_schema", "draft_"
 SHOWN = 12  # values of an attribute
+LABELLED = ("dta", "sav", "zsav", "por", "sas7bdat", "xpt")
+LARGEST = 200  # megabytes of a file that is read here
 
 
 def take(name: str, content: bytes) -> None:
     """Take an uploaded schema; keep a dictionary to be confirmed, and of records nothing but their column names."""
-    kept = state.only_here()
-    kept.pop(DICTIONARY, None)
-    kept.pop(RECORDS, None)
+    kept = _cleared()
     table = name.lower().endswith(".csv")
     if table and is_dictionary(content):
         kept[DICTIONARY] = content
@@ -29,8 +39,56 @@ def take(name: str, content: bytes) -> None:
         state.choose_schema(read_schema(name, content))
 
 
+def _cleared() -> dict[str, object]:
+    """What this session keeps, without earlier drafts."""
+    kept: dict[str, object] = state.only_here()
+    for key in (DICTIONARY, RECORDS, DRAFT):
+        kept.pop(key, None)
+    for key in [k for k in st.session_state if str(k) == AGREED or str(k).removeprefix(LINE).isdecimal()]:
+        del st.session_state[key]  # what was ticked for one file is not agreed for the next
+    return kept
+
+
+def other_files() -> None:
+    """Draw where to give a file whose labels make a schema, or a table that anybody may have."""
+    with st.expander("Or draft one from a labelled file of Stata, SPSS or SAS, or from a public table"):
+        st.file_uploader(
+            "Labelled file: its labels are read, and none of its records",
+            type=list(LABELLED),
+            key="labelled_file",
+            on_change=_take,
+            args=("labelled_file", draft_schema),
+            max_upload_size=LARGEST,
+        )
+        public = st.checkbox("Anybody may have the table that I give below: it is published", key="draft_is_public")
+        st.file_uploader(
+            "Public table: its values are read",
+            type=sorted(ending.lstrip(".") for ending in RECORD_ENDINGS),
+            key="public_file",
+            on_change=_take,
+            args=("public_file", draft_of_public),
+            max_upload_size=LARGEST,
+            disabled=not public,
+            help=None if public else "The values of records that are not public must not make a schema.",
+        )
+
+
+def _take(key: str, read: Callable[[Path], DraftSchema]) -> None:
+    """Keep the draft that an uploaded file makes; the file goes at once."""
+    file = st.session_state.get(key)
+    if file is None:
+        return
+    with tempfile.TemporaryDirectory(prefix="draft_", dir=private.folder()) as folder:
+        place = Path(folder) / Path(file.name).name
+        place.write_bytes(file.getbuffer())
+        with kept_for("start"):
+            _cleared()[DRAFT] = read(place)
+
+
 def draw() -> None:
     """Draw what a file that is no schema needs, if one was given."""
+    if (found := state.only_here().get(DRAFT)) is not None:
+        _other_draft(found)
     if columns := state.only_here().get(RECORDS):
         _way_out(columns)
     if state.only_here().get(DICTIONARY) is not None:
@@ -61,6 +119,15 @@ def _draft(content: bytes) -> None:
             _confirm(found)
 
 
+def _other_draft(found: DraftSchema) -> None:
+    with st.container(border=True):
+        st.subheader("Drafted from your file")
+        if found.unlabelled:
+            names = plain(", ".join(found.unlabelled[:SHOWN]) + (", …" if len(found.unlabelled) > SHOWN else ""))
+            st.info(f"Nothing says which values these columns may have: {names}. Add those you need by hand below.")
+        _confirm(found.schema)
+
+
 def _confirm(found: Schema) -> None:
     st.caption("Look at every line: are these all values that there can be, and is none of them there by chance?")
     agreed = []
@@ -69,7 +136,7 @@ def _confirm(found: Schema) -> None:
         values = ", ".join(attribute.label(i) for i in range(min(attribute.size, SHOWN)))
         more = f", … {attribute.label(attribute.size - 1)}" if attribute.size > SHOWN else ""
         words = plain(f"{attribute.name}: {how_many(attribute.size, 'cell')} ({values}{more})")
-        if st.checkbox(words, key=f"draft_{number}", disabled=whole) or whole:
+        if st.checkbox(words, key=f"{LINE}{number}", disabled=whole) or whole:
             agreed.append(attribute)
     st.button(
         f"Use {how_many(len(agreed), 'confirmed attribute')}",
@@ -85,4 +152,4 @@ def _confirm(found: Schema) -> None:
 def _use(agreed: tuple[Attribute, ...]) -> None:
     with kept_for("start"):
         state.choose_schema(Schema(agreed))
-    state.only_here().pop(DICTIONARY, None)
+    _cleared()
