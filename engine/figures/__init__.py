@@ -3,7 +3,7 @@
 To touch: shared looks are in `charts`; a picture on the page of that name is in `compare`, `choice`, `release`...
 """
 
-from engine.figures.blocks import block_names, factor_names, gram_picture, rows_picture
+from engine.figures.blocks import block_names, factor_names, gram_picture, on_one_scale, rows_picture
 from engine.figures.charts import BLUE, GREEN, GREY, ORANGE, Picture, fitting, framed, heat_map
 from engine.figures.choice import (
     group_text,
@@ -69,6 +69,7 @@ __all__ = [
     "heat_map",
     "interval_picture",
     "least_total",
+    "on_one_scale",
     "plane_picture",
     "plot",
     "published_picture",

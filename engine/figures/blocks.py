@@ -95,6 +95,20 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     )
 
 
+def on_one_scale(*pictures: Picture) -> None:
+    """Give heat maps that stand beside each other the same colours for the same numbers.
+
+    0 stays in the middle of the colours where it is there in one of them.
+    """
+    ends = [(trace.zmin, trace.zmax) for picture in pictures for trace in picture.figure.data]
+    high, low = max(top for _, top in ends), min(bottom for bottom, _ in ends)
+    if any(bottom == -top for bottom, top in ends):
+        high = max(high, -low)
+        low = -high
+    for picture in pictures:
+        picture.figure.update_traces(zmin=low, zmax=high)
+
+
 def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]:
     """Return the rows of a factor, the texts of its cells and its name; a piece without factors is the total."""
     block = plan.blocks[key]

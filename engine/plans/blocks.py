@@ -356,7 +356,8 @@ def calibrate(
     for space, noise in noises.items():
         if not 1e-100 < noise < 1e100:  # its square and the square's inverse must stay numbers
             raise PlanError(
-                f"The noise for {' x '.join(space) or 'the total'} came out as {noise}; the plan is refused."
+                f"The noise for {' x '.join(space) or 'the total'} came out as {noise}; the plan is refused. Give "
+                + ("less budget." if noise < 1.0 else "more budget, or weights that are less far apart.")
             )
     # spaces of one strategy and one noise have one grid, and plans have few of those however many spaces
     kinds: dict[tuple[tuple[tuple[Axes, Strategy], ...], float], int] = {}

@@ -23,6 +23,7 @@ from engine.figures import (
     factor_names,
     family_picture,
     gram_picture,
+    on_one_scale,
     range_picture,
     ranking_picture,
     ratio_picture,
@@ -396,3 +397,15 @@ def test_one_is_never_said_in_the_plural() -> None:
     said += [within_text(made, 1.0), quality_text(made, NoiseScale(records=1.0))]
     plural = re.compile(r"(?<![\d.,])1 (?:queries|cells|groups|attributes|mechanisms|records|rows|steps|counts)\b")
     assert [(text, plural.findall(text)) for text in said if plural.search(text)] == []
+
+
+def test_strategies_beside_each_other_have_one_scale_of_colours() -> None:
+    asked = Workload(Schema([Attribute.of_size("a", 6)])).add("a", "prefix")
+    plans = [plan(asked, Budget(pcost=1.0), mechanism=name) for name in ("identity", "querysmasher", "wff")]
+    for draw in (rows_picture, gram_picture):
+        pictures = [draw(made, next(iter(made.blocks))) for made in plans]
+        ends = [(p.figure.data[0].zmin, p.figure.data[0].zmax) for p in pictures]
+        on_one_scale(*pictures)
+        ((low, high),) = {(p.figure.data[0].zmin, p.figure.data[0].zmax) for p in pictures}
+        assert all(low <= bottom and top <= high for bottom, top in ends)
+        assert low == -high or all(bottom != -top for bottom, top in ends)

@@ -179,14 +179,23 @@ def strategies(studio: Studio, found: Compared | None) -> str:
     """Strategies of two plans side by side: rows and Gram matrix of one piece of each."""
     if not ready(found):
         return ""
-    texts = []
-    for place, column in enumerate(st.columns(2, gap="medium")):
+    columns = st.columns(2, gap="medium")
+    chosen = []
+    for place, column in enumerate(columns):
         with column:
-            texts.append(_strategy(studio, found, place))
-    return texts[0]
+            chosen.append(_strategy(found, place))
+    for name, draw in (("rows", figures.rows_picture), ("gram", figures.gram_picture)):
+        pictures = [draw(found.plan(label), key, factor) for label, key, factor in chosen]
+        figures.on_one_scale(*pictures)
+        for place, (column, picture) in enumerate(zip(columns, pictures, strict=True)):
+            with column:
+                show.picture(picture, key=f"{name}_{place}")
+    label, _, factor = chosen[0]
+    return script.strategies(studio, found, label, factor)
 
 
-def _strategy(studio: Studio, found: Compared, place: int) -> str:
+def _strategy(found: Compared, place: int) -> tuple[str, tuple[str, ...], int]:
+    """Choose a mechanism, one piece that it measures, and a factor of it."""
     number = min(place, len(found.best) - 1)
     key_of = f"strategy_of_{place}"
     label = st.selectbox("Mechanism", found.best, number, title_of, key=key_of)
@@ -204,6 +213,4 @@ def _strategy(studio: Studio, found: Compared, place: int) -> str:
             key=f"strategy_factor_{place}_{label}_{'_'.join(map(str, key))}",
         )
         st.caption("The whole strategy is the Kronecker product of its factors, which is never built.")
-    show.picture(figures.rows_picture(plan, key, factor), key=f"rows_{place}")
-    show.picture(figures.gram_picture(plan, key, factor), key=f"gram_{place}")
-    return script.strategies(studio, found, label, factor)
+    return label, key, factor
