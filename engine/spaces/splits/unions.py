@@ -266,7 +266,20 @@ def rank_of(workload: Workload, attributes: Space, spaces: Collection[Space]) ->
     for group in workload.groups:
         inside = [name for name in group.attributes if name in attributes]
         asked += math.prod(min(p.count, _held(group, p, inside)) for p in group.parts) if inside else 0
-    return min(asked + 1, dimension_of(workload, spaces))
+    return min(asked + 1, sum(_rank_in(workload, space) for space in spaces))
+
+
+def _rank_in(workload: Workload, space: Space) -> int:
+    """Return an upper bound on the number of class rows that queries have in a residual space."""
+    whole, asked = math.prod(n - 1 for n in workload.schema.sizes(space)), 0
+    for group in workload.groups:
+        if asked < whole and group.weight > 0.0 and set(space) <= set(group.attributes):
+            own = [
+                [n - 1 for a, n in zip(p.axes, p.sizes, strict=True) if group.attributes[a] in space]
+                for p in group.parts
+            ]
+            asked += math.prod(min(p.count, math.prod(sizes)) for p, sizes in zip(group.parts, own, strict=True))
+    return min(asked, whole)
 
 
 def dimension_of(workload: Workload, spaces: Collection[Space]) -> int:

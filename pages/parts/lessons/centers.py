@@ -39,7 +39,7 @@ def picture(step: int) -> Shown:
         left, right = st.columns(2)
         name = dial(left.radio, "Queries on all pairs", ASKED, of=NAME, name="queries", default="prefix",
                     format_func=MEANINGS.get, horizontal=True)  # fmt: skip
-        cells = dial(right.select_slider, "Cells of each attribute", CELLS, of=NAME, name="cells", default=6)
+        cells = dial(right.select_slider, "Cells of each attribute", CELLS, of=NAME, name="cells", default=10)
         workload, budget = pairs_workload(name, cells), Budget(pcost=1.0)
         found = centered_pairs(name, cells)
         script = f"found = centered_pairs({name!r}, {cells})"
@@ -66,7 +66,7 @@ def picture(step: int) -> Shown:
 
 def expected() -> dict[str, str]:
     """What tuning wins and what is left on all pairs."""
-    found = {(name, cells): centered_pairs(name, cells) for name in ASKED for cells in (4, 6)}
+    found = {(name, cells): centered_pairs(name, cells) for name in ASKED for cells in (4, 10)}
     return {
         f"{MEANINGS[name]}, {cells} cells: won, and left": f"{one.won:.2%}, {one.left:.2%}"
         for (name, cells), one in found.items()
