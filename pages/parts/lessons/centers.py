@@ -130,7 +130,7 @@ LESSON = Lesson(
         "Read a gap to a bound as the most that could still be won, not as an error.",
     ),
     discussion=(
-        "With 4 cells nothing is left, with 6 or 8 a little. What does the studio do on small domains that it cannot "
+        "With 4 cells nothing is left, with 10 or 12 a little. What does the studio do on small domains that it cannot "
         "do on large ones?",
         "Would you rather look for a better plan or for a better bound? How would you see which of them is loose?",
     ),
