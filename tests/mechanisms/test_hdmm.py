@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import scipy.optimize
 
+from engine import forecast
 from engine.errors import NotApplicable, PlanError
+from engine.mechanisms.hdmm import mechanism
 from engine.mechanisms.hdmm.kronecker import KroneckerSolver, gaussian_strategy
 from engine.mechanisms.hdmm.marginals import (
     Lattice,
@@ -314,3 +316,10 @@ def test_a_listener_can_stop_the_search():
 
     with pytest.raises(KeyboardInterrupt, match="OPT_0"):
         best_of(Workload(numeric(3)).add("a"), tell=stop)
+
+
+def test_very_many_groups_are_forecast_without_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page that compares asks for it."""
+    monkeypatch.setattr(mechanism, "solves", lambda workload: pytest.fail("all problems were listed"))
+    asked = Workload.all_ways(Schema([Attribute.of_size(f"a{i}", 2) for i in range(60)]), (2,))
+    assert forecast(asked, "hdmm").seconds > 10.0

@@ -21,6 +21,7 @@ from engine.mechanisms.hdmm.operators import OPERATORS, WHOLE, best_of, solves
 from engine.plans import Component
 from engine.workload import Workload
 
+LISTED, GROUP_SECONDS = 1_000, 2e-2  # groups up to which a forecast lists all problems; beyond, seconds a group
 SWEPT = 5.0  # sweeps over units that wait for each other, for forecasts
 STEPS = 60  # calls of a search after which the progress bar is half full
 
@@ -58,12 +59,16 @@ class HDMM(ExplicitMechanism):
         # the bound of all mechanisms takes an eigenvalue problem of every size
         seconds = 0.05 + 5e-4 * len(workload.groups) + math.fsum(1.5e-8 * n**3 for n in set(sizes))
         seconds += _unit_seconds(cells) if (cells := math.prod(sizes)) <= WHOLE else 0.0
+        if len(workload.groups) > LISTED:
+            return replace(found, seconds=seconds + GROUP_SECONDS * len(workload.groups), text=self._text)
         with contextlib.suppress(NotApplicable):  # the plan then says why, or OPT_marginals remains
             for units, alone in solves(workload):
                 seconds += math.fsum(map(_unit_seconds, units)) * (1.0 if alone else SWEPT * max(1, self.restarts))
-        return Forecast(
-            seconds=seconds, memory=found.memory, text=f"{len(OPERATORS)} operators, {self.restarts} restarts"
-        )
+        return replace(found, seconds=seconds, text=self._text)
+
+    @property
+    def _text(self) -> str:
+        return f"{len(OPERATORS)} operators, {self.restarts} restarts"
 
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         if not found:
