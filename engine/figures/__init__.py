@@ -28,7 +28,7 @@ from engine.figures.compare import (
     where_picture,
 )
 from engine.figures.comparison_page import comparison_page
-from engine.figures.errors import error_picture, spread_picture
+from engine.figures.errors import error_picture, has_map, pairs_picture, spread_picture
 from engine.figures.plans import (
     breakdown_picture,
     budget_picture,
@@ -66,10 +66,12 @@ __all__ = [
     "framed",
     "gram_picture",
     "group_text",
+    "has_map",
     "heat_map",
     "interval_picture",
     "least_total",
     "on_one_scale",
+    "pairs_picture",
     "plane_picture",
     "plot",
     "published_picture",

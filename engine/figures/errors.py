@@ -14,12 +14,41 @@ import plotly.graph_objects as go
 
 from engine.arrays import Array
 from engine.figures.charts import BLUE, MAX_SIDE, ORANGE, Picture, bars, framed, heat_map, line, short, thinned
-from engine.insight import spread
+from engine.insight import group_table, spread
 from engine.plans import Plan
 from engine.texts import amount, how_many, set_name
 from engine.workload import Circular, Group, Range, Workload
 
+MAP_SIDE = 60  # attributes of a map of pairs
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+
+
+def has_map(workload: Workload) -> bool:
+    """Return whether `pairs_picture` has something to show: several pairs of attributes, and not too many."""
+    names = {name for group in workload.groups if len(group.attributes) == 2 for name in group.attributes}
+    return 3 <= len(names) <= MAP_SIDE
+
+
+def pairs_picture(plan: Plan) -> Picture:
+    """Largest standard error, in counts, on pairs of attributes, and on the diagonal on each alone; worst first."""
+    told = group_table(plan)["largest standard error"].to_numpy()
+    worst: dict[frozenset[str], float] = {}
+    for group, error in zip(plan.workload.groups, told.tolist(), strict=True):
+        if 1 <= len(group.attributes) <= 2:
+            key = frozenset(group.attributes)
+            worst[key] = max(worst.get(key, 0.0), error)
+    held = dict.fromkeys(name for key in worst if len(key) == 2 for name in plan.schema.names if name in key)
+    names = sorted(held, key=lambda name: -max(error for key, error in worst.items() if name in key))
+    grid = np.array([[worst.get(frozenset((one, other)), np.nan) for other in names] for one in names])
+    figure = heat_map(grid, (names, names), ("", ""), "%{y} × %{x}<br>up to %{z:.4g} counts", "counts")
+    (pair, error) = max(((key, e) for key, e in worst.items() if len(key) == 2), key=lambda item: item[1])
+    return Picture(
+        title="Largest standard error on every pair of attributes",
+        figure=figure,
+        table=pd.DataFrame(grid, columns=names).assign(attribute=names).set_index("attribute").reset_index(),
+        alt=f"{set_name([n for n in names if n in pair])} is the least exact pair, with {amount(error)} counts.",
+        note="On the diagonal stand attributes alone; what is not asked is empty. The least exact stand first.",
+    )
 
 
 def error_picture(

@@ -23,7 +23,9 @@ from engine.figures import (
     factor_names,
     family_picture,
     gram_picture,
+    has_map,
     on_one_scale,
+    pairs_picture,
     range_picture,
     ranking_picture,
     ratio_picture,
@@ -409,3 +411,19 @@ def test_strategies_beside_each_other_have_one_scale_of_colours() -> None:
         ((low, high),) = {(p.figure.data[0].zmin, p.figure.data[0].zmax) for p in pictures}
         assert all(low <= bottom and top <= high for bottom, top in ends)
         assert low == -high or all(bottom != -top for bottom, top in ends)
+
+
+def test_a_map_of_pairs_has_every_pair_twice_the_least_exact_first() -> None:
+    schema = Schema([Attribute.of_size(name, n) for name, n in zip("abcd", (2, 9, 3, 5), strict=True)])
+    asked = Workload.all_ways(schema, (1, 2), family="prefix").add(("a", "b", "c"))
+    made = plan(asked, Budget(pcost=1.0))
+    picture = checked(pairs_picture(made))
+    (drawn,) = picture.figure.data
+    grid, names = np.asarray(drawn.z, float), list(drawn.x)
+    for number, group in enumerate(asked.groups[:-1]):
+        places = [names.index(name) for name in group.attributes] * 2
+        largest = made.by_group()["max_std"][number]
+        assert grid[places[0], places[1]] == grid[places[1], places[0]] == pytest.approx(largest)
+    assert grid[0].max() == np.nanmax(grid)
+    assert not has_map(Workload(schema).add(("a", "b")))
+    assert not has_map(Workload.all_ways(Schema([Attribute.of_size(f"x{i}", 2) for i in range(61)]), (2,)))

@@ -14,14 +14,18 @@ GROUP, LAST = "group", "group_last"  # the group that is looked at, as the list 
 TURN = "group_turn"  # how often it was chosen beside the table
 MANY = 500  # groups that the table holds
 TALL, PICTURE = 430, 300  # pixels
-ALL = "All"
+ALL, MAP = "All", "Map"
 
 
 def groups(plan: Plan) -> None:
-    """The groups by error, the least exact first; a click looks at one."""
+    """The groups by error, the least exact first, as a list in which a click looks at one, or as a map of pairs."""
     ways = sorted({len(group.attributes) for group in plan.workload.groups})
     sets, words = {f"{k}-way": k for k in ways}, ""
-    wanted = st.radio("Groups, least exact first", [ALL, *sets], horizontal=True, key=f"ways_shown_{len(ways)}")
+    views = [ALL, *sets, *([MAP] if figures.has_map(plan.workload) else [])]
+    wanted = st.radio("Groups, least exact first", views, horizontal=True, key=f"ways_shown_{len(ways)}")
+    if wanted == MAP:
+        show.picture(figures.pairs_picture(plan), key="pairs_map", height=TALL)
+        return
     if len(plan.workload.groups) > MANY:
         words = st.text_input("Find groups", key="find_groups", placeholder="age income", help="Words of their names.")
     table = insight.worst_first(plan, ways=sets.get(wanted), words=words).head(MANY)
