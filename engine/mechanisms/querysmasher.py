@@ -105,8 +105,13 @@ class QuerySmasher(ResidualMechanism):
         unions = self._chosen(workload, parts.spaces, limits)
         more = max((union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0)
         seconds = found.seconds + TUNED_SECONDS * len(parts.subworkloads)
-        seconds += math.fsum(strategy_seconds(workload, a, spaces) for a, spaces in unions.items())
-        if not _holds_all(unions, parts.spaces):
+        whole = _holds_all(unions, parts.spaces)
+        for attributes, spaces in unions.items():
+            seconds += strategy_seconds(workload, attributes, spaces)
+            # unions of single products are hardly ever worth more than their spaces, and are left then
+            if whole or any(parts.of(space).mixed for space in spaces):
+                seconds += union_seconds(workload, attributes, spaces)
+        if not whole:
             allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
             seconds += split_seconds(workload, parts.subworkloads, parts.factors, allowance)
             # other objectives are searched for at tuned centers as long as at uniform ones

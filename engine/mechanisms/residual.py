@@ -47,7 +47,7 @@ from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
 BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5  # of everything but searches, a plan and a group, for forecasts only
-BY_LINES = EVALUATIONS / 5.0  # steps that take as long as a search for the largest error, for forecasts only
+BY_LINES, BY_POWER = EVALUATIONS / 5.0, EVALUATIONS / 15.0  # steps as long as searches took, for forecasts only
 Factored = tuple[tuple[Axes, Strategy], ...]  # strategies on disjoint axes of a space, whose product measures it
 IN_TOTAL = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
 KEPT = " That is among plans that keep single groups as exact as this one was asked to."
@@ -123,7 +123,9 @@ class ResidualMechanism(Mechanism):
             check_tight(parts.subworkloads, costs)
             apart = math.fsum(solver.forecast([sub])[0].seconds for sub in parts.subworkloads)
             steps = BY_LINES if self.by_lines and fits(workload, self.goal(workload), UNIFORM) else EVALUATIONS
-            seconds = steps * (APART * apart + 2e-4 * len(parts.spaces))
+            if math.isfinite(self.goal(workload).power) and all(len(sub.terms) == 1 for sub in parts.subworkloads):
+                steps = BY_POWER
+            seconds = 0.1 + steps * (APART * apart + 2e-4 * len(parts.spaces))
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
         return Forecast(seconds=self.overhead(workload) + seconds, memory=memory, text=text)
 

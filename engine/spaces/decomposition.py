@@ -98,6 +98,11 @@ class Subworkload:
         """Number of class coordinates of the space."""
         return math.prod(n - 1 for n in self.sizes)
 
+    @property
+    def mixed(self) -> bool:
+        """Whether it is no product of single attributes."""
+        return len(self.terms) > 1 or any(len(axes) > 1 for term in self.terms for axes, _ in term.factors)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decomposition:
@@ -113,6 +118,10 @@ class Decomposition:
     factors: tuple[Factor, ...]
     subworkloads: tuple[Subworkload, ...]
     spaces: Mapping[Space, tuple[int, float]]
+
+    def of(self, space: Space) -> Subworkload:
+        """Return the subworkload of a residual space, up to scale."""
+        return self.subworkloads[self.spaces[space][0]]
 
 
 class Registry:

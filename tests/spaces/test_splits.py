@@ -210,6 +210,31 @@ def test_searches_of_unions_are_told_apart():
     assert len({s.key for s in searches}) == len({s.shape for s in searches}) == len(searches)
 
 
+def test_unions_alike_are_searched_once():
+    """Six of seven unions ask the same, with rows in another order; a heavier group is another union."""
+    workload = Workload.all_ways(numeric(*[25] * 8), (2,), "abs")
+    spaces = decompose(workload).spaces
+    unions = choose_unions(workload, tuple(spaces), 4e9)
+    split = Split(centers={}, unions=unions)
+    assert len(unions) == 7
+    united = unite(decompose(workload), workload, split)
+    assert len({united.spaces[attributes][0] for attributes in unions}) == 2
+    names = [name for name in unions if len(unions[name]) == 2]
+    heavier = workload.add(names[0], "abs", weight=1e-3)
+    united = unite(decompose(heavier), heavier, split)
+    assert len({united.spaces[attributes][0] for attributes in names}) == 2
+
+
+def test_many_queries_on_one_attribute_are_not_gone_through():
+    """The total and the rest, with the right center, are as exact as one strategy for both."""
+    for n, whole in ((40, True), (300, False)):
+        workload = Workload(numeric(n)).add("a", "range")
+        assert bool(choose_unions(workload, tuple(decompose(workload).spaces), 4e9)) == whole
+        bare = plan(workload, Budget(pcost=1.0), centers="tuned")
+        assert bare.certificate.global_gap < 1e-4
+    assert forecast(workload, centers="tuned").memory < 2e8
+
+
 def test_a_union_from_the_cache_is_the_same_plan():
     workload = SHAPES["nested"]()
     first, again = tuned(workload), tuned(workload)

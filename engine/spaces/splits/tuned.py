@@ -17,7 +17,7 @@ from engine.arrays import Array
 from engine.progress import Listener
 from engine.spaces.cache import SolveCache
 from engine.spaces.decomposition import Factor, Subworkload
-from engine.spaces.search import step_seconds
+from engine.spaces.search import eigen_seconds, step_seconds
 from engine.spaces.split import UNIFORM, Split
 from engine.spaces.splits.allowance import Allowance
 from engine.spaces.splits.center_problem import too_slow
@@ -29,6 +29,7 @@ from engine.workload import Workload
 FORMAT = "split/2"  # part of every key
 SUM_SECONDS, SUM_STEPS = 0.2, 60  # of the search for centers, a space that is asked no product; for forecasts only
 ROWS_SECONDS = 0.4  # more where rows on several attributes are made anew in every step
+ALONE_STEPS = 40  # of the search for the center of an attribute that is asked in one way; for forecasts only
 
 
 class SplitMemory:
@@ -127,9 +128,11 @@ def split_seconds(
     seconds = complement_seconds(workload) if joint else 0.0
     for sub in subs if products else ():
         together = any(len(axes) > 1 for term in sub.terms for axes, _ in term.factors)
-        if len(sub.terms) > 1 or together:
+        if sub.mixed:
             seconds += SUM_SECONDS + (ROWS_SECONDS if together else 0.0)
             seconds += 0.0 if too_slow(sub.sizes) else SUM_STEPS * _step(sub, factors)
+        elif len(sub.sizes) == 1:
+            seconds += ALONE_STEPS * eigen_seconds(sub.dimension)
     return seconds
 
 

@@ -16,7 +16,7 @@ Notation: rows R with R^T R the Gram of a group in the coordinates of `pieces`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from engine.arrays import Array
 from engine.spaces.coordinates import pieces, positions
 from engine.spaces.decomposition import Decomposition, Factor, Subworkload, Term
 from engine.spaces.search import PRODUCTS, dense_bytes
-from engine.spaces.split import Axes, Space, Split
+from engine.spaces.split import Axes, Complement, Space, Split
 from engine.spaces.splits.pairs import cyclic
 from engine.spaces.splits.rows import fewer, part_rows, rows_bytes
 from engine.workload import Group, Part, Workload, whole_group
@@ -34,14 +34,17 @@ WORK = 6e7  # most multiplications in one step of the search for the strategy of
 WHOLE = 6e10  # the same for a union of all spaces, which is the best of all mechanisms: 2,048 cells, asked in full
 DOMAIN = 4_096  # cells of a union of all spaces beyond `WORK`: searches on few rows of many cells hardly end
 WAIT = 1.4  # seconds that the best of all mechanisms may take where tuning spaces apart takes less: 690 cells
+ONE = 0.3  # seconds up to which all queries on a single attribute are gone through
 MAX_CELLS = 100_000  # of the table of a union: it is counted, and carries one dual weight a cell
 ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
 FORMS = 4_096  # cells of a product group up to which a union of all that is asked needs no row for every query
-STEPS, FEW = 12, 40  # steps of the search for a union's strategy as measured: where all is asked, where it is not
+STEPS, FEW = 12, 60  # steps of the search for a union's strategy as measured: of whole tables, and of others
+LEAST_SECONDS = 0.01  # of such a search, however small
 LISTED = 3e-8  # seconds in which one entry of a query row is made and split into pieces
 ROW = 600  # multiplications that take as long as one such entry
 KEPT = 10  # entries for which the variance of one query that needs no row stands
 MAX_SPACES = 60  # with more spaces than this, what single unions gain is small
+ALIKE = 1e-12  # of its largest entry, by which rounding may move the Gram of a union
 SPREAD = 1e9  # unions of weights further apart would lose what the light ones ask in rounding
 
 
@@ -59,6 +62,7 @@ def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: 
     if not split.unions:
         return parts
     factors, subworkloads, spaces = list(parts.factors), list(parts.subworkloads), dict(parts.spaces)
+    alike: dict[Hashable, list[tuple[Array, int]]] = {}
     for together in split.unions.values():
         for space in together:
             if spaces.pop(space, None) is None:
@@ -70,15 +74,24 @@ def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: 
         if not math.isfinite(work_of(workload, attributes, together, memory_limit)):
             raise ValueError("a union is too large")
         at = tuple(tuple(attributes.index(name) for name in space) for space in together)
-        factors.append(union_factor(workload, attributes, at, split))
-        axes = tuple(range(len(sizes)))
+        factor, axes = union_factor(workload, attributes, at, split), tuple(range(len(sizes)))
+        centers, complements = tuple(split.given(attributes)), split.inside(attributes)
+        same = alike.setdefault((sizes, at, _signs(centers, complements)), [])
+        gram = factor.matrix.T @ factor.matrix if factor.low_rank else factor.matrix
+        # many pairs are asked the same, if in another order of rows: their unions are searched once
+        near = [number for other, number in same if np.allclose(other, gram, rtol=0.0, atol=ALIKE * np.abs(gram).max())]
+        if near:
+            spaces[attributes] = near[0], 1.0
+            continue
+        same.append((gram, len(subworkloads)))
+        factors.append(factor)
         subworkloads.append(
             Subworkload(
                 sizes=sizes,
                 terms=(Term(coefficient=1.0, factors=((axes, len(factors) - 1),)),),
-                centers=tuple(split.given(attributes)),
+                centers=centers,
                 labels=(None,) * len(sizes),
-                complements=split.inside(attributes),
+                complements=complements,
                 spaces=at,
             )
         )
@@ -90,6 +103,12 @@ def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: 
         subworkloads=tuple(subworkloads[k] for k in used),
         spaces={space: (used.index(number), scale) for space, (number, scale) in spaces.items()},
     )
+
+
+def _signs(centers: Sequence[Array | None], complements: Mapping[Axes, Complement]) -> Hashable:
+    """Return what tells splits apart."""
+    told = tuple(None if center is None else center.tobytes() for center in centers)
+    return told, frozenset((axes, complement.key) for axes, complement in complements.items())
 
 
 def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], split: Split) -> Factor:
@@ -177,11 +196,14 @@ def choose_unions(
         affordable = sum(wide) <= ENTRIES and rows_of_union(workload, attributes, own) <= memory_limit
         return work_of(workload, attributes, own, memory_limit) if affordable else math.inf
 
+    # any strategy on one attribute is the total and, with the right center, one for the rest: the quicker way is taken
+    if len(everything) == 1 and union_seconds(workload, everything, spaces) > ONE:
+        return {}
     needed = work(everything)
     if needed <= WORK:
         return {everything: tuple(spaces)}
     if needed <= WHOLE and workload.schema.cells(everything) <= DOMAIN and not cyclic(workload):
-        seconds = strategy_seconds(workload, everything, spaces)
+        seconds = strategy_seconds(workload, everything, spaces) + union_seconds(workload, everything, spaces)
         if seconds <= left and (seconds <= WAIT or seconds <= apart()):
             return {everything: tuple(spaces)}
     if len(spaces) > MAX_SPACES:
@@ -300,15 +322,16 @@ def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Spac
 
 
 def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
-    """Return an upper bound on the memory of the search for a union's strategy, in bytes."""
+    """Return the memory that a union's strategy is found in, in bytes, for forecasts."""
     cells, rank = workload.schema.cells(attributes), rank_of(workload, attributes, spaces)
-    return dense_bytes(rank, dimension_of(workload, spaces), cells)
+    rows = 0.5 * rows_of_union(workload, attributes, spaces)  # about half of that bound is ever in use at once
+    return max(dense_bytes(rank, dimension_of(workload, spaces), cells), rows)
 
 
 def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
     """Return what the search for a union's strategy takes, in seconds on one idle core, for forecasts."""
-    full = rank_of(workload, attributes, spaces) == dimension_of(workload, spaces)
-    return (STEPS if full else FEW) * work_of(workload, attributes, spaces, math.inf) / PRODUCTS
+    whole = rank_of(workload, attributes, spaces) == workload.schema.cells(attributes)
+    return LEAST_SECONDS + (STEPS if whole else FEW) * work_of(workload, attributes, spaces, math.inf) / PRODUCTS
 
 
 def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
