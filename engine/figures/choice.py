@@ -6,7 +6,7 @@ Grey is what all options share; every option has its own colour and pattern or d
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 import numpy as np
@@ -15,9 +15,22 @@ import plotly.graph_objects as go
 
 from engine.arrays import Array
 from engine.choice import ROUNDING, CommonPlan, NestedPlanRule, price
-from engine.figures.charts import BLUE, GREEN, GREY, ORANGE, Picture, fitting, framed, heat_map, short, thinned
+from engine.figures.charts import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    Picture,
+    fitting,
+    framed,
+    heat_map,
+    in_pcost,
+    short,
+    thinned,
+)
+from engine.privacy import Budget
 from engine.release import Measurement
-from engine.texts import cost, how_many, set_name
+from engine.texts import how_many, set_name
 from engine.workload import Group
 
 PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"
@@ -39,9 +52,13 @@ def exact_sum(parts: Sequence[float]) -> str:
     return f"{' + '.join(f'{t.normalize():f}' for t in terms)} = {total:f}" if len(terms) > 1 else f"{total:f}"
 
 
-def shares_picture(common: CommonPlan) -> Picture:
-    """What every option costs: the same grey part, and the rest that is its own, in pcost."""
+def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pcost) -> Picture:
+    """What every option costs: the same grey part, and the rest that is its own.
+
+    Bars are as long as their pcost, which adds up; what the look and every option come to is ``written`` on them.
+    """
     table = common.budget_shares()
+    look, whole = written(common.look.budget), [written(plan.budget) for plan in common.options]
     names = fitting(table["option"].tolist())
     figure = go.Figure()
     figure.add_bar(
@@ -50,7 +67,10 @@ def shares_picture(common: CommonPlan) -> Picture:
         orientation="h",
         name="shared by all: the look",
         marker_color=GREY,
-        hovertemplate="%{y}: %{x:.4g} pcost are shared<extra></extra>",
+        text=[look] * len(names),
+        textposition="inside",
+        insidetextanchor="middle",
+        hovertemplate="%{y}: the look, %{text} (%{x:.4g} pcost)<extra></extra>",
     )
     figure.add_bar(
         x=table["own"],
@@ -58,28 +78,31 @@ def shares_picture(common: CommonPlan) -> Picture:
         orientation="h",
         name="its own: the rest",
         marker={"color": ORANGE, "pattern": {"shape": "/"}},
-        hovertemplate="%{y}: %{x:.4g} pcost are its own<extra></extra>",
+        text=[f"in all {words}" for words in whole],
+        textposition="outside",
+        cliponaxis=False,
+        hovertemplate="%{y}: %{text} (%{x:.4g} pcost of its own)<extra></extra>",
     )
     figure.update_layout(
         barmode="stack", height=130 + 40 * len(names), legend={"orientation": "h", "y": 1.25, "traceorder": "normal"}
     )
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    figure.update_xaxes(title="privacy cost (pcost)", rangemode="tozero")
+    # room for the words behind the longest bar
+    figure.update_xaxes(title="privacy cost (pcost, which adds up)", range=[0.0, 1.3 * float(table["total"].max())])
     return Picture(
         title="What every option costs",
         figure=framed(figure),
-        table=table,
-        alt=saved_text(common),
+        table=table.assign(budget=whole),
+        alt=saved_text(common, written),
         note="The shared part is measured first, whatever is chosen afterwards.",
     )
 
 
-def saved_text(common: CommonPlan) -> str:
+def saved_text(common: CommonPlan, written: Callable[[Budget], str] = in_pcost) -> str:
     """Return what looking first costs and saves, in one sentence."""
-    look = cost(common.look.budget.pcost)
     return (
-        f"All options share {look} pcost, {common.saved:.2%} of the dearest. A separate look made of the same numbers "
-        "would cost that much extra; here it is a part of every option, and costs nothing extra."
+        f"All options share {written(common.look.budget)}, {common.saved:.2%} of the dearest. A separate look made of "
+        "the same numbers would cost that much extra; here it is a part of every option, and costs nothing extra."
     )
 
 

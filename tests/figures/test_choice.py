@@ -17,6 +17,7 @@ from engine.choice.rivals import _exponential_law, _threshold_law, even_totals, 
 from engine.errors import NotApplicable, WorkloadError
 from engine.figures import choice as coarse_figures
 from engine.release import apply_group, count_marginals, measure
+from engine.texts import cost
 from tests.oracles import workload_rows
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "<b>y</b>"])])
@@ -97,14 +98,19 @@ def test_the_census_cascade_counts_the_bins_of_the_paper():
 
 
 def test_bars_and_sentences_are_the_budget_shares():
-    picture = checked(coarse_figures.shares_picture(COMMON))
-    pd.testing.assert_frame_equal(picture.table, COMMON.budget_shares())
+    picture = checked(coarse_figures.shares_picture(COMMON, lambda budget: f"rho {budget.rho:g}"))
+    pd.testing.assert_frame_equal(picture.table.drop(columns="budget"), COMMON.budget_shares())
+    assert list(picture.table["budget"]) == ["rho 0.25"] * 3
     shared, own = picture.figure.data
+    # what stands on the bars is said in the unit of whoever looks; the bars themselves add up
+    assert set(own.text) == {"in all rho 0.25"}
+    assert set(shared.text) == {f"rho {COMMON.look.budget.rho:g}"}
+    assert f"share rho {COMMON.look.budget.rho:g}, {COMMON.saved:.2%}" in picture.alt
     assert len(set(shared.x)) == 1
     assert isinstance(own.marker.color, str)  # the legend shows one colour, so the bars have one
     assert isinstance(own.marker.pattern.shape, str)
     np.testing.assert_allclose(np.add(shared.x, own.x), [0.5] * 3)
-    assert f"{COMMON.saved:.2%}" in coarse_figures.saved_text(COMMON)
+    assert f"{cost(COMMON.look.budget.pcost)} pcost, {COMMON.saved:.2%}" in coarse_figures.saved_text(COMMON)
     spaces = coarse_figures.space_table(COMMON)
     assert spaces["cost (pcost)"].sum() == pytest.approx(sum(p.pcost for p in COMMON.options), rel=1e-4)
     assert set(spaces["attributes"]) == {"(total)", "a", "b", "c", "a × b", "a × c", "b × c", "a × b × c"}

@@ -181,8 +181,9 @@ def shared(common: CommonPlan) -> None:
     for number, one in enumerate(chain):
         if len(chain) > 1:
             st.markdown(f"**{plain(f'Choice {number + 1}: {one.names[0]}, or {one.names[1]}?')}**")
-        show.picture(figures.shares_picture(one), key=f"coarse_shares_{number}", config=show.EXPORT)
-        st.markdown(f"**{plain(figures.saved_text(one))}**")
+        picture = figures.shares_picture(one, budgets.said)
+        show.picture(picture, key=f"coarse_shares_{number}", config=show.EXPORT)
+        st.markdown(f"**{plain(picture.alt)}**")
         with st.expander(
             "What is shared, space by space", key=f"coarse_space_{number}_open", on_change="rerun"
         ) as opened:
