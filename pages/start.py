@@ -16,6 +16,7 @@ TUTORIAL = (
 )
 DEMO = "Try a demo"
 PICTURED = ("survey", "party")  # a demo with public records, and the attribute whose counts are drawn
+HIGH = 360  # pixels of the picture
 SEEN = Budget(pcost=0.01)  # small enough that its intervals are seen beside counts of hundreds
 
 
@@ -57,27 +58,34 @@ if studio.workload is not None:
         st.markdown(f"**Go on where you were.** {plain(budgets.summary(studio))}")
         if st.button(f"Go on: {target.title} →", key="go_on", type="primary"):
             st.switch_page(target.file)
-for column, (title, words, page) in zip(
-    st.columns(3),
-    (
-        (DEMO, "Ready schemas of known tables, with all tables of one and two attributes.", "Preview"),
+
+
+def ways(*some: tuple[str, str, str]) -> None:
+    """Cards one below the other, each with its title, its words and the page that it leads to."""
+    for title, words, page in some:
+        with st.container(border=True):
+            if card(title, words):
+                if title == DEMO:
+                    try_demo()
+                st.switch_page(frame.page(page).file)
+
+
+demo, others, picture = st.columns([4, 4, 6])
+with demo:
+    ways((DEMO, "Ready schemas of known tables, with all tables of one and two attributes.", "Preview"))
+    chosen = budgets.choose_language()
+    st.caption(budgets.UNITS[chosen])
+    show_kept("budget")
+with others:
+    ways(
         ("Use my own schema", "A schema file, a list of columns, or a form. Records are never read for it.", "Schema"),
         ("Take a lesson", "What the noise does, why it protects, and how to choose; with questions.", "Learn"),
-    ),
-    strict=True,
-):
-    with column.container(border=True, height="stretch"):
-        if card(title, words):
-            if title == DEMO:
-                try_demo()
-            st.switch_page(frame.page(page).file)
-left, right = st.columns([1, 2], vertical_alignment="bottom")
-with left:
-    chosen = budgets.choose_language()
-right.caption(budgets.UNITS[chosen])
-show_kept("budget")
-drawn = figures.answers_picture(example().answers(0), rehearsal=True)
-st.markdown("**What comes out: counts with noise, each with the interval that holds the truth 95% of the time**")
-show.chart(drawn, key="start", config=show.EXPORT)()
-st.caption(plain(f"944 voters of a public survey by {PICTURED[1]}, at {budgets.headline(SEEN, chosen)}. {drawn.alt}"))
+    )
+with picture:
+    drawn = figures.answers_picture(example().answers(0), rehearsal=True)
+    st.markdown("**What comes out: counts with noise, each with the interval that holds the truth 95% of the time**")
+    show.chart(drawn, key="start", config=show.EXPORT, height=HIGH)()
+    st.caption(
+        plain(f"944 voters of a public survey by {PICTURED[1]}, at {budgets.headline(SEEN, chosen)}. {drawn.alt}")
+    )
 frame.footer(code=code.workload_script(studio).text(), target=None)

@@ -43,7 +43,7 @@ def pairs_picture(plan: Plan) -> Picture:
     figure = heat_map(grid, (names, names), ("", ""), "%{y} × %{x}<br>up to %{z:.4g} counts", "counts")
     (pair, error) = max(((key, e) for key, e in worst.items() if len(key) == 2), key=lambda item: item[1])
     return Picture(
-        title="Largest standard error on every pair of attributes",
+        title="Largest standard error, pair by pair",
         figure=figure,
         table=pd.DataFrame(grid, columns=names).assign(attribute=names).set_index("attribute").reset_index(),
         alt=f"{set_name([n for n in names if n in pair])} is the least exact pair, with {amount(error)} counts.",
