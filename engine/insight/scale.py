@@ -8,13 +8,14 @@ the cells; afterwards the noisy answer itself is the size, which costs nothing f
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.arrays import Array
+from engine.arrays import Array, Index
 from engine.checks import positive
 from engine.errors import PlanError
 from engine.insight.breakdown import group_table
@@ -24,8 +25,8 @@ from engine.insight.spread import chosen_queries, variances_of
 from engine.mechanisms import title_of
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.texts import how_many, number
-from engine.workload import Group
+from engine.texts import how_many, number, set_name
+from engine.workload import Group, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,6 +113,38 @@ def publishable_text(found: Comparison, scale: NoiseScale) -> str:
     return f"With its typical error an answer is publishable from this count on: {', '.join(words)}."
 
 
+def publishable_by_group(found: Comparison, workload: Workload, scale: NoiseScale) -> pd.DataFrame:
+    """Return one row a group: its attributes, and under each mechanism the share of its answers that is publishable.
+
+    Every query of a group is taken to have the typical error of the group under that mechanism, and records to be
+    spread evenly.
+    """
+    import pandas as pd
+
+    named = [f"{g}: {set_name(group.attributes)}" for g, group in enumerate(workload.groups)]
+    table = pd.DataFrame({"attributes": named})
+    counts = [
+        scale.records * _even_shares(group, chosen_queries(workload, g)) for g, group in enumerate(workload.groups)
+    ]
+    for label, errors in found.groups.items():
+        pairs = zip(counts, errors, strict=True)
+        table[title_of(label)] = [float(np.mean(error <= scale.publishable * counted)) for counted, error in pairs]
+    return table
+
+
+def quality_counts_text(answers: pd.DataFrame) -> str:
+    """Return how many of the answers of `with_quality` have each word.
+
+    >>> import pandas as pd
+    >>> quality_counts_text(pd.DataFrame({"quality": ["noise", "publishable", "publishable"]}))
+    'Of these 3 answers 2 are publishable, 0 doubtful, 1 noise.'
+    """
+    counted = answers["quality"].value_counts()
+    publishable, doubtful, noise = (int(counted.get(word, 0)) for word in QUALITIES)
+    told = f"{publishable:,} are publishable, {doubtful:,} doubtful, {noise:,} noise"
+    return f"Of these {number(len(answers))} answers {told}."
+
+
 def budget_for_quality(plan: Plan, scale: NoiseScale, share: float, *, nearly: bool = False) -> Budget:
     """Return the smallest budget at which a share of all answers, above 0 and at most 1, is publishable.
 
@@ -169,13 +202,19 @@ def _variations(plan: Plan, records: float) -> tuple[Array, ...]:
 def _of_group(plan: Plan, number: int, group: Group, records: float) -> Array:
     index = chosen_queries(plan.workload, number)
     errors = np.sqrt(variances_of(plan, number, index))
+    shares = _even_shares(group, index)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(errors > 0.0, errors / (records * shares), 0.0)
+
+
+def _even_shares(group: Group, index: Sequence[Index] | None) -> Array:
+    """Return which share of records that are spread evenly each query counts, of all queries or of those chosen."""
     shares = np.ones(1)
     for place, part in enumerate(group.parts):
         counted = np.abs(part.family.dot(part.sizes, np.ones(part.cells)) / part.cells)
         chosen = counted if index is None else counted[index[place]]
         shares = np.multiply.outer(shares, chosen).ravel() if index is None else shares * chosen
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(errors > 0.0, errors / (records * shares), 0.0)
+    return shares
 
 
 def _shares(ratios: Array, scale: NoiseScale) -> tuple[float, float, float]:

@@ -88,6 +88,9 @@ def test_every_picture_of_the_ranking_is_there(census: Session) -> None:
     census.app.session_state["scale_records"] = 50_000
     best = comparison(Workload.all_ways(demo("census"), (1, 2)), Budget(pcost=1.0), FEW).frame["rmse"].min()
     assert f"publishable from this count on: QuerySmasher {math.ceil(best / 0.15)}" in census.run(census.app).said()
+    census.set(compare_quality=True)
+    (table,) = (t.value for t in census.app.dataframe if "attributes" in t.value)
+    assert table["QuerySmasher"].between(0.0, 1.0).all()
     assert (
         "Four times the budget halves" in census.set(compare_view="Other budgets").app.get("plotly_chart")[-1].proto.alt
     )

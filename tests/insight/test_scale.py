@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,17 @@ import pytest
 
 from engine import Attribute, Budget, Custom, Schema, Workload, figures, plan
 from engine.errors import PlanError
-from engine.insight import NoiseScale, budget_for_quality, quality_by_group, quality_text, scale, with_quality
+from engine.insight import (
+    NoiseScale,
+    budget_for_quality,
+    comparison,
+    publishable_by_group,
+    quality_by_group,
+    quality_text,
+    scale,
+    with_quality,
+)
+from engine.mechanisms import title_of
 
 SCHEMA = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 4), Attribute.categorical("c", ["x", "y"])])
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2)).add(("a", "b"), "affine").add("a", Custom(matrix=[[1, -1, 0, 0, 0, 0]]))
@@ -39,6 +50,20 @@ def test_shares_are_those_of_every_query_written_out() -> None:
         assert row["noise"] == pytest.approx(np.mean(found > 0.30))
         assert row["publishable"] + row["doubtful"] + row["noise"] == pytest.approx(1.0)
         assert row["publishable from"] == pytest.approx(row["RMSE"] / 0.15)
+
+
+def test_every_group_has_a_share_under_every_mechanism() -> None:
+    asked = Workload.all_ways(SCHEMA, (1, 2), "marginal").add("a", "prefix")
+    choices = ["querysmasher", "identity"]
+    table = publishable_by_group(comparison(asked, Budget(pcost=0.3), choices), asked, SCALE)
+    assert table["attributes"].tolist()[:2] == ["0: a", "1: b"]
+    for label in choices:
+        errors = plan(asked, Budget(pcost=0.3), mechanism=label).by_group()["rmse"]
+        counts = [100 / math.prod(group.sizes) for group in asked.groups[:-1]]
+        shares = [float(error / count <= 0.15) for error, count in zip(errors, counts, strict=False)]
+        last = np.mean(errors.iloc[-1] / (100 * np.arange(1, 7) / 6) <= 0.15)
+        assert table[title_of(label)].tolist() == [*shares, pytest.approx(last)]
+    assert 0.0 < table.to_numpy()[:, 1:].mean() < 1.0
 
 
 def test_a_sample_tells_about_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,12 @@ def ranking(studio: Studio, found: Compared | None) -> str:
         show.picture(figures.where_picture(found.found, studio.asked), key="where")
         if (scale := scale_form.given()) is not None:
             st.caption(plain(insight.publishable_text(found.found, scale)))
+            with st.expander("Publishable share of every group", key="compare_quality", on_change="rerun") as opened:
+                if opened.open:
+                    st.caption("Taking typical errors of groups, and records that are spread evenly.")
+                    table = insight.publishable_by_group(found.found, studio.asked, scale)
+                    told = "Share of publishable answers, group by group"
+                    show.table(table, name="publishable_by_group", alt=told, shares=list(map(str, table))[1:])
         st.subheader("Take one into the studio")
         st.caption("RMSE in counts, then the seconds and the peak memory that planning took.")
         for label, words in figures.costs(found.found).items():

@@ -9,7 +9,7 @@ import streamlit as st
 
 from demo_data.make_synthetic import synthetic
 from engine import Measurement, Plan, Schema, figures, texts
-from engine.insight import with_quality, with_truth
+from engine.insight import quality_counts_text, with_quality, with_truth
 from pages.parts.jobs import tasks, watch
 from pages.parts.release import download_view, published_view
 from pages.parts.release.download_view import mark
@@ -81,8 +81,8 @@ def browse(found: Measurement, *, key: str, records: Any = None, name: str = "an
         hide = st.checkbox("Hide answers that are noise", key=f"{key}_hide", persist_state="session")
         table = with_quality(table, scale, hide=hide)
         st.caption(
-            f"Publishable: a standard error of at most {scale.publishable:.0%} of the answer; doubtful: at most "
-            f"{scale.doubtful:.0%}; noise: more. The thresholds are set on the Preview page."
+            f"{quality_counts_text(table)} Publishable: a standard error of at most {scale.publishable:.0%} of the "
+            f"answer; doubtful: at most {scale.doubtful:.0%}; noise: more. The thresholds are set on the Preview page."
         )
     show.table(table, name=f"{mark(found)}{name}", alt="Answers with standard errors, intervals and their quality")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -125,8 +125,12 @@ def table(
     alt: str,
     height: int | Literal["auto"] = "auto",
     whole: Callable[[], Frame] | None = None,
+    shares: Collection[str] = (),
 ) -> None:
-    """Draw a table with its CSV download; `whole` makes the table to download when only a part is drawn."""
+    """Draw a table with its CSV download; `whole` makes the table to download when only a part is drawn.
+
+    ``shares`` are columns to write as percentages, beside those that always are.
+    """
     tall: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
     long = "query" in frame and frame["query"].astype(str).str.len().max() > QUERY_LINE
     st.dataframe(
@@ -134,7 +138,7 @@ def table(
         hide_index=True,
         alt=alt,
         height=tall,
-        column_config=_columns(frame),
+        column_config=_columns(frame, shares),
         placeholder="",
         row_height=LINES if long else None,
     )
@@ -193,7 +197,7 @@ def choice(
     )
 
 
-def _columns(frame: Frame) -> dict[str, ColumnConfig]:
+def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConfig]:
     """Number formats by meaning: whole numbers with separators, errors in counts with four digits."""
     formats: dict[str, ColumnConfig] = {}
     labels = {"std": "standard error", "low": "interval from", "high": "interval to"}
@@ -201,7 +205,7 @@ def _columns(frame: Frame) -> dict[str, ColumnConfig]:
         if column == "group":
             formats[column] = st.column_config.NumberColumn(width="small")
         elif kind.kind == "f":
-            style = "percent" if column in SHARES else "%.4f" if column in FINE else "%,.2f"
+            style = "percent" if column in SHARES or column in shares else "%.4f" if column in FINE else "%,.2f"
             formats[column] = st.column_config.NumberColumn(labels.get(column, column), format=style)
         elif column == "attributes":
             formats[column] = st.column_config.TextColumn(width="medium")
