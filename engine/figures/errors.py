@@ -30,24 +30,41 @@ def has_map(workload: Workload) -> bool:
 
 
 def pairs_picture(plan: Plan) -> Picture:
-    """Largest standard error, in counts, on pairs of attributes, and on the diagonal on each alone; worst first."""
+    """Largest standard error, in counts, on pairs of attributes, and on the diagonal on each alone; worst first.
+
+    Every cell with a group has its number as the data of a dot that is not seen: cells of heat maps can't be chosen.
+    """
     told = group_table(plan)["largest standard error"].to_numpy()
-    worst: dict[frozenset[str], float] = {}
-    for group, error in zip(plan.workload.groups, told.tolist(), strict=True):
+    worst: dict[frozenset[str], tuple[float, int]] = {}
+    for number, (group, error) in enumerate(zip(plan.workload.groups, told.tolist(), strict=True)):
         if 1 <= len(group.attributes) <= 2:
             key = frozenset(group.attributes)
-            worst[key] = max(worst.get(key, 0.0), error)
+            worst[key] = max(worst.get(key, (-1.0, 0)), (error, number))
     held = dict.fromkeys(name for key in worst if len(key) == 2 for name in plan.schema.names if name in key)
-    names = sorted(held, key=lambda name: -max(error for key, error in worst.items() if name in key))
-    grid = np.array([[worst.get(frozenset((one, other)), np.nan) for other in names] for one in names])
+    names = sorted(held, key=lambda name: -max(error for key, (error, _) in worst.items() if name in key))
+    found = [[worst.get(frozenset((one, other)), (math.nan, None)) for other in names] for one in names]
+    grid = np.array([[error for error, _ in row] for row in found])
     figure = heat_map(grid, (names, names), ("", ""), "%{y} × %{x}<br>up to %{z:.4g} counts", "counts")
-    (pair, error) = max(((key, e) for key, e in worst.items() if len(key) == 2), key=lambda item: item[1])
+    (across, down), cells = (figure.data[0].x, figure.data[0].y), [(i, j) for i, j in np.argwhere(~np.isnan(grid))]
+    figure.add_scatter(
+        x=[across[j] for _, j in cells],
+        y=[down[i] for i, _ in cells],
+        mode="markers",
+        marker={"size": 14, "symbol": "square", "opacity": 0.0},
+        selected={"marker": {"opacity": 0.0}},
+        unselected={"marker": {"opacity": 0.0}},
+        customdata=[(found[i][j][1], float(grid[i, j])) for i, j in cells],
+        hovertemplate="%{y} × %{x}<br>up to %{customdata[1]:.4g} counts<extra></extra>",
+        showlegend=False,
+    )
+    pair = max((key for key in worst if len(key) == 2), key=worst.__getitem__)
     return Picture(
         title="Largest standard error, pair by pair",
         figure=figure,
         table=pd.DataFrame(grid, columns=names).assign(attribute=names).set_index("attribute").reset_index(),
-        alt=f"{set_name([n for n in names if n in pair])} is the least exact pair, with {amount(error)} counts.",
-        note="On the diagonal stand attributes alone; what is not asked is empty. The least exact stand first.",
+        alt=f"{set_name([n for n in names if n in pair])} is the least exact pair, "
+        f"with {amount(worst[pair][0])} counts.",
+        note="On the diagonal stand attributes alone; what is not asked is empty. Choose a cell to look at its group.",
     )
 
 

@@ -79,7 +79,7 @@ def test_a_target_out_of_reach_is_told_in_words() -> None:
 def test_the_groups_are_drawn_as_a_map_where_there_are_pairs(session: Session) -> None:
     session.set(ways_shown_2="Map")
     assert "Largest standard error, pair by pair" in session.said()
-    assert "The least exact stand first." in session.said()
+    assert "Choose a cell to look at its group." in session.said()
     alone = opened(Workload.all_ways(demo("cps"), (1,)))
     assert "Map" not in next(r for r in alone.app.radio if r.label.startswith("Groups")).options
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Locator, expect
 
@@ -74,6 +76,21 @@ def test_a_click_in_the_table_looks_at_a_group(previewed: Visit) -> None:
     visit.pick("Group", "0: ")
     expect(group).not_to_have_value(clicked)
     visit.shot("30_group")
+
+
+def test_a_click_on_the_map_looks_at_a_pair(previewed: Visit) -> None:
+    visit = previewed
+    visit.choose("Map")
+    visit.sees("Largest standard error, pair by pair")
+    visit.settle()
+    plot = visit.page.get_by_test_id("stPlotlyChart").first
+    first = plot.locator(".xaxislayer-above .xtick text").first.text_content()
+    box = plot.locator(".nsewdrag").bounding_box()
+    with visit.run():  # the survey has ten attributes: the last cell of the first row
+        visit.page.mouse.click(box["x"] + 0.95 * box["width"], box["y"] + 0.05 * box["height"])
+    group = visit.page.get_by_role("combobox", name="Group").first
+    expect(group).to_have_value(re.compile(rf"{re.escape(first)} ×|× {re.escape(first)}"))
+    visit.look("30_map")
 
 
 def test_a_target_is_reached_and_taken_back(previewed: Visit) -> None:

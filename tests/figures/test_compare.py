@@ -418,8 +418,11 @@ def test_a_map_of_pairs_has_every_pair_twice_the_least_exact_first() -> None:
     asked = Workload.all_ways(schema, (1, 2), family="prefix").add(("a", "b", "c"))
     made = plan(asked, Budget(pcost=1.0))
     picture = checked(pairs_picture(made))
-    (drawn,) = picture.figure.data
+    drawn, dots = picture.figure.data
     grid, names = np.asarray(drawn.z, float), list(drawn.x)
+    for column, row, (chosen, _) in zip(dots.x, dots.y, dots.customdata, strict=True):
+        assert set(asked.groups[chosen].attributes) == {column, row}
+    assert len(dots.x) == 16  # four attributes alone, and six pairs twice
     for number, group in enumerate(asked.groups[:-1]):
         places = [names.index(name) for name in group.attributes] * 2
         largest = made.by_group()["max_std"][number]

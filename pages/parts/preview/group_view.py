@@ -14,7 +14,7 @@ GROUP, LAST = "group", "group_last"  # the group that is looked at, as the list 
 TURN = "group_turn"  # how often it was chosen beside the table
 MANY = 500  # groups that the table holds
 TALL, PICTURE = 430, 300  # pixels
-ALL, MAP = "All", "Map"
+ALL, MAP, PAIRS = "All", "Map", "pairs_map"
 
 
 def groups(plan: Plan) -> None:
@@ -24,7 +24,8 @@ def groups(plan: Plan) -> None:
     views = [ALL, *sets, *([MAP] if figures.has_map(plan.workload) else [])]
     wanted = st.radio("Groups, least exact first", views, horizontal=True, key=f"ways_shown_{len(ways)}")
     if wanted == MAP:
-        show.picture(figures.pairs_picture(plan), key="pairs_map", height=TALL)
+        looked_at(plan)
+        show.picture(figures.pairs_picture(plan), key=PAIRS, height=TALL, on_select=_pick_pair, selects="points")
         return
     if len(plan.workload.groups) > MANY:
         words = st.text_input("Find groups", key="find_groups", placeholder="age income", help="Words of their names.")
@@ -47,6 +48,12 @@ def groups(plan: Plan) -> None:
         height=TALL,
     )
     show.downloads(lambda: insight.group_table(plan), name="groups_of_plan")
+
+
+def _pick_pair() -> None:
+    """Look at the group whose cell of the map was chosen."""
+    if points := st.session_state[f"chart_{PAIRS}"].selection.points:
+        _look_at(int(points[-1]["customdata"][0]))
 
 
 def looked_at(plan: Plan) -> int:
