@@ -86,12 +86,11 @@ class VarianceBuilder:
             self._groups[key] = self._forms[form].at_noise([b.noise for _, b in alone if b is not None])
         if key not in self._groups:
             with threads_for(1):  # many small products: on a busy machine threads would wait for each other
-                summands, unmeasured = self._products(group, alone), self._marks(group, alone)
-            if whole:
-                more, lost = self._wholes(group, ranks, tuned, whole)
-                summands, unmeasured = summands + more, unmeasured + lost
-            counts = tuple(p.count for p in group.parts)
-            self._groups[key] = GroupVariance(counts=counts, summands=tuple(summands), unmeasured=tuple(unmeasured))
+                summands = self._products(group, alone)
+                unmeasured = [] if self._measured.get(form) else self._marks(group, alone)
+            more, lost = self._wholes(group, ranks, tuned, whole) if whole else ([], [])
+            counts, unmeasured = tuple(p.count for p in group.parts), [*unmeasured, *lost]
+            self._groups[key] = GroupVariance(counts=counts, summands=(*summands, *more), unmeasured=tuple(unmeasured))
             if not whole:
                 self._forms[form] = self._groups[key]
         return self._groups[key]

@@ -130,19 +130,28 @@ class Registry:
     def __init__(self, split: Split) -> None:
         self.split = split
         self.factors: list[Factor] = []
-        self._known: dict[Any, tuple[int, float] | float] = {}
+        self._known: dict[Any, list[tuple[Axes, tuple[int, float] | float]]] = {}
+        self._digests: dict[str, bytes | None] = {}
 
     def look_up(
-        self, part: Part, names: tuple[str, ...], inside: Axes, weights: Array | None
-    ) -> tuple[int, float] | float:
-        """Return (factor number, scale) of a part, weights of shape (queries,), or the scalar if nothing is inside."""
-        given = self.split.given(names)
+        self, part: Part, names: tuple[str, ...], weights: Array | None
+    ) -> list[tuple[Axes, tuple[int, float] | float]]:
+        """Return every set of axes of a part with its (factor number, scale), or the scalar if it is empty.
+
+        Weights have shape (queries,).
+        """
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
         complement = self.split.complement(names)
-        key = (part.key, inside, tuple(map(digest, given)), weights_key, complement and complement.key)
+        key = (part.key, tuple(map(self._digest, names)), weights_key, complement and complement.key)
         if key not in self._known:
-            self._known[key] = self._build(part, inside, given, weights, complement)
+            given, sets = self.split.given(names), subsets(range(len(part.axes)))
+            self._known[key] = [(inside, self._build(part, inside, given, weights, complement)) for inside in sets]
         return self._known[key]
+
+    def _digest(self, name: str) -> bytes | None:
+        if name not in self._digests:
+            self._digests[name] = digest(self.split.centers.get(name))
+        return self._digests[name]
 
     def _build(
         self,
@@ -279,22 +288,19 @@ def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> list[tup
     position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> position in schema order
     choices = []
     for part in parts:
-        names, options = group.named(part.axes), []
-        for inside in subsets(range(len(part.axes))):
-            found = registry.look_up(part, names, inside, weights)
-            options.append((tuple(position[part.axes[i]] for i in inside), found))
-        choices.append(options)
+        found = registry.look_up(part, group.named(part.axes), weights)
+        choices.append([(tuple(position[part.axes[i]] for i in inside), piece) for inside, piece in found])
     out = []
     # equation 3 multiplied out: every part is inside the space on some of its attributes and outside on the others, and
     # the Gram of a product is the scalars of the one times the Kronecker product of the other
     for combination in itertools.product(*choices):
         coefficient, touched = (1.0 if group.parts or weights is None else float(weights[0])), []
-        for axes, found in combination:
-            if isinstance(found, float):
-                coefficient *= found
+        for axes, piece in combination:
+            if isinstance(piece, float):
+                coefficient *= piece
             else:
-                coefficient *= found[1]
-                touched.append((axes, found[0]))
+                coefficient *= piece[1]
+                touched.append((axes, piece[0]))
         if coefficient > 0.0:
             positions = tuple(sorted(a for axes, _ in touched for a in axes))
             index = {p: i for i, p in enumerate(positions)}

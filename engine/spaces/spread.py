@@ -67,16 +67,24 @@ def asked_spaces(
     ([{0: 8.0}], [[0], [1], [2]], [0, 1, 0], [{1: 2.0}, {1: 4.0}])
     """
     longest = max((len(own.pattern) for own in spreading), default=1)
-    by_size: dict[int, list[tuple[Index, Index, Index, Array]]] = {}
+    # of many groups of one size those with pieces at the same positions are taken together
+    alike: dict[tuple[int, Axes], list[tuple[Spreading, int, int, float]]] = {}
     for own in spreading:
         for i, (positions, number, often) in enumerate(own.pattern):
-            when, places, weights = own.numbers * longest + i, own.places[:, list(positions)], own.weights * often
-            for known in exact:
-                left = ~np.isin(places, known).all(axis=1)
-                when, places, weights = when[left], places[left], weights[left]
-            if len(when):
-                asked = np.full(len(when), number)
-                by_size.setdefault(len(positions), []).append((when, places, asked, weights))
+            alike.setdefault((own.places.shape[1], positions), []).append((own, i, number, often))
+    by_size: dict[int, list[tuple[Index, Index, Index, Array]]] = {}
+    for (_, positions), pieces in alike.items():
+        owns, ranks, numbers, times = zip(*pieces, strict=True)
+        counts = [len(own.numbers) for own in owns]
+        when = np.concatenate([own.numbers for own in owns]) * longest + np.repeat(ranks, counts)
+        places = np.concatenate([own.places for own in owns])[:, list(positions)]
+        weights = np.concatenate([own.weights for own in owns]) * np.repeat(times, counts)
+        asked = np.repeat(numbers, counts)
+        for known in exact:
+            left = ~np.isin(places, known).all(axis=1)
+            when, places, weights, asked = when[left], places[left], weights[left], asked[left]
+        if len(when):
+            by_size.setdefault(len(positions), []).append((when, places, asked, weights))
     return [_of_one_size(by_size[k], looks) for k in sorted(by_size)]
 
 
