@@ -46,12 +46,15 @@ def dear_groups(request: Request, *, seconds: float, memory: float) -> tuple[int
     groups = request.workload.groups
     kept = sorted(range(len(groups)), key=lambda i: any(len(part.axes) > 1 for part in groups[i].parts))
     found: list[int] = []
+    options = {name: value for name, value in request.options.items() if name not in ("centers", "keep")}
 
     def fits(numbers: Sequence[int]) -> bool:
         asked = Workload(request.workload.schema, tuple(groups[i] for i in numbers))
-        takes = forecast(asked, request.mechanism, **request.options)
+        takes = forecast(asked, request.mechanism, **options)
         return takes.seconds <= seconds and takes.memory <= memory
 
+    # tuning may take more for a part of the groups than for all, so it is looked at where it alone is too much
+    options = dict(request.options) if fits(kept) else options
     while kept and len(found) < MOST and not fits(kept):
         fitting, low = 0, len(kept)  # more groups never take less, so the first that is too much is found by halving
         while low - fitting > 1:

@@ -184,9 +184,8 @@ def shared(common: CommonPlan) -> None:
         picture = figures.shares_picture(one, budgets.said)
         show.picture(picture, key=f"coarse_shares_{number}", config=show.EXPORT)
         st.markdown(f"**{plain(picture.alt)}**")
-        with st.expander(
-            "What is shared, space by space", key=f"coarse_space_{number}_open", on_change="rerun"
-        ) as opened:
+        key, told = f"coarse_space_{number}_open", "What is shared, space by space"
+        with st.expander(told, key=key, on_change="rerun") as opened:
             if opened.open:
                 show.table(
                     figures.space_table(one),
