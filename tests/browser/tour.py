@@ -46,11 +46,13 @@ class Tour:
     def walk(self) -> None:
         """All the way from Start to a rehearsal, with a lesson at the end."""
         self.visit.open("")
-        self.frame("Start: a demo, your own schema, or a lesson.")
-        self.frame("What comes out: counts with noise, and intervals that hold the truth.", "What comes")
+        self.frame("Start: a demo, your own schema, or a lesson; counts with noise come out, and intervals.")
         self.visit.press("Try a demo")
         self.visit.sees("Typical error")
         self.frame("Preview: how exact every answer will be, before a record is read.")
+        self.visit.choose("Map")
+        self.visit.sees("pair by pair")
+        self.frame("All pairs as a map, the least exact first; a click looks at one.")
         self.go("Schema")
         self.frame("Schema: what is publicly known of the columns. Records are never read for it.")
         self.frame("How large every attribute is, and the table of all of them.", "At a glance")
