@@ -116,8 +116,8 @@ def publishable_text(found: Comparison, scale: NoiseScale) -> str:
 def publishable_by_group(found: Comparison, workload: Workload, scale: NoiseScale) -> pd.DataFrame:
     """Return one row a group: its attributes, and under each mechanism the share of its answers that is publishable.
 
-    Every query of a group is taken to have the typical error of the group under that mechanism, and records to be
-    spread evenly.
+    The best mechanism stands first, and the groups that it serves worst.  Every query of a group is taken to have the
+    typical error of the group under that mechanism, and records to be spread evenly.
     """
     import pandas as pd
 
@@ -126,10 +126,12 @@ def publishable_by_group(found: Comparison, workload: Workload, scale: NoiseScal
     counts = [
         scale.records * _even_shares(group, chosen_queries(workload, g)) for g, group in enumerate(workload.groups)
     ]
-    for label, errors in found.groups.items():
-        pairs = zip(counts, errors, strict=True)
+    titles = []
+    for label in (label for label in found.frame["mechanism"] if label in found.groups):
+        pairs = zip(counts, found.groups[label], strict=True)
         table[title_of(label)] = [float(np.mean(error <= scale.publishable * counted)) for counted, error in pairs]
-    return table
+        titles.append(title_of(label))
+    return table.sort_values(titles, kind="stable", ignore_index=True)
 
 
 def quality_counts_text(answers: pd.DataFrame) -> str:

@@ -56,6 +56,9 @@ def test_every_group_has_a_share_under_every_mechanism() -> None:
     asked = Workload.all_ways(SCHEMA, (1, 2), "marginal").add("a", "prefix")
     choices = ["querysmasher", "identity"]
     table = publishable_by_group(comparison(asked, Budget(pcost=0.3), choices), asked, SCALE)
+    assert list(table) == ["attributes", *map(title_of, choices)]
+    assert table[title_of(choices[0])].is_monotonic_increasing
+    table = table.sort_values("attributes", ignore_index=True)
     assert table["attributes"].tolist()[:2] == ["0: a", "1: b"]
     for label in choices:
         errors = plan(asked, Budget(pcost=0.3), mechanism=label).by_group()["rmse"]
