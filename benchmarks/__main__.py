@@ -17,6 +17,7 @@ TABLES = {
     "rivals": "the other mechanisms' columns of QuerySmasher's tables",
     "tuned": "tuned splits beside the published ones",
     "bounds": "tuned plans against the bound for all matrix mechanisms",
+    "pair_tables": "the best of all mechanisms on tables of pairs, between tuned plans and that bound",
     "speed": "what planning takes, beside what was aimed at",
     "random_small": "tuned splits on random small workloads, against the optimum of all mechanisms",
     "random_large": "tuned splits on random large workloads, against every other mechanism",
