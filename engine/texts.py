@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 MAX_NAME = 200
+DELIMITERS = ",;\t|"
 
 
 def shown(value: object) -> str:
@@ -24,6 +25,16 @@ def shown(value: object) -> str:
     """
     text = repr(value[:60]) if isinstance(value, str) else type(value).__name__
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def delimiter(text: str) -> str:
+    """What separates the names in the first line: of the usual characters the one that is most often outside quotes.
+
+    >>> delimiter('name;"last, first"\\n1,5;2,5\\n'), delimiter("name")
+    (';', ',')
+    """
+    outside = "".join(text.lstrip().partition("\n")[0].split('"')[::2])
+    return max(DELIMITERS, key=outside.count)
 
 
 def near_matches(name: object, names: Iterable[str]) -> str:

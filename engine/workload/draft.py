@@ -17,9 +17,10 @@ from collections.abc import Sequence
 
 from engine.checks import one_of
 from engine.errors import SchemaError
+from engine.texts import delimiter
 from engine.workload.attribute import Attribute
 from engine.workload.schema import Schema
-from engine.workload.schema_text import KEYS, MAX_FILE
+from engine.workload.schema_text import KEYS, decoded_text
 
 NAMES = ("name", "variable", "variable name", "column", "column name", "field", "attribute")
 VALUES = ("value", "code", "values", "codes", "categories", "labels", "range", "value code")
@@ -110,17 +111,17 @@ def schema_template(names: Sequence[str]) -> str:
 
 
 def _table(text: str | bytes, *, rows: bool = True) -> tuple[list[str], list[list[str]]]:
-    if len(text) > MAX_FILE:
-        raise SchemaError(f"A dictionary of {len(text):,} characters; at most {MAX_FILE:,} are read.")
+    decoded = decoded_text(text)
     try:
-        decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-        reader = csv.reader(io.StringIO(decoded, newline=""), strict=True)
+        reader = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter(decoded), strict=True)
         header = [cell.strip() for cell in next(reader, [])]
         found = [row for row in reader if any(cell.strip() for cell in row)] if rows else []
-    except (UnicodeDecodeError, csv.Error):
-        raise SchemaError("This is no CSV in UTF-8. Save it so.") from None
+    except csv.Error:
+        raise SchemaError("This is no CSV. Check its quotes, and save it so.") from None
     if any(len(row) != len(header) for row in found):
-        raise SchemaError("A row has another number of fields than the first line. Put texts with commas in quotes.")
+        raise SchemaError(
+            "A row has another number of fields than the first line. Put texts with commas or semicolons in quotes."
+        )
     return header, found
 
 

@@ -6,6 +6,7 @@ a description: see the hostile files in the tests.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from engine.errors import SchemaError
-from engine.texts import plain, shown
+from engine.texts import delimiter, plain, shown
 
 MAX_ATTRIBUTES = 10_000
 MAX_LABEL = 1_000
@@ -46,7 +47,7 @@ def check_text(text: Any, what: str, limit: int) -> None:
 
 def read_json(text: str | bytes) -> Any:
     """The document in a JSON text or in UTF-8 bytes.  Raises: SchemaError."""
-    text = _decoded(text)
+    text = decoded_text(text)
     # Objects cost the parser far more than the bytes they take, and a schema needs two or three brackets an attribute.
     if text.count("{") + text.count("[") > MAX_BRACKETS:
         raise SchemaError(f"the JSON has more than {MAX_BRACKETS:,} brackets; a schema needs far fewer")
@@ -75,8 +76,12 @@ def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
 
 
 def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
-    """Line number and description of each attribute, the inverse of `write_csv`.  Raises: SchemaError."""
-    reader = csv.reader(io.StringIO(_decoded(text), newline=""), strict=True)
+    """Line number and description of each attribute, the inverse of `write_csv`.  Raises: SchemaError.
+
+    Spreadsheets of many languages write semicolons for commas, so what separates fields is read off the first line.
+    """
+    decoded = decoded_text(text)
+    reader = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter(decoded), strict=True)
     rows: list[tuple[int, dict[str, Any]]] = []
     try:
         header = [cell.strip().lower() for cell in next(reader, [])]
@@ -97,7 +102,8 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
     return rows
 
 
-def _decoded(text: str | bytes) -> str:
+def decoded_text(text: str | bytes) -> str:
+    """Text of a schema file: bytes are UTF-8, or UTF-16 where a mark says so.  Raises: SchemaError."""
     if not isinstance(text, (str, bytes)):
         raise SchemaError(f"a schema file is text or bytes; given {type(text).__name__}")
     if len(text) > MAX_FILE:
@@ -105,9 +111,11 @@ def _decoded(text: str | bytes) -> str:
     if isinstance(text, str):
         return text.removeprefix("\ufeff")
     try:
-        return text.decode("utf-8-sig")
+        return text.decode("utf-16" if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SchemaError(f"byte {error.start:,} of the schema is not UTF-8; save the file as UTF-8") from None
+        raise SchemaError(
+            f"byte {error.start:,} of the schema is not UTF-8; save the file as UTF-8 (spreadsheets offer 'CSV UTF-8')"
+        ) from None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

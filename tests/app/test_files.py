@@ -256,6 +256,12 @@ def test_records_given_as_a_schema_are_told_apart_with_a_way_out() -> None:
     assert "looks like a file of records" not in session.said()
 
 
+def test_columns_of_records_are_told_apart_whatever_separates_them() -> None:
+    session = give(Session(), "records.csv", "Kennung;Größe;Einkommen\n1;3;1,5\n".encode())
+    assert "its first line names 3 columns" in session.said()
+    assert list(session.app.session_state["only_here"]["columns_of_records"]) == ["Kennung", "Größe", "Einkommen"]
+
+
 def test_what_nobody_reaches_goes_back_to_the_machine_where_its_allocator_can() -> None:
     assert not serve.allocator("no_such_function", 0)
     ring: list[object] = []

@@ -15,14 +15,15 @@ import pytest
 
 import demo_data
 import engine
-from engine import Budget, Measurement, Schema, Workload, measure, stepwise
+from engine import Attribute, Budget, Measurement, Schema, Workload, measure, stepwise
 from engine.errors import Cancelled
 from engine.insight import worst_group
 from engine.release import Ledger, load_measurement
 from pages.parts.jobs import kept, plans, private, publishing, tasks
 from pages.parts.release import download_view
 from pages.parts.release.records_form import Source
-from pages.parts.shell import places
+from pages.parts.shell import link, places
+from pages.parts.shell.state import Studio
 from tests.app.test_pages import Session, expected, wait, with_plan
 
 SURVEY = str(demo_data.tables()["survey"])
@@ -224,6 +225,31 @@ def test_one_release_however_often_it_is_asked_for(ledger: Ledger) -> None:
     session.set(again_2=True)
     assert waiting(session.set(confirmation="survey"))
     assert "has 0.5 pcost left and this plan costs 1" in session.said()
+
+
+@pytest.mark.parametrize("how", ["File on this machine", "Upload"])
+def test_letters_of_older_spreadsheets_are_read(tmp_path: Path, how: str) -> None:
+    """What the wrong encoding makes of a label fits no label; the check says what to do, and the release counts."""
+    schema = Schema([Attribute.categorical("city", ["Köln", "Łódź"])])
+    rows = "city;n\n" + "Köln;1\n" * 600 + "Łódź;1\n" * 400
+    place = tmp_path / "records.csv"
+    place.write_bytes(rows.encode("cp1250"))
+    book = Ledger.create(tmp_path / "budget.ledger")
+    book.add_dataset("cities", total=Budget(pcost=1.0))
+    studio = Studio(workload=Workload(schema).add("city", "marginal"), budget=Budget(pcost=1.0))
+    session = Session(plan=link.packed(studio)).go("preview")
+    session.go("release").set(step="2. Release", ledger_path=str(book.path), records_how=how)
+    if how == "Upload":
+        session.run(session.app.file_uploader(key="records_file").upload("s.csv", place.read_bytes(), "text/csv"))
+    else:
+        session.set(records_path=str(place))
+    wait(session.set(rows_are="ignored", number_column="n").press("check_records"))
+    assert any("save the file as UTF-8, or give its encoding" in e.value.replace("\\", "") for e in session.app.error)
+    wait(session.set(records_encoding="cp1250", confirmation="cities").press("release"))
+    assert "Released for cities" in session.said()
+    (spend,) = (row for row in Ledger(book.path).rows() if row.kind == "spend")
+    answers = load_measurement(book, spend.key).answers(0)
+    assert np.abs(answers["answer"].to_numpy() - [600, 400]).max() < 40
 
 
 def test_an_upload_is_read_and_its_copy_removed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ CODED = Attribute.categorical("sex", ["1", "2"])
         "Variable,Code,Value label\nsex,1,Female\n,2,Male\n",
         "column,values\nsex,1=Female; 2 = Male\n",
         "field,categories\nsex,1=Female|2=Male\n\n",
+        "name;value;label\nsex;1;Female\n;2;Male\n",
+        "name\tvalues\nsex\t1=Female|2=Male\n".encode("utf-16"),
         b"\xef\xbb\xbfname,value,label\r\nsex,1,Female\r\n,2,Male\r\n",
     ],
 )

@@ -352,7 +352,7 @@ WRONG_JSON: dict[str, Text] = {
     "million falling numbers": lambda: one(name="a", kind="numeric", edges=list(range(1_200_000, 0, -1))),
     "million equal labels": lambda: one(name="a", kind="categorical", labels=["x"] * 1_500_000),
     "not UTF-8": b'{"a": \xff}',
-    "UTF-16": '{"a": 3}'.encode("utf-16"),
+    "UTF-16 cut": '{"a": 3}'.encode("utf-16")[:-1],
     "NUL bytes": b"\x00" * 100,
     "latin-1": '{"\xe9": 3}'.encode("latin-1"),
     "too large": lambda: " " * (MAX_FILE + 1),
@@ -402,9 +402,9 @@ WRONG_CSV: dict[str, Text] = {
     "size and labels differ": "name,kind,size,labels\na,categorical,3,x|y\n",
     "size with missing": "name,kind,size,missing\na,numeric,3,1\n",
     "not UTF-8": b"name,kind,size\n\xff,numeric,3\n",
-    "UTF-16": "name,kind,size\na,numeric,3\n".encode("utf-16"),
+    "UTF-16 cut": "name,kind,size\na,numeric,3\n".encode("utf-16")[:-1],
     "NUL": b"name,kind,size\na\x00,numeric,3\n",
-    "semicolons": "name;kind;size\na;numeric;3\n",
+    "semicolons and commas": "name;kind;size\na,numeric,3\n",
     "field too long": lambda: "name,kind,labels\na,categorical," + "x|" * MAX_CSV_FIELD + "\n",
     "million rows": lambda: "name,kind,size\n" + "a,numeric,3\n" * 800_000,
     "too large": lambda: "x" * (MAX_FILE + 1),
@@ -425,6 +425,20 @@ def test_wrong_files_are_refused(read, text) -> None:
         read(text)
     assert len(str(caught.value)) < 500
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_what_spreadsheets_of_any_language_write_is_read(separator: str, encoding: str) -> None:
+    lines = (("name", "kind", "labels"), ("größe", "categorical", '"a;b|c,d"'), ("sex", "categorical", "F|M"))
+    text = "\r\n".join(map(separator.join, lines))
+    found = Schema.from_csv(text.encode(encoding))
+    assert found == Schema([Attribute.categorical("größe", ["a;b", "c,d"]), Attribute.categorical("sex", ["F", "M"])])
+
+
+def test_a_file_in_another_encoding_is_told_how_to_be_saved() -> None:
+    with pytest.raises(SchemaError, match=r"^byte 16 .* is not UTF-8; .*'CSV UTF-8'"):
+        Schema.from_csv("name;kind;size\nmü;numeric;3\n".encode("cp1252"))
 
 
 def test_a_wrong_csv_line_is_named() -> None:

@@ -9,7 +9,7 @@ from engine.release.records.csv import TextFile
 from engine.release.records.database import fit_there, is_table, named_sources, named_table
 from engine.release.records.digest import fingerprint, table_digest
 from engine.release.records.encoding import MISSING, OUTSIDE, REASONS, Encoder
-from engine.release.records.files import RECORD_ENDINGS
+from engine.release.records.files import RECORD_ENDINGS, TEXT_ENDINGS
 from engine.release.records.labelled import DraftSchema, draft_schema
 from engine.release.records.sources import column_names, read_batches
 from engine.release.records.tables import MEMORY_LIMIT, count_marginals
@@ -21,6 +21,7 @@ __all__ = [
     "OUTSIDE",
     "REASONS",
     "RECORD_ENDINGS",
+    "TEXT_ENDINGS",
     "Counts",
     "DraftSchema",
     "Encoder",

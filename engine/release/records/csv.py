@@ -20,12 +20,11 @@ import pyarrow.csv
 from engine.errors import DataError
 from engine.release.records.batches import Batch, check_columns, cut_batches, tried
 from engine.release.records.packed import unpacked
-from engine.texts import shown
+from engine.texts import delimiter, shown
 
 CSV_BLOCK = 4_000_000
 MAX_COLUMNS = 50_000
 HEAD = 2**16  # bytes in which the names end, for what separates them
-DELIMITERS = ",;\t|"
 
 _RAGGED = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 _REASONS = {
@@ -109,7 +108,7 @@ class _CsvFile:
             self.raw.close()
             raise
         if self.delimiter is None:
-            self.delimiter = _delimiter(self.pending)
+            self.delimiter = delimiter(self.pending.decode("utf-8-sig", "replace"))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -221,10 +220,3 @@ class _CsvFile:
                     return int(lines + block[: error.start].count(b"\n"))
                 lines += block.count(b"\n")
         return None
-
-
-def _delimiter(start: bytes) -> str:
-    """What separates the names in the head: of the usual characters the one that is most often outside quotes."""
-    head = start.decode("utf-8-sig", "replace").lstrip().partition("\n")[0]
-    outside = "".join(head.split('"')[::2])
-    return max(DELIMITERS, key=outside.count)

@@ -74,6 +74,8 @@ FILE_KINDS = (
     | {f"{one}{pack}": JSON for one in (".jsonl", ".ndjson") for pack in ("", *PACKED)}
 )
 
+TEXT_ENDINGS = tuple(ending for ending, kind in FILE_KINDS.items() if kind is CSV)
+
 
 def file_columns(path: Path) -> Iterator[tuple[Path, ColumnKinds]]:
     """Every file that a path names, and its columns with those of its folders."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from engine.release import COUNTS_ENDING, RECORD_ENDINGS, named_sources
+from engine.release import COUNTS_ENDING, RECORD_ENDINGS, TEXT_ENDINGS, named_sources
 from pages.parts.jobs import private, sources
 from pages.parts.release import folders
 from pages.parts.shell import code
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 ENDINGS = (*RECORD_ENDINGS, COUNTS_ENDING)
 FILE, UPLOAD, TABLE = "File on this machine", "Upload", "Database"
 RECORDS, COUNTED, IGNORED = "record", "counted", "ignored"
+UTF_8 = "utf-8"
+ENCODINGS = {
+    UTF_8: "UTF-8",
+    "cp1252": "Windows-1252 (Western Europe)",
+    "cp1250": "Windows-1250 (Central Europe)",
+    "cp1251": "Windows-1251 (Cyrillic)",
+    "utf-16": "UTF-16",
+    "shift_jis": "Shift JIS",
+    "gb18030": "GB 18030",
+}
 ROWS_ARE = {
     RECORDS: "Each row is one record",
     COUNTED: "This column holds counts (count_column)",
@@ -38,6 +48,7 @@ class Source:
     column: str = ""
     rows_are: str = RECORDS
     number: str = ""
+    encoding: str = UTF_8
 
     @property
     def missing(self) -> str:
@@ -53,14 +64,14 @@ class Source:
         return ""
 
     @property
-    def identity(self) -> tuple[str, str, str]:
+    def identity(self) -> tuple[str, ...]:
         """What tells these records from others that were chosen in this session."""
-        return self.path.strip(), self.upload.file_id if self.upload is not None else "", self.name
+        return self.path.strip(), self.upload.file_id if self.upload is not None else "", self.name, self.encoding
 
     @property
     def script(self) -> code.Script:
         """The same records in Python, as `records`."""
-        return code.records_script(self.path, self.name)
+        return code.records_script(self.path, self.name, "" if self.encoding == UTF_8 else self.encoding)
 
     @property
     def person(self) -> str | None:
@@ -82,12 +93,15 @@ class Source:
         if self.name:
             return f"{sources.NAMED}{self.name}", ()
         if self.upload is None:
-            return str(folders.readable(self.path, ENDINGS)), ()
+            return self._as_read(folders.readable(self.path, ENDINGS)), ()
         name = self.upload.name.lower()
         fitting = [ending for ending in ENDINGS if name.endswith(ending)]
         file = private.new_file("records", max(fitting, key=len, default=Path(name).suffix))
         file.write_bytes(self.upload.getbuffer())
-        return str(file), (file,)
+        return self._as_read(file), (file,)
+
+    def _as_read(self, file: Path) -> str:
+        return str(file) if self.encoding == UTF_8 else f"{sources.TEXT}{self.encoding}:{file}"
 
 
 def source(rows: int = 1, person: str | None = None) -> Source:
@@ -117,6 +131,7 @@ def source(rows: int = 1, person: str | None = None) -> Source:
         )
     else:
         path = st.text_input("Path of a file of records", key="records_path", persist_state="session")
+    encoding = _encoding(upload.name if upload is not None else path)
     st.caption(
         "Rows with values outside the schema are left out, each by its own values alone; how many there are is told to "
         "you only. A release never refuses a table because of them, for that would tell of single records."
@@ -126,7 +141,7 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             plain(f"No more than {rows:,} of each person's rows will count; the column {person} tells whose it is.")
         )
         rows_are, number = _rows_are()
-        return Source(path=path, upload=upload, name=name, rows_are=rows_are, number=number)
+        return Source(path=path, upload=upload, name=name, rows_are=rows_are, number=number, encoding=encoding)
     by_column, column = rows > 1 and _by_column(rows), ""
     if by_column:
         column = st.text_input(
@@ -138,7 +153,29 @@ def source(rows: int = 1, person: str | None = None) -> Source:
         )
     rows_are, number = _rows_are()
     return Source(
-        path=path, upload=upload, name=name, by_column=by_column, column=column, rows_are=rows_are, number=number
+        path=path,
+        upload=upload,
+        name=name,
+        by_column=by_column,
+        column=column,
+        rows_are=rows_are,
+        number=number,
+        encoding=encoding,
+    )
+
+
+def _encoding(name: str) -> str:
+    """Draw how a text file writes its letters; other files say so themselves."""
+    if not name.strip().lower().endswith(TEXT_ENDINGS):
+        return UTF_8
+    return st.selectbox(
+        "Encoding of the text file",
+        list(ENCODINGS),
+        format_func=ENCODINGS.__getitem__,
+        key="records_encoding",
+        persist_state="session",
+        help="Most files are UTF-8. Older spreadsheets write the encoding of their country; one that is "
+        "chosen wrongly makes of Köln what fits no label. The check below shows how the values fit.",
     )
 
 

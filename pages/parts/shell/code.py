@@ -131,11 +131,14 @@ def release_code(
     return (plan_script(studio) + more).text()
 
 
-def records_script(path: str, name: str) -> Script:
-    """Make `records`: the table that the settings of the machine give this name, or a file."""
+def records_script(path: str, name: str, encoding: str = "") -> Script:
+    """Make `records`: the table that the settings of the machine give this name, or a file, maybe of some encoding."""
     if name:
         return _script(f"records = named_table({name!r})", engine__release="named_table")
-    return _script(f"records = {path.strip() or 'records.csv'!r}")
+    place = repr(path.strip() or "records.csv")
+    if encoding:
+        return _script(f"records = TextFile(path={place}, encoding={encoding!r})", engine="TextFile")
+    return _script(f"records = {place}")
 
 
 def columns_text(columns: Mapping[str, Any]) -> str:
