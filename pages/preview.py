@@ -39,7 +39,7 @@ if made is not None:
     frame.previewed(studio)
     with shown_here():
         plan_views.headline(made)
-        left, right = st.columns([4, 5], gap="medium")
+        left, right = st.columns(2, gap="medium")
         with left:
             group_view.groups(made)
         with right:

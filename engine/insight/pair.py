@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SAMPLED = "Computed on an even sample of the queries of each group and on its corners; other queries may be worse."
 MAX_CORNERS = 10  # parts of a group whose first and last queries join the sample
+LEAST = 5e-4  # share of the errors below which nothing was gained that anybody sees
 SAME = 1e-6  # standard errors closer than this are equal but for the rounding of noise to its grid
 
 
@@ -146,6 +147,8 @@ def single_groups_text(made: Plan, even: Plan | None = None) -> str:
     ]
     less = 1.0 - made.weighted_rmse / even.weighted_rmse
     worst = max(range(len(rises)), key=rises.__getitem__)
+    if less < LEAST and rises[worst] <= SAME:
+        return "With uniform centers errors would be the same."
     text = f"{max(less, 0.0):.1%} smaller errors in total than with uniform centers; "
     if rises[worst] <= SAME:
         return text + "no group is less exact."

@@ -16,7 +16,7 @@ import pyarrow as pa
 from engine.arrays import Index
 from engine.errors import DataError, SchemaError
 from engine.release.records import DraftSchema, column_names, count_marginals, read_batches
-from engine.texts import plain, shown
+from engine.texts import delimiter, plain, shown
 from engine.workload import MAX_FILE, Attribute, Schema, spanned
 
 PublicTable = tuple[tuple[str, ...], Index]
@@ -111,7 +111,7 @@ def public_tables(text: str, schema: Schema) -> list[PublicTable]:
 
 
 def _columns(block: str) -> pa.Table:
-    rows = [row for row in csv.reader(io.StringIO(block)) if row]
+    rows = [row for row in csv.reader(io.StringIO(block), delimiter=delimiter(block)) if row]
     head = [cell.strip() for cell in rows[0]]
     if len(set(head)) < len(head) or any(len(row) != len(head) for row in rows):
         raise DataError(

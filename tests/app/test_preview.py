@@ -277,6 +277,12 @@ def test_the_worker_finds_the_weights_that_the_engine_finds(monkeypatch: pytest.
         assert after < before
 
 
+def test_errors_that_centers_do_not_change_are_not_called_smaller() -> None:
+    session = opened(Workload.all_ways(demo("cps"), (1, 2), "marginal"), options={"centers": "tuned"})
+    assert "With uniform centers errors would be the same." in session.said()
+    assert "smaller errors" not in session.said()
+
+
 def test_which_centers_were_taken_is_said_and_changed_by_one_click() -> None:
     asked = Workload.all_ways(demo("cps"), (1, 2))
     session = opened(asked, options={})

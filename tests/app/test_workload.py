@@ -190,6 +190,13 @@ def test_numpy_files(array: np.ndarray) -> None:
     np.testing.assert_array_equal(read_matrix(saved(array)), np.atleast_2d(array))
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_matrices_as_spreadsheets_of_any_language_write_them(separator: str) -> None:
+    np.testing.assert_array_equal(
+        read_matrix("1,0.5\r\n0,-2\r\n".replace(",", separator).encode()), [[1, 0.5], [0, -2]]
+    )
+
+
 def header(shape: str, kind: str = "<f8") -> bytes:
     text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text

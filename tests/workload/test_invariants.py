@@ -42,6 +42,8 @@ def test_a_table_is_read_as_an_office_prints_it(tmp_path) -> None:
     (tmp_path / "t.csv").write_text("people,region\n1,=west\n2,north\n", encoding="utf-8")
     names, values = public_table(tmp_path / "t.csv", SCHEMA)
     assert (names, values.tolist()) == (("region",), [2, 0, 1])
+    (found,) = public_tables("people;region\r\n1;=west\r\n2;north\r\n", SCHEMA)
+    assert (found[0], list(found[1])) == (names, values.tolist())
     for text in ("region\nnorth", "region,n,m\nnorth,1,2", "region,n\nnorth", "region,n\nmars,1", "n,n\n1,1"):
         with pytest.raises(DataError):
             public_tables(text, SCHEMA)

@@ -34,7 +34,9 @@ def groups(plan: Plan) -> None:
         st.info("No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎")
         return
     numbers, chosen = table["group"].tolist(), looked_at(plan)
-    columns = ["largest standard error", "attributes", "RMSE", "queries", "family"]
+    columns = ["largest standard error", "attributes", "RMSE", "queries"]
+    if table["family"].nunique() > 1:
+        columns.append("family")
     if (scale := scale_form.given()) is not None:
         shares = insight.quality_by_group(plan, scale).set_index("group")["publishable"]
         table, columns = table.join(shares, on="group"), [*columns[:3], "publishable", *columns[3:]]
