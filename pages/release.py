@@ -15,6 +15,7 @@ from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 frame.require()
 
 TABS = REHEARSE, RELEASE, PAID = "1. Rehearse", "2. Release", "3. Paid releases"
+PAID_ALONE = "step_without_plan"
 TUTORIAL = (
     "A **release** reads the records once, adds exact discrete noise, and takes its cost from the dataset's "
     "budget for good. **Rehearse first**: the same code on simulated records shows what the answers will look like, "
@@ -117,8 +118,10 @@ studio = frame.header(
 made = plans.plan_of(studio)
 if made is None:
     st.caption(plain("A new release needs a plan. What was paid for before is found in the ledger, without any."))
-    if studio.workload is None or not studio.workload.groups:
-        st.session_state.setdefault("step", PAID)
+    if (studio.workload is None or not studio.workload.groups) and "step" not in st.session_state:
+        st.session_state["step"], st.session_state[PAID_ALONE] = PAID, True
+elif st.session_state.pop(PAID_ALONE, False) and st.session_state[show.OPEN]["step"] == PAID:
+    st.session_state["step"] = REHEARSE  # nobody asked for what was paid: nothing else could be shown
 # the same tabs whether the plan is there yet or not: others would be drawn anew, without the one that was open
 steps = {REHEARSE: partial(rehearse, made), RELEASE: partial(release, made)} if made else dict.fromkeys(TABS, wait)
 with shown_here():

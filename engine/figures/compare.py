@@ -26,6 +26,7 @@ WIDTH = 290  # pixels between the axes of a picture on a narrow screen, or besid
 MARKS = 12  # marks on one distribution
 # blue, pale, vermilion: better, the same, worse; told apart with every common colour vision
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
+EVEN = 1e-4  # share of the error up to which mechanisms are told to be equally exact
 FAR, VERY_FAR = 2.0, 5.0  # times the bound, up to which mechanisms are drawn, or named
 COLUMNS_SHOWN = 30  # groups of a map
 SAME = 1e-6
@@ -149,12 +150,20 @@ def ranking_picture(found: Comparison) -> Picture:
     figure.update_layout(height=110 + 50 * len(standing.near), showlegend=False)
     best = min(standing.sizes, key=lambda label: standing.over[label])
     claim = f", {gap_words(float(gaps[best]))}" if found.bound > 0 else ""
+    even = [label for label in standing.sizes if standing.over[label] <= standing.over[best] * (1.0 + EVEN)]
+    number = how_many(len(table), "mechanism")
+    who = f"{title_of(best)} is the most exact of {number}"
+    if len(even) > 1:
+        who = (
+            f"{len(even):,} of {number} are the most exact"
+            if len(even) < len(table)
+            else f"All {number} are equally exact"
+        )
     return Picture(
         title="Who answers these queries best",
         figure=framed(figure),
         table=table.assign(mechanism=[title_of(str(label)) for label in table["mechanism"]]),
-        alt=f"{title_of(best)} is the most exact of {how_many(len(table), 'mechanism')} with "
-        f"{amount(standing.sizes[best])} counts{claim}.",
+        alt=f"{who} with {amount(standing.sizes[best])} counts{claim}.",
         note=" ".join(filter(None, [standing.folded(), found.statement])),
     )
 

@@ -252,6 +252,14 @@ def test_letters_of_older_spreadsheets_are_read(tmp_path: Path, how: str) -> Non
     assert np.abs(answers["answer"].to_numpy() - [600, 400]).max() < 40
 
 
+def test_the_page_begins_with_the_rehearsal_once_there_is_a_plan() -> None:
+    session = Session().go("release")
+    assert "What was paid for before is found in the ledger" in session.said()
+    assert session.app.session_state["step"] == "3. Paid releases"
+    session.app.session_state["history"] = with_plan("survey", (1,)).app.session_state["history"]
+    assert "Nothing rehearsed yet" in session.go("preview").go("release").said()
+
+
 def test_an_upload_is_read_and_its_copy_removed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = ledger.path.parent / "temporary"
     folder.mkdir()

@@ -120,6 +120,16 @@ def test_the_ranking_draws_what_is_near_the_bound_and_names_the_rest(found: Comp
     assert list(costs(found)) == ranked(found)["mechanism"].tolist() == ["querysmasher", "identity"]
 
 
+def test_mechanisms_that_are_equally_exact_are_not_ranked() -> None:
+    asked = Workload.all_ways(Schema([Attribute.of_size(name, 4) for name in "ab"]), (1, 2), "marginal")
+    same = ["wff", "querysmasher", "residualplanner"]
+    assert ranking_picture(comparison(asked, Budget(pcost=1.0), same)).alt.startswith(
+        "All 3 mechanisms are equally exact with "
+    )
+    more = ranking_picture(comparison(asked, Budget(pcost=1.0), [*same, "identity"]))
+    assert more.alt.startswith("3 of 4 mechanisms are the most exact with ")
+
+
 def test_a_weighted_ranking_stands_against_its_own_bound() -> None:
     heavy = comparison(workload(weight=50.0), Budget(pcost=1.0), ["wff", "identity"])
     picture = ranking_picture(heavy)
