@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -86,7 +87,7 @@ def test_a_bound_may_be_declared_and_another_unit_waits(ledger: Ledger, panel: P
     assert ", person='" not in session.app.code[-1].value
     single = releasing(ledger, panel, Budget(pcost=0.4))
     assert waiting(single)
-    assert "for 1 rows per person" in single.said()
+    assert "the plan is for adding or removing a person of at most 1 row" in single.said()
 
 
 def test_the_schema_says_whose_rows_they_are(ledger: Ledger, panel: Path) -> None:
@@ -236,3 +237,16 @@ def test_a_total_is_declared_in_any_language(ledger: Ledger, totals: list[Total]
         assert (status.definition.kind, status.total, status.definition.rows_per_person) == (kind, total, 2)
         assert status.definition.neighbours == numbers.get("dataset_neighbours", "add_remove")
         assert status.definition.describe() in session.said()
+
+
+def test_a_total_for_people_is_met_by_one_click(tmp_path: Path) -> None:
+    book = Ledger.create(tmp_path / "budget.ledger")
+    book.add_dataset("visits", total=Budget(pcost=1.0, rows_per_person=2))
+    session = opened("release", Budget(pcost=1.0)).set(step="2. Release", ledger_path=str(book.path))
+    assert any("for rows_per_person=2 and" in e.value.replace("\\", "") for e in session.app.error)
+    before = session.studio.budget
+    assert before.rows_per_person == 1
+    session.press("use_unit")
+    assert session.studio.budget == replace(before, rows_per_person=2)
+    assert not session.app.error
+    assert all(button.key != "use_unit" for button in session.app.button)

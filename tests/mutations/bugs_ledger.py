@@ -334,15 +334,15 @@ BUGS = (
     bug(
         "a total of fewer rows is enough",
         TOTAL,
-        "or budget.rows_per_person < self.rows_per_person:",
-        "or budget.rows_per_person < 1:",
+        "rows = max(budget.rows_per_person, self.rows_per_person)",
+        "rows = budget.rows_per_person",
         f"{PROCEDURE}::test_a_total_for_people_takes_only_what_protects_them",
     ),
     bug(
         "neighbours of a total are not asked",
         TOTAL,
-        "if budget.neighbours != self.neighbours or ",
-        "if ",
+        "rows_per_person=rows, neighbours=self.neighbours)",
+        "rows_per_person=rows)",
         f"{PROCEDURE}::test_a_total_for_people_takes_only_what_protects_them",
     ),
     bug(

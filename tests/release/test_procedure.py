@@ -230,7 +230,7 @@ def test_a_total_for_people_takes_only_what_protects_them(ledger: Ledger, made: 
     ledger.add_dataset("fixed", total=Budget(pcost=1.0, neighbours="replace_one"))
     assert "at most 3 rows" in ledger.status("visits").definition.describe()
     for dataset in ("visits", "fixed"):
-        with pytest.raises(LedgerError, match="Plan with a budget of that kind"):
+        with pytest.raises(LedgerError, match="Plan with a budget for rows_per_person="):
             measure(made, RECORDS, dataset=dataset, ledger=ledger)
     people = plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=3))
     assert [measure(people, RECORDS, dataset=name, ledger=ledger).dataset for name in ("visits", "survey")]

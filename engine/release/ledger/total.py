@@ -12,13 +12,14 @@ epsilon^2 where delta is large, so that a release with Laplace noise takes more 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
 from engine.checks import one_of, whole
 from engine.errors import LedgerError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
+from engine.texts import how_many
 
 KINDS = ("zcdp", "gdp", "pure")
 _EPSILON = "epsilon "
@@ -53,19 +54,33 @@ class TotalDefinition:
         'pure epsilon, for adding or removing a person of at most 1 row'
         """
         kind = {"zcdp": "zCDP (pcost)", "gdp": "Gaussian DP (pcost)", "pure": "pure epsilon"}[self.kind]
+        return f"{kind}, for {self.whom}"
+
+    @property
+    def whom(self) -> str:
+        """What nobody can tell, in words.
+
+        >>> TotalDefinition(rows_per_person=3).whom
+        'adding or removing a person of at most 3 rows'
+        """
         how = "adding or removing" if self.neighbours == ADD_REMOVE else "replacing"
-        rows = f"{self.rows_per_person:,} row" + ("" if self.rows_per_person == 1 else "s")
-        return f"{kind}, for {how} a person of at most {rows}"
+        return f"{how} a person of at most {how_many(self.rows_per_person, 'row')}"
+
+    def unit(self, budget: Budget) -> Budget:
+        """The budget for all that this total protects, by the same numbers; itself where it does so already."""
+        rows = max(budget.rows_per_person, self.rows_per_person)
+        return replace(budget, rows_per_person=rows, neighbours=self.neighbours)
 
     def check_unit(self, budget: Budget) -> None:
         """Raise LedgerError unless a release within a budget protects what this total counts.
 
         More rows per person protect those of fewer, too; costs for different neighbours cannot be compared.
         """
-        if budget.neighbours != self.neighbours or budget.rows_per_person < self.rows_per_person:
+        if self.unit(budget) != budget:
+            own = replace(self, rows_per_person=budget.rows_per_person, neighbours=budget.neighbours)
             raise LedgerError(
-                f"The total of this dataset is {self.describe()}; the plan is for {budget.rows_per_person:,} rows per "
-                f"person and neighbours {budget.neighbours!r}. Nothing was spent. Plan with a budget of that kind."
+                f"The total of this dataset is {self.describe()}; the plan is for {own.whom}. Nothing was spent. Plan "
+                f"with a budget for rows_per_person={self.rows_per_person} and neighbours={self.neighbours!r}."
             )
 
     def total(self, budget: Budget) -> str:

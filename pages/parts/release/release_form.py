@@ -13,7 +13,7 @@ from pages.parts.jobs import tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.release import dataset_form
 from pages.parts.release.records_form import Source
-from pages.parts.shell import show
+from pages.parts.shell import show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
 
 
@@ -77,6 +77,12 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
         st.dataframe(done.result["columns"], hide_index=True, key="fit", alt="How each column fits the schema")
 
 
+def _use_unit(status: DatasetStatus) -> None:
+    """Plan for the people that the total of the dataset protects."""
+    with kept_for("release"):
+        state.change(budget=status.definition.unit(state.current().budget), redraw=True)
+
+
 def confirm(
     book: Ledger, plan: Plan, status: DatasetStatus, source: Source, attempt: int, *, begun: bool = False
 ) -> None:
@@ -85,6 +91,8 @@ def confirm(
     with shown_here():
         status.definition.check_unit(plan.budget)
         takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
+    if status.definition.unit(plan.budget) != plan.budget:
+        st.button(f"Plan for {status.definition.whom}", on_click=_use_unit, args=(status,), key="use_unit")
     show.picture(
         figures.spending_picture(status.total, status.spent, takes, counts),
         key="spending",
