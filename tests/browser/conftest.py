@@ -148,6 +148,7 @@ class Visit:
     shots: Path
     pictures: bool = False
     scheme: str = "light"
+    looks: list[tuple[str, str]] = field(default_factory=list)
     console: list[str] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
     barriers: list[tuple[str, str, str, list[str]]] = field(default_factory=list)
@@ -233,12 +234,19 @@ class Visit:
         self.page.screenshot(path=self.shots / f"{name}.png", clip=frame)
 
     def look(self, name: str) -> None:
-        """Note serious and critical findings of axe; the next look is at the page in the other theme."""
+        """Note serious and critical findings of axe; the second of two looks is at the page in the other theme.
+
+        The third keeps to the theme of the second, and so on: another theme draws a page anew, and in a row of pages
+        half of them are seen in each all the same.
+        """
+        assert (name, self.scheme) not in self.looks, "a second look at the same has to be in the other theme"
+        self.looks.append((name, self.scheme))
         self.shot(f"{name}_{self.scheme}")
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(AXE_SCRIPT)
         self.barriers += [(name, self.scheme, *found) for found in self.page.evaluate(AXE)]
-        self._wear("light" if self.scheme == "dark" else "dark")
+        if len(self.looks) % 2:
+            self._wear("light" if self.scheme == "dark" else "dark")
 
     def cut(self) -> list[list[object]]:
         """Return what sticks out of the screen, of a picture or of its box."""

@@ -19,7 +19,9 @@ def census(pcost: float = 1.0) -> Studio:
     return Studio(workload=workload, budget=Budget(pcost=pcost))
 
 
-def test_every_view_can_be_read_by_everybody(visit: Visit, tmp_path: pytest.TempPathFactory) -> None:
+def test_every_view_can_be_read_by_everybody_and_the_winner_goes_into_the_studio(
+    visit: Visit, tmp_path: pytest.TempPathFactory
+) -> None:
     page = visit.page
     visit.open("compare")
     visit.sees("nothing to compare yet")
@@ -74,12 +76,8 @@ def test_every_view_can_be_read_by_everybody(visit: Visit, tmp_path: pytest.Temp
             visit.sees("The budget differs: pcost 1 and pcost 2.")
         visit.look(f"compare_{view.replace(' ', '_').lower()}")
 
-
-def test_the_winner_goes_into_the_studio(visit: Visit) -> None:
-    page = visit.page
-    visit.open(f"compare?{link.NAME}={link.packed(census())}")
-    visit.sees("Done: the results are below")
-    visit.settle()
+    # the winner goes into the studio
+    visit.choose("Ranking")
     visit.press("Use Weighted Fourier Factorizations")
     visit.sees("In use: Weighted Fourier Factorizations")
     page.get_by_role("link", name="Preview").click()

@@ -35,7 +35,7 @@ def inside(visit: Visit, found: Locator) -> bool:
 SIZES = ((1440, 900), (1100, 700))
 
 
-def test_the_result_shows_without_scrolling(visit: Visit) -> None:
+def test_the_result_shows_without_scrolling_and_a_click_looks_at_a_group(visit: Visit) -> None:
     page = visit.page
     for width, height in SIZES:
         page.set_viewport_size({"width": width, "height": height})
@@ -62,9 +62,7 @@ def test_the_result_shows_without_scrolling(visit: Visit) -> None:
         assert inside(visit, page.get_by_role("spinbutton", name="epsilon")), width  # it stays where it was
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
-
-def test_a_click_in_the_table_looks_at_a_group(previewed: Visit) -> None:
-    visit = previewed
+    # in the table
     group = visit.page.get_by_role("combobox", name="Group").first
     before = group.input_value()
     with visit.run():
@@ -77,9 +75,7 @@ def test_a_click_in_the_table_looks_at_a_group(previewed: Visit) -> None:
     expect(group).not_to_have_value(clicked)
     visit.shot("30_group")
 
-
-def test_a_click_on_the_map_looks_at_a_pair(previewed: Visit) -> None:
-    visit = previewed
+    # and on the map
     visit.choose("Map")
     visit.sees("Largest standard error, pair by pair")
     visit.settle()
@@ -88,7 +84,6 @@ def test_a_click_on_the_map_looks_at_a_pair(previewed: Visit) -> None:
     box = plot.locator(".nsewdrag").bounding_box()
     with visit.run():  # the survey has ten attributes: the last cell of the first row
         visit.page.mouse.click(box["x"] + 0.95 * box["width"], box["y"] + 0.05 * box["height"])
-    group = visit.page.get_by_role("combobox", name="Group").first
     expect(group).to_have_value(re.compile(rf"{re.escape(first)} ×|× {re.escape(first)}"))
     visit.look("30_map")
 
