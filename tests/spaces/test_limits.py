@@ -113,7 +113,7 @@ every_timed = itertools.product(*(TIMED | {"seconds": (0.01, 0.1, 0.5)}).values(
 def test_the_time_limit_is_kept(asked, objective, work, seconds, monkeypatch):
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)
     monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
-    limit = 20.0
+    limit = 8.0
     found, taken = timed(asked(), monkeypatch, limit, seconds, objective=objective)
     assert taken <= 1.5 * limit + 1.0
     assert np.isfinite(found.rmse)
