@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +136,7 @@ def test_the_cost_of_tests_is_that_of_all_their_processes(tmp_path: Path) -> Non
     (tmp_path / "test_costly.py").write_text(COSTLY, encoding="utf-8")
     command = [sys.executable, "-m", "tests.cost", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml"]
     run = subprocess.run([*command, tmp_path / "test_costly.py"], cwd=ROOT, capture_output=True, text=True, check=True)
-    (of_the_file,) = re.findall(r"^ *(\S+) CPU seconds  \S*test_costly\.py$", run.stdout, re.MULTILINE)
-    assert float(of_the_file) >= 1.0
-    assert float(run.stdout.splitlines()[-1].removesuffix(" CPU seconds in all")) >= 1.5
+    told = dict(line.split(" CPU seconds ")[::-1] for line in run.stdout.splitlines() if " CPU seconds " in line)
+    total, by_place = float(told.pop("in all")), {Path(place.strip()).name: float(v) for place, v in told.items()}
+    assert by_place["test_costly.py"] >= 0.9
+    assert total - sum(by_place.values()) >= 0.4, "of the child without a parent"
