@@ -55,16 +55,19 @@ def alone() -> Iterator[None]:
 def _blas() -> ThreadpoolController:
     import scipy.linalg  # noqa: F401  what is loaded later, its own linear algebra included, would not be held back
 
-    return ThreadpoolController()
+    return ThreadpoolController().select(user_api="blas")
 
 
 def threads_for(order: int) -> AbstractContextManager[Any]:
     """Return a context for linear algebra with matrices of this order.
 
     Small ones gain nothing from a second thread, and on a busy machine threads that wait for each other cost a
-    hundredfold.
+    hundredfold.  Where there is one thread anyway, as inside another such context, nothing is set: that costs more than
+    a small product.
 
     >>> with threads_for(99):
     ...     pass
     """
-    return _blas().limit(limits=1, user_api="blas") if order <= SMALL else nullcontext()
+    one = order > SMALL or all(library.num_threads == 1 for library in _blas().lib_controllers)
+    limited: AbstractContextManager[Any] = nullcontext() if one else _blas().limit(limits=1)
+    return limited

@@ -109,3 +109,34 @@ def test_the_peak_of_memory_is_that_of_the_process_alone():
     held[:: 2**12] = b"x" * len(held[:: 2**12])
     del held
     assert own_process(peak_megabytes) < 300 < peak_megabytes()
+
+
+COSTLY = """
+import subprocess
+import sys
+import time
+
+BURN = "import time\\nwhile time.process_time() < 0.5: pass"
+
+def test_here():
+    end = time.process_time() + 0.5
+    while time.process_time() < end:
+        pass
+
+def test_in_a_child_that_is_waited_for():
+    subprocess.run([sys.executable, "-c", BURN], check=True)
+
+def test_in_a_child_that_loses_its_parent():
+    leave = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {BURN!r}])"
+    subprocess.run([sys.executable, "-c", leave], check=True)
+"""
+
+
+def test_the_cost_of_tests_is_that_of_all_their_processes(tmp_path: Path) -> None:
+    (tmp_path / "test_costly.py").write_text(COSTLY, encoding="utf-8")
+    command = [sys.executable, "-m", "tests.cost", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml"]
+    run = subprocess.run([*command, tmp_path / "test_costly.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    told = dict(line.split(" CPU seconds ")[::-1] for line in run.stdout.splitlines() if " CPU seconds " in line)
+    total, by_place = float(told.pop("in all")), {Path(place.strip()).name: float(v) for place, v in told.items()}
+    assert by_place["test_costly.py"] >= 0.9
+    assert total - sum(by_place.values()) >= 0.4, "of the child without a parent"

@@ -9,7 +9,7 @@ import pytest
 from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
-from streamlit.testing.v1 import app_test
+from streamlit.testing.v1 import app_test, local_script_runner
 
 from pages.parts.jobs import plans
 from tests.waiting import CEILING
@@ -17,6 +17,13 @@ from tests.waiting import CEILING
 
 class OnePages(PagesManager):
     """Pages of a session of a server that has run before: a new runner would take the folder for the older kind."""
+
+
+def ended(runner: local_script_runner.LocalScriptRunner, timeout: float) -> None:
+    """Sleep until the page is there; what is patched here looks every millisecond, in the page's own time."""
+    assert runner._script_thread is not None
+    runner._script_thread.join(timeout)
+    assert runner.script_stopped(), f"the page was not there after {timeout:g} s"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,6 +38,7 @@ def runs_share_what_a_server_shares() -> Iterator[None]:
         patch.setattr(app_test, "MagicMock", functools.cache(app_test.MagicMock))
         patch.setattr(app_test, "PagesManager", OnePages)
         patch.setattr(PagesManager, "uses_pages_directory", False)
+        patch.setattr(local_script_runner, "require_widgets_deltas", ended)
         # a page waits as long as a plan takes: how fast the machine is today must not decide what a test sees
         patch.setattr(plans, "PATIENCE", CEILING)
         yield

@@ -52,16 +52,15 @@ def opened(pcost: float = 0.4) -> Session:
     return Session(plan=link.packed(studio)).go("coarse")
 
 
-def ready(ledger: Ledger, records: Path, pcost: float = 0.4, **rule: float) -> Session:
-    """A session that only has to confirm the look."""
-    session = opened(pcost).set(**{f"coarse_{name}": value for name, value in rule.items()})
-    session.set(coarse_step=LOOK, ledger_path=str(ledger.path))
-    return session.set(records_path=str(records))
+def ready(ledger: Ledger, records: Path, pcost: float = 0.4, typed: str = "", **rule: float) -> Session:
+    """A session that only has to confirm the look, or has."""
+    chosen = {f"coarse_{name}": value for name, value in rule.items()}
+    place = {"coarse_step": LOOK, "ledger_path": str(ledger.path), "records_path": str(records)}
+    return opened(pcost).set(**chosen, **place, **({"coarse_confirmation": typed} if typed else {}))
 
 
 def looked(ledger: Ledger, records: Path, pcost: float = 0.4, **rule: float) -> Session:
-    session = ready(ledger, records, pcost, **rule).set(coarse_confirmation="office")
-    return wait(session.press("coarse_look"))
+    return wait(ready(ledger, records, pcost, "office", **rule).press("coarse_look"))
 
 
 def button(session: Session, start: str) -> object:
@@ -74,10 +73,9 @@ def radio(session: Session) -> object:
 
 def override(session: Session, option: str, by: str, reason: str) -> Session:
     session.run(radio(session).set_value(option))
-    for start, text in (("coarse_by_", by), ("coarse_reason_", reason)):
-        box = next(t for t in session.app.text_input if (t.key or "").startswith(start))
-        session.run(box.set_value(text))
-    return session
+    boxes = {t.key: t for t in session.app.text_input if t.key}
+    typed = {"coarse_by_": by, "coarse_reason_": reason}
+    return session.set(**{key: text for start, text in typed.items() for key in boxes if key.startswith(start)})
 
 
 def decided(session: Session) -> Session:
@@ -252,14 +250,14 @@ def test_a_look_waits_for_its_confirmation(ledger: Ledger, records: Path) -> Non
 
 
 def test_the_budget_must_last_to_the_end(ledger: Ledger, records: Path) -> None:
-    session = ready(ledger, records, pcost=1.2).set(coarse_confirmation="office")
+    session = ready(ledger, records, pcost=1.2, typed="office")
     assert button(session, "coarse_look").disabled
     assert "has 1 pcost left and at least 1.2 is needed to finish" in session.said()
 
 
 def test_look_decide_finish_once_each_however_often_it_is_asked(ledger: Ledger, records: Path) -> None:
     common = common_of()
-    session, other = (ready(ledger, records).set(coarse_confirmation="office") for _ in range(2))
+    session, other = (ready(ledger, records, typed="office") for _ in range(2))
     session.press("coarse_look")
     other.press("coarse_look")
     wait(session)
@@ -399,9 +397,7 @@ def test_looking_closer_leads_to_the_next_choice(ledger: Ledger, tmp_path: Path)
     place = tmp_path / "census.csv"
     synthetic(census, 20_000, seed=5).to_csv(place, index=False)
     session = opened(0.9).set(coarse_kind=choose.CENSUS, coarse_snr=20.0)
-    session.set(coarse_step=LOOK, ledger_path=str(ledger.path)).set(
-        records_path=str(place), coarse_confirmation="office"
-    )
+    session.set(coarse_step=LOOK, ledger_path=str(ledger.path), records_path=str(place), coarse_confirmation="office")
     wait(session.press("coarse_look"))
     assert "look closer: at least" in session.said()
     for number in (2, 3):

@@ -61,12 +61,12 @@ def test_an_empty_page_says_what_to_do() -> None:
     for view in ("How errors spread", "A against B", "Strategies"):
         assert "Press Compare above" in session.set(compare_view=view).said()
     assert "Open a plan file" in session.set(compare_view="Two plans").said()
-    session = with_plan("census").go("compare").set(compare_chosen=[])
+    session = with_plan("census", page="compare").set(compare_chosen=[])
     assert "Choose at least one mechanism" in session.said()
 
 
 def test_the_quick_ones_are_compared_without_a_word_and_the_others_wait_for_one() -> None:
-    session = with_plan("census").go("compare")
+    session = with_plan("census", page="compare")
     chosen = next(m for m in session.app.multiselect if m.key == "compare_chosen").value
     table = expected(Workload.all_ways(demo("census"), (1, 2)), Budget(pcost=1.0)).set_index("mechanism")
     assert chosen == quick_choices(table.reset_index())
@@ -124,12 +124,12 @@ def test_what_the_views_begin_with_is_there_when_the_comparison_is(monkeypatch: 
 
 
 def test_a_second_look_is_there_at_once(census: Session) -> None:
-    again = with_plan("census").go("compare").set(compare_chosen=FEW)
+    again = with_plan("census", page="compare").set(compare_chosen=FEW)
     assert "Done: the results are below" in again.said()
     # another choice keeps what there is on screen until it is compared
     assert "the results of the choice before" in again.set(compare_chosen=FEW[:2]).said()
     assert "is the most exact of 3 mechanisms" in again.said()
-    fresh = with_plan("census").go("compare").set(compare_chosen=FEW[:2])
+    fresh = with_plan("census", page="compare").set(compare_chosen=FEW[:2])
     assert "is the most exact of 3" not in fresh.said()  # what another session chose is not shown here
 
 
@@ -304,7 +304,7 @@ class Toy(Mechanism):
 
 def test_a_new_mechanism_appears_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "MECHANISMS", (*known.MECHANISMS, Toy))
-    session = with_plan("census").go("compare")
+    session = with_plan("census", page="compare")
     offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
     assert offered.options[-2:] == ["Toy", "Toy, large"]
     compared(session, ["wff", "toy (size=large)"])

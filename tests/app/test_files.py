@@ -36,7 +36,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     book = Ledger.create(folder / "budget.csv")
     book.add_dataset("survey", total=Budget(pcost=2.0))
     measure(expected("survey", (1,)), folder / "records.csv", dataset="survey", ledger=book)
-    found = with_plan("survey", (1,)).go("release").set(step="2. Release", ledger_path=str(book.path))
+    found = with_plan("survey", (1,), page="release").set(step="2. Release", ledger_path=str(book.path))
     found.set(records_path=str(folder / "records.csv"))
     return found.set(release_result_view="Download")
 

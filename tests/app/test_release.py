@@ -38,7 +38,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def ready(ledger: Ledger, records: str = SURVEY) -> Session:
     """A session that only has to confirm."""
-    session = with_plan("survey", (1,)).go("release").set(step="2. Release")
+    session = with_plan("survey", (1,), page="release").set(step="2. Release")
     return session.set(ledger_path=str(ledger.path), records_path=records)
 
 
@@ -84,7 +84,7 @@ def waiting(session: Session) -> bool:
 
 
 def test_a_rehearsal_shows_the_truth_and_spends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = with_plan("survey", (1,)).go("release")
+    session = with_plan("survey", (1,), page="release")
     assert "Nothing rehearsed yet" in session.said()
     wait(session.set(rows=500).press("rehearse"))
     assert "REHEARSAL on simulated records" in session.said()
@@ -126,7 +126,7 @@ def test_a_rehearsal_shows_the_truth_and_spends_nothing(monkeypatch: pytest.Monk
 
 def test_a_ledger_and_a_dataset_are_made_by_hand(tmp_path: Path) -> None:
     place = tmp_path / "new.ledger"
-    session = with_plan("survey", (1,)).go("release").set(step="2. Release", ledger_path=str(place))
+    session = with_plan("survey", (1,), page="release").set(step="2. Release", ledger_path=str(place))
     assert "There is no ledger here" in session.said()
     assert not place.exists()
     session.press("create_ledger")
@@ -152,7 +152,7 @@ def test_a_ledger_and_a_dataset_are_made_by_hand(tmp_path: Path) -> None:
 def test_a_damaged_ledger_is_never_a_fresh_budget(tmp_path: Path, content: bytes) -> None:
     place = tmp_path / "bad.ledger"
     place.write_bytes(content)
-    session = with_plan("survey", (1,)).go("release").set(step="2. Release", ledger_path=str(place))
+    session = with_plan("survey", (1,), page="release").set(step="2. Release", ledger_path=str(place))
     assert session.errors()
     assert not any(b.key in ("release", "create_ledger", "declare") for b in session.app.button)
     assert place.read_bytes() == content
@@ -501,7 +501,7 @@ def test_a_total_is_changed_with_a_name_and_a_reason(tmp_path: Path) -> None:
     book = Ledger.create(path)
     book.add_dataset("people", total=Budget(pcost=1.0))
     book.spend(dataset="people", key="a", pcost=0.75, plan_hash="p")
-    session = with_plan().go("release").set(step="2. Release", ledger_path=str(path))
+    session = with_plan(page="release").set(step="2. Release", ledger_path=str(path))
     (box,) = (n for n in session.app.number_input if n.key.startswith("new_people_"))
     assert (box.value, box.min) == (1.0, 0.75)
     session.run(box.set_value(2.5))
@@ -530,7 +530,7 @@ def test_another_release_judges_simulated_records(ledger: Ledger, tmp_path: Path
     assert not made[near.key]["no judge"]
     assert len(made[far.key]["acceptance"]) == 3
     assert f"no column {names[2]}" in made[far.key]["no judge"]
-    session = with_plan("survey", (1,)).go("release").set(step="3. Paid releases", ledger_path=str(ledger.path))
+    session = with_plan("survey", (1,), page="release").set(step="3. Paid releases", ledger_path=str(ledger.path))
     key = f"paid_{max(int(row.seq) for row in ledger.rows() if row.kind == 'spend')}"
     session.set(**{f"{key}_view": "Tables to publish", f"{key}_simulate": True})
     (choice,) = (box for box in session.app.selectbox if box.key == f"{key}_judge")

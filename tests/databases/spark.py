@@ -9,12 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# one core, nothing to look at, nothing that outlives the tests, and no compiler that small tables never pay for
+# no compiler that small tables never pay for, and no second look at the classes of others
+JAVA = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
+# one core, nothing to look at, and nothing that outlives the tests
 SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": " ".join(JAVA),
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -80,6 +80,8 @@ def _campaign(chosen: list[Bug], jobs: int) -> list[str]:
                     missed.append(mutation.name)
                 word, who = ("caught", found.failed) if found.failed else ("MISSED", ", ".join(mutation.tests))
                 print(f"{word}  {mutation.name:55} {found.seconds:5.1f} s  {who}", flush=True)
+                if not found.failed:
+                    print(f"        {'passed' if found.sound else 'neither passed nor failed'}: {found.output[-2000:]}")
 
     crew = [threading.Thread(target=work) for _ in range(jobs)]
     for worker in crew:

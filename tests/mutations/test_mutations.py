@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 
@@ -65,10 +66,12 @@ def test_a_bug_that_nobody_notices_is_told(monkeypatch: pytest.MonkeyPatch, caps
         tests=("tests/test_pairs.py::test_a_new_value_is_taken_up_by_itself",),
     )
     lost = Bug(name="no test", file="tests/pairs.py", old=harmless.old, new="", tests=("tests/nowhere.py",))
-    for mutation in (harmless, lost):
-        monkeypatch.setattr(runner, "BUGS", (mutation,))
-        assert runner.main(["--trust"]) == 1
-        assert "1 bugs planted, 0 caught, 1 missed" in capsys.readouterr().out
+    monkeypatch.setattr(runner, "BUGS", (harmless, lost))
+    assert runner.main(["--trust"]) == 1
+    told = capsys.readouterr().out
+    assert "2 bugs planted, 0 caught, 2 missed" in told
+    assert re.search(r"^MISSED  no bug .*\n +passed: \.", told, re.MULTILINE)
+    assert re.search(r"^MISSED  no test .*\n +neither passed nor failed:\s+ERROR: file or dir", told, re.MULTILINE)
 
 
 @pytest.mark.parametrize("option", ["--only", "--exactly"])

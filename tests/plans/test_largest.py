@@ -59,19 +59,23 @@ def test_the_largest_error_is_that_of_the_matrices():
     assert found.achieved == pytest.approx(value_of(found, "max"), rel=1e-8)
 
 
-def test_targets_of_groups_are_met_alike():
-    workload = mixed(9, 8, 7)
+@pytest.mark.parametrize(
+    ("sizes", "gap"), [((6, 4, 3), 2e-3), pytest.param((9, 8, 7), 6e-3, marks=pytest.mark.full)], ids=str
+)
+def test_targets_of_groups_are_met_alike(sizes, gap):
+    workload = mixed(*sizes)
     targets = [1.0 + 0.5 * len(g.attributes) + 0.1 * i for i, g in enumerate(workload.groups)]
     found = plan(workload, ONE, objective="max", targets=targets)
     shares = [math.sqrt(found.variances(i).max()) / t for i, t in enumerate(targets)]
     assert found.achieved == pytest.approx(max(shares), rel=1e-8)
-    assert 0.0 <= found.certificate.gap <= 6e-3
+    assert 0.0 <= found.certificate.gap <= gap
 
 
+@pytest.mark.parametrize("sizes", [(4, 3, 3), pytest.param((5, 4, 3), marks=pytest.mark.full)], ids=str)
 @pytest.mark.parametrize("family", ["prefix", "range", "circular"])
-def test_the_proof_holds_for_weights_of_every_single_query(family, monkeypatch):
+def test_the_proof_holds_for_weights_of_every_single_query(family, sizes, monkeypatch):
     """Dense searches with a weight for every query reach and bound the same optimum."""
-    workload = Workload.all_ways(shapes.numeric(5, 4, 3), (1, 2, 3), family)
+    workload = Workload.all_ways(shapes.numeric(*sizes), (1, 2, 3), family)
     found = plan(workload, ONE, objective="max")
     monkeypatch.setattr(residual, "fits", lambda *_: False)
     single = plan(workload, ONE, objective="max", cache=False)

@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from streamlit import config
 from websockets.exceptions import InvalidHandshake
 from websockets.sync.client import connect
 
 from pages.parts.shell.frame import PAGES
+from pages.parts.shell.guard import LOOPBACK, start_token
 from tests.server.serving import ROOT, Served, free_port
 from tests.waiting import CEILING, until
 
@@ -152,14 +154,25 @@ def test_the_sink_sees_what_leaves_the_machine(server: Served, tmp_path: Path) -
     assert seen.strangers() == ["socket.connect 192.0.2.1"]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--server.address", "0.0.0.0"],
-        ["--server.address", "0.0.0.0", "--server.allowedHosts", "*"],
-        ["--server.allowedHosts", "*.example.org"],
-    ],
+OPEN = (
+    ["--server.address", "0.0.0.0"],
+    ["--server.address", "0.0.0.0", "--server.allowedHosts", "*"],
+    ["--server.allowedHosts", "*.example.org"],
 )
+
+
+@pytest.mark.parametrize("options", OPEN)
+def test_no_key_is_made_when_strangers_could_reach_it(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(LOOPBACK) == set(config.get_option("server.allowedHosts"))
+    kept = {"server.address": "127.0.0.1", "server.allowedHosts": list(LOOPBACK)}
+    for name, value in zip(options[::2], options[1::2], strict=True):
+        kept[name.removeprefix("--")] = [value] if name.endswith("Hosts") else value
+    monkeypatch.setattr(config, "get_option", kept.__getitem__)
+    with pytest.raises(SystemExit, match=r"server\.allowedHosts"):
+        start_token()
+
+
+@pytest.mark.parametrize("options", [OPEN[0], *(pytest.param(more, marks=pytest.mark.full) for more in OPEN[1:])])
 def test_the_start_is_refused_when_strangers_could_reach_it(options: list[str]) -> None:
     command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(free_port()), *options]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=CEILING, check=False)

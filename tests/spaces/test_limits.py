@@ -113,7 +113,7 @@ every_timed = itertools.product(*(TIMED | {"seconds": (0.01, 0.1, 0.5)}).values(
 def test_the_time_limit_is_kept(asked, objective, work, seconds, monkeypatch):
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)
     monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
-    limit = 20.0
+    limit = 8.0
     found, taken = timed(asked(), monkeypatch, limit, seconds, objective=objective)
     assert taken <= 1.5 * limit + 1.0
     assert np.isfinite(found.rmse)
@@ -122,7 +122,7 @@ def test_the_time_limit_is_kept(asked, objective, work, seconds, monkeypatch):
 def test_the_certificate_says_what_the_limits_stopped(monkeypatch):
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
     monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
-    late, _ = timed(three_families(), monkeypatch, 5.0, 0.05)
+    late, _ = timed(three_families(), monkeypatch, 2.0, 0.05)
     assert "time limit" in late.certificate.statement
     monkeypatch.setattr("engine.spaces.splits.centers.STEPS", 1)
     tight = made(products(), centers="tuned", memory_limit=5e7)
