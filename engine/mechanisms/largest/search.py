@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.arrays import Array
-from engine.mechanisms.largest.asked import Layout
+from engine.mechanisms.largest.asked import Arranged, Layout
 from engine.mechanisms.largest.lines import Line
 from engine.mechanisms.largest.made import Measured, Proof, measured_lines, proof
 from engine.mechanisms.query_weights import unit_blocks
@@ -27,7 +27,6 @@ from engine.plans import (
     VarianceBuilder,
     best_shares,
     footprints,
-    symmetry,
 )
 from engine.spaces import Decomposition, Space, SpaceSolution, Split, decompose
 from engine.threads import threads_for
@@ -201,9 +200,9 @@ def balanced(
     The first steps are taken whatever the time: without them there is no plan.
     """
     spaces = list(decompose(workload, split, labels).spaces)
-    same = symmetry(workload, spaces, goal, labels, split)
-    layout = Layout(workload, same, goal, split)
-    balance = _Balance(layout, same.counts)
+    arranged = Arranged(workload, spaces, goal, labels, split)
+    layout = Layout(arranged.workload, arranged.same, goal, split)
+    balance = _Balance(layout, arranged.same.counts)
     best: Balanced | None = None
     done, left = 0, math.inf
     most = MOST if layout.points <= FEW else FIRST
@@ -216,7 +215,7 @@ def balanced(
             done += 1
             if time.monotonic() > deadline and done >= LEAST_STEPS:
                 break
-        found, last = _finished(workload, goal, split, labels, same, balance), left
+        found, last = _finished(workload, goal, split, labels, arranged, balance), left
         best = found if best is None else _both(best, found)
         left = math.sqrt(best.value / best.proof.bound) - 1.0
         if done >= most or left <= GAP or left > WORTH * last or time.monotonic() > deadline:
@@ -224,13 +223,14 @@ def balanced(
 
 
 def _finished(
-    workload: Workload, goal: Objective, split: Split, labels: Mapping[str, Hashable], same: Symmetry, now: _Balance
+    workload: Workload, goal: Objective, split: Split, labels: Mapping[str, Hashable], arranged: Arranged, now: _Balance
 ) -> Balanced:
     """Return the plan and the proof that the weights of now lead to; their lines take no harm."""
     kept = [(line.mass, line.variances) for line in now.lines]
-    numbers = now.layout.numbers
+    numbers, same = now.layout.numbers, arranged.same
     masses = [line.mass for line in now.lines]
-    shown = proof(workload, goal, split, labels, now.emphasis(same), lambda s, n: _known(masses, numbers, s, n))
+    emphasis = arranged.emphasis(now.emphasis(same))
+    shown = proof(workload, goal, split, labels, emphasis, lambda s, n: _known(masses, numbers, s, n))
     with threads_for(1):
         for line in now.lines:
             line.polish()
@@ -249,7 +249,7 @@ def _finished(
     now.look()
     blocks = unit_blocks(made.parts, made.solutions)
     builder = VarianceBuilder(blocks=blocks, split=split, schema=workload.schema)
-    asked = footprints(workload, blocks, builder, same, goal)
+    asked = footprints(arranged.workload, blocks, builder, same, goal)
     assert asked is not None  # every line measures all that its queries ask, however little they weigh
     found = best_shares(asked, same.counts, goal, noises, FINE)
     shares = np.array([found.noises[same.spaces[s]] for s in made.parts.spaces])
