@@ -21,7 +21,8 @@ from engine.workload import Group, Part, Workload
 
 MOST_POINTS = 8_000_000  # queries of all kinds of groups, on lines alone
 MOST_ROWS = 8_000_000  # numbers in the rows of all lines
-APART = 40  # lines up to which every kind of space has its own: beyond, those with as many other attributes share
+APART = 40  # lines up to which every kind of space has its own: beyond, ...
+PAIR = 2  # ... those on more attributes than this share with others on as many
 
 
 def fits(workload: Workload, goal: Objective, split: Split) -> bool:
@@ -198,7 +199,7 @@ class Layout:
         """Return what spaces share whose strategies on an attribute are one line."""
         roles = {n: self.same.spaces.get((n,), n) for n in space}
         own = (roles[name], tuple(p.key for p in self.parts[name]), digest(self.split.centers.get(name)))
-        if apart:
+        if apart or len(space) <= PAIR:
             return own, self.same.spaces[space]
         # the other attributes matter by their number alone: whatever the size, their cells are asked alike
         return own, tuple(sorted(str(roles[n]) for n in space if self.curved[n])), len(space)
