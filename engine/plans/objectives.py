@@ -125,12 +125,13 @@ def symmetry(
     goal: Objective,
     labels: Mapping[str, Hashable],
     split: Split,
+    ordered: bool = True,
 ) -> Symmetry:
     """Return the coarsest equitable partition of groups and residual spaces, by colour refinement.
 
     Centers have shape (n_i,).
     Groups start with their queries, weight and target, spaces with their attributes' sizes, labels and centers; each
-    round tells apart what touches different colours.
+    round tells apart what touches different colours.  Unless ``ordered``, the schema's order tells no spaces apart.
     """
     # a complement is part of what a space looks like: with it, two pairs that are asked alike may differ
     tuned = {space: c.key for space, c in split.complements.items()}
@@ -144,6 +145,7 @@ def symmetry(
             found = [(tuple(roles[a] for a in axes), s) for axes, s in named if s in touching]
             if not found and workload.schema.invariants:
                 continue  # public tables answer it
+            found = found if ordered else [(tuple(sorted(role, key=repr)), s) for role, s in found]
             inside[i] = [(numbers.setdefault(role, len(numbers)), s) for role, s in found]
             for role, space in inside[i]:
                 touching[space].append((i, role))
@@ -153,12 +155,8 @@ def symmetry(
             for i in inside
         }
     )
-    own = _numbers(
-        {
-            s: (tuned.get(s), *((workload.schema[n].size, labels.get(n), digest(split.centers.get(n))) for n in s))
-            for s in spaces
-        }
-    )
+    looks = {s: [(workload.schema[n].size, labels.get(n), digest(split.centers.get(n))) for n in s] for s in spaces}
+    own = _numbers({s: (tuned.get(s), *(look if ordered else sorted(look, key=repr))) for s, look in looks.items()})
     # colour refinement: the first round that tells nothing new apart has found the coarsest equitable partition, and a
     # convex problem has an optimum that is constant on its classes
     while True:

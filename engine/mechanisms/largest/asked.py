@@ -8,20 +8,21 @@ have one best strategy, whatever the weights, and are in the factor.  All others
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from engine.arrays import Array
 from engine.mechanisms.query_weights import even
-from engine.plans import Objective, Symmetry
+from engine.plans import Emphasis, Objective, Symmetry, symmetry
 from engine.spaces import Space, Split, center, digest
 from engine.workload import Group, Part, Workload
 
 MOST_POINTS = 8_000_000  # queries of all kinds of groups, on lines alone
 MOST_ROWS = 8_000_000  # numbers in the rows of all lines
-APART = 40  # lines up to which every kind of space has its own: beyond, those with as many other attributes share
+APART = 40  # lines up to which every kind of space has its own: beyond, ...
+PAIR = 2  # ... those on more attributes than this share with others on as many
 
 
 def fits(workload: Workload, goal: Objective, split: Split) -> bool:
@@ -61,6 +62,58 @@ def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
         for part in group.parts if group.weight > 0 else ():
             out[group.attributes[part.axes[0]]].setdefault(repr(part.key), part)
     return {name: tuple(parts[key] for key in sorted(parts)) for name, parts in out.items()}
+
+
+class Arranged:
+    """A workload whose groups have their parts in one order, so that those alike are told whatever the schema's order.
+
+    Attributes
+    ----------
+    workload : the same groups, their parts arranged.
+    orders : for every group where its parts stood before.
+    same : kinds of groups and spaces.
+    """
+
+    def __init__(
+        self, workload: Workload, spaces: Sequence[Space], goal: Objective, labels: Mapping[str, Hashable], split: Split
+    ) -> None:
+        looks = {n: (str(labels.get(n)), str(digest(split.centers.get(n)))) for n in workload.schema.names}
+        kinds: Mapping[Space, int] = {}
+        for _ in range(2):  # the second time, parts that are alike stand as what their attributes are asked elsewhere
+            self.orders = [self._order(group, looks, kinds) for group in workload.groups]
+            arranged = [_arranged(g, order) for g, order in zip(workload.groups, self.orders, strict=True)]
+            self.workload = Workload(workload.schema, tuple(arranged))
+            self.same: Symmetry = symmetry(self.workload, spaces, goal, labels, split, ordered=False)
+            kinds = self.same.spaces
+
+    @staticmethod
+    def _order(group: Group, looks: Mapping[str, Hashable], kinds: Mapping[Space, int]) -> tuple[int, ...]:
+        names = [group.attributes[part.axes[0]] for part in group.parts]
+        keys = [
+            (repr(part.key), looks[name], kinds.get((name,), -1)) for part, name in zip(group.parts, names, strict=True)
+        ]
+        return tuple(sorted(range(len(keys)), key=keys.__getitem__))
+
+    def emphasis(self, found: Emphasis) -> Emphasis:
+        """Return weights of the arranged workload as those of the one that was given."""
+        numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+        kinds = tuple(
+            numbers.setdefault((kind, order), len(numbers)) if kind >= 0 else -1
+            for kind, order in zip(found.kinds, self.orders, strict=True)
+        )
+        return Emphasis(
+            kinds=kinds,
+            weights=np.array([found.weights[kind] for kind, _ in numbers]),
+            uses=tuple(tuple(found.uses[kind][order.index(p)] for p in range(len(order))) for kind, order in numbers),
+            whole=tuple(found.whole[kind] for kind, _ in numbers),
+            vectors=found.vectors,
+        )
+
+
+def _arranged(group: Group, order: tuple[int, ...]) -> Group:
+    names = tuple(group.attributes[group.parts[p].axes[0]] for p in order)
+    parts = tuple(replace(group.parts[p], axes=(axis,)) for axis, p in enumerate(order))
+    return replace(group, attributes=names, parts=parts)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,7 +199,7 @@ class Layout:
         """Return what spaces share whose strategies on an attribute are one line."""
         roles = {n: self.same.spaces.get((n,), n) for n in space}
         own = (roles[name], tuple(p.key for p in self.parts[name]), digest(self.split.centers.get(name)))
-        if apart:
+        if apart or len(space) <= PAIR:
             return own, self.same.spaces[space]
         # the other attributes matter by their number alone: whatever the size, their cells are asked alike
         return own, tuple(sorted(str(roles[n]) for n in space if self.curved[n])), len(space)

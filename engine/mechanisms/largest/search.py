@@ -11,11 +11,12 @@ import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from engine.arrays import Array
-from engine.mechanisms.largest.asked import Layout
+from engine.mechanisms.largest.asked import Arranged, Layout
 from engine.mechanisms.largest.lines import Line
 from engine.mechanisms.largest.made import Measured, Proof, measured_lines, proof
 from engine.mechanisms.query_weights import unit_blocks
@@ -27,23 +28,46 @@ from engine.plans import (
     VarianceBuilder,
     best_shares,
     footprints,
-    symmetry,
 )
 from engine.spaces import Decomposition, Space, SpaceSolution, Split, decompose
 from engine.threads import threads_for
 from engine.workload import Workload
 
 FIRST, STEPS, MOST = 60, 20, 160  # steps to the first plan, from each to the next, and in all
+ONCE = 96  # steps to the only plan
 LEAST_STEPS = 10  # whatever the time
 FEW = 500_000  # queries on lines up to which there is more than one plan
-POWER = 2.0  # of its variance over the mean, that a query's weight is multiplied by ...
-LIGHT, RISE = 1e-2, 20.0  # ... and this more where it rises, for weights below this share of the mean of their group
+LIGHT = 1e-2  # of the mean of their group: weights below it rise fast
 FARTHEST = 3.0  # that the logarithm of a weight goes in a step
-LEAST = 1e-8  # weight of a query, in shares of the mean of its group
+LIGHTEST = 1e-9  # mean weight of a group's queries, in shares of the mean of all
+LEFT = 1e-2  # of the least weight, that a query has at least in a proof
+SINGLE: Any = np.float32  # of millions of queries: the search needs no more digits, and certificates are none of it
 GAP = 1e-5  # of the standard error: closer is not worth another round
 FAR = 1e-3  # of the standard error: products of weights leave this much where they are not for the workload
-WORTH = 0.8  # of the gap: a round that leaves more is the last
+WORTH, PATIENCE = 0.9, 2  # of the gap: so many rounds in a row that leave more are the last
 FINE = 4e-6  # of the variance: gap of the shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pace:
+    """How weights move.
+
+    Attributes
+    ----------
+    power : of its variance over the mean, that a query's weight is multiplied by.
+    rise : what more it is where a light weight rises.
+    kept : of the last move that the next one goes on with.
+    least : weight of a query, in shares of the mean of its group: lighter ones are long in coming back.
+    """
+
+    power: float
+    rise: float
+    kept: float
+    least: float
+
+
+PLAIN = _Pace(power=2.0, rise=20.0, kept=0.0, least=1e-8)  # few queries come near their first plan without haste
+KEEN = _Pace(power=1.5, rise=10.0, kept=0.7, least=1e-4)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,7 +129,10 @@ class _Balance:
         self.layout, self.kinds, self.counts = layout, layout.kinds, counts
         self.lines = [Line(rows) for rows in layout.rows]
         whole = math.fsum(math.prod(k.counts) for k in self.kinds)
-        self.weights = [np.full(k.counts, 1.0 / whole) for k in self.kinds]
+        self.weights = [np.full(k.counts, 1.0 / whole, dtype=SINGLE) for k in self.kinds]
+        self.pace, self.least = KEEN, LIGHTEST / whole
+        self.moves = [np.zeros_like(w) for w in self.weights]
+        self.outside = [[out.astype(SINGLE) for out in k.outside] for k in self.kinds]
         self.follow([np.ones(len(line.rows)) for line in self.lines])
         self.noises = self.best_noises()
 
@@ -117,12 +144,13 @@ class _Balance:
 
     def look(self) -> None:
         """Take what the lines leave of the queries in every space, shape (spaces, queries), part by part."""
+        known = [line.variances.astype(SINGLE) for line in self.lines]
         self.tables = [
             [
-                np.stack([out if own[p] < 0 else self.lines[own[p]].variances[window] for own in kind.lines])
-                for p, (out, window) in enumerate(zip(kind.outside, kind.windows, strict=True))
+                np.stack([out if own[p] < 0 else known[own[p]][window] for own in kind.lines])
+                for p, (out, window) in enumerate(zip(outside, kind.windows, strict=True))
             ]
-            for kind in self.kinds
+            for kind, outside in zip(self.kinds, self.outside, strict=True)
         ]
 
     def best_noises(self) -> Array:
@@ -146,7 +174,7 @@ class _Balance:
                         sums[own[p]][window] += rest[j]
         return sums
 
-    def step(self) -> None:
+    def step(self, pace: _Pace) -> None:
         """Let the lines follow the weights, and the weights the variances."""
         self.follow(self.asked())
         self.noises = self.best_noises()
@@ -155,21 +183,27 @@ class _Balance:
             for kind, tables in zip(self.kinds, self.tables, strict=True)
         ]
         mean = math.fsum(float(np.vdot(w, v)) for w, v in zip(self.weights, found, strict=True))
-        self.weights = [_moved(w, v / mean) for w, v in zip(self.weights, found, strict=True)]
+        self.pace = pace
+        self.moves = [_move(pace, w, v / mean, m) for w, v, m in zip(self.weights, found, self.moves, strict=True)]
+        self.weights = [w * np.exp(m) for w, m in zip(self.weights, self.moves, strict=True)]
         total = math.fsum(float(w.sum()) for w in self.weights)
-        self.weights = [np.maximum(w / total, LEAST * float(w.mean()) / total) for w in self.weights]
+        means = [max(float(w.mean()) / total, self.least) for w in self.weights]
+        self.weights = [np.maximum(w / total, pace.least * mean) for w, mean in zip(self.weights, means, strict=True)]
 
     def emphasis(self, same: Symmetry) -> Emphasis:
         """Return the weights as products over single attributes, every kind of groups with vectors of its own."""
         vectors: list[Array] = []
         uses, by_kind = [], []
         even: dict[int, int] = {}
-        for kind, weights in zip(self.kinds, self.weights, strict=True):
+        for kind, heavy in zip(self.kinds, self.weights, strict=True):
+            # what only keeps light queries from being forgotten proves nothing
+            floor = self.pace.least * float(heavy.mean())
+            weights = np.maximum(heavy - floor, LEFT * floor)
             group, own = self.layout.workload.groups[same.examples[kind.number]], []
             for k, part in enumerate(group.parts):
                 if k in kind.parts:
                     axis = kind.parts.index(k)
-                    vector = weights.sum(axis=tuple(a for a in range(weights.ndim) if a != axis))
+                    vector = weights.sum(axis=tuple(a for a in range(weights.ndim) if a != axis), dtype=float)
                     own.append(len(vectors))
                     vectors.append(vector / vector.sum())
                 else:
@@ -201,36 +235,38 @@ def balanced(
     The first steps are taken whatever the time: without them there is no plan.
     """
     spaces = list(decompose(workload, split, labels).spaces)
-    same = symmetry(workload, spaces, goal, labels, split)
-    layout = Layout(workload, same, goal, split)
-    balance = _Balance(layout, same.counts)
+    arranged = Arranged(workload, spaces, goal, labels, split)
+    layout = Layout(arranged.workload, arranged.same, goal, split)
+    balance = _Balance(layout, arranged.same.counts)
     best: Balanced | None = None
-    done, left = 0, math.inf
-    most = MOST if layout.points <= FEW else FIRST
+    done, left, lost = 0, math.inf, 0
+    first, most = (FIRST, MOST) if layout.points <= FEW else (ONCE, ONCE)
     while True:
-        for _ in range(FIRST if best is None else STEPS):
+        for _ in range(first if best is None else STEPS):
             words = "Weighing the queries" + ("" if best is None else f", gap {left:.1e}")
             tell(0.9 * done / most, words)
             with threads_for(1):  # many small products
-                balance.step()
+                balance.step(KEEN if best is not None or layout.points > FEW else PLAIN)
             done += 1
             if time.monotonic() > deadline and done >= LEAST_STEPS:
                 break
-        found, last = _finished(workload, goal, split, labels, same, balance), left
+        found, last = _finished(workload, goal, split, labels, arranged, balance), left
         best = found if best is None else _both(best, found)
         left = math.sqrt(best.value / best.proof.bound) - 1.0
-        if done >= most or left <= GAP or left > WORTH * last or time.monotonic() > deadline:
+        lost = lost + 1 if left > WORTH * last else 0
+        if done >= most or left <= GAP or lost == PATIENCE or time.monotonic() > deadline:
             return best
 
 
 def _finished(
-    workload: Workload, goal: Objective, split: Split, labels: Mapping[str, Hashable], same: Symmetry, now: _Balance
+    workload: Workload, goal: Objective, split: Split, labels: Mapping[str, Hashable], arranged: Arranged, now: _Balance
 ) -> Balanced:
     """Return the plan and the proof that the weights of now lead to; their lines take no harm."""
     kept = [(line.mass, line.variances) for line in now.lines]
-    numbers = now.layout.numbers
+    numbers, same = now.layout.numbers, arranged.same
     masses = [line.mass for line in now.lines]
-    shown = proof(workload, goal, split, labels, now.emphasis(same), lambda s, n: _known(masses, numbers, s, n))
+    emphasis = arranged.emphasis(now.emphasis(same))
+    shown = proof(workload, goal, split, labels, emphasis, lambda s, n: _known(masses, numbers, s, n))
     with threads_for(1):
         for line in now.lines:
             line.polish()
@@ -249,7 +285,7 @@ def _finished(
     now.look()
     blocks = unit_blocks(made.parts, made.solutions)
     builder = VarianceBuilder(blocks=blocks, split=split, schema=workload.schema)
-    asked = footprints(workload, blocks, builder, same, goal)
+    asked = footprints(arranged.workload, blocks, builder, same, goal)
     assert asked is not None  # every line measures all that its queries ask, however little they weigh
     found = best_shares(asked, same.counts, goal, noises, FINE)
     shares = np.array([found.noises[same.spaces[s]] for s in made.parts.spaces])
@@ -267,11 +303,14 @@ def _both(a: Balanced, b: Balanced) -> Balanced:
     return Balanced(plan=plan.plan, shares=plan.shares, value=plan.value, proof=shown.proof)
 
 
-def _moved(weights: Array, ratio: Array) -> Array:
-    """Return weights times a power of variances over the mean; light ones rise fast. All have one shape."""
+def _move(pace: _Pace, weights: Array, ratio: Array, last: Array) -> Array:
+    """Return by what the logarithms of weights rise: a power of variances over the mean, and part of the last move.
+
+    Light ones rise fast.  All have one shape.
+    """
     light = LIGHT * float(weights.mean())
-    power = POWER + RISE * (ratio > 1.0) * light / (light + weights)
-    return np.asarray(weights * np.exp(np.clip(power * np.log(np.maximum(ratio, 1e-300)), -FARTHEST, FARTHEST)))
+    power = pace.power + np.where(ratio > 1.0, pace.rise * light / (light + weights), 0.0).astype(weights.dtype)
+    return np.asarray(np.clip(power * np.log(np.maximum(ratio, 1e-30)) + pace.kept * last, -FARTHEST, FARTHEST))
 
 
 def _contracted(weights: Array, tables: Sequence[Array], but: int = -1) -> Array:
@@ -291,7 +330,7 @@ def _products(scale: Array, tables: Sequence[Array]) -> Array:
     """Return the sum over spaces of scale times a product of tables, in the shape of the queries of all parts."""
     if not tables:
         return np.asarray(scale.sum())
-    out = scale[:, None]
+    out = scale[:, None] if not tables else scale[:, None].astype(tables[0].dtype)
     for table in tables[:-1]:
         out = (out[:, :, None] * table[:, None, :]).reshape(len(scale), -1)
     return np.asarray((out.T @ tables[-1]).reshape([t.shape[1] for t in tables]))
