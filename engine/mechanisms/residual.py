@@ -22,7 +22,7 @@ from engine.arrays import Array
 from engine.errors import PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request, check_size, check_tight
 from engine.mechanisms.kept import SLACK, kept_bound, noise_shares
-from engine.mechanisms.largest import Balanced, balanced, fits, rebuilt
+from engine.mechanisms.largest import Balanced, balanced, fits, rebuilt, rounds
 from engine.mechanisms.made import Made, noted
 from engine.mechanisms.query_weights import proven
 from engine.mechanisms.reweighted import APART, EVALUATIONS, WHOLE_QUERIES, Candidate, Step, TradeoffSearch
@@ -47,7 +47,7 @@ from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
 BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5  # of everything but searches, a plan and a group, for forecasts only
-BY_LINES, BY_POWER = EVALUATIONS / 5.0, EVALUATIONS / 15.0  # steps as long as searches took, for forecasts only
+BY_LINES, BY_POWER = EVALUATIONS / 34.0, EVALUATIONS / 15.0  # steps as long as searches took, for forecasts only
 Factored = tuple[tuple[Axes, Strategy], ...]  # strategies on disjoint axes of a space, whose product measures it
 IN_TOTAL = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
 KEPT = " That is among plans that keep single groups as exact as this one was asked to."
@@ -122,7 +122,8 @@ class ResidualMechanism(Mechanism):
         if not self.goal(workload).linear:  # weights of every step leave no space like another
             check_tight(parts.subworkloads, costs)
             apart = math.fsum(solver.forecast([sub])[0].seconds for sub in parts.subworkloads)
-            steps = BY_LINES if self.by_lines and fits(workload, self.goal(workload), UNIFORM) else EVALUATIONS
+            plans = rounds(workload, self.goal(workload), UNIFORM) if self.by_lines else 0
+            steps = BY_LINES * (1 + plans) if plans else EVALUATIONS
             if math.isfinite(self.goal(workload).power) and all(len(sub.terms) == 1 for sub in parts.subworkloads):
                 steps = BY_POWER
             seconds = 0.1 + steps * (APART * apart + 2e-4 * len(parts.spaces))

@@ -79,7 +79,7 @@ def test_a_declared_bound_needs_no_column(ledger):
 
 
 def test_a_total_for_three_rows_refuses_options_for_one(ledger):
-    with pytest.raises(LedgerError, match="rows per"):
+    with pytest.raises(LedgerError, match="rows_per_person=3"):
         look(common(rows=1), panel(), dataset="panel", ledger=ledger, person="pid")
     assert ledger.status("panel").spent == 0
 

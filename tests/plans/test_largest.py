@@ -12,8 +12,8 @@ import pytest
 from engine import Attribute, Budget, Schema, Workload, forecast, load_plan, plan
 from engine.errors import PlanError
 from engine.mechanisms import residual
-from engine.mechanisms.largest import fits
-from engine.mechanisms.largest.asked import Arranged, flat
+from engine.mechanisms.largest import fits, rounds
+from engine.mechanisms.largest.asked import Arranged, flat, points
 from engine.mechanisms.largest.lines import Line
 from engine.plans import objective
 from engine.spaces import UNIFORM, Split, basis, decompose
@@ -195,10 +195,17 @@ def test_a_forecast_knows_which_search_it_is_of(monkeypatch):
 
     sums = asked.add(("n0", "n1"), "affine")
     by_lines, by_power = seconds(asked)[0], seconds(other)[1]
-    monkeypatch.setattr("engine.mechanisms.residual.fits", lambda *_: False)
+    monkeypatch.setattr("engine.mechanisms.residual.rounds", lambda *_: 0)
     assert by_lines < 0.5 * seconds(asked)[0]
     assert by_power < 0.5 * seconds(other)[0]
     assert seconds(sums)[0] == seconds(sums)[1]
+
+
+def test_a_forecast_knows_that_many_queries_are_planned_once(monkeypatch):
+    asked, goal = mixed(12, 15), objective("max", 2.0, None)
+    many = rounds(asked, goal, UNIFORM)
+    monkeypatch.setattr("engine.mechanisms.largest.search.FEW", points(asked, goal, UNIFORM) - 1)
+    assert rounds(asked, goal, UNIFORM) == 1 < many
 
 
 def test_the_order_of_the_schema_tells_nothing_apart():

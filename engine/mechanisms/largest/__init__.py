@@ -7,6 +7,6 @@ file.
 
 from engine.mechanisms.largest.asked import fits
 from engine.mechanisms.largest.made import rebuilt
-from engine.mechanisms.largest.search import Balanced, balanced
+from engine.mechanisms.largest.search import Balanced, balanced, rounds
 
-__all__ = ["Balanced", "balanced", "fits", "rebuilt"]
+__all__ = ["Balanced", "balanced", "fits", "rebuilt", "rounds"]

@@ -25,23 +25,27 @@ APART = 40  # lines up to which every kind of space has its own: beyond, ...
 PAIR = 2  # ... those on more attributes than this share with others on as many
 
 
-def fits(workload: Workload, goal: Objective, split: Split) -> bool:
-    """Return whether the search of this folder is for such a workload: queries that are products over attributes.
+def points(workload: Workload, goal: Objective, split: Split) -> int:
+    """Return the queries on lines alone of all groups that differ, 0 where the search of this folder is not for them.
 
-    Of groups with one line at most the factored weights of `reweighted` say all that there is to say.
+    It is for queries that are products over attributes.  Of groups with one line at most the factored weights of
+    `reweighted` say all that there is to say.
     """
     if not math.isinf(goal.power) or split.complements or split.unions:
-        return False
+        return 0
     groups = {group.key: group for group in workload.groups if group.weight > 0}.values()
     if any(g.query_weights is not None or any(len(p.axes) > 1 for p in g.parts) for g in groups):
-        return False
+        return 0
     uneven = [[p for p in g.parts if not flat(p, split.centers.get(g.attributes[p.axes[0]]))] for g in groups]
     rows = {p.key: p.count * p.cells for own in uneven for p in own}
-    return (
-        any(len(own) > 1 for own in uneven)
-        and sum(rows.values()) <= MOST_ROWS
-        and sum(math.prod(p.count for p in own) for own in uneven) <= MOST_POINTS
-    )
+    found = sum(math.prod(p.count for p in own) for own in uneven)
+    few = any(len(own) > 1 for own in uneven) and sum(rows.values()) <= MOST_ROWS and found <= MOST_POINTS
+    return found if few else 0
+
+
+def fits(workload: Workload, goal: Objective, split: Split) -> bool:
+    """Return whether the search of this folder is for such a workload."""
+    return points(workload, goal, split) > 0
 
 
 def flat(part: Part, pi: Array | None) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from engine.arrays import Array
-from engine.mechanisms.largest.asked import Arranged, Layout
+from engine.mechanisms.largest.asked import Arranged, Layout, points
 from engine.mechanisms.largest.lines import Line
 from engine.mechanisms.largest.made import Measured, Proof, measured_lines, proof
 from engine.mechanisms.query_weights import unit_blocks
@@ -220,6 +220,12 @@ class _Balance:
             whole=(False,) * len(uses),
             vectors=tuple(vectors),
         )
+
+
+def rounds(workload: Workload, goal: Objective, split: Split) -> int:
+    """Return how many plans a search makes at most, 0 where it is not for such a workload; for forecasts."""
+    found = points(workload, goal, split)
+    return min(found, 1 if found > FEW else 1 + (MOST - FIRST) // STEPS)
 
 
 def balanced(
