@@ -124,7 +124,7 @@ def test_a_newcomer_comes_to_a_finished_rehearsal_in_few_clicks(visit: Visit) ->
     visit.press("2 × the budget")
     visit.press("Keep this change")
     visit.press("Next: Compare")
-    visit.sees("is the most exact of")
+    visit.sees("mechanisms are equally exact with")
     visit.press("Next: Release")
     visit.press("Rehearse", exact=True)
     visit.sees("REHEARSAL on simulated records")

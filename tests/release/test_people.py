@@ -153,7 +153,7 @@ def test_a_release_counts_at_most_the_rows_that_its_budget_protects(tmp_path):
     assert (seen[0].people, seen[0].over_cap) == (50, len(frame) - expected.records)
     assert abs(found.answers(0)["answer"] - expected["a",]).max() < 0.2
     book.add_dataset("more", total=Budget(pcost=1e6, rows_per_person=5))
-    with pytest.raises(LedgerError, match="rows per"):
+    with pytest.raises(LedgerError, match="Plan with a budget for rows_per_person="):
         measure(made, frame, dataset="more", ledger=book, person="pid")
     assert book.status("more").spent == 0
     with pytest.raises(DataError, match="no persons"):

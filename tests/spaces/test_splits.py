@@ -290,6 +290,14 @@ def test_forecasts_of_tuned_plans_follow_the_work():
         assert forecast(longer, centers="tuned").seconds > forecast(short, centers="tuned").seconds + more + 0.1
 
 
+def test_a_forecast_counts_the_long_search_where_complements_take_too_much(monkeypatch):
+    """Centers for rows on two attributes take many more steps than complements: 11 seconds on three such pairs."""
+    asked = Workload.all_ways(numeric(30, 31, 32), (2,), "affine")
+    usual = forecast(asked, centers="tuned").seconds
+    monkeypatch.setattr("engine.spaces.splits.tuned.affordable", lambda *_: False)
+    assert 1.5 * usual < forecast(asked, centers="tuned").seconds < 22.0
+
+
 def _changed(document, unions):
     document["solved"]["unions"] = unions
     return json.dumps(document)

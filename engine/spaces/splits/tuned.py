@@ -29,6 +29,7 @@ from engine.workload import Workload
 FORMAT = "split/2"  # part of every key
 SUM_SECONDS, SUM_STEPS = 0.2, 60  # of the search for centers, a space that is asked no product; for forecasts only
 ROWS_SECONDS = 0.4  # more where rows on several attributes are made anew in every step
+LONG_STEPS = 2_500  # of the same where complements would be searched for, and are not; for forecasts only
 ALONE_STEPS = 40  # of the search for the center of an attribute that is asked in one way; for forecasts only
 
 
@@ -126,11 +127,13 @@ def split_seconds(
     """
     joint, products = ways_to_split(workload, allowance)
     seconds = complement_seconds(workload) if joint else 0.0
+    long = not joint and can_tune(workload)
     for sub in subs if products else ():
         together = any(len(axes) > 1 for term in sub.terms for axes, _ in term.factors)
         if sub.mixed:
             seconds += SUM_SECONDS + (ROWS_SECONDS if together else 0.0)
-            seconds += 0.0 if too_slow(sub.sizes) else SUM_STEPS * _step(sub, factors)
+            steps = LONG_STEPS if long and together else 0 if too_slow(sub.sizes) else SUM_STEPS
+            seconds += steps * _step(sub, factors)
         elif len(sub.sizes) == 1:
             seconds += ALONE_STEPS * eigen_seconds(sub.dimension)
     return seconds
