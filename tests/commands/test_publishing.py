@@ -50,7 +50,11 @@ def test_whole_tables_come_with_the_records_that_they_count(folder: Path, capsys
         for sex in "FM":
             row = table.loc[f"age <= {age} and sex = {sex}"]
             counted = int(((records["age"] <= age) & (records["sex"] == sex)).sum())
-            assert row["published"] == counted if counted >= 5 else row["reason"] == "count"
+            if pd.isna(row["published"]):  # too few, or, where the noise has it so, too uncertain
+                assert row["reason"] == "count" if counted < 5 else row["reason"] in ("cv", "signal")
+            else:
+                assert row["published"] == counted >= 5
+    assert table["published"].notna().sum() >= 5
     assert main(["verify", "--package", "tables.zip"]) == 0
     before = [Path(name).read_bytes() for name in ("people_like.csv", "tables.zip")]
     assert main(["publish", *FEW, "--whole", *map(str, out)]) == 1  # they are there
