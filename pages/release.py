@@ -120,7 +120,7 @@ if made is None:
     st.caption(plain("A new release needs a plan. What was paid for before is found in the ledger, without any."))
     if (studio.workload is None or not studio.workload.groups) and "step" not in st.session_state:
         st.session_state["step"], st.session_state[PAID_ALONE] = PAID, True
-elif st.session_state.pop(PAID_ALONE, False) and st.session_state[show.OPEN]["step"] == PAID:
+elif st.session_state.pop(PAID_ALONE, False) and st.session_state.get(show.OPEN, {}).get("step") == PAID:
     st.session_state["step"] = REHEARSE  # nobody asked for what was paid: nothing else could be shown
 # the same tabs whether the plan is there yet or not: others would be drawn anew, without the one that was open
 steps = {REHEARSE: partial(rehearse, made), RELEASE: partial(release, made)} if made else dict.fromkeys(TABS, wait)

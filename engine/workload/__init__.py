@@ -24,7 +24,7 @@ from engine.workload.matrix_file import read_matrix
 from engine.workload.predicates import named_in
 from engine.workload.runs import Circular, Intervals, Marginal, Prefix, Range, Suffix, Total, Width
 from engine.workload.schema import Schema
-from engine.workload.schema_text import KEYS, MAX_FILE
+from engine.workload.schema_text import KEYS, MAX_FILE, decoded_text
 from engine.workload.whole_group import whole_group
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ __all__ = [
     "Workload",
     "box_workload",
     "columns_of_records",
+    "decoded_text",
     "example",
     "family",
     "is_dictionary",

@@ -46,7 +46,7 @@ def check_text(text: Any, what: str, limit: int) -> None:
 
 
 def read_json(text: str | bytes) -> Any:
-    """The document in a JSON text or in UTF-8 bytes.  Raises: SchemaError."""
+    """The document in a JSON text or in its bytes.  Raises: SchemaError."""
     text = decoded_text(text)
     # Objects cost the parser far more than the bytes they take, and a schema needs two or three brackets an attribute.
     if text.count("{") + text.count("[") > MAX_BRACKETS:
@@ -103,18 +103,18 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
 
 
 def decoded_text(text: str | bytes) -> str:
-    """Text of a schema file: bytes are UTF-8, or UTF-16 where a mark says so.  Raises: SchemaError."""
+    """Text of a public file: bytes are UTF-8, or UTF-16 where a mark says so.  Raises: SchemaError."""
     if not isinstance(text, (str, bytes)):
-        raise SchemaError(f"a schema file is text or bytes; given {type(text).__name__}")
+        raise SchemaError(f"a file is text or bytes; given {type(text).__name__}")
     if len(text) > MAX_FILE:
-        raise SchemaError(f"a schema file of {len(text):,} characters; at most {MAX_FILE:,} are read")
+        raise SchemaError(f"a file of {len(text):,} characters; at most {MAX_FILE:,} are read")
     if isinstance(text, str):
         return text.removeprefix("\ufeff")
     try:
         return text.decode("utf-16" if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise SchemaError(
-            f"byte {error.start:,} of the schema is not UTF-8; save the file as UTF-8 (spreadsheets offer 'CSV UTF-8')"
+            f"byte {error.start:,} of the file is not UTF-8; save it as UTF-8 (spreadsheets offer 'CSV UTF-8')"
         ) from None
 
 

@@ -137,6 +137,20 @@ def test_exact_totals_are_typed_in_and_weaken_what_is_promised() -> None:
     assert "invariants=[([], [12])])" in session.app.code[-1].value
 
 
+def test_exact_totals_come_from_a_file_as_spreadsheets_write_it() -> None:
+    session = opened("schema")
+
+    def give(content: bytes) -> None:
+        box = next(e for e in session.app.file_uploader if str(e.key).startswith("exact_file_"))
+        session.run(box.upload("totals.csv", content, "text/csv"))
+
+    give("n;größe\n12;1\n".encode("cp1252"))
+    assert "is not UTF-8" in session.errors()
+    assert session.studio.schema == SCHEMA
+    give("b;n\n0;3\n1;4\n2;5\n".encode("utf-16"))
+    assert session.studio.schema == SCHEMA.with_facts(invariants=[(["b"], [3, 4, 5])])
+
+
 def test_a_look_asks_for_the_person(ledger: Ledger, panel: Path) -> None:
     session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
     filled(session, records_path=str(panel), coarse_confirmation="office")

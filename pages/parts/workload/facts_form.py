@@ -6,6 +6,7 @@ import streamlit as st
 
 from engine import Schema
 from engine.release import public_tables, public_text
+from engine.workload import decoded_text
 from pages.parts.shell import state
 from pages.parts.shell.words import kept_for, plain, show_kept
 from pages.parts.workload.schema_table import text_lines
@@ -45,7 +46,7 @@ def use_file(key: str) -> None:
     file = st.session_state.get(key)
     if file is not None:
         with kept_for("exact"):
-            text = file.getvalue().decode("utf-8-sig", errors="replace")
+            text = decoded_text(file.getvalue())
             known = public_text(state.current().asked.schema)
             _use(f"{known}\n{text}" if known else text)
 
