@@ -290,8 +290,10 @@ def left_of_spans(rows: Sequence[Array], shape: Sequence[int], spans: Sequence[t
     for start in range(0, len(first), step):
         made: Array = np.asarray(np.kron(first[start : start + step], others), dtype=float).reshape(-1, *shape)
         for k, (span, at) in enumerate(spans):
-            held = grouped(made, [at, tuple(a for a in range(len(shape)) if a not in at)], 1)
-            left[k] += float(np.sum((held - span @ (span.T @ held)) ** 2))
+            # all tables at once, as rows on the axes of the span: one product instead of one for every table
+            rest = tuple(a for a in range(len(shape)) if a not in at)
+            held = grouped(made, [rest, at], 1).reshape(-1, len(span))
+            left[k] += float(np.sum((held - (held @ span) @ span.T) ** 2))
     return left
 
 

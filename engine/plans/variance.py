@@ -380,13 +380,13 @@ class VarianceBuilder:
             for p, part in enumerate(group.parts)
             if set(part.axes) & set(axes)
         ]
+        held = [] if block is None else self._components(group, axes, block)
+        unsure = [factors for factors in held if not self._surely_measured(group, factors)]
+        if block is not None and not unsure:
+            return []
         present: list[tuple[Parts, Array]] = [((p,), self._present(group, p, inside)) for p, inside in touched]
-        if block is None:
-            return [present]
-        out = []
-        for factors in self._components(group, axes, block):
-            if self._surely_measured(group, factors):
-                continue
+        out = [present] if block is None else []
+        for factors in unsure:
             parts, whole = self._inside(group, axes, factors, "whole")
             for k in (k for k, (_, s) in enumerate(factors) if not s.complete):
                 # a query leaves a product when it leaves the span of one factor, and asks something of all others

@@ -226,16 +226,24 @@ class DualProblem:
         solved = [_solved(W, mass) for W in self.projected]
         T, d = math.fsum(own for _, own, _ in solved), np.sum([own for _, _, own in solved], axis=0)
         # after division by the root of the largest d no record moves the answers by more than 1
-        strategy_rows, pinv, scale = [], [], math.sqrt(float(d.max()))
+        strategy_rows, pinv, directions, scale = [], [], [], math.sqrt(float(d.max()))
         for root, ((half, U), _, _) in zip(self.roots, solved, strict=True):
-            inverse = root.T / np.einsum("rc,rc->r", root, root)  # the rows of a root are orthogonal
+            squares = np.einsum("rc,rc->r", root, root)
+            inverse = root.T / squares  # the rows of a root are orthogonal
             quarter = np.sqrt(half)
             # X = H^T M^(-1/2) H; the symmetric square root of M^(-1/2) keeps the rows a smooth function of the weights
             strategy_rows.append((U / quarter) @ (U.T @ root) / scale)
             pinv.append((inverse @ U) * quarter @ U.T * scale)
+            directions.append(root / np.sqrt(squares)[:, None])
         rows = self.lift.rows(np.concatenate(strategy_rows))
         complete = len(rows) == self.lift.dimension
-        strategy = Strategy(sizes=self.sizes, rows=rows, pinv=np.concatenate(pinv, axis=1), complete=complete)
+        strategy = Strategy(
+            sizes=self.sizes,
+            rows=rows,
+            pinv=np.concatenate(pinv, axis=1),
+            complete=complete,
+            measured=None if complete else np.concatenate(directions),
+        )
         bound = T * T / float(mass.sum())
         return Solution(strategy=strategy, value=float(d.max()) * T, bound=bound, dual=mass, status=status)
 

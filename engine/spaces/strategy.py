@@ -27,12 +27,15 @@ class Strategy:
         row c is c @ pinv @ answers, its variance at noise scale 1 is |c @ pinv|^2.  In an explicit strategy the cells
         themselves take the place of the class coordinates.
     complete : whether every class coordinate is measured, or only the span of the workload.
+    measured : orthonormal rows with the span of the columns of ``pinv``, shape (rank, class coordinates), where who
+        made the strategy knows them; None otherwise.
     """
 
     sizes: tuple[int, ...]
     rows: Array
     pinv: Array
     complete: bool
+    measured: Array | None = None
 
     @cached_property
     def column_norm(self) -> float:
@@ -74,6 +77,8 @@ class Strategy:
     @cached_property
     def span(self) -> Array:
         """Orthonormal basis of the measured class rows, shape (class coordinates, rank)."""
+        if self.measured is not None:
+            return self.measured.T
         # of pinv, not of the rows on cells: those depend on the centers, the class rows that can be answered do not
         U, singular, _ = thin_svd(self.pinv)
         Q: Array = U[:, singular > 1e-10 * singular.max(initial=0.0)]

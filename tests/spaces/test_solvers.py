@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -174,6 +175,22 @@ def test_null_directions_are_left_alone():
     rows = PROBLEMS["one query"][1]
     piece = rows - rows.mean()
     assert one.value == pytest.approx(np.max(np.abs(piece)) ** 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("low_rank", [False, True])
+@pytest.mark.parametrize("least", [1.0, 1e-4])  # all alike is symmetric, and the rows come in blocks
+def test_what_is_measured_is_told_without_another_decomposition(least, low_rank):
+    sizes = (9, 11)
+    c = class_rows(pair_rows("affine", *sizes), sizes)
+    c[:3] *= least
+    factor = Factor(sizes=sizes, matrix=c if low_rank else c.T @ c, low_rank=low_rank)
+    strategy = solve(DualProblem(lift=Lift(sizes), factor=factor)).strategy
+    assert len(strategy.rows) == np.linalg.matrix_rank(c) < strategy.dimension
+    found = replace(strategy, measured=None).span
+    assert strategy.span.shape == found.shape
+    np.testing.assert_allclose(strategy.span @ strategy.span.T, found @ found.T, atol=1e-9)
+    asked = c[np.linalg.norm(c, axis=1) > 1e-9]  # the last difference is between all and nobody
+    assert not strategy.leaves_span(asked).any() and strategy.leaves_span(np.eye(strategy.dimension)).all()
 
 
 # ---- symmetry ---------------------------------------------------------------------------------------------------
