@@ -101,7 +101,7 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
     shares, labels = found["share"].tolist()[:MAX_SHARES], names[:MAX_SHARES]
     if len(names) > MAX_SHARES:
         shares, labels = [*shares, 1.0 - sum(shares)], [*labels, f"{len(names) - MAX_SHARES:,} smaller ones together"]
-    figure = bars(shares, labels, "share of the variance", "%{y}: %{x:.2%} of the variance", tickformat=".0%")
+    figure = bars(shares, labels, "share", "%{y}: %{x:.2%} of the variance", tickformat=".0%")
     what = "query" if query is not None else "group"
     table = found.assign(attributes=names).rename(
         columns={"variance": "variance (counts²)", "noise": "noise (standard deviation, counts)"}
