@@ -188,11 +188,6 @@ class Layout:
                         self.rows.append(self._class_rows(name))
         self.kinds = [self._kind(k, workload.groups[i]) for k, i in enumerate(same.examples)]
 
-    @property
-    def points(self) -> int:
-        """Queries of all kinds of groups, on lines alone."""
-        return sum(math.prod(kind.counts) for kind in self.kinds)
-
     def _is_flat(self, part: Part, name: str) -> bool:
         key = (part.key, digest(self.split.centers.get(name)))
         if key not in self._flat:

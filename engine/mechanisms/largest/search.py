@@ -246,13 +246,14 @@ def balanced(
     balance = _Balance(layout, arranged.same.counts)
     best: Balanced | None = None
     done, left, lost = 0, math.inf, 0
-    first, most = (FIRST, MOST) if layout.points <= FEW else (ONCE, ONCE)
+    many = points(workload, goal, split) > FEW
+    first, most = (ONCE, ONCE) if many else (FIRST, MOST)
     while True:
         for _ in range(first if best is None else STEPS):
             words = "Weighing the queries" + ("" if best is None else f", gap {left:.1e}")
             tell(0.9 * done / most, words)
             with threads_for(1):  # many small products
-                balance.step(KEEN if best is not None or layout.points > FEW else PLAIN)
+                balance.step(KEEN if best is not None or many else PLAIN)
             done += 1
             if time.monotonic() > deadline and done >= LEAST_STEPS:
                 break
