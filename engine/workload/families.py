@@ -148,7 +148,8 @@ class Custom(Family):
     Parameters
     ----------
     matrix : shape (queries, cells), cells in row-major order of the group's attributes; any finite real numbers.
-    predicates : texts such as ``"age >= 30 and sex == 'F'"`` or ``"age + hours <= 60"``, one query each.
+    predicates : texts such as ``"age >= 30 and sex == 'F'"`` or ``"age + hours <= 60"``, one query each;
+        names with signs go in backticks.
     labels : a text for each row of ``matrix``.
 
     >>> Custom(matrix=[[1, 0, 1], [0, 1, 1]]).count((3,))

@@ -10,6 +10,7 @@ import ast
 import keyword
 import math
 import operator
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from engine.texts import near_matches
 from engine.workload.attribute import Attribute
 
 MAX_TEXT = 10_000
+TEXT_OR_NAME = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`""")  # a text, left as it is, or a name
 COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -36,12 +38,14 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
     """Return the 0/1 row of one predicate, shape (cells,), the last attribute varying fastest.
 
     A condition on a binned attribute must hold for a whole bin or for none of it.  Names that are no Python words, such
-    as ``hours-per-week``, are written as `word` says.
+    as ``hours-per-week``, are written in backticks, or as `word` says.
 
     >>> evaluate("x + y <= 1", [Attribute.of_size("x", 2), Attribute.of_size("y", 3)]).astype(int)
     array([1, 1, 0, 1, 0, 0])
+    >>> evaluate("`pay grade` >= 2", [Attribute.of_size("pay grade", 4)]).astype(int)
+    array([0, 0, 1, 1])
     """
-    tree = _parsed(text)
+    tree = _parsed(text, attributes)
     reader = _Reader(text, attributes)
     try:
         with np.errstate(all="raise"):
@@ -53,15 +57,41 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
     return np.broadcast_to(held, reader.sizes).astype(float).ravel()
 
 
-def _parsed(text: str) -> ast.expr:
+def _parsed(text: str, attributes: Sequence[Attribute]) -> ast.expr:
+    """Return the tree of a predicate, in which names in backticks are those of `_places`."""
     if len(text) > MAX_TEXT:
         raise WorkloadError(f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed.")
+    places = dict(zip([a.name for a in attributes], _places(attributes), strict=True))
+
+    def plain(found: re.Match[str]) -> str:
+        name = found[2]
+        if name is not None and name not in places:
+            raise WorkloadError(
+                f"The predicate {text[:80]!r} names {name[:40]!r}{near_matches(name, places)}, no attribute. The "
+                f"attributes are {', '.join(list(places)[:10])}."
+            )
+        return found[1] if name is None else f" {places[name]} "
+
+    named = TEXT_OR_NAME.sub(plain, text)
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        return ast.parse(named.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
+        signs = next((f", and {_spelled(a)} in backticks" for a in attributes if word(a.name) != a.name), "")
         raise WorkloadError(
-            f"The predicate {text[:80]!r} cannot be read. Write it like \"age >= 30 and sex == 'F'\"."
+            f"The predicate {text[:80]!r} cannot be read. Write it like \"age >= 30 and sex == 'F'\"{signs}."
         ) from None
+
+
+def _places(attributes: Sequence[Attribute]) -> list[str]:
+    """Return a Python name for every attribute that no attribute is written by."""
+    longest = max((len(word(a.name)) for a in attributes), default=0)
+    return [f"_{'_' * longest}{i}" for i in range(len(attributes))]
+
+
+def _spelled(attribute: Attribute) -> str:
+    """Return how people write an attribute in a predicate."""
+    name = attribute.name
+    return name if word(name) == name else word(name) if "`" in name else f"`{name}`"
 
 
 def word(name: str) -> str:
@@ -84,17 +114,17 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
     >>> named_in("x + y <= 1 and not x", [Attribute.of_size(name, 2) for name in "wxy"])
     (1, 2)
     """
-    nodes = list(ast.walk(_parsed(text)))
+    nodes = list(ast.walk(_parsed(text, attributes)))
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     found = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called}
-    written = [word(a.name) for a in attributes]
-    if not found or (unknown := sorted(found - set(written))):
+    written, places = [word(a.name) for a in attributes], _places(attributes)
+    if not found or (unknown := sorted(found - {*written, *places})):
         which = f"{unknown[0]!r}{near_matches(unknown[0], written)}, no attribute" if found else "no attribute"
         raise WorkloadError(
             f"The predicate {text[:80]!r} names {which}. Write it like \"age >= 30 and sex == 'F'\", of "
             f"{', '.join(written[:10])}."
         )
-    return tuple(i for i, name in enumerate(written) if name in found)
+    return tuple(i for i, names in enumerate(zip(written, places, strict=True)) if found.intersection(names))
 
 
 class _Reader:
@@ -103,15 +133,14 @@ class _Reader:
     def __init__(self, text: str, attributes: Sequence[Attribute]) -> None:
         self.text = text
         self.sizes = tuple(a.size for a in attributes)
-        self.axes: dict[str, tuple[int, Attribute]] = {}
-        for axis, a in enumerate(attributes):
-            written = word(a.name)
-            if written in self.axes:
-                raise self.refuse(f"cannot tell apart two attributes that are both written {written}")
-            self.axes[written] = (axis, a)
+        self.attributes = attributes
+        self.axes: dict[str, list[int]] = {}
+        for axis, (a, place) in enumerate(zip(attributes, _places(attributes), strict=True)):
+            self.axes[place] = [axis]
+            self.axes.setdefault(word(a.name), []).append(axis)
 
     def refuse(self, why: str) -> WorkloadError:
-        allowed = ", ".join(self.axes) if hasattr(self, "axes") else ""
+        allowed = ", ".join(map(_spelled, self.attributes))
         return WorkloadError(
             f"The predicate {self.text[:80]!r} {why}. Use and, or, not, in, comparisons with constants, and sums "
             f"of coded attributes; the attributes of this group are {allowed}."
@@ -165,7 +194,10 @@ class _Reader:
     def named(self, name: str) -> tuple[int, Attribute]:
         if name not in self.axes:
             raise self.refuse(f"names '{name[:40]}', which is not an attribute of this group")
-        return self.axes[name]
+        if len(self.axes[name]) > 1:
+            raise self.refuse(f"cannot tell apart the attributes that are written {name}; put the name in backticks")
+        (axis,) = self.axes[name]
+        return axis, self.attributes[axis]
 
     def along(self, axis: int, values: npt.ArrayLike) -> npt.NDArray[Any]:
         shape = [1] * len(self.sizes)
@@ -220,4 +252,7 @@ class _Reader:
             if a.labels is not None or a.edges is not None:
                 raise self.refuse(f"does arithmetic with {a.name}, whose cells are labels or bins rather than codes")
             return self.along(axis, np.arange(a.size, dtype=float))
+        for a in self.attributes:
+            if isinstance(node, ast.Constant) and node.value == a.name:
+                raise self.refuse(f"holds the attribute {a.name} as a text; write {_spelled(a)} without these quotes")
         raise self.refuse("holds something that is neither an attribute nor a number")

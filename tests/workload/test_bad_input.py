@@ -12,6 +12,7 @@ import pytest
 
 from engine import Attribute, Budget, Schema, Workload, forecast, load_plan, plan
 from engine.errors import BudgetError, EngineError, LimitExceeded, NotAnswerable, PlanError, SchemaError, WorkloadError
+from engine.insight import condition_query
 from engine.workload import Custom, Random, Width
 from engine.workload.families import family_from_dict
 from tests.shapes import mixed, numeric
@@ -356,7 +357,34 @@ def test_names_that_are_no_words():
     one = Workload(schema).add("hours-per-week", Custom(predicates=["hours_per_week <= 1"]))
     assert one.groups[0].parts[0].family.rows((3,)).tolist() == [[1, 1, 0]]
     both = Custom(predicates=["hours_per_week <= 1"])
-    refused(WorkloadError, ["hours_per_week"], Workload(schema).add, schema.names, both)
+    refused(WorkloadError, ["hours_per_week", "backticks"], Workload(schema).add, schema.names, both)
+
+
+def test_names_in_backticks():
+    names = ["hours-per-week", "hours per week", "it's", 'a "b"', "größe (€)", "class"]
+    schema = Schema([Attribute.of_size(name, 3) for name in names] + [Attribute.categorical("c", ["`x`", "it's"])])
+
+    def held(*asked: str, where: str) -> int:
+        found = Workload(schema).add(asked, Custom(predicates=[where])).groups[0].parts[0]
+        return int(found.family.rows(found.sizes).sum())
+
+    for name in names:  # each by itself, and whatever else is there
+        assert held(name, where=f"`{name}` >= 1") == 2
+        assert held(*names[:2], *{name} - set(names[:2]), where=f"`{name}` >= 1 and 0 <= `{name}`") in (6, 18)
+    assert held(*names[:2], where="`hours-per-week` + `hours per week` <= 1") == 3
+    assert held("c", where="c == '`x`'") == 1
+    assert held("c", where='c == "it\'s"') == 1
+    assert held("c", "it's", where="c == '`x`' and `it's`==0") == 1
+    assert condition_query(schema, '`a "b"` == 1 and `class`==2').attributes == ('a "b"', "class")
+    for wrong, words in {
+        "`hours per weeks` == 1": ["hours per weeks", "hours per week"],
+        "`hours-per-week == 1": ["cannot be read", "`hours-per-week` in backticks"],
+        "hours per week == 1": ["cannot be read", "backticks"],
+        "'hours per week' == 1": ["as a text", "`hours per week`"],
+        "`` == 1": ["names ''"],
+        "`it's` == 'a' + `it's`": ["predicate"],
+    }.items():
+        refused(WorkloadError, words, Workload(schema).add, (*names[:2], "it's"), Custom(predicates=[wrong]))
 
 
 # ---- workload files ---------------------------------------------------------------------------------------------

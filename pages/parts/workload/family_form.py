@@ -14,6 +14,10 @@ from pages.parts.workload.schema_table import text_lines
 
 BY_NAME = {family.name: family for family in FAMILIES}
 SINGLE = [family.name for family in FAMILIES if family.arity == 1]
+CONDITION = (
+    "Comparisons with constants, in lists, and, or, not; sums and abs() of coded attributes. Names with spaces or "
+    "signs go in backticks, such as `` `pay grade` >= 3 ``."
+)
 JOINT = [family.name for family in FAMILIES if family.arity != 1]
 
 
@@ -53,8 +57,7 @@ def _custom(key: str) -> Family:
             "Conditions, one query a line",
             key=f"{key}_text",
             placeholder="age >= 30 and sex == 'F'\nage + hours <= 60",
-            help="Comparisons with constants, in lists, and, or, not; sums and abs() of coded attributes. Write an "
-            "underscore for every sign of a name that is no letter or digit.",
+            help=CONDITION,
         )
         return Custom(predicates=text_lines(text or ""))
     file = st.file_uploader(

@@ -9,6 +9,7 @@ from engine.insight import Query
 from engine.workload import Attribute
 from pages.parts.shell.words import plain
 from pages.parts.workload import range_form
+from pages.parts.workload.family_form import CONDITION
 
 MAX_CELLS = 4_000_000  # cells of the table that a query is written on
 MAX_LABELS = 2_000
@@ -42,12 +43,12 @@ def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
         "Condition",
         key=f"{key}_text",
         placeholder="age >= 30 and sex == 'F'",
-        help="Comparisons with constants, in lists, and, or, not; sums and abs() of coded attributes.",
+        help=CONDITION,
     )
-    if not names or not text.strip():
-        st.caption("Choose the attributes that the condition names, and write it.")
+    if not text.strip():
+        st.caption("Write a condition; it is asked on the attributes that it names, or on those chosen above.")
         return None
-    return insight.written_query(schema, names, text)
+    return insight.written_query(schema, names, text) if names else insight.condition_query(schema, text)
 
 
 def _cells(attribute: Attribute, key: str) -> list[int]:
