@@ -56,6 +56,7 @@ What is changed where:
     errors of published tables           publish.tables.bootstrap     flags: publish.tables.quality
     how a stopped fit goes on            publish.tables.resume
     published tables as plain text       publish.tables_package       and what R reads: publish.open_form, linear_form
+    the same for spreadsheets            publish.workbook
     from an error to its budget          insight.fitness      targets of single groups, and locks: insight.locks
     the rule that chooses                choice.rules        on plans: choice.plan_rule
     a chart on the page Compare          figures.compare     other pages: figures.plans, figures.choice, figures.release

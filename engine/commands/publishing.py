@@ -23,9 +23,10 @@ from engine.publish import (
     write_published,
     write_records,
     write_tables,
+    write_workbook,
 )
 
-FORMS = ("zip", *FORMATS)
+FORMS = ("zip", "xlsx", *FORMATS)
 RULE = {
     "doubtful_cv": "a number is doubtful from this error over itself on",
     "suppressed_cv": "and suppressed from this one on",
@@ -44,7 +45,9 @@ def add_publishing_commands(commands: Commands) -> None:
         keys=f"{RELEASE_KEYS} out format fit whole total confidence groups records people criteria",
     )
     add_release_options(made)
-    made.add_argument("--out", type=Path, required=True, help="zip: the package, with codes, labels and a codebook")
+    made.add_argument(
+        "--out", type=Path, required=True, help="zip: the package, with codes, labels and a codebook; xlsx: a workbook"
+    )
     made.add_argument("--format", choices=FORMS, help="by default the ending of --out")
     made.add_argument("--fit", choices=FITS, default=FITS[0], help="how the tables are made, by default %(default)s")
     made.add_argument("--whole", action="store_true", help="whole numbers: counts of the same simulated records")
@@ -75,8 +78,9 @@ def _publish(given: argparse.Namespace) -> Reply:
     errors = uncertainty(tables, draws=given.draws, **work)
     drawn = None if people is None else tables.records(given.people, **work)
     told: dict[str, Any] = {"rule": rule, "confidence": given.confidence, "overwrite": given.overwrite}
-    if kind == "zip":
-        write_tables(errors, given.out, progress=given.progress, **told)
+    if kind in ("zip", "xlsx"):
+        write = write_tables if kind == "zip" else write_workbook
+        write(errors, given.out, progress=given.progress, **told)
     else:
         write_published(errors, given.out, format=kind, progress=given.progress, **told)
     groups = errors.summary(rule).to_dict("records")

@@ -1,8 +1,8 @@
 """What is handed out: published tables, answers as files, the release package with its certificate and report.
 
-To touch: tables without negative cells are in `tables`, as files in `tables_package` and `published_file`, columns of
-the answers in `report`, weights of groups for what will be published in `aim`, other ways in `standing`, `adaptive`,
-files of the package in `package`, what its check compares in `verify`, where files may be in `target`.
+To touch: tables without negative cells are in `tables`, as files in `tables_package`, `workbook` and `published_file`,
+columns of the answers in `report`, weights of groups for what is published in `aim`, other ways in `standing` and
+`adaptive`, files of the package in `package`, what its check compares in `verify`, where files may be in `target`.
 """
 
 from engine.publish.adaptive import ADAPTIVE, adaptive_missing
@@ -33,6 +33,7 @@ from engine.publish.tables import (
 from engine.publish.tables_package import write_tables
 from engine.publish.target import check_target, new_file
 from engine.publish.verify import verify_package
+from engine.publish.workbook import write_workbook
 
 __all__ = [
     "ADAPTIVE",
@@ -67,4 +68,5 @@ __all__ = [
     "write_published",
     "write_records",
     "write_tables",
+    "write_workbook",
 ]

@@ -106,18 +106,18 @@ def tables_files(
     made, described, cells, first = [], [], [], 0
     for number, group in enumerate(workload.groups):
         name = f"table{number + 1}"
-        frame = _rows(found, number, first, rule, confidence)
+        frame = labelled_rows(found, number, first, rule, confidence)
         first += group.count
         tell(0.8 * first / workload.queries, "Writing tables")
         made.append(folder / f"{name}.csv")
         text = escaped(pa.table({c: _column(frame[c]) for c in frame}))
         pyarrow.csv.write_csv(text, made[-1], pyarrow.csv.WriteOptions(quoting_style="needed"))
         described.append((name, group, [str(c) for c in frame]))
-        if _is_cells(group):
+        if is_cells(group):
             cells.append((name, group.attributes))
             if len(group.attributes) == 2:
                 made.append(folder / f"{name}_crosstab.csv")
-                words = csv_text(_crosstab(frame, group, workload.schema))
+                words = csv_text(crosstab(frame, group, workload.schema))
                 made[-1].write_text(words, encoding="utf-8-sig")  # by the mark Excel tells the encoding
     for file, words in (
         ("README.md", _readme(measurement, described, confidence)),
@@ -147,12 +147,14 @@ def _how(found: Uncertainty, rule: QualityRule, confidence: float) -> dict[str, 
     return told | {name: getattr(measurement, name) for name in names}
 
 
-def _is_cells(group: Group) -> bool:
+def is_cells(group: Group) -> bool:
     """Whether the queries of a group are the cells of its table."""
     return all(part.family.name == "marginal" for part in group.parts)
 
 
-def _rows(found: Uncertainty, number: int, first: int, rule: QualityRule | None, confidence: float) -> pd.DataFrame:
+def labelled_rows(
+    found: Uncertainty, number: int, first: int, rule: QualityRule | None, confidence: float
+) -> pd.DataFrame:
     """Return the rows of one group, with codes and labels where its queries are cells."""
     measurement = found.published.measurement
     group, schema = measurement.plan.workload.groups[number], measurement.plan.schema
@@ -161,7 +163,7 @@ def _rows(found: Uncertainty, number: int, first: int, rule: QualityRule | None,
     frame = frame[list(COLUMNS)]
     if measurement.rehearsal:
         frame.insert(0, "status", "REHEARSAL")
-    if _is_cells(group) and group.attributes:
+    if is_cells(group) and group.attributes:
         codes = np.unravel_index(np.arange(group.count), schema.sizes(group.attributes))
         at = list(frame).index("query_id") + 1
         for name, code in zip(group.attributes, codes, strict=True):
@@ -172,7 +174,7 @@ def _rows(found: Uncertainty, number: int, first: int, rule: QualityRule | None,
     return frame
 
 
-def _crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
+def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
     """Return the published counts of a pair, one row a cell of its first attribute; what is suppressed is empty."""
     down, across = (schema[name] for name in group.attributes)
     values = frame["published"].to_numpy().reshape(down.size, across.size)

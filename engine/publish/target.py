@@ -23,6 +23,7 @@ BESIDE = (".results", ".key", "-journal")  # what a ledger keeps beside it
 HEADER = ["attributes", "family", "query", "answer", "std", "low", "high"]
 PUBLISHED = ["attributes", "family", "query", "published", "error"]  # of tables, the first columns
 MEMBERS = ({"certificate.json"}, {"plan.json", "how.json", "tables.csv-metadata.json"})  # of a package; of tables
+WORKBOOK = "docProps/custom.xml"  # where a workbook says what its writer has told of it
 MADE_UP = ("SIMULATED", "REHEARSAL")  # what the first column of simulated records says
 
 
@@ -119,7 +120,10 @@ def _is_answers(target: Path) -> bool:
             return b"plan_hash" in (pq.read_schema(target).metadata or {})
         if start[:2] == b"PK":
             with zipfile.ZipFile(target) as archive:
-                return any(members <= set(archive.namelist()) for members in MEMBERS)
+                names = set(archive.namelist())
+                if WORKBOOK in names:
+                    return b"plan_hash" in archive.read(WORKBOOK)
+                return any(members <= names for members in MEMBERS)
         with open(target, newline="", encoding="utf-8") as text:
             rows = csv.reader(text)
             head, first = next(rows, []), next(rows, [])

@@ -24,6 +24,7 @@ from engine.publish import (
     write_published,
     write_records,
     write_tables,
+    write_workbook,
 )
 from engine.release import Ledger, kept_rehearsal
 
@@ -55,13 +56,14 @@ def publish_tables(
     errors = uncertainty(made, progress=_part(progress, 0.3, 0.7), resume=reached)
     write_published(errors, places["parquet"], rule=asked, progress=_part(progress, 0.7, 0.75))
     write_published(errors, places["csv"], format="csv", rule=asked, progress=_part(progress, 0.75, 0.8))
-    out: dict[str, Any] = {"total": made.total, "summary": errors.summary(asked), "files": dict(files), "no zip": ""}
-    out["no judge"] = ""
+    out: dict[str, Any] = {"total": made.total, "summary": errors.summary(asked), "files": dict(files)}
+    out |= {"no judge": "", "too large": {}}
     out["bias"] = [errors.bias(group.attributes) for group in found.plan.workload.groups]
-    try:
-        write_tables(errors, places["zip"], rule=asked, progress=_part(progress, 0.8, 0.85))
-    except LimitExceeded as error:
-        out["no zip"] = str(error)
+    for kind, write, done in (("zip", write_tables, 0.8), ("xlsx", write_workbook, 0.83)):
+        try:
+            write(errors, places[kind], rule=asked, progress=_part(progress, done, done + 0.02))
+        except LimitExceeded as error:
+            out["too large"][kind] = str(error)
     simulate, people, judge = records
     if simulate:
         drawn = made.records(people, progress=_part(progress, 0.85, 1.0), resume=reached)

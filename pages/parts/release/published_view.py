@@ -33,7 +33,7 @@ JUDGED = (
     "that asks for it and release it here: its cost is shown before, taken from the dataset's budget, and booked in "
     "the ledger. Its answers can then judge simulated records."
 )
-FILES = {"parquet": ".parquet", "csv": ".csv", "zip": ".zip", "records": ".csv"}
+FILES = {"parquet": ".parquet", "csv": ".csv", "zip": ".zip", "xlsx": ".xlsx", "records": ".csv"}
 ABOUT = (
     "Unbiased answers have exact errors and are the ones to add up and to test, but some are below zero and tables "
     "disagree with each other. Published tables have no negative counts and all agree. They are biased, which is why "
@@ -183,9 +183,11 @@ def _records(made: Mapping[str, Any], *, key: str) -> None:
 
 def _downloads(found: Measurement, made: Mapping[str, Any], *, key: str) -> None:
     """The files, as the worker wrote them."""
-    mark, columns = download_view.mark(found), st.columns(4)
+    mark, columns = download_view.mark(found), st.columns(5)
+    large = made["too large"]
     words = {
-        "zip": ("Tables (zip)", "published_tables.zip", made["no zip"]),
+        "zip": ("Tables (zip)", "published_tables.zip", large.get("zip", "")),
+        "xlsx": ("Workbook (xlsx)", "published_tables.xlsx", large.get("xlsx", "")),
         "csv": ("Published as CSV", "published.csv", ""),
         "parquet": ("Published as Parquet", "published.parquet", ""),
         "records": ("Simulated records", "simulated_records.csv", "" if "acceptance" in made else "None were drawn."),
@@ -201,21 +203,23 @@ def _downloads(found: Measurement, made: Mapping[str, Any], *, key: str) -> None
             help=reason or None,
             width="stretch",
         )
-    if made["no zip"]:
-        st.caption(plain(made["no zip"]))
+    for reason in large.values():
+        st.caption(plain(reason))
 
 
 def _script(arguments: tuple[Any, ...]) -> str:
     """The same in Python."""
     _, fit, whole, (simulate, records, judge), rule = arguments
     lines = [
-        "from engine.publish import QualityRule, acceptance, write_published, write_records, write_tables",
+        "from engine.publish import QualityRule, acceptance",
+        "from engine.publish import write_published, write_records, write_tables, write_workbook",
         "",
         f"published = measurement.publish({fit!r}, integer={whole})",
         "errors = published.uncertainty()",
         f"rule = QualityRule(**{rule})",
         'write_published(errors, "published.csv", format="csv", rule=rule)',
         'write_tables(errors, "published_tables.zip", rule=rule)',
+        'write_workbook(errors, "published_tables.xlsx", rule=rule)',
     ]
     if simulate:
         lines += [

@@ -1,0 +1,173 @@
+"""The workbook of published tables, read by another library: the very numbers, texts as texts, all with its mark."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import python_calamine
+
+from engine import Attribute, Budget, Schema, Workload
+from engine.errors import Cancelled, LimitExceeded, PlanError
+from engine.publish import QualityRule, check_target, publish, workbook, write_tables, write_workbook
+from tests.publish.test_tables import measured_on
+
+REGIONS = ["=1+1", "http://north.example", "-5", "007", 'Süd "West"', "{=A1}"]
+SCHEMA = Schema(
+    [
+        Attribute.categorical("=region", REGIONS),
+        Attribute.numeric("age in years", [0, 18, 65, 120]),
+        Attribute.categorical("sex", ["F", "M"]),
+    ]
+)
+WORKLOAD = (
+    Workload.all_ways(SCHEMA, (0, 1, 2), family="marginal")
+    .add("age in years", "prefix")
+    .add(SCHEMA.names, "marginal", weight=0.5)
+)
+RULE = QualityRule(least_count=8.0)
+HEADS = ["published count", "lower end", "upper end", "error to be expected", "flag", "reason"]
+
+
+@pytest.fixture(scope="module")
+def errors():
+    return measured_on(WORKLOAD, Budget(pcost=0.5), records=300)[0].publish().uncertainty(draws=3)
+
+
+@pytest.fixture(scope="module")
+def book(errors, tmp_path_factory) -> Path:
+    return write_workbook(errors, tmp_path_factory.mktemp("book") / "tables.xlsx", rule=RULE, confidence=0.9)
+
+
+def rows_of(place: Path, sheet: str, head: str) -> pd.DataFrame:
+    """The table of a sheet, from the row that begins with this name on."""
+    rows = python_calamine.load_workbook(place).get_sheet_by_name(sheet).to_python(skip_empty_area=False)
+    first = next(i for i, row in enumerate(rows) if row[0] == head)
+    return pd.DataFrame(rows[first + 1 :], columns=rows[first])
+
+
+def test_every_number_stands_where_its_labels_say(errors, book):
+    for number, group in enumerate(WORKLOAD.groups):
+        told = errors.answers(number, confidence=0.9, rule=RULE).reset_index(drop=True)
+        cells = group.family_text == "marginal" and group.attributes
+        found = rows_of(book, f"Table {number + 1}", group.attributes[0] if cells else "query")
+        assert len(found) == group.count
+        for name, column in {"published": "published count", "error": HEADS[3], "answer": "unbiased estimate"}.items():
+            written = pd.to_numeric(found[column], errors="coerce").to_numpy()
+            np.testing.assert_allclose(written, told[name].to_numpy(), rtol=1e-13, equal_nan=True)
+        # intervals are those of the confidence that was asked for
+        np.testing.assert_allclose(found["lower end of the estimate"].astype(float), told["low"], rtol=1e-13)
+        assert found["flag"].tolist() == told["flag"].tolist()
+        if cells:
+            codes = list(np.ndindex(*SCHEMA.sizes(cells)))
+            for place, name in enumerate(cells):
+                assert found[name].tolist() == [SCHEMA[name].label(code[place]) for code in codes]
+        else:
+            assert found["query"].tolist() == told["query"].tolist()
+
+
+def test_suppressed_counts_are_empty_and_say_why(errors, book):
+    number = len(WORKLOAD.groups) - 1
+    flags = errors.answers(number, confidence=0.9, rule=RULE)["flag"].to_numpy()
+    found = rows_of(book, f"Table {number + 1}", "=region")
+    hidden = flags == "suppressed"
+    assert hidden.any()
+    assert not hidden.all()
+    assert [value == "" for value in found["published count"]] == hidden.tolist()
+    assert all(found["reason"])
+
+
+def test_pairs_are_crossed(errors, book):
+    number = next(i for i, g in enumerate(WORKLOAD.groups) if g.attributes == ("=region", "age in years"))
+    told = errors.answers(number, rule=RULE)["published"].to_numpy().reshape(6, 3)
+    found = rows_of(book, f"Table {number + 1} crossed", "=region \\ age in years")
+    assert found.iloc[:, 0].tolist() == REGIONS
+    assert list(found)[1:] == [SCHEMA["age in years"].label(i) for i in range(3)]
+    written = found.iloc[:, 1:].apply(pd.to_numeric, errors="coerce").to_numpy()
+    np.testing.assert_allclose(written, told, rtol=1e-13, equal_nan=True)
+
+
+def test_no_text_is_a_formula_a_number_or_a_link_outside(book):
+    with zipfile.ZipFile(book) as archive:
+        sheets = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
+        words = "".join(archive.read(name).decode() for name in sheets if name.endswith(".xml"))
+        linked = "".join(archive.read(name).decode() for name in sheets if name.endswith(".rels"))
+    assert "<f>" not in words
+    assert "http" not in linked
+    labels = rows_of(book, "Codebook", "attribute")["label"].tolist()
+    assert labels[:6] == REGIONS
+
+
+def test_cover_and_contents_say_what_is_there(errors, book):
+    sheets = python_calamine.load_workbook(book).sheet_names
+    listed = rows_of(book, "Contents", "table")
+    assert listed["table"].tolist() == [f"Table {i + 1}" for i in range(len(WORKLOAD.groups))]
+    assert {*listed["table"], "Cover", "Contents", "Codebook"} <= set(sheets)
+    assert listed["numbers"].tolist() == [group.count for group in WORKLOAD.groups]
+    for name in ("publishable", "doubtful", "suppressed"):
+        np.testing.assert_allclose(listed[name].astype(float), errors.summary(RULE)[name])
+    cover = python_calamine.load_workbook(book).get_sheet_by_name("Cover").to_python()
+    said = "\n".join(str(row[0]) for row in cover)
+    plan = errors.published.measurement.plan
+    assert plan.schema.promise(plan.budget) in said
+    assert "Intervals are at 90%" in said
+    assert all(column in said for column in HEADS)
+
+
+def test_every_sheet_of_a_rehearsal_says_so(errors, book):
+    assert errors.published.measurement.rehearsal
+    found = python_calamine.load_workbook(book)
+    for name in found.sheet_names:
+        assert found.get_sheet_by_name(name).to_python()[0][0].startswith("REHEARSAL"), name
+
+
+def test_whole_people_are_whole_numbers(tmp_path):
+    made = measured_on(Workload(SCHEMA).add(("=region", "sex"), "marginal"), Budget(pcost=0.5), records=300)[0]
+    place = write_workbook(publish(made, integer=True).uncertainty(draws=2), tmp_path / "w.xlsx")
+    counts = [v for v in rows_of(place, "Table 1", "=region")["published count"] if v != ""]
+    assert counts
+    assert all(math.isclose(v, round(v), abs_tol=0) for v in counts)
+
+
+def test_the_same_tables_are_the_same_bytes_and_nothing_is_left_behind(errors, book, tmp_path):
+    place = write_workbook(errors, tmp_path / "again.xlsx", rule=RULE, confidence=0.9)
+    assert place.read_bytes() == book.read_bytes()
+    with pytest.raises(Cancelled):
+        write_workbook(errors, tmp_path / "stopped.xlsx", progress=lambda *_: False)
+    with pytest.raises(PlanError, match="nothing is overwritten"):
+        write_workbook(errors, place)
+    write_workbook(errors, place, overwrite=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["again.xlsx"]
+
+
+def test_no_workbook_of_somebody_else_is_overwritten(errors, tmp_path):
+    import xlsxwriter
+
+    other = tmp_path / "budget.xlsx"
+    with xlsxwriter.Workbook(str(other)) as theirs:
+        theirs.add_worksheet().write(0, 0, "ours alone")
+        theirs.set_custom_property("owner", "office")
+    before = other.read_bytes()
+    with pytest.raises(PlanError, match="no earlier file of answers"):
+        write_workbook(errors, other, overwrite=True)
+    assert other.read_bytes() == before
+    tables = write_tables(errors, tmp_path / "tables.zip")
+    assert check_target(tables, overwrite=True) == tables
+
+
+def test_large_workloads_are_refused_with_a_way_out(errors, tmp_path, monkeypatch):
+    monkeypatch.setattr(workbook, "MOST_ROWS", WORKLOAD.queries - 1)
+    with pytest.raises(LimitExceeded, match="zip or parquet"):
+        write_workbook(errors, tmp_path / "w.xlsx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_pairs_with_more_cells_across_than_columns_are_not_crossed(errors, tmp_path, monkeypatch):
+    monkeypatch.setattr(workbook, "MOST_COLUMNS", 3)
+    place = write_workbook(errors, tmp_path / "w.xlsx")
+    crossed = [name for name in python_calamine.load_workbook(place).sheet_names if name.endswith("crossed")]
+    assert len(crossed) == 2  # those with two sexes across
