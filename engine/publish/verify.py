@@ -44,6 +44,10 @@ def verify_package(
     ledger : a ledger that must hold the spend; one that was set back to an older copy does not.
     """
     place = Path(path)
+    if not place.exists():
+        return (f"There is no file or folder {place}. Give the package that was handed out.",)
+    if place.suffix.lower() == ".xlsx":
+        return (f"{place.name} is a workbook, from which nothing is computed again. Give the zip of the same tables.",)
     try:
         if place.is_dir():
             return tuple(_problems(place, public_key, ledger))

@@ -13,7 +13,15 @@ import python_calamine
 
 from engine import Attribute, Budget, Schema, Workload
 from engine.errors import Cancelled, LimitExceeded, PlanError
-from engine.publish import QualityRule, check_target, publish, workbook, write_tables, write_workbook
+from engine.publish import (
+    QualityRule,
+    check_target,
+    publish,
+    verify_package,
+    workbook,
+    write_tables,
+    write_workbook,
+)
 from tests.publish.test_tables import measured_on
 
 REGIONS = ["=1+1", "http://north.example", "-5", "007", 'Süd "West"', "{=A1}"]
@@ -171,3 +179,10 @@ def test_pairs_with_more_cells_across_than_columns_are_not_crossed(errors, tmp_p
     place = write_workbook(errors, tmp_path / "w.xlsx")
     crossed = [name for name in python_calamine.load_workbook(place).sheet_names if name.endswith("crossed")]
     assert len(crossed) == 2  # those with two sexes across
+
+
+def test_what_cannot_be_verified_says_what_can(book, tmp_path):
+    (problem,) = verify_package(book)
+    assert "Give the zip of the same tables" in problem
+    (problem,) = verify_package(tmp_path / "none.zip")
+    assert problem.startswith(f"There is no file or folder {tmp_path / 'none.zip'}.")
