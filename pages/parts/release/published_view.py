@@ -183,8 +183,7 @@ def _records(made: Mapping[str, Any], *, key: str) -> None:
 
 def _downloads(found: Measurement, made: Mapping[str, Any], *, key: str) -> None:
     """The files, as the worker wrote them."""
-    mark, columns = download_view.mark(found), st.columns(5)
-    large = made["too large"]
+    mark, large = download_view.mark(found), made["too large"]
     words = {
         "zip": ("Tables (zip)", "published_tables.zip", large.get("zip", "")),
         "xlsx": ("Workbook (xlsx)", "published_tables.xlsx", large.get("xlsx", "")),
@@ -192,8 +191,9 @@ def _downloads(found: Measurement, made: Mapping[str, Any], *, key: str) -> None
         "parquet": ("Published as Parquet", "published.parquet", ""),
         "records": ("Simulated records", "simulated_records.csv", "" if "acceptance" in made else "None were drawn."),
     }
-    for column, (kind, (label, name, reason)) in zip(columns, words.items(), strict=True):
-        column.download_button(
+    row = st.container(horizontal=True)
+    for kind, (label, name, reason) in words.items():
+        row.download_button(
             label,
             data=Path(made["files"][kind]).read_bytes if not reason else b"",
             file_name=f"{mark}{name}",
@@ -201,7 +201,6 @@ def _downloads(found: Measurement, made: Mapping[str, Any], *, key: str) -> None
             on_click="ignore",
             disabled=bool(reason),
             help=reason or None,
-            width="stretch",
         )
     for reason in large.values():
         st.caption(plain(reason))
