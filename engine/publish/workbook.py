@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 250_000  # a sheet holds a million; with more than these a workbook takes a minute to open
 MOST_COLUMNS = 16_000
 MOST_TEXT = 32_767  # characters of a cell
-WIDEST, NARROWEST = 60, 10  # characters of a column
+WIDEST, NARROWEST, COVER = 60, 10, 100  # characters of a column
+HIGH, MOST_LINES = 15, 6  # points of a line; lines of a name
 SHOWN = {
     "published": "published count",
     "published_low": "lower end",
@@ -56,6 +57,7 @@ PLAIN = {
     "strings_to_urls": False,
     "strings_to_numbers": False,
 }
+A4 = 9
 UNDATED = datetime(2000, 1, 1, tzinfo=UTC)  # of what was never released
 
 
@@ -124,7 +126,10 @@ class _Book:
         )
         self.book.set_custom_property("plan_hash", self.measurement.plan.hash, "text")  # by this it is known again
         self.bold = self.book.add_format({"bold": True})
-        self.head = self.book.add_format({"bold": True, "text_wrap": True, "valign": "top", "bottom": 1})
+        head = {"bold": True, "text_wrap": True, "valign": "bottom", "bottom": 1}
+        self.head, self.head_right = self.book.add_format(head), self.book.add_format(head | {"align": "right"})
+        self.head_apart = self.book.add_format(head | {"align": "left", "indent": 1})
+        self.apart = self.book.add_format({"indent": 1})  # a text beside a number
         self.wrapped = self.book.add_format({"text_wrap": True, "valign": "top"})
         self.share = self.book.add_format({"num_format": "0%"})
         self.whole = self.book.add_format({"num_format": "#,##0"})
@@ -137,6 +142,9 @@ class _Book:
     def _sheet(self, name: str, lines: Sequence[str]) -> tuple[Any, int]:
         """Begin a sheet with its title and notes; return it and the first free row."""
         sheet, mark = self.book.add_worksheet(name), [MARK] if self.measurement.rehearsal else []
+        sheet.set_landscape()
+        sheet.set_paper(A4)
+        sheet.fit_to_pages(1, 0)  # one page wide, as long as it is
         for row, line in enumerate([*mark, *lines]):
             sheet.write_string(row, 0, line[:MOST_TEXT], self.bold if row <= len(mark) else None)
         return sheet, len(mark) + len(lines)
@@ -145,21 +153,22 @@ class _Book:
         """Write the cover and the list of tables."""
         plan = self.measurement.plan
         sheet, row = self._sheet("Cover", [self.title])
-        sheet.set_column(0, 0, 110)
-        for line in (*_notes(self.measurement, self.confidence), "", "Columns of the tables:", *_columns()):
+        sheet.set_column(0, 0, COVER)
+        for line in (*_notes(self.measurement, self.confidence), "", *_columns()):
+            sheet.set_row(row, HIGH * max(1, math.ceil(len(line) / COVER)))  # or long lines are cut off
             sheet.write_string(row, 0, line, self.wrapped)
             row += 1
         shares = self.found.summary(self.rule)
         sheet, row = self._sheet("Contents", [f"{self.title}: contents"])
         names = ["table", "attributes", "queries", "numbers", "publishable", "doubtful", "suppressed"]
         widths = [10, 50, 30, 12, 12, 12, 12]
-        self._heads(sheet, row, names, widths)
+        self._heads(sheet, row, names, widths, [True] * 3 + [False] * 4)
         for number, (group, share) in enumerate(zip(plan.workload.groups, shares.to_dict("records"), strict=True)):
             row += 1
             name = _name(number)
             sheet.write_url(row, 0, f"internal:'{name}'!A1", string=name)
-            sheet.write_string(row, 1, (set_name(group.attributes) or "all records")[:MOST_TEXT])
-            sheet.write_string(row, 2, group.family_text[:MOST_TEXT])
+            sheet.write_string(row, 1, (set_name(group.attributes) or "all records")[:MOST_TEXT], self.apart)
+            sheet.write_string(row, 2, group.family_text[:MOST_TEXT], self.apart)
             sheet.write_number(row, 3, group.count, self.whole)
             for column, word in enumerate(names[4:], 4):
                 sheet.write_number(row, column, share[word], self.share)
@@ -173,7 +182,7 @@ class _Book:
         frame = labelled_rows(self.found, number, first, self.rule, self.confidence)
         labels = [f"{a}_label" for a in group.attributes] if is_cells(group) else []
         asked = labels or ["query"]
-        shown = frame[[*asked, *SHOWN]].assign(reason=[REASONS.get(r, r) for r in frame["reason"].fillna("")])
+        shown = frame[[*asked, *SHOWN]].assign(reason=[REASONS[r] if r else "" for r in frame["reason"].fillna("")])
         names = [*(group.attributes if labels else asked), *SHOWN.values()]
         sheet, row = self._sheet(_name(number), _heading(number, group, self.confidence))
         sheet.write_url(row, 0, "internal:'Contents'!A1", string="Contents")
@@ -189,19 +198,24 @@ class _Book:
     def codebook(self) -> None:
         """Write the labels of every attribute."""
         sheet, row = self._sheet("Codebook", ["Codebook: the cells of every attribute"])
-        self._heads(sheet, row, ["attribute", "code", "label"], [30, 10, 60])
+        self._heads(sheet, row, ["attribute", "code", "label"], [30, 10, 60], [True, False, True])
         for attribute in self.schema.attributes:
             for code in range(attribute.size):
                 row += 1
                 sheet.write_string(row, 0, attribute.name)
                 sheet.write_number(row, 1, code)
-                sheet.write_string(row, 2, attribute.label(code))
+                sheet.write_string(row, 2, attribute.label(code), self.apart)
 
-    def _heads(self, sheet: Any, row: int, names: Sequence[str], widths: Sequence[int]) -> None:
-        for column, (name, width) in enumerate(zip(names, widths, strict=True)):
+    def _heads(self, sheet: Any, row: int, names: Sequence[str], widths: Sequence[int], texts: Sequence[bool]) -> None:
+        """Write the names of columns, of texts or numbers; they stay in view, and on every page that is printed."""
+        lines = max(math.ceil(1.2 * len(name) / width) for name, width in zip(names, widths, strict=True))
+        sheet.set_row(row, HIGH * min(lines, MOST_LINES))
+        for column, (name, width, text) in enumerate(zip(names, widths, texts, strict=True)):
             sheet.set_column(column, column, width)
-            sheet.write_string(row, column, name[:MOST_TEXT], self.head)
+            style = self.head_right if not text else self.head_apart if column else self.head
+            sheet.write_string(row, column, name[:MOST_TEXT], style)
         sheet.freeze_panes(row + 1, 0)
+        sheet.repeat_rows(row)
 
     def _body(self, sheet: Any, row: int, frame: pd.DataFrame, names: Sequence[str], counts: set[str]) -> None:
         """Write a table with the names of its columns, some of them published counts; what is no number is empty."""
@@ -211,13 +225,13 @@ class _Book:
             min(WIDEST, max(NARROWEST, 2 + max(map(len, column), default=0))) if text else 14
             for column, text in zip(columns, texts, strict=True)
         ]
-        self._heads(sheet, row, names, widths)
+        self._heads(sheet, row, names, widths, texts)
         integer = self.found.published.people is not None
         formats = [self.whole if integer and name in counts else self.tenth for name in map(str, frame)]
         for number, values in enumerate(zip(*(column.tolist() for column in columns), strict=True), row + 1):
             for column, (value, text) in enumerate(zip(values, texts, strict=True)):
                 if text:
-                    sheet.write_string(number, column, value[:MOST_TEXT])
+                    sheet.write_string(number, column, value[:MOST_TEXT], self.apart if column else None)
                 elif not math.isnan(value):
                     sheet.write_number(number, column, value, formats[column])
         if len(frame):
@@ -249,4 +263,5 @@ def _notes(measurement: Measurement, confidence: float) -> list[str]:
 
 
 def _columns() -> list[str]:
-    return [f"{shown}: {COLUMNS[name][1]}" for name, shown in SHOWN.items()]
+    words = {name: told for name, (_, told) in COLUMNS.items()} | {"reason": "why it is not publishable"}
+    return ["Columns of the tables", *(f"{shown}: {words[name]}" for name, shown in SHOWN.items())]
