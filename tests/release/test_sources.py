@@ -26,10 +26,11 @@ import pyarrow.feather
 import pyarrow.parquet
 import pyreadstat
 import pytest
+import xlsxwriter
 
 from engine import Attribute, Schema, TextFile, count_marginals, draft_schema
 from engine.errors import Cancelled, DataError, EngineError, LimitExceeded, SchemaError
-from engine.release import named_sources, named_table, records_fit
+from engine.release import draft_of_public, named_sources, named_table, records_fit
 from engine.release.records.database.dask import count_partitions
 from engine.release.records.sources import read_batches
 
@@ -414,6 +415,17 @@ def test_a_sheet_of_a_workbook(tmp_path: Path) -> None:
     (tmp_path / "z.xlsx").write_bytes(b"no workbook")
     with pytest.raises(DataError, match="cannot be read"):
         count_marginals(tmp_path / "z.xlsx", SCHEMA, SETS)
+
+
+def test_a_forgotten_cell_far_away_is_told_and_ends_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "x.xlsx"
+    with xlsxwriter.Workbook(str(place)) as book:
+        page = book.add_worksheet()
+        page.write_row(0, 0, list(FRAME.columns))
+        page.write(2**20 - 1, 2**14 - 1, " ")
+    for read in (lambda: count_marginals(place, SCHEMA, SETS), lambda: draft_of_public(place)):
+        with pytest.raises(LimitExceeded, match=r"'x.xlsx' needs more memory .* forgotten cell"):
+            read()
 
 
 @pytest.mark.parametrize(("merged", "where"), [("A1:B1", "in its header"), ("A2:A4", "in its rows")])

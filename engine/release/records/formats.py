@@ -1,4 +1,4 @@
-"""Arrow files, JSON lines and sheets of Excel or Open Document -> batches of the needed columns."""
+"""Arrow files and JSON lines -> batches of the needed columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from engine.errors import DataError
-from engine.release.records.batches import Batch, batches, check_columns, guarded, needed, tried
+from engine.release.records.batches import Batch, batches, check_columns, guarded, tried
 from engine.release.records.packed import MAGIC, arrow_start, check_arrow, is_arrow_file, lines, unpacked
 from engine.texts import shown
 
@@ -69,14 +69,14 @@ def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]
             yield [row.get(name) for name in names]
 
     done = 0
-    for batch in _batched(values(), len(names), rows):
+    for batch in batched(values(), len(names), rows):
         done += batch.rows
         yield batch
     if done:
         check_columns(sorted(seen), names)
 
 
-def _batched(values: Iterator[Sequence[Any]], width: int, rows: int) -> Iterator[Batch]:
+def batched(values: Iterator[Sequence[Any]], width: int, rows: int) -> Iterator[Batch]:
     """Rows of Python values as batches of so many columns."""
     import pandas as pd
 
@@ -117,33 +117,3 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not isinstance(found, dict):
                 raise DataError(f"line {number:,} of {what} is no JSON object; write one a line")
             yield number, found
-
-
-def sheet_names(path: Path) -> list[str]:
-    """The first row of a sheet."""
-    return [str(name) for name in next(_rows(path), [])]
-
-
-def sheet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """The named columns of the only sheet of a workbook."""
-    all_rows = _rows(path)
-    head = [str(name) for name in next(all_rows, [])]
-    check_columns(head, names, quote=False)
-    places = [head.index(name) for name in names]
-    # sheets end in rows that were emptied
-    filled = ([row[i] for i in places] for row in all_rows if any(value != "" for value in row))
-    return _batched(filled, len(names), rows)
-
-
-def _rows(path: Path) -> Iterator[list[Any]]:
-    what = f"the file {shown(path.name)}"
-    library = needed("python_calamine", what)
-    book = tried(lambda: library.CalamineWorkbook.from_path(str(path)), what)
-    if len(book.sheet_names) != 1:
-        raise DataError(f"{what} has {len(book.sheet_names):,} sheets; save the one with the records alone")
-    sheet = tried(lambda: book.get_sheet_by_index(0), what)
-    # all but the first of merged cells look empty
-    if places := tried(lambda: sheet.merged_cell_ranges, what):
-        where = "its header" if min(first for (first, _), _ in places) <= (sheet.start or (0, 0))[0] else "its rows"
-        raise DataError(f"{what} has merged cells in {where}; unmerge them and write every name and value out")
-    yield from guarded(sheet.iter_rows(), what)
