@@ -81,15 +81,15 @@ def starting_points() -> None:
         )
     with right:
         st.file_uploader(
-            "Or upload a schema or a data dictionary (JSON or CSV)",
-            type=["json", "csv"],
+            "Or upload a schema or a data dictionary (JSON, CSV or a sheet)",
+            type=["json", "csv", "xlsx", "xls", "ods"],
             key="schema_file",
             on_change=use_upload,
             max_upload_size=10,
-            help="CSV: one row per attribute under name,kind,size,labels,edges,other,missing,clip. JSON: as downloaded "
-            "below, or simply {'age': 85, 'sex': 2} for codes from 0. A row of the kind person has as its "
-            "name the column that tells the person, and as its size the most rows of one. A data dictionary: "
-            "name,value,label with a row a value, or name,values. Never upload records here.",
+            help="CSV, or the only sheet of a workbook: one row per attribute under name,kind,size,labels,edges,other,"
+            "missing,clip. JSON: as downloaded below, or simply {'age': 85, 'sex': 2} for codes from 0. A row of the "
+            "kind person has as its name the column that tells the person, and as its size the most rows of one. A "
+            "data dictionary: name,value,label with a row a value, or name,values. Never upload records here.",
         )
         draft_form.other_files()
     draft_form.draw()

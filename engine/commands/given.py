@@ -10,14 +10,14 @@ from typing import Any
 
 from engine.errors import BudgetError, EngineError, PlanError, SchemaError, WorkloadError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
-from engine.release import COUNTS_ENDING, Intake, TextFile, named_table, public_table
+from engine.release import COUNTS_ENDING, SHEETS, Intake, TextFile, named_table, public_table, sheet_text
 from engine.workload import Schema, Workload, workload_from_sql
 
 
 def add_workload_options(command: argparse.ArgumentParser) -> None:
     """Add the files and numbers that say what is asked."""
     add_asked_file(command)
-    command.add_argument("--schema", type=Path, help="schema JSON or CSV, with --ways or with SQL")
+    command.add_argument("--schema", type=Path, help="schema JSON, CSV or a sheet, with --ways or with SQL")
     command.add_argument(
         "--exact",
         type=Path,
@@ -78,7 +78,9 @@ def asked_in(path: Path, schema: Schema | None, *, whole_numbers: Sequence[str] 
 
 
 def schema_of(path: Path) -> Schema:
-    """Return the schema in a JSON or a CSV file."""
+    """Return the schema in a JSON or a CSV file, or in a workbook."""
+    if path.suffix.lower() in SHEETS:
+        return Schema.from_csv(sheet_text(path))
     text = file_bytes(path, SchemaError)
     return Schema.from_csv(text) if path.suffix.lower() == ".csv" else Schema.from_json(text)
 

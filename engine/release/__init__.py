@@ -51,6 +51,7 @@ from engine.release.records import (
     COUNTS_ENDING,
     MEMORY_LIMIT,
     RECORD_ENDINGS,
+    SHEETS,
     TEXT_ENDINGS,
     Counts,
     DraftSchema,
@@ -60,6 +61,7 @@ from engine.release.records import (
     fingerprint,
     named_sources,
     named_table,
+    sheet_text,
     table_digest,
 )
 
@@ -68,6 +70,7 @@ __all__ = [
     "MEMORY_LIMIT",
     "MOST_CELLS",
     "RECORD_ENDINGS",
+    "SHEETS",
     "TEXT_ENDINGS",
     "Answers",
     "Archive",
@@ -118,6 +121,7 @@ __all__ = [
     "records_fit",
     "release_key",
     "releases",
+    "sheet_text",
     "spend_draw_save",
     "table_digest",
     "teller",

@@ -8,11 +8,13 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pandas as pd
 import pyreadstat
 import pytest
+import xlsxwriter
 
 import demo_data
 from engine import Attribute, Budget, Schema, measure
@@ -271,3 +273,36 @@ def test_what_nobody_reaches_goes_back_to_the_machine_where_its_allocator_can() 
     del ring, made
     serve.give_back()
     assert gone() is None
+
+
+def as_workbook(rows: list[list[object]]) -> bytes:
+    file = BytesIO()
+    with xlsxwriter.Workbook(file, {"strings_to_formulas": False}) as book:
+        page = book.add_worksheet()
+        for number, row in enumerate(rows):
+            page.write_row(number, 0, row)
+    return file.getvalue()
+
+
+def test_schemas_dictionaries_and_exact_totals_come_as_workbooks() -> None:
+    head = ["name", "kind", "size", "labels"]
+    session = give(
+        Session(), "Schema.XLSX", as_workbook([head, ["sex", "categorical", "", "F|M"], ["code", "", 4, ""]])
+    )
+    assert session.studio.schema is None  # a kind is missing
+    assert "line 3" in session.errors()
+    give(session, "schema.xlsx", as_workbook([*first, ["code", "numeric", 4, ""]]))
+    asked = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("code", 4, kind="numeric")])
+    assert session.studio.schema == asked
+    table = as_workbook([["sex", "people"], ["F", 31], ["M", 28]])
+    uploader = next(u for u in session.app.file_uploader if str(u.key).startswith("exact_file"))
+    session.run(uploader.upload("exact.xlsx", table, ""))
+    assert [one.values for one in session.studio.schema.invariants] == [(31, 28)]
+    give(session, "book.xlsx", as_workbook([["variable", "code", "label"], ["sex", 1, "Female"], ["", 2, "Male"]]))
+    session.set(draft_hold="codes", draft_agreed=True).press("use_draft")
+    assert session.studio.schema == Schema([Attribute.categorical("sex", ["1", "2"])])
+    give(session, "records.xlsx", as_workbook([["age", "sex"], [31, "F"]]))
+    assert "looks like a file of records: its first line names 2 columns" in session.said()
+    give(session, "broken.ods", b"no workbook")
+    assert "'broken.ods' cannot be read" in session.errors()
+    assert not list(private.folder().glob("sheet_*"))

@@ -11,6 +11,7 @@ from engine.release.records.digest import fingerprint, table_digest
 from engine.release.records.encoding import MISSING, OUTSIDE, REASONS, Encoder
 from engine.release.records.files import RECORD_ENDINGS, TEXT_ENDINGS
 from engine.release.records.labelled import DraftSchema, draft_schema
+from engine.release.records.sheets import SHEETS, sheet_text
 from engine.release.records.sources import column_names, read_batches
 from engine.release.records.tables import MEMORY_LIMIT, count_marginals
 
@@ -21,6 +22,7 @@ __all__ = [
     "OUTSIDE",
     "REASONS",
     "RECORD_ENDINGS",
+    "SHEETS",
     "TEXT_ENDINGS",
     "Counts",
     "DraftSchema",
@@ -36,5 +38,6 @@ __all__ = [
     "named_table",
     "read_batches",
     "read_counts",
+    "sheet_text",
     "table_digest",
 ]

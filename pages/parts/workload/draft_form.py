@@ -12,7 +12,7 @@ from pathlib import Path
 import streamlit as st
 
 from engine import Attribute, Schema
-from engine.release import RECORD_ENDINGS, DraftSchema, draft_of_public, draft_schema
+from engine.release import RECORD_ENDINGS, SHEETS, DraftSchema, draft_of_public, draft_schema, sheet_text
 from engine.texts import how_many
 from engine.workload import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
 from pages.parts.jobs import private
@@ -30,6 +30,7 @@ LARGEST = 200  # megabytes of a file that is read here
 def take(name: str, content: bytes) -> None:
     """Take an uploaded schema; keep a dictionary to be confirmed, and of records nothing but their column names."""
     kept = _cleared()
+    name, content = as_text(name, content)
     table = name.lower().endswith(".csv")
     if table and is_dictionary(content):
         kept[DICTIONARY] = content
@@ -37,6 +38,16 @@ def take(name: str, content: bytes) -> None:
         kept[RECORDS] = columns
     else:
         state.choose_schema(read_schema(name, content))
+
+
+def as_text(name: str, content: bytes) -> tuple[str, bytes]:
+    """Name and content of a public file, as CSV where it was a workbook."""
+    if not name.lower().endswith(SHEETS):
+        return name, content
+    with tempfile.TemporaryDirectory(prefix="sheet_", dir=private.folder()) as folder:
+        place = Path(folder) / Path(name).name
+        place.write_bytes(content)
+        return f"{name}.csv", sheet_text(place).encode()
 
 
 def _cleared() -> dict[str, object]:

@@ -9,6 +9,7 @@ from engine.release import public_tables, public_text
 from engine.workload import decoded_text
 from pages.parts.shell import state
 from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.workload import draft_form
 from pages.parts.workload.schema_table import text_lines
 
 MAX_UPLOAD = 10  # megabytes
@@ -46,7 +47,7 @@ def use_file(key: str) -> None:
     file = st.session_state.get(key)
     if file is not None:
         with kept_for("exact"):
-            text = decoded_text(file.getvalue())
+            text = decoded_text(draft_form.as_text(file.name, file.getvalue())[1])
             known = public_text(state.current().asked.schema)
             _use(f"{known}\n{text}" if known else text)
 
@@ -70,8 +71,8 @@ def exact(schema: Schema) -> None:
         "them from what is published, never from the records.",
     )
     st.file_uploader(
-        "Or add a table from a CSV file",
-        type="csv",
+        "Or add a table from a CSV file or a sheet",
+        type=["csv", "xlsx", "xls", "ods"],
         key=(upload := f"exact_file_{state.version()}"),
         on_change=use_file,
         args=(upload,),

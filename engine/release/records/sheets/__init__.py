@@ -4,6 +4,6 @@ A reader holds every cell between the first and the last, so that one forgotten 
 memory, and with it the process: `child` ends alone.  To touch: what it sends is read in `rows` and nowhere else.
 """
 
-from engine.release.records.sheets.rows import sheet_batches, sheet_names
+from engine.release.records.sheets.rows import SHEETS, sheet_batches, sheet_names, sheet_text
 
-__all__ = ["sheet_batches", "sheet_names"]
+__all__ = ["SHEETS", "sheet_batches", "sheet_names", "sheet_text"]

@@ -1,7 +1,9 @@
-"""Workbooks -> batches of the needed columns, from the rows that the process of `child` sends."""
+"""Workbooks -> batches of the needed columns, or text, from the rows that the process of `child` sends."""
 
 from __future__ import annotations
 
+import csv
+import io
 import pickle
 import signal
 import subprocess
@@ -16,6 +18,8 @@ from engine.release.records.formats import batched
 from engine.release.records.sheets.child import TOO_LARGE
 from engine.texts import shown
 
+SHEETS = (".xlsx", ".xls", ".ods")
+MOST_TEXT = 10_000_000  # characters of a public table
 CHILD = Path(__file__).with_name("child.py")
 ENDED = {TOO_LARGE, -signal.SIGABRT, -signal.SIGSEGV, -9}  # where memory ended, by itself or by the system
 
@@ -36,6 +40,36 @@ def sheet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch
     return batched(filled, len(names), rows)
 
 
+def sheet_text(path: Path) -> str:
+    """Return the only sheet of a workbook as CSV: a public table, such as a data dictionary, as people keep it.
+
+    Empty rows, and empty columns to the right, are left out; numbers are written as short as they are exact.
+    Raises: DataError for what is no workbook of one sheet, LimitExceeded for one that is too large.
+    """
+    held, characters, width = list[list[str]](), 0, 0
+    for row in _rows(path):
+        cells = list(map(_written, row))
+        filled = max((place for place, cell in enumerate(cells, 1) if cell), default=0)
+        characters += sum(map(len, cells[:filled]))
+        if characters > MOST_TEXT:
+            raise LimitExceeded(
+                f"the file {shown(path.name)} has over {MOST_TEXT:,} characters. Leave out what is not needed."
+            )
+        if filled:
+            width = max(width, filled)
+            held.append(cells[:filled])
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([*cells, *[""] * (width - len(cells))] for cells in held)
+    return out.getvalue()
+
+
+def _written(value: Any) -> str:
+    """A cell as somebody would have typed it into a text."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
 def _rows(path: Path) -> Iterator[list[Any]]:
     what = f"the file {shown(path.name)}"
     needed("python_calamine", what)
@@ -46,7 +80,7 @@ def _rows(path: Path) -> Iterator[list[Any]]:
         assert child.stdout is not None  # it is a pipe
         try:
             if (sheets := _said(child, child.stdout, what)) != 1:
-                raise DataError(f"{what} has {sheets:,} sheets; save the one with the records alone")
+                raise DataError(f"{what} has {sheets:,} sheets; save the one that is meant alone")
             if merged := _said(child, child.stdout, what):  # all but the first of merged cells look empty
                 raise DataError(
                     f"{what} has merged cells in its {merged}; unmerge them and write every name and value out"

@@ -1,0 +1,86 @@
+"""Workbooks as public texts: what somebody typed into a sheet is what a CSV of it would say."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xlsxwriter
+
+from engine import Attribute, Schema
+from engine.commands import main
+from engine.errors import DataError, LimitExceeded
+from engine.release import sheet_text
+from engine.release.records.sheets import rows
+from engine.workload import is_dictionary, schema_from_dictionary
+
+SCHEMA = Schema(
+    [
+        Attribute.categorical("sex", ["F", "M"], missing="M"),
+        Attribute.numeric("age", [0, 18, 65.5, 120], clip=True),
+        Attribute.of_size("code", 5),
+        Attribute.categorical("formula", ["=1+1", "a|b", "007", "with, comma"]),
+    ]
+)
+
+
+def workbook(place: Path, table: list[list[Any]], *, at: tuple[int, int] = (0, 0), sheets: int = 1) -> Path:
+    """A workbook with a table at some place of its sheets; None leaves a cell empty."""
+    with xlsxwriter.Workbook(str(place), {"strings_to_formulas": False, "default_date_format": "yyyy-mm-dd"}) as book:
+        for _ in range(sheets):
+            page = book.add_worksheet()
+            for number, row in enumerate(table, at[0]):
+                for column, value in enumerate(row, at[1]):
+                    if value is not None:
+                        page.write(number, column, value)
+    return place
+
+
+def typed(text: str) -> list[list[Any]]:
+    """The fields of a schema's CSV as somebody types them: numbers are numbers."""
+    return [[int(cell) if cell.isdecimal() else cell or None for cell in line.split(",")] for line in text.splitlines()]
+
+
+def test_a_schema_in_a_sheet_is_that_of_its_csv(tmp_path: Path) -> None:
+    schema = Schema(SCHEMA.attributes[:3])
+    place = workbook(tmp_path / "schema.xlsx", typed(schema.to_csv()))
+    assert Schema.from_csv(sheet_text(place)) == schema
+    # wherever it stands, with empty rows in it
+    spread = [row for line in typed(schema.to_csv()) for row in (line, [])]
+    assert Schema.from_csv(sheet_text(workbook(tmp_path / "s.xlsx", spread, at=(4, 3)))) == schema
+
+
+def test_labels_that_look_like_something_else_stay_texts(tmp_path: Path) -> None:
+    table = [["variable", "value", "label"], *(["formula", label, None] for label in SCHEMA["formula"].labels or ())]
+    text = sheet_text(workbook(tmp_path / "d.xlsx", table))
+    assert is_dictionary(text)
+    assert text.splitlines()[1:] == ["formula,=1+1,", "formula,a|b,", "formula,007,", 'formula,"with, comma",']
+    drafted = schema_from_dictionary(
+        sheet_text(workbook(tmp_path / "e.xlsx", [["variable", "code"], ["x", 1], ["x", 2]]))
+    )
+    assert drafted["x"].size == 2
+
+
+def test_cells_are_written_as_they_were_typed(tmp_path: Path) -> None:
+    found = sheet_text(workbook(tmp_path / "x.xlsx", [[1, 2.5, True, "a ", dt.date(2024, 2, 3)], [None, 1e20]]))
+    assert found == "1,2.5,true,a,2024-02-03\n,100000000000000000000,,,\n"
+
+
+def test_what_is_no_table_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"'x.xlsx' has 2 sheets; save the one"):
+        sheet_text(workbook(tmp_path / "x.xlsx", [["name"]], sheets=2))
+    (tmp_path / "y.ods").write_bytes(b"name,kind\n")
+    with pytest.raises(DataError, match=r"'y.ods' cannot be read"):
+        sheet_text(tmp_path / "y.ods")
+    monkeypatch.setattr(rows, "MOST_TEXT", 100)
+    with pytest.raises(LimitExceeded, match=r"'z.xlsx' has over 100 characters"):
+        sheet_text(workbook(tmp_path / "z.xlsx", [["x" * 60], ["y" * 60]]))
+
+
+def test_the_command_line_takes_a_schema_in_a_sheet(tmp_path: Path) -> None:
+    place = workbook(tmp_path / "schema.xlsx", typed(Schema(SCHEMA.attributes[:3]).to_csv()))
+    out = tmp_path / "plan.json"
+    assert main(["plan", "--schema", str(place), "--ways", "1", "--pcost", "1", "--out", str(out)]) == 0
+    assert out.exists()
