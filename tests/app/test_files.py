@@ -285,10 +285,8 @@ def as_workbook(rows: list[list[object]]) -> bytes:
 
 
 def test_schemas_dictionaries_and_exact_totals_come_as_workbooks() -> None:
-    head = ["name", "kind", "size", "labels"]
-    session = give(
-        Session(), "Schema.XLSX", as_workbook([head, ["sex", "categorical", "", "F|M"], ["code", "", 4, ""]])
-    )
+    first = [["name", "kind", "size", "labels"], ["sex", "categorical", "", "F|M"]]
+    session = give(Session(), "Schema.XLSX", as_workbook([*first, ["code", "", 4, ""]]))
     assert session.studio.schema is None  # a kind is missing
     assert "line 3" in session.errors()
     give(session, "schema.xlsx", as_workbook([*first, ["code", "numeric", 4, ""]]))
