@@ -66,13 +66,18 @@ def draft_of_public(data: Any) -> DraftSchema:
     values: dict[str, set[str]] = {name: set() for name in names}
     for batch in read_batches(data, names):
         for name, column in zip(names, batch.columns, strict=True):
-            found = pa.array(column) if isinstance(column, list) else column
-            values[name].update(str(v).strip() for v in found.unique().to_pylist() if v is not None and v == v)
+            # where some values have labels and some have none, a column is a list of texts and numbers
+            found = column if isinstance(column, list) else column.unique().to_pylist()
+            values[name].update(_text(v) for v in found if v is not None and v == v)
     made = {name: _attribute_of(name, found - {""}) for name, found in values.items()}
     known = [attribute for attribute in made.values() if attribute is not None]
     if not known:
         raise SchemaError("No column of these records makes an attribute. Write the schema by hand.")
     return DraftSchema(schema=Schema(known), unlabelled=tuple(name for name, a in made.items() if a is None))
+
+
+def _text(value: Any) -> str:
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value).strip()
 
 
 def _attribute_of(name: str, values: set[str]) -> Attribute | None:

@@ -448,7 +448,7 @@ BUGS = (
     ),
     bug(
         "a transport file that breaks off is counted as far as it goes",
-        "engine/release/records/labelled.py",
+        "engine/release/records/apart/labelled.py",
         "path.stat().st_size % XPORT_BYTES:",
         "False:",
         "tests/release/test_sources.py::test_a_file_that_breaks_off_is_refused",

@@ -370,6 +370,30 @@ def test_a_file_that_breaks_off_is_refused(tmp_path: Path, form: str) -> None:
         count_marginals(place, schema, [("sex",)], on_refused="drop")
 
 
+def test_a_damaged_file_ends_its_reader_alone(tmp_path: Path) -> None:
+    place = tmp_path / "x.sav"
+    rows = pd.DataFrame({"sex": ["F", "M"], "code": [0.0, 1.0]})
+    pyreadstat.write_sav(rows, place, variable_value_labels={"code": {0.0: "no", 1.0: "yes"}})
+    assert draft_schema(place).schema["code"].labels == ("no", "yes")
+    held = place.read_bytes()
+    numbers, texts = (struct.pack("<iii", 4, 1, column) for column in (2, 1))
+    assert held.count(numbers) == 1
+    place.write_bytes(held.replace(numbers, texts))  # labels of numbers for texts: readers fall over
+    for read in (draft_schema, draft_of_public, lambda file: count_marginals(file, SCHEMA, SETS)):
+        with pytest.raises(DataError, match=r"the file 'x.sav' cannot be read"):
+            read(place)
+
+
+def test_public_columns_of_which_some_values_have_labels_have_a_cell_for_each(tmp_path: Path) -> None:
+    place, rows = tmp_path / "x.sav", pd.DataFrame({"work": [1.0, 2.0, 2.5, 99.0, np.nan]})
+    pyreadstat.write_sav(rows, place, variable_value_labels={"work": {99.0: "refused", 1.0: "none"}})
+    schema = draft_of_public(place).schema
+    assert schema["work"].labels == ("2", "2.5", "none", "refused")
+    found = count_marginals(place, schema, [("work",)], on_refused="drop")
+    assert found["work",].tolist() == [1, 1, 1, 1]
+    assert found.refused == {"work": {"missing": 1}}
+
+
 def test_files_without_labels_make_no_schema(tmp_path: Path) -> None:
     pyreadstat.write_sav(SURVEY, tmp_path / "x.sav")
     with pytest.raises(SchemaError, match="no column"):

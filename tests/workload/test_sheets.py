@@ -13,7 +13,7 @@ from engine import Attribute, Schema
 from engine.commands import main
 from engine.errors import DataError, LimitExceeded
 from engine.release import sheet_text
-from engine.release.records.sheets import rows
+from engine.release.records.apart import sheets
 from engine.workload import is_dictionary, schema_from_dictionary
 
 SCHEMA = Schema(
@@ -26,10 +26,10 @@ SCHEMA = Schema(
 )
 
 
-def workbook(place: Path, table: list[list[Any]], *, at: tuple[int, int] = (0, 0), sheets: int = 1) -> Path:
+def workbook(place: Path, table: list[list[Any]], *, at: tuple[int, int] = (0, 0), pages: int = 1) -> Path:
     """A workbook with a table at some place of its sheets; None leaves a cell empty."""
     with xlsxwriter.Workbook(str(place), {"strings_to_formulas": False, "default_date_format": "yyyy-mm-dd"}) as book:
-        for _ in range(sheets):
+        for _ in range(pages):
             page = book.add_worksheet()
             for number, row in enumerate(table, at[0]):
                 for column, value in enumerate(row, at[1]):
@@ -70,11 +70,11 @@ def test_cells_are_written_as_they_were_typed(tmp_path: Path) -> None:
 
 def test_what_is_no_table_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"'x.xlsx' has 2 sheets; save the one"):
-        sheet_text(workbook(tmp_path / "x.xlsx", [["name"]], sheets=2))
+        sheet_text(workbook(tmp_path / "x.xlsx", [["name"]], pages=2))
     (tmp_path / "y.ods").write_bytes(b"name,kind\n")
     with pytest.raises(DataError, match=r"'y.ods' cannot be read"):
         sheet_text(tmp_path / "y.ods")
-    monkeypatch.setattr(rows, "MOST_TEXT", 100)
+    monkeypatch.setattr(sheets, "MOST_TEXT", 100)
     with pytest.raises(LimitExceeded, match=r"'z.xlsx' has over 100 characters"):
         sheet_text(workbook(tmp_path / "z.xlsx", [["x" * 60], ["y" * 60]]))
 

@@ -3,6 +3,7 @@
 To touch: a new file format is one reader named in `files`; `encoding` decides which values belong to which cell.
 """
 
+from engine.release.records.apart import SHEETS, DraftSchema, draft_schema, sheet_text
 from engine.release.records.counts import Counts
 from engine.release.records.counts_file import COUNTS_ENDING, read_counts
 from engine.release.records.csv import TextFile
@@ -10,8 +11,6 @@ from engine.release.records.database import fit_there, is_table, named_sources, 
 from engine.release.records.digest import fingerprint, table_digest
 from engine.release.records.encoding import MISSING, OUTSIDE, REASONS, Encoder
 from engine.release.records.files import RECORD_ENDINGS, TEXT_ENDINGS
-from engine.release.records.labelled import DraftSchema, draft_schema
-from engine.release.records.sheets import SHEETS, sheet_text
 from engine.release.records.sources import column_names, read_batches
 from engine.release.records.tables import MEMORY_LIMIT, count_marginals
 

@@ -11,14 +11,13 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from engine.errors import DataError
+from engine.release.records.apart import READERS, labelled_batches, labelled_columns, sheet_batches, sheet_names
 from engine.release.records.batches import Batch
 from engine.release.records.counts_file import COUNTS_ENDING
 from engine.release.records.csv import TextFile, csv_batches, csv_names
 from engine.release.records.formats import arrow_batches, arrow_schema, json_batches, json_names
-from engine.release.records.labelled import READERS, labelled_batches, labelled_columns
 from engine.release.records.packed import PACKED
 from engine.release.records.parquet import parquet_batches, parquet_schema
-from engine.release.records.sheets import sheet_batches, sheet_names
 from engine.texts import shown
 
 ColumnKinds = dict[str, bool | None]

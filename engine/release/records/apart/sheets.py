@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import csv
 import io
-import pickle
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from engine.errors import DataError, LimitExceeded
-from engine.release.records.batches import Batch, check_columns, needed
+from engine.release.records.apart.asking import heard
+from engine.release.records.apart.child import SHEET
+from engine.release.records.batches import Batch, check_columns
 from engine.release.records.formats import batched
-from engine.release.records.sheets.child import TOO_LARGE
 from engine.texts import shown
 
 SHEETS = (".xlsx", ".xls", ".ods")
 MOST_TEXT = 10_000_000  # characters of a public table
-CHILD = Path(__file__).with_name("child.py")
-ENDED = {TOO_LARGE, -signal.SIGABRT, -signal.SIGSEGV, -9}  # where memory ended, by itself or by the system
+FORGOTTEN = (
+    ": a forgotten cell far from the others makes a sheet as large as all between them. Delete the empty rows below "
+    "and columns beside the table, or save it as CSV."
+)
 
 
 def sheet_names(path: Path) -> list[str]:
@@ -71,35 +71,11 @@ def _written(value: Any) -> str:
 
 
 def _rows(path: Path) -> Iterator[list[Any]]:
-    what = f"the file {shown(path.name)}"
-    needed("python_calamine", what)
-    command = [sys.executable, "-I", str(CHILD), str(path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as child:
-        assert child.stdout is not None  # it is a pipe
-        try:
-            if (sheets := _said(child, child.stdout, what)) != 1:
-                raise DataError(f"{what} has {sheets:,} sheets; save the one that is meant alone")
-            if merged := _said(child, child.stdout, what):  # all but the first of merged cells look empty
-                raise DataError(
-                    f"{what} has merged cells in its {merged}; unmerge them and write every name and value out"
-                )
-            while rows := _said(child, child.stdout, what):
-                yield from rows
-        finally:
-            child.kill()
-
-
-def _said(child: subprocess.Popen[bytes], out: IO[bytes], what: str) -> Any:
-    """What the process says next.  Raises: DataError or LimitExceeded where it ended instead."""
-    try:
-        return pickle.load(out)
-    except (EOFError, pickle.UnpicklingError):
-        code = child.wait()
-    if code in ENDED:
-        raise LimitExceeded(
-            f"{what} needs more memory than there is: a forgotten cell far from the others makes a sheet as large as "
-            "all between them. Delete the empty rows below and columns beside the table, or save it as CSV."
-        )
-    raise DataError(f"{what} cannot be read; check that it is complete and of the kind its name says")
+    what, found = f"the file {shown(path.name)}", heard(path, "python_calamine", SHEET, FORGOTTEN)
+    with closing(found):
+        if (sheets := next(found)) != 1:
+            raise DataError(f"{what} has {sheets:,} sheets; save the one that is meant alone")
+        if merged := next(found):  # all but the first of merged cells look empty
+            raise DataError(f"{what} has merged cells in its {merged}; unmerge them and write every name and value out")
+        for rows in found:
+            yield from rows

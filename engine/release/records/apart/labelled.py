@@ -5,13 +5,20 @@ A value that has a label is read as the label, one that the file declares as mis
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from engine.errors import DataError, SchemaError
-from engine.release.records.batches import Batch, check_columns, guarded, needed, tried
+from engine.release.records.apart.asking import heard
+from engine.release.records.apart.child import JSON
+from engine.release.records.batches import Batch, check_columns
 from engine.texts import shown
 from engine.workload import Attribute, Schema
 
@@ -72,25 +79,18 @@ def labelled_columns(path: Path) -> dict[str, bool | None]:
 
 def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
     """The named columns, batch by batch, with labels in place of the values that have one."""
-    what, meta = f"the file {shown(path.name)}", _meta(path)
-    check_columns(meta.column_names, names)
-    library = needed("pyreadstat", what)
-    chunks = library.read_file_in_chunks(
-        getattr(library, READERS[path.suffix.lower()]),
-        str(path),
-        chunksize=rows,
-        usecols=list(names) or meta.column_names[:1],
-        disable_datetime_conversion=True,
-        **_missing_kept(path),
-    )
-    done, total = 0, meta.number_rows
-    if path.suffix.lower() == ".xpt" and path.stat().st_size % XPORT_BYTES:  # where it breaks off, it just ends
-        raise DataError(f"{what} breaks off within a record of {XPORT_BYTES} bytes; copy it again, whole")
-    for frame, _ in guarded(chunks, what):
-        done += len(frame)
-        columns = tuple(_named(frame[name], meta, name) for name in names)
-        fraction = done / total if total else None
-        yield Batch(columns=columns, rows=len(frame), fraction=None if fraction is None else min(1.0, fraction))
+    what = f"the file {shown(path.name)}"
+    with closing(_said(path, names=list(names), rows=rows)) as found:
+        meta = _meta_of(next(found))
+        check_columns(meta.column_names, names)
+        if path.suffix.lower() == ".xpt" and path.stat().st_size % XPORT_BYTES:  # where it breaks off, it just ends
+            raise DataError(f"{what} breaks off within a record of {XPORT_BYTES} bytes; copy it again, whole")
+        done, total = 0, meta.number_rows
+        for (count, kinds), held in found:
+            done += count
+            columns = tuple(_named(_values(*own), meta, name) for *own, name in zip(kinds, held, names, strict=False))
+            fraction = done / total if total else None
+            yield Batch(columns=columns, rows=count, fraction=None if fraction is None else min(1.0, fraction))
 
 
 def _named(values: pd.Series, meta: Any, name: str) -> Any:
@@ -115,10 +115,26 @@ def _is_missing(meta: Any, name: str, value: Any) -> bool:
 
 
 def _meta(path: Path) -> Any:
-    what = f"the file {shown(path.name)}"
-    library = needed("pyreadstat", what)
-    read = getattr(library, READERS[path.suffix.lower()])
-    return tried(lambda: read(str(path), metadataonly=True, **_missing_kept(path))[1], what)
+    with closing(_said(path, names=None, rows=0)) as found:
+        return _meta_of(next(found))
+
+
+def _meta_of(told: dict[str, Any]) -> Any:
+    """What a file says of its columns; values that have labels may be numbers, which no key of JSON is."""
+    labels = {name: dict(own) for name, own in told.pop("labels").items()}
+    return SimpleNamespace(**told, variable_value_labels=labels)
+
+
+def _values(kind: str, held: bytes) -> pd.Series:
+    import pandas as pd
+
+    return pd.Series(json.loads(held), dtype=object) if kind == JSON else pd.Series(np.frombuffer(held, kind))
+
+
+def _said(path: Path, **asked: Any) -> Generator[Any]:
+    """What the process in which the file is read says: of its columns first, then of its rows."""
+    reader = READERS[path.suffix.lower()]
+    return heard(path, "pyreadstat", reader, "; save it as CSV.", kept=_missing_kept(path), **asked)
 
 
 def _missing_kept(path: Path) -> dict[str, bool]:
