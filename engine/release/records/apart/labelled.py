@@ -81,7 +81,7 @@ def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Ba
     """The named columns, batch by batch, with labels in place of the values that have one."""
     what = f"the file {shown(path.name)}"
     with closing(_said(path, names=list(names), rows=rows)) as found:
-        meta = _meta_of(next(found))
+        meta = _meta_of(path, next(found))
         check_columns(meta.column_names, names)
         if path.suffix.lower() == ".xpt" and path.stat().st_size % XPORT_BYTES:  # where it breaks off, it just ends
             raise DataError(f"{what} breaks off within a record of {XPORT_BYTES} bytes; copy it again, whole")
@@ -116,12 +116,16 @@ def _is_missing(meta: Any, name: str, value: Any) -> bool:
 
 def _meta(path: Path) -> Any:
     with closing(_said(path, names=None, rows=0)) as found:
-        return _meta_of(next(found))
+        return _meta_of(path, next(found))
 
 
-def _meta_of(told: dict[str, Any]) -> Any:
+def _meta_of(path: Path, told: dict[str, Any]) -> Any:
     """What a file says of its columns; values that have labels may be numbers, which no key of JSON is."""
     labels = {name: dict(own) for name, own in told.pop("labels").items()}
+    if not all(isinstance(name, str) for name in told["column_names"]):
+        raise DataError(
+            f"the file {shown(path.name)} has a column without a name; it is damaged, or was not written whole"
+        )
     return SimpleNamespace(**told, variable_value_labels=labels)
 
 
