@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from engine import Budget, Workload
+from engine import Budget, Measurement, Workload
 from engine.errors import Cancelled, PlanError
 from engine.publish import publish, uncertainty
 from engine.publish.tables import resume, shrunk
 from tests.publish.test_tables import SCHEMA, measured_on
+from tests.release.ledger_worker import FORK
+from tests.waiting import CEILING
 
 MORE = 5  # times that an attempt may tell its progress, beyond the one before: what is there already is told, too
 
@@ -94,22 +94,14 @@ def test_no_table_is_fitted_twice(tmp_path, monkeypatch):
     assert len(triples) == len(set(triples)) == 4
 
 
-KILLED = """
-import os, signal, sys
-from engine import Measurement
-from engine.publish import publish
-from engine.publish.tables import resume
+def publish_and_die(measured, folder, at):
+    """Be killed where this share of the work is done."""
 
-resume.SECONDS = 0.0
+    def told(share, words):
+        if share >= at:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-
-def told(share, words):
-    if share >= float(sys.argv[3]):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-publish(Measurement.load(sys.argv[1]), integer=True, progress=told, resume=sys.argv[2])
-"""
+    publish(Measurement.load(measured), integer=True, progress=told, resume=folder)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="nothing is killed so here")
@@ -117,8 +109,10 @@ def test_a_fit_that_is_killed_goes_on_to_the_same_integers(tmp_path):
     found, folder = released(), tmp_path / "reached"
     found.save(tmp_path / "measured")
     for share in (0.1, 0.3, 0.7, 0.9):
-        given = [sys.executable, "-c", KILLED, str(tmp_path / "measured"), str(folder), str(share)]
-        assert subprocess.run(given, check=False).returncode == -signal.SIGKILL
+        process = FORK.Process(target=publish_and_die, args=(tmp_path / "measured", folder, share))
+        process.start()
+        process.join(CEILING)
+        assert process.exitcode == -signal.SIGKILL
         assert list(folder.rglob("*.npz"))
     begun = []
     made = publish(found, integer=True, progress=lambda share, words: begun.append(words), resume=folder)
