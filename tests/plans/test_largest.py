@@ -71,7 +71,9 @@ def test_targets_of_groups_are_met_alike(sizes, gap):
     assert 0.0 <= found.certificate.gap <= gap
 
 
-@pytest.mark.parametrize("sizes", [(4, 3, 3), pytest.param((5, 4, 3), marks=pytest.mark.full)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(3, 3, 2), *(pytest.param(s, marks=pytest.mark.full) for s in ((4, 3, 3), (5, 4, 3)))]
+)
 @pytest.mark.parametrize("family", ["prefix", "range", "circular"])
 def test_the_proof_holds_for_weights_of_every_single_query(family, sizes, monkeypatch):
     """Dense searches with a weight for every query reach and bound the same optimum."""
@@ -88,7 +90,7 @@ def test_the_proof_holds_for_weights_of_every_single_query(family, sizes, monkey
 def test_small_workloads_get_weights_of_single_queries_where_those_do_better(monkeypatch):
     """Many families on the same attributes: products of weights end in a worse plan and prove less."""
     words = {"p": "prefix", "r": "range", "s": "suffix", "t": "total", "m": "marginal"}
-    asked = Workload(shapes.numeric(6, 3, 2, 7)).add((), "total")
+    asked = Workload(shapes.numeric(6, 2, 2, 6)).add((), "total")
     for group in ("ac pr", "ad sr", "cd rp", "abc mpp", "abd ppp", "acd rtp", "bcd pmr"):
         names, each = group.split()
         asked = asked.add(tuple(names), {name: words[word] for name, word in zip(names, each, strict=True)})

@@ -51,9 +51,26 @@ def value_of(found, objective, power=2.0, targets=None):
     return (total / workload.queries) ** (0.5 / power)
 
 
-@pytest.mark.parametrize("goal", GOALS, ids=lambda g: g["objective"])
-@pytest.mark.parametrize("mechanism", [m.name for m in RESIDUAL])
-@pytest.mark.parametrize("shape", SHAPES)
+def takers(shape, goal):
+    """Mechanisms that every run plans with for a goal on a shape: the optimal one; the others meet one goal of two."""
+    turn = SHAPES.index(shape) + GOALS.index(goal)
+    return [m.name for k, m in enumerate(RESIDUAL) if m.name == "querysmasher" or (turn + k) % 2]
+
+
+def every_taker():
+    for shape, m, goal in itertools.product(SHAPES, RESIDUAL, GOALS):
+        marks = [] if m.name in takers(shape, goal) else [pytest.mark.full]
+        yield pytest.param(shape, m.name, goal, id=f"{shape}-{m.name}-{goal['objective']}", marks=marks)
+
+
+def test_every_mechanism_meets_every_goal_and_shape():
+    met = [(shape, name, g) for shape in SHAPES for g, goal in enumerate(GOALS) for name in takers(shape, goal)]
+    names = [m.name for m in RESIDUAL]
+    assert {own[:2] for own in met} == set(itertools.product(SHAPES, names))
+    assert {own[1:] for own in met} == set(itertools.product(names, range(len(GOALS))))
+
+
+@pytest.mark.parametrize(("shape", "mechanism", "goal"), list(every_taker()))
 def test_plans_achieve_what_they_say(mechanism, shape, goal):
     found = made(mechanism, shape, **goal)
     plain = made(mechanism, shape, "sum")
@@ -71,11 +88,13 @@ def test_plans_achieve_what_they_say(mechanism, shape, goal):
 
 @pytest.mark.parametrize("goal", GOALS, ids=lambda g: g["objective"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_mechanism_beats_the_bound_of_another(shape, goal):
+@pytest.mark.parametrize("everyone", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_no_mechanism_beats_the_bound_of_another(everyone, shape, goal):
     """All of them measure residual spaces of uniform centers on their own: every bound holds for every plan."""
-    plans = [made(m.name, shape, **goal) for m in RESIDUAL] + [made(m.name, shape, "sum") for m in RESIDUAL]
-    best = min(value_of(p, **goal) for p in plans)
-    for found in plans[: len(RESIDUAL)]:
+    names = [m.name for m in RESIDUAL] if everyone else takers(shape, goal)
+    plans = [made(name, shape, **goal) for name in names]
+    best = min(value_of(p, **goal) for p in (*plans, *(made(m.name, shape, "sum") for m in RESIDUAL)))
+    for found in plans:
         assert found.certificate.lower_bound <= best * (1 + SLACK)
     assert made("querysmasher", shape, **goal).certificate.gap <= (1e-2 if goal["objective"] == "max" else 1e-4)
 
