@@ -424,7 +424,7 @@ def test_the_bound_of_all_mechanisms_is_below_every_plan() -> None:
     made = plan(WORKLOAD, Budget(pcost=1.0), "identity")
     above = float(insight.bound_text(made, bound).split("at most ")[1].split("%")[0])
     assert 0 <= above / 100 - (made.weighted_rmse / bound.rmse(made) - 1) < 0.001
-    large = Schema([Attribute.of_size(c, 60) for c in "abc"])
+    large = Schema([Attribute.of_size(c, 25) for c in "abc"])
     asked = Workload.all_ways(large, (1, 2))
     made = plan(asked, Budget(pcost=1.0))
     assert 0 < insight.mechanism_bound(asked).rmse(made) < made.weighted_rmse
