@@ -421,7 +421,7 @@ def test_a_campaign_of_kills_at_random_moments(tmp_path):
     for _ in range(12):
         process = FORK.Process(target=work)
         process.start()
-        process.join(float(rng.uniform(0.02, 0.5)))
+        process.join(float(rng.uniform(0.02, 0.25)))
         process.kill()
         process.join()
         assert Ledger(path).verify() == ()
