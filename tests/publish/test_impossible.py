@@ -24,7 +24,7 @@ RULES = {
     "single and triple": ["a > 6", "a < 2 and b < 2 and c < 2"],
     "only together": ["a == 0 and d == 0", "a == 0 and d == 1"],
 }
-ASKED = tuple(RULES), ((1, 2), (1, 2, 3), (4,)), ("shrunk", "nonnegative")
+ASKED = tuple(RULES), ((1, 2), (1, 2, 3), (4,)), ("shrunk", "nonnegative"), (1e-4, 0.05)
 FEW = pairwise(*ASKED)
 
 
@@ -43,22 +43,21 @@ def ruled(rules, ways=(1, 2), pcost=0.05, seed=1, **options):
 
 
 @pytest.mark.parametrize(
-    ("which", "ways", "fit"),
+    ("which", "ways", "fit", "pcost"),
     [pytest.param(*row, marks=() if row in FEW else pytest.mark.full) for row in itertools.product(*ASKED)],
 )
-def test_impossible_cells_are_empty_and_all_tables_agree(which, ways, fit):
-    rules = RULES[which]
-    for pcost in (50.0,) if len(ways) == 1 else (1e-4, 0.05):
-        found, _ = ruled(rules, ways, pcost, mechanism="residualplanner")
-        published = found.publish(fit)
-        check(published, found.plan.workload)
-        assert pcost < 1.0 or published.total == pytest.approx(float(found.marginal([])), rel=1e-3)
-        for group in found.plan.workload.groups:
-            impossible = found.plan.schema.possible_share(group.attributes) == 0.0
-            assert (published.table(group.attributes)[impossible] == 0.0).all()
-            # not by cutting: what the tables are made of has nothing there
-            made = assembled(published.contrasts, published.positions(group.attributes))
-            assert np.abs(made[impossible]).max(initial=0.0) <= 1e-9
+def test_impossible_cells_are_empty_and_all_tables_agree(which, ways, fit, pcost):
+    pcost = 50.0 if len(ways) == 1 else pcost
+    found, _ = ruled(RULES[which], ways, pcost, mechanism="residualplanner")
+    published = found.publish(fit)
+    check(published, found.plan.workload)
+    assert pcost < 1.0 or published.total == pytest.approx(float(found.marginal([])), rel=1e-3)
+    for group in found.plan.workload.groups:
+        impossible = found.plan.schema.possible_share(group.attributes) == 0.0
+        assert (published.table(group.attributes)[impossible] == 0.0).all()
+        # not by cutting: what the tables are made of has nothing there
+        made = assembled(published.contrasts, published.positions(group.attributes))
+        assert np.abs(made[impossible]).max(initial=0.0) <= 1e-9
 
 
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])

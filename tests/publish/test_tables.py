@@ -17,6 +17,7 @@ from engine.publish.tables.entropic import fitted
 from engine.publish.tables.evidence import Evidence, Lens, Seen, evidence
 from engine.publish.tables.joint import nonnegative
 from engine.publish.tables.shrunk import shrunk_total
+from tests.pairs import pairwise
 from tests.shapes import SHAPES
 
 SIZES = (9, 7, 5, 2)
@@ -63,9 +64,14 @@ def check(published, workload):
             assert np.abs(table.sum(axis=axis) - published.table(rest)).max() <= 1e-9
 
 
-@pytest.mark.parametrize("fit", FITS)
-@pytest.mark.parametrize("ways", [(1,), (1, 2), (1, 2, 3), (4,)])
-@pytest.mark.parametrize("pcost", [1e-4, 0.05, 50.0])
+ASKED = ((1,), (1, 2), (1, 2, 3), (4,)), FITS, (1e-4, 0.05, 50.0)
+FEW = pairwise(*ASKED)
+
+
+@pytest.mark.parametrize(
+    ("ways", "fit", "pcost"),
+    [pytest.param(*row, marks=() if row in FEW else pytest.mark.full) for row in itertools.product(*ASKED)],
+)
 def test_tables_agree_and_have_no_negative_cells(ways, fit, pcost):
     workload = Workload.all_ways(SCHEMA, ways, family="marginal")
     found, _ = measured_on(workload, Budget(pcost=pcost))
