@@ -418,7 +418,7 @@ def test_a_campaign_of_kills_at_random_moments(tmp_path):
             except EngineError:
                 continue
 
-    for _ in range(12):
+    for _ in range(8):
         process = FORK.Process(target=work)
         process.start()
         process.join(float(rng.uniform(0.02, 0.25)))

@@ -63,7 +63,8 @@ def asked() -> Workload:
 def test_plans_say_the_same_either_way(work, options, monkeypatch) -> None:
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)
     monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
-    made, found = plan(asked(), Budget(pcost=1.0), **options), []
+    made = plan(asked(), Budget(pcost=1.0), **options) if "centers" in options else planned(*options.items())
+    found = []
     assert bool(made.split.unions) == bool(work)
     for yes in (True, False):
         listed(monkeypatch, yes=yes)

@@ -146,7 +146,7 @@ def entropy(seed) -> Callable[[int], bytes]:
 
 @pytest.mark.parametrize("variance", [Fraction(1, 2), Fraction(1000, 7), 2**60], ids=str)
 def test_law_when_integers_decide_everything(variance):
-    draws = noise._draw(gaussian_envelope(variance), size=20_000, entropy=entropy(3), margin=2.0)
+    draws = noise._draw(gaussian_envelope(variance), size=12_000, entropy=entropy(3), margin=2.0)
     assert fit(draws, gaussian_cdf, variance, spread=float(variance) ** 0.5) > FALSE_ALARM
     wrong = variance * Fraction(110, 100) ** 2
     assert fit(draws, gaussian_cdf, wrong, spread=float(wrong) ** 0.5) < FALSE_ALARM
@@ -201,7 +201,7 @@ GAUSSIAN_MASS, LAPLACE_MASS = sqrt(2 * np.pi), 2.0  # sum of f over all integers
     ids=["gaussian-1000", "gaussian-2^60", "laplace-2^30"],
 )
 def test_law_past_the_bins(envelope, cdf, parameter, spread, mass):
-    words = np.frombuffer(entropy(6)(8 * 12_000), dtype=np.uint64) | np.uint64(noise.ENTRIES - 1)
+    words = np.frombuffer(entropy(6)(8 * 8_000), dtype=np.uint64) | np.uint64(noise.ENTRIES - 1)
     values, kept = noise._propose(envelope, words, entropy=entropy(7), margin=noise.MARGIN)
     start = len(envelope.counts) << envelope.width_bits
     assert abs(values).min() >= start

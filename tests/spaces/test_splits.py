@@ -43,7 +43,7 @@ def test_one_joint_pair_is_kept_whole(family, n, required):
 @pytest.mark.parametrize("draw", [product_workload, joint_workload])
 def test_random_small_workloads_reach_the_global_optimum(draw):
     rng = np.random.default_rng(11)
-    for _ in range(6):
+    for _ in range(4):
         workload = draw(rng)
         bound = full_domain_optimum(workload)
         found = tuned(workload).weighted_rmse

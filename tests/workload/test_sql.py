@@ -232,7 +232,7 @@ def conditions_in_sql() -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(conditions_in_sql(), st.lists(st.sampled_from(["age", "sex", "code"]), unique=True, max_size=2))
 def test_random_conditions(condition: str, grouped: list[str]) -> None:
     columns = "".join(f"{name}, " for name in grouped)
@@ -447,7 +447,7 @@ HOSTILE = {
     "nots": START + "NOT " * 5_000 + "code = 1",
     "minuses": START + "code = " + "- " * 5_000 + "1",
     "a long sum": START + "code" + " + code" * 5_000 + " = 1",
-    "a long list of mixed ors": START + " OR ".join(f"(code = {i % 5} AND age < 18)" for i in range(2_000)),
+    "a long list of mixed ors": START + " OR ".join(f"(code = {i % 5} AND age < 18)" for i in range(500)),
     "megabytes": START + "code = 1 OR " * 300_000,
     "a long text": START + f"sex = '{'F' * 150_000}'",
     "a long name": START + f"{'x' * 150_000} = 1",
