@@ -209,7 +209,7 @@ def designed():
             put(k, min(SHAPES, key=lambda shape, setting=setting: met[shape, setting]), setting)
         for shape in [shape for shape in SHAPES if not met[shape, setting]]:
             put(0, shape, setting)
-    return rows
+    return sorted(rows, key=lambda row: list(SHAPES).index(row[1]))  # what is known of a workload serves all on it
 
 
 DESIGN = designed()
