@@ -20,6 +20,7 @@ from engine.plans import Emphasis, Objective, VarianceBuilder, footprint, footpr
 from engine.spaces import UNIFORM, decompose
 from engine.workload import Custom, Width
 from tests import oracles, shapes
+from tests.pairs import pairwise
 
 ONE = Budget(pcost=1.0)
 SHAPES = ("nested", "query_weighted", "coupled", "zero_weight_covered", "total_only", "custom_matrix", "same_size")
@@ -206,9 +207,14 @@ def contributions(found):
     return np.maximum(np.array(out).T, 0.0), np.concatenate([w[w > 0] for w in weights])
 
 
-@pytest.mark.parametrize("goal", GOALS, ids=lambda g: g["objective"])
-@pytest.mark.parametrize("mechanism", ["residualplanner", "residualplanner+"])
-@pytest.mark.parametrize("shape", ["nested", "query_weighted", "same_size"])
+SOLVED = ("nested", "query_weighted", "same_size"), ("residualplanner", "residualplanner+"), GOALS
+FEW = pairwise(*SOLVED)
+
+
+@pytest.mark.parametrize(
+    ("shape", "mechanism", "goal"),
+    [pytest.param(*row, marks=() if row in FEW else pytest.mark.full) for row in itertools.product(*SOLVED)],
+)
 def test_shares_are_those_of_a_generic_solver(mechanism, shape, goal):
     found = made(mechanism, shape, **goal)  # fixed strategies: only the shares are free
     P, weights = contributions(found)

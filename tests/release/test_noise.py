@@ -117,7 +117,7 @@ def test_every_bit_is_used_and_draws_do_not_repeat():
 def test_agrees_with_opendp_gaussian(scale):
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
-    theirs = np.array(dp.m.make_gaussian(*space, scale=scale)([0] * 30_000))
+    theirs = np.array(dp.m.make_gaussian(*space, scale=scale)([0] * 15_000))
     variance = Fraction(scale) ** 2
     assert same_law(theirs, discrete_gaussian(variance=variance, size=DRAWS), spread=scale) > FALSE_ALARM
     wrong = discrete_gaussian(variance=variance * Fraction(90, 100) ** 2, size=DRAWS)
@@ -127,7 +127,7 @@ def test_agrees_with_opendp_gaussian(scale):
 def test_agrees_with_opendp_laplace():
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
-    theirs = np.array(dp.m.make_laplace(*space, scale=2.5)([0] * 30_000))
+    theirs = np.array(dp.m.make_laplace(*space, scale=2.5)([0] * 15_000))
     assert same_law(theirs, discrete_laplace(scale=Fraction(5, 2), size=DRAWS), spread=2.5) > FALSE_ALARM
     assert same_law(theirs, discrete_laplace(scale=Fraction(9, 4), size=DRAWS), spread=2.5) < FALSE_ALARM
 
