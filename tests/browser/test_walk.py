@@ -1,4 +1,4 @@
-"""The whole job in a real browser on a real file: schema, workload, preview, rehearsal, release, download."""
+"""The whole job in a real browser on a real file, from schema to download, and a newcomer's way forth and back."""
 
 from __future__ import annotations
 
@@ -8,18 +8,11 @@ import pandas as pd
 from playwright.sync_api import expect
 
 from engine.release import Ledger
-from tests.browser.conftest import HEIGHT, ROOT, WIDTH, Visit
+from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit
+from tests.browser.test_ways import moved
 
 
-def test_a_page_opened_by_its_address_has_the_frame(visit: Visit) -> None:
-    # the first visit of a server: before it Streamlit would take the folder for its older navigation
-    visit.open("workload")
-    visit.sees("There is no schema yet")
-    visit.sees("Privacy budget of this plan")
-    expect(visit.page.get_by_role("link", name="Preview")).to_be_visible()
-
-
-def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
+def test_the_whole_job_with_a_second_dataset_in_between(visit: Visit, tmp_path: Path) -> None:
     page = visit.page
     visit.open("")
     visit.sees("Try a demo")
@@ -58,16 +51,11 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
     visit.number("Expected number of records (public)", "944")
     visit.sees("if 944 records spread evenly")
     visit.shot("5_preview_publishable")
-    visit.unfold("How many queries are good enough, and the budget for it")
-    visit.shot("6_preview_spread")
     visit.unfold("Where the budget goes")
     visit.look("7_preview_budget")
-    visit.unfold("One query of your own")
-    visit.pick("Attributes", "age", "vote")
-    visit.shot("8_preview_query")
 
-    visit.press("Next: Compare")
-    visit.press("Next: Release")
+    with visit.run():
+        page.get_by_test_id("stSidebarNav").get_by_role("link", name="Release").click()
     visit.press("Rehearse", exact=True)
     visit.sees("REHEARSAL on simulated records")
     visit.look("9_rehearsal")
@@ -76,13 +64,27 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
     ledger = tmp_path / "budget.ledger"
     visit.fill("Ledger file on this machine", str(ledger))
     visit.press("Create a new ledger here")
-    visit.fill("Name of the dataset", "survey 1996")
+    visit.fill("Name of the dataset", "survey 1995")
     visit.press("Declare", exact=True)
     visit.fill("Path of a file of records", str(ROOT / "demo_data" / "survey.csv"))
     visit.look("10_release_waits")
-    expect(page.get_by_role("button", name="Release: spend")).to_be_disabled()
+    release = page.get_by_role("button", name="Release: spend")
+    expect(release).to_be_disabled()
+    visit.fill("Type the name of the dataset", "survey 1995")
+    expect(release).to_be_enabled()
+    page.get_by_test_id("stExpander").get_by_text("Declare a dataset", exact=True).first.click()
+    visit.settle()
+    visit.fill("Name of the dataset", "survey 1996")
+    visit.press("Declare", exact=True)
+    expect(page.get_by_role("combobox", name="Dataset that pays")).to_have_value("survey 1996")
+    expect(release).to_be_disabled()  # the first one was typed, and does not pay
+    page.reload()
+    visit.settle()
+    expect(page.get_by_role("combobox", name="Dataset that pays")).to_have_value("survey 1996")
+    expect(release).to_be_disabled()
+    visit.fill("Path of a file of records", str(ROOT / "demo_data" / "survey.csv"))
     visit.fill("Type the name of the dataset", "survey 1996")
-    page.get_by_role("button", name="Release: spend").dblclick()
+    release.dblclick()
     visit.sees("Released for survey 1996")
     visit.shot("11_released")
     visit.choose("Ask something else")
@@ -100,20 +102,29 @@ def test_the_whole_job(visit: Visit, tmp_path: Path) -> None:
     assert len(answers) == 9417 + 82 * 83 // 2
     assert list(answers) == ["attributes", "family", "query", "answer", "std", "low", "high"]
 
-    # a refresh and a second tab find the same plan and the same result
-    address = page.url
-    for again in (page, page.context.new_page()):
+    # who comes back, by an arrow or a refresh, and a second tab find the same plan and the same result
+    with visit.run():
+        page.get_by_test_id("stSidebarNav").get_by_role("link", name="Guide").click()
+    moved(visit, "Release", page.go_back)  # opens where one was
+    visit.sees("Released for survey 1996")
+    address, tab = page.url, page.context.new_page()
+    for again in (page, tab):
         other = Visit(page=again, url=visit.url, shots=visit.shots)
         again.goto(address)
         other.settle()
         other.sees("Released for survey 1996")
-    assert [row.kind for row in Ledger(ledger).rows()] == ["ledger", "dataset", "spend", "saved"]
+    tab.close()
+    rows = Ledger(ledger).rows()
+    assert [row.kind for row in rows] == ["ledger", "dataset", "dataset", "spend", "saved"]
+    assert [row.dataset for row in rows if row.kind == "spend"] == ["survey 1996"]
 
 
-def test_a_newcomer_comes_to_a_finished_rehearsal_in_few_clicks(visit: Visit) -> None:
+def test_a_newcomer_rehearses_in_few_clicks_goes_back_page_by_page_and_edits(visit: Visit) -> None:
     page = visit.page
     page.add_init_script("window.clicks = 0; addEventListener('click', (e) => { clicks += e.isTrusted; }, true)")
+    page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.open("")
+    before = page.evaluate("history.length")
     visit.press("Use my own schema")  # the long way, through every page
     visit.pick("Start from a demo schema", "Census")
     visit.press("Use this schema")
@@ -130,18 +141,25 @@ def test_a_newcomer_comes_to_a_finished_rehearsal_in_few_clicks(visit: Visit) ->
     visit.sees("REHEARSAL on simulated records")
     assert 12 <= page.evaluate("clicks") < 25
 
+    # one press leaves a page, however often it changed its address
+    visit.settle()
+    assert page.evaluate("history.length") == before + 5
+    for title in ("Compare", "Preview", "Workload"):
+        moved(visit, title, page.go_back)
+    moved(visit, "Preview", page.go_forward)
+    for title in ("Workload", "Schema"):
+        moved(visit, title, page.go_back)
 
-def test_the_schema_table_keeps_every_edit(visit: Visit) -> None:
-    visit.open()
-    visit.pick("Start from a demo schema", "Census")
-    visit.press("Use this schema")
+    # the table of the schema keeps every edit
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    visit.settle()
     for edit, (x, y, text) in enumerate([(80, 50, "years"), (80, 85, "gender"), (80, 50, "age_in_years")]):
-        table = visit.page.get_by_test_id("stDataFrame").first
+        table = page.get_by_test_id("stDataFrame").first
         table.click(position={"x": 160, "y": 135 - y})  # first another cell: a click on the chosen one opens it
-        visit.page.keyboard.press("Escape")
+        page.keyboard.press("Escape")
         table.click(position={"x": x, "y": y})
-        visit.page.keyboard.press("Enter")
-        editor = visit.page.locator("#portal textarea, #portal input").first
+        page.keyboard.press("Enter")
+        editor = page.locator("#portal textarea, #portal input").first
         editor.fill(text)  # takes the focus; typed letters would go to the grid while its editor is still arriving
         expect(editor).to_have_value(text)
         with visit.run():

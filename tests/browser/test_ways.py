@@ -1,4 +1,4 @@
-"""The arrows and the reload of the browser on every page, a link of an older version, a second dataset in between."""
+"""The arrows and the reload of the browser on every page and a link of an older version."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import base64
 import json
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 import demo_data
 from engine import Schema, Workload
-from engine.release import Ledger
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.browser.conftest import HEIGHT, NARROW, ROOT, Visit
+from tests.browser.conftest import Visit
 
 CHOSEN = "Workload: 3 groups, 311 queries"  # stands in the sidebar of every page
 # what stands on a page when it is there, beside what was chosen
@@ -75,54 +73,3 @@ def test_reload_and_arrows_lose_nothing(visit: Visit, titles: tuple[str, ...]) -
         moved(visit, title, move)
         visit.sees(WORDS[title])
         visit.sees(CHOSEN)
-
-
-def test_back_leaves_a_page_however_often_it_changed_its_address(visit: Visit) -> None:
-    page = visit.page
-    page.set_viewport_size({"width": NARROW, "height": HEIGHT})
-    visit.open(f"workload?{link.NAME}={link.packed(Studio(workload=census()))}")
-    before = page.evaluate("history.length")
-    visit.press("Next: Preview")
-    visit.sees(WORDS["Preview"])
-    for name in ("Drop the 2-way sets", "Keep this change"):
-        visit.press(name)
-    visit.press("Next: Compare")
-    visit.sees(WORDS["Compare"])
-    assert page.evaluate("history.length") == before + 2
-    moved(visit, "Preview", page.go_back)
-    moved(visit, "Workload", page.go_back)
-    moved(visit, "Preview", page.go_forward)
-
-
-def test_a_second_dataset_between_two_steps_is_the_one_that_pays(visit: Visit, tmp_path: Path) -> None:
-    page, place = visit.page, tmp_path / "office.ledger"
-    schema = Schema.from_json(demo_data.schemas()["survey"].read_bytes())
-    visit.open(f"release?{link.NAME}={link.packed(Studio(workload=Workload(schema).add('vote')))}")
-    visit.choose("2. Release")
-    visit.fill("Ledger file on this machine", str(place))
-    visit.press("Create a new ledger here")
-    visit.fill("Name of the dataset", "first")
-    visit.press("Declare", exact=True)
-    visit.fill("Path of a file of records", str(ROOT / "demo_data" / "survey.csv"))
-    visit.fill("Type the name of the dataset", "first")
-    release = page.get_by_role("button", name="Release: spend")
-    expect(release).to_be_enabled()
-    page.get_by_test_id("stExpander").get_by_text("Declare a dataset", exact=True).first.click()
-    visit.settle()
-    visit.fill("Name of the dataset", "second")
-    visit.press("Declare", exact=True)
-    expect(page.get_by_role("combobox", name="Dataset that pays")).to_have_value("second")
-    expect(release).to_be_disabled()  # the first one was typed, and does not pay
-    page.reload()
-    visit.settle()
-    expect(page.get_by_role("combobox", name="Dataset that pays")).to_have_value("second")
-    expect(release).to_be_disabled()
-    visit.fill("Path of a file of records", str(ROOT / "demo_data" / "survey.csv"))
-    visit.fill("Type the name of the dataset", "second")
-    release.click()
-    visit.sees("Released for second")
-    with visit.run():
-        page.get_by_test_id("stSidebarNav").get_by_role("link", name="Preview").click()
-    moved(visit, "Release", page.go_back)  # opens where one was
-    visit.sees("Released for second")
-    assert [row.dataset for row in Ledger(place).rows() if row.kind == "spend"] == ["second"]
