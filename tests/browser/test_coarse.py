@@ -24,15 +24,12 @@ SCHEMA = Schema(
 )
 
 
-def with_schema(visit: Visit) -> None:
-    visit.open(f"coarse?{link.NAME}={link.packed(Studio(workload=Workload(SCHEMA)))}")
-    visit.sees("What every option costs")
-    visit.settle()
-
-
-def test_the_empty_page_has_the_census_example(visit: Visit) -> None:
+def test_the_empty_page_has_the_frame_and_the_census_example(visit: Visit) -> None:
+    # of a whole run the first visit of its server: before it Streamlit would take the folder for its older navigation
     visit.open("coarse")
     visit.sees("There is no schema yet")
+    visit.sees("Privacy budget of this plan")
+    expect(visit.page.get_by_role("link", name="Preview")).to_be_visible()
     visit.look("30_coarse_empty")
     visit.choose("Census example: bins of age")
     visit.sees("Choice 3: Age9, or Age23?")
@@ -40,17 +37,27 @@ def test_the_empty_page_has_the_census_example(visit: Visit) -> None:
     visit.sees("REHEARSAL on simulated records")
     visit.press("Rehearse the rest", exact=True)
     visit.sees("A closer look, number 2")
-    visit.choose("How many stand out")
     visit.look("30_coarse_census")
 
+    # another page without a schema
+    with visit.run():
+        visit.page.get_by_test_id("stSidebarNav").get_by_role("link", name="Compare").click()
+    visit.sees("nothing to compare yet")
+    visit.look("compare_empty")
 
-def test_the_rehearsal(visit: Visit) -> None:
-    with_schema(visit)
+
+def test_rehearse_look_decide_finish_and_come_back(visit: Visit, tmp_path: Path) -> None:
+    page = visit.page
+    place, records = tmp_path / "office.ledger", tmp_path / "records.csv"
+    synthetic(SCHEMA, 3000, seed=2).to_csv(records, index=False)
+    visit.open(f"coarse?{link.NAME}={link.packed(Studio(workload=Workload(SCHEMA)))}")
+    visit.sees("What every option costs")
+    visit.settle()
     visit.press("Rehearse the look", exact=True)
     visit.sees("REHEARSAL on simulated records")
     visit.sees("Signal-to-noise ratios on age with 2-way")
     visit.look("30_coarse_rehearsed_look")
-    visit.page.get_by_text("What would other ways to choose").click()
+    page.get_by_text("What would other ways to choose").click()
     visit.sees("Right on these records")
     visit.choose("How many stand out")
     visit.sees("How many cells stand out")
@@ -58,12 +65,7 @@ def test_the_rehearsal(visit: Visit) -> None:
     visit.sees("look and rest together")
     visit.look("30_coarse_rehearsed_rest")
 
-
-def test_look_decide_finish_and_come_back(visit: Visit, tmp_path: Path) -> None:
-    page = visit.page
-    place, records = tmp_path / "office.ledger", tmp_path / "records.csv"
-    synthetic(SCHEMA, 3000, seed=2).to_csv(records, index=False)
-    with_schema(visit)
+    # for real
     visit.choose("Look for real")
     visit.fill("Ledger file on this machine", str(place))
     visit.press("Create a new ledger here")

@@ -23,9 +23,6 @@ def test_every_view_can_be_read_by_everybody_and_the_winner_goes_into_the_studio
     visit: Visit, tmp_path: pytest.TempPathFactory
 ) -> None:
     page = visit.page
-    visit.open("compare")
-    visit.sees("nothing to compare yet")
-    visit.look("compare_empty")
     visit.open(f"compare?{link.NAME}={link.packed(census())}")
     visit.sees("Done: the results are below")  # the quick ones need no word
     visit.sees("is the most exact of")
