@@ -52,41 +52,7 @@ def test_the_keyboard_is_enough_and_every_lesson_can_be_read_by_everybody(visit:
         visit.look(f"learn_{number}")
 
 
-def test_answers_tables_and_the_way_to_the_studio(visit: Visit) -> None:
-    visit.open("learn")
-    visit.page.get_by_role("button", name="e", exact=True).first.wait_for(state="hidden")
-    visit.settle()  # before anything that moves the page under a pointer
-    visit.press("a", exact=True)
-    visit.unfold("The same as a table")
-    with visit.page.expect_download() as waiting:
-        visit.page.get_by_role("button", name="Download CSV").first.click()
-    visit.settle()
-    text = waiting.value.path().read_text(encoding="utf-8")
-    assert [line.split(",")[2] for line in text.splitlines()] == ["query", "1", "1", "1", "0", "0", "1"]
-    question, every = LESSONS[0].questions[0], 3 * len(LESSONS)
-    wrong = next(c for c in question.choices if not c.right)
-    visit.choose(wrong.text)
-    visit.press("Check answer 1")
-    visit.sees("Not this one:")
-    visit.look("learn_wrong")
-    visit.choose(question.answer.text)
-    visit.press("Check answer 1")
-    visit.sees(f"Answered 1 of {every} questions, 1 of them right.")
-    visit.page.get_by_text("Instructor view").click()
-    visit.settle()
-    visit.page.get_by_text("All lessons at a glance").click()
-    visit.sees("For instructors")
-    visit.look("learn_instructor")
-    visit.press("Next lesson: 2. Apart")
-    visit.sees(LESSONS[1].title)
-    visit.press("Open this plan in the studio")
-    visit.sees("Typical error")
-    visit.sees("4 groups, 12 queries")
-    visit.page.get_by_role("link", name="Learn").click()
-    visit.sees(f"Answered 1 of {every} questions, 1 of them right.")
-
-
-def test_the_back_button_goes_through_lessons_and_their_choices(visit: Visit) -> None:
+def test_the_back_button_goes_through_lessons_and_answers_and_tables_lead_to_the_studio(visit: Visit) -> None:
     page = visit.page
     visit.open("learn?lesson=3&cells=32")
     visit.sees(LESSONS[2].title)
@@ -115,6 +81,39 @@ def test_the_back_button_goes_through_lessons_and_their_choices(visit: Visit) ->
         page.go_back()
     visit.sees(LESSONS[2].title)
     visit.sees("Step 1.")
+
+    # answers, tables, and the way to the studio
+    visit.choose(LESSONS[0].tab)
+    page.get_by_role("button", name="e", exact=True).first.wait_for(state="hidden")
+    visit.settle()  # before anything that moves the page under a pointer
+    visit.press("a", exact=True)
+    visit.unfold("The same as a table")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download CSV").first.click()
+    visit.settle()
+    text = waiting.value.path().read_text(encoding="utf-8")
+    assert [line.split(",")[2] for line in text.splitlines()] == ["query", "1", "1", "1", "0", "0", "1"]
+    question, every = LESSONS[0].questions[0], 3 * len(LESSONS)
+    wrong = next(c for c in question.choices if not c.right)
+    visit.choose(wrong.text)
+    visit.press("Check answer 1")
+    visit.sees("Not this one:")
+    visit.look("learn_wrong")
+    visit.choose(question.answer.text)
+    visit.press("Check answer 1")
+    visit.sees(f"Answered 1 of {every} questions, 1 of them right.")
+    page.get_by_text("Instructor view").click()
+    visit.settle()
+    page.get_by_text("All lessons at a glance").click()
+    visit.sees("For instructors")
+    visit.look("learn_instructor")
+    visit.press("Next lesson: 2. Apart")
+    visit.sees(LESSONS[1].title)
+    visit.press("Open this plan in the studio")
+    visit.sees("Typical error")
+    visit.sees("4 groups, 12 queries")
+    page.get_by_role("link", name="Learn").click()
+    visit.sees(f"Answered 1 of {every} questions, 1 of them right.")
 
 
 def test_the_guide_can_be_read_by_everybody(visit: Visit) -> None:
