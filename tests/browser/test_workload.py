@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import expect
 
 import demo_data
@@ -16,15 +15,6 @@ from tests.browser.conftest import Visit
 # what names and labels of the test below would become if a page took them for Markdown or HTML
 FOREIGN = "img[src*=example], a[href*=example], a[href^=javascript], main b:text-is('c'), main i:text-is('code')"
 SQL = "SELECT vote, COUNT(*) FROM survey WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM survey"
-
-
-@pytest.fixture
-def at_work(visit: Visit) -> Visit:
-    """A session on the Workload page of the survey."""
-    schema = Schema.from_json(demo_data.schemas()["survey"].read_bytes())
-    visit.open(f"workload?{link.NAME}={link.packed(Studio(workload=Workload(schema)))}")
-    visit.sees("No group yet")
-    return visit
 
 
 def drag(visit: Visit, start: tuple[float, float], end: tuple[float, float], *, chart: int = 0) -> None:
@@ -82,8 +72,10 @@ def test_names_and_labels_are_shown_and_never_run(visit: Visit, tmp_path: Path) 
     assert visit.page.locator(FOREIGN).count() == 0
 
 
-def test_groups_from_sql(at_work: Visit) -> None:
-    visit = at_work
+def test_groups_come_from_sql_and_from_a_range_dragged_or_moved_by_keyboard(visit: Visit) -> None:
+    schema = Schema.from_json(demo_data.schemas()["survey"].read_bytes())
+    visit.open(f"workload?{link.NAME}={link.packed(Studio(workload=Workload(schema)))}")
+    visit.sees("No group yet")
     visit.choose("Write SQL")
     visit.shot("20_sql_empty")
     visit.fill("SQL, statements separated by ;", "SELECT AVG(age) FROM survey")
@@ -96,12 +88,8 @@ def test_groups_from_sql(at_work: Visit) -> None:
     visit.look("20_sql")
     visit.press("Add 2 groups from SQL")
     visit.sees("Groups to change")
-    visit.press("Next: Preview")
-    visit.sees("Typical error")
 
-
-def test_a_range_is_dragged_and_moved_by_keyboard(at_work: Visit) -> None:
-    visit = at_work
+    # a range
     visit.choose("Drag a range")
     visit.sees("The range: ")
     drag(visit, (0.2561, 0.5), (0.5, 0.6))  # 82 cells: the middles of the cells 21 to 40 lie inside
@@ -127,3 +115,5 @@ def test_a_range_is_dragged_and_moved_by_keyboard(at_work: Visit) -> None:
     visit.press("Add this range")
     visit.page.get_by_text("As Python").click()
     expect(visit.page.get_by_text("Custom(predicates=['39 <= age < 59'])")).to_be_visible()
+    visit.press("Next: Preview")
+    visit.sees("Typical error")
