@@ -16,10 +16,20 @@ PLANTED = """(found) => found.insertAdjacentHTML("afterbegin",
    <p id="a">pale by day</p><p id="b">pale by night</p><button id="c"></button>`)"""
 
 
+def look_at_the_last_step(visit: Visit, number: int) -> None:
+    """Show all steps of a lesson at once and look at them."""
+    expect(visit.page.locator(".js-plotly-plot").first).to_be_visible()
+    with visit.run():
+        visit.page.get_by_role("slider", name="Step").press("End")
+    visit.look(f"learn_{number}")
+
+
 def test_the_keyboard_is_enough_and_every_lesson_can_be_read_by_everybody(visit: Visit) -> None:
     page = visit.page
     visit.open("learn")
     visit.sees(LESSONS[0].title)
+
+    look_at_the_last_step(visit, 1)
 
     # with the keyboard alone
     page.get_by_role("tab", name=LESSONS[0].tab).focus()
@@ -41,18 +51,16 @@ def test_the_keyboard_is_enough_and_every_lesson_can_be_read_by_everybody(visit:
     page.keyboard.press("Enter")
     visit.sees("Not this one:")
     visit.settle()
+    look_at_the_last_step(visit, 2)
 
-    # every lesson
-    for number, lesson in enumerate(LESSONS, 1):
+    # every other lesson
+    for number, lesson in enumerate(LESSONS[2:], 3):
         visit.choose(lesson.tab)
         visit.sees(lesson.title)
-        expect(visit.page.locator(".js-plotly-plot").first).to_be_visible()
-        with visit.run():  # all steps at once
-            visit.page.get_by_role("slider", name="Step").press("End")
-        visit.look(f"learn_{number}")
+        look_at_the_last_step(visit, number)
 
 
-def test_the_back_button_goes_through_lessons_and_answers_and_tables_lead_to_the_studio(visit: Visit) -> None:
+def test_the_back_button_the_answers_the_way_to_the_studio_and_the_guide(visit: Visit) -> None:
     page = visit.page
     visit.open("learn?lesson=3&cells=32")
     visit.sees(LESSONS[2].title)
@@ -115,22 +123,23 @@ def test_the_back_button_goes_through_lessons_and_answers_and_tables_lead_to_the
     page.get_by_role("link", name="Learn").click()
     visit.sees(f"Answered 1 of {every} questions, 1 of them right.")
 
-
-def test_the_guide_can_be_read_by_everybody(visit: Visit) -> None:
-    visit.open("guide")
+    # the guide
+    with visit.run():
+        page.get_by_test_id("stSidebarNav").get_by_role("link", name="Guide").click()
     visit.sees("A census table")
     visit.look("guide")
-    visit.page.set_viewport_size({"width": NARROW, "height": HEIGHT})
-    visit.page.get_by_test_id("stExpander").get_by_text("As Python").click()
+    page.set_viewport_size({"width": NARROW, "height": HEIGHT})
+    page.get_by_test_id("stExpander").get_by_text("As Python").click()
     visit.look("guide_narrow")  # no code that has to be scrolled without a keyboard
-    visit.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     visit.choose("Release and verify")
     visit.sees("problems of the package: 0")
-    visit.page.get_by_test_id("stMainBlockContainer").evaluate(PLANTED)
+    page.get_by_test_id("stMainBlockContainer").evaluate(PLANTED)
     visit.look("planted")  # what is seen in one theme alone, and what has no colour
     visit.look("planted")
-    found = {(scheme, rule, html.split(">")[0]) for _, scheme, rule, nodes in visit.barriers for html in nodes}
-    visit.barriers.clear()
+    planted = [one for one in visit.barriers if one[0] == "planted"]
+    found = {(scheme, rule, html.split(">")[0]) for _, scheme, rule, nodes in planted for html in nodes}
+    visit.barriers[:] = [one for one in visit.barriers if one not in planted]
     assert found == {
         ("light", "button-name", '<button id="c"'),
         ("dark", "button-name", '<button id="c"'),
