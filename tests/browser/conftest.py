@@ -239,10 +239,11 @@ class Visit:
     def look(self, name: str) -> None:
         """Note serious and critical findings of axe; a second look at the same is in the other theme.
 
-        Another theme draws a page anew, and half of all looks are in each all the same when the theme changes after
-        the first, the third, the seventh, and so on.
+        Another theme draws a page anew, and half of all looks are in each all the same when the theme changes before
+        the second, the fourth, the eighth, and so on.
         """
-        if (name, self.scheme) in self.looks:
+        turn = len(self.looks) > 0 and (len(self.looks) + 1).bit_count() == 1
+        if turn or (name, self.scheme) in self.looks:
             self._change()
         assert (name, self.scheme) not in self.looks, "there are two themes"
         self.looks.append((name, self.scheme))
@@ -250,8 +251,6 @@ class Visit:
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(AXE_SCRIPT)
         self.barriers += [(name, self.scheme, *found) for found in self.page.evaluate(AXE)]
-        if (len(self.looks) + 1).bit_count() == 1:
-            self._change()
 
     def cut(self) -> list[list[object]]:
         """Return what sticks out of the screen, of a picture or of its box."""

@@ -33,7 +33,6 @@ def test_every_view_can_be_read_by_everybody_and_the_winner_goes_into_the_studio
     page.get_by_text("What each is expected to take").click()
     page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.look("compare_ranking_narrow")
-    visit.look("compare_ranking_narrow")
     assert visit.cut() == []
     page.locator(".js-plotly-plot .xtitle").first.evaluate("one => { one.textContent = 'too long '.repeat(9); }")
     assert len(visit.cut()) == 1  # it would be told

@@ -57,5 +57,5 @@ def test_a_panel_is_released_and_looked_at(visit: Visit, tmp_path: Path) -> None
     visit.sees("of 800 persons some of their rows")
     visit.press("Record this decision")
     visit.sees("charge this step alone")
-    visit.look("people_5_look")
+    visit.shot("people_5_look")
     assert [row.kind for row in Ledger(ledger).rows()].count("spend") == 2
