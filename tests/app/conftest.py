@@ -12,6 +12,7 @@ from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import app_test, local_script_runner
 
 from pages.parts.jobs import plans
+from pages.parts.preview import target_views
 from tests.waiting import CEILING
 
 
@@ -42,3 +43,15 @@ def runs_share_what_a_server_shares() -> Iterator[None]:
         # a page waits as long as a plan takes: how fast the machine is today must not decide what a test sees
         patch.setattr(plans, "PATIENCE", CEILING)
         yield
+
+
+@pytest.fixture
+def searching() -> None:
+    """In this test a page that shows a plan has the best possible searched for beside it, as it has everywhere else."""
+
+
+@pytest.fixture(autouse=True)
+def pages_search_where_it_matters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for the best possible costs more than the page that begins it, and most tests do not wait for it."""
+    if "searching" not in request.fixturenames:
+        monkeypatch.setattr(target_views, "_search", lambda plan: None)

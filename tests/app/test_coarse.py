@@ -46,17 +46,17 @@ def ledger(tmp_path: Path) -> Ledger:
     return made
 
 
-def opened(pcost: float = 0.4) -> Session:
-    """A session with a small schema on the page."""
+def opened(pcost: float = 0.4, **left: object) -> Session:
+    """A session with a small schema on the page, which may have been left with something filled in."""
     studio = Studio(workload=Workload(SCHEMA), budget=Budget(pcost=pcost))
-    return Session(plan=link.packed(studio)).go("coarse")
+    return Session(plan=link.packed(studio)).go("coarse", **left)
 
 
 def ready(ledger: Ledger, records: Path, pcost: float = 0.4, typed: str = "", **rule: float) -> Session:
     """A session that only has to confirm the look, or has."""
     chosen = {f"coarse_{name}": value for name, value in rule.items()}
     place = {"coarse_step": LOOK, "ledger_path": str(ledger.path), "records_path": str(records)}
-    return opened(pcost).set(**chosen, **place, **({"coarse_confirmation": typed} if typed else {}))
+    return opened(pcost, **chosen, **place, **({"coarse_confirmation": typed} if typed else {}))
 
 
 def looked(ledger: Ledger, records: Path, pcost: float = 0.4, **rule: float) -> Session:

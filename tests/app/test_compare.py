@@ -25,22 +25,29 @@ from pages.parts.shell import budgets as say
 from pages.parts.shell import code, link
 from pages.parts.shell.state import Studio
 from pages.parts.workload import reference_form
-from tests.app.test_pages import Session, demo, with_plan
+from tests.app.test_pages import EVEN, Session, demo, with_plan
 from tests.app.test_release import wait
 from tests.waiting import until
 
 FEW = ["querysmasher", "wff", "identity", "laplace"]
+SCHEMA = Schema([Attribute.of_size("age", 12), Attribute.categorical("sex", ["F", "M"])])
+ASKED = Workload.all_ways(SCHEMA, (1, 2))
+
+
+def with_small(page: str = "preview") -> Session:
+    """A session with few queries, which every mechanism answers quickly."""
+    return Session(plan=link.packed(Studio(workload=ASKED, options=EVEN))).go(page)
 
 
 def compared(session: Session, chosen: list[str] = FEW) -> Session:
-    """The session with a comparison that is done."""
-    session.go("compare").set(compare_chosen=chosen).press("compare_start")
+    """The session with a comparison that is done, and with no other one before it."""
+    session.go("compare", compare_chosen=chosen).press("compare_start")
     return session.until(lambda: "Done: the results are below" in session.said())
 
 
 @pytest.fixture(scope="module")
-def census() -> Session:
-    return compared(with_plan("census"))
+def small() -> Session:
+    return compared(with_small())
 
 
 def frames(session: Session) -> list[Any]:
@@ -61,7 +68,7 @@ def test_an_empty_page_says_what_to_do() -> None:
     for view in ("How errors spread", "A against B", "Strategies"):
         assert "Press Compare above" in session.set(compare_view=view).said()
     assert "Open a plan file" in session.set(compare_view="Two plans").said()
-    session = with_plan("census", page="compare").set(compare_chosen=[])
+    session = with_small(page="compare").set(compare_chosen=[])
     assert "Choose at least one mechanism" in session.said()
 
 
@@ -80,40 +87,40 @@ def test_the_quick_ones_are_compared_without_a_word_and_the_others_wait_for_one(
     assert "the results of the choice before" in session.said()
 
 
-def test_every_picture_of_the_ranking_is_there(census: Session) -> None:
-    said = census.set(compare_view="Ranking").said()
+def test_every_picture_of_the_ranking_is_there(small: Session) -> None:
+    said = small.set(compare_view="Ranking").said()
     for title in ("Who answers these queries best", "What exactness costs in time", "Who loses where"):
         assert title in said
     assert "publishable from this count on" not in said
-    census.app.session_state["scale_records"] = 50_000
-    best = comparison(Workload.all_ways(demo("census"), (1, 2)), Budget(pcost=1.0), FEW).frame["rmse"].min()
-    assert f"publishable from this count on: QuerySmasher {math.ceil(best / 0.15)}" in census.run(census.app).said()
-    census.set(compare_quality=True)
-    (table,) = (t.value for t in census.app.dataframe if "attributes" in t.value)
+    small.app.session_state["scale_records"] = 50_000
+    best = comparison(ASKED, Budget(pcost=1.0), FEW).frame["rmse"].min()
+    assert f"publishable from this count on: QuerySmasher {math.ceil(best / 0.15)}" in small.run(small.app).said()
+    small.set(compare_quality=True)
+    (table,) = (t.value for t in small.app.dataframe if "attributes" in t.value)
     assert table["QuerySmasher"].between(0.0, 1.0).all()
     assert (
-        "Four times the budget halves" in census.set(compare_view="Other budgets").app.get("plotly_chart")[-1].proto.alt
+        "Four times the budget halves" in small.set(compare_view="Other budgets").app.get("plotly_chart")[-1].proto.alt
     )
 
 
-def test_the_ranking_is_the_engines_and_every_variant_can_be_chosen(census: Session) -> None:
-    census.set(compare_view="Ranking")
-    offered = next(m for m in census.app.multiselect if m.key == "compare_chosen")
+def test_the_ranking_is_the_engines_and_every_variant_can_be_chosen(small: Session) -> None:
+    small.set(compare_view="Ranking")
+    offered = next(m for m in small.app.multiselect if m.key == "compare_chosen")
     assert offered.options == [title_of(label) for label in variants()]
-    found = comparison(Workload.all_ways(demo("census"), (1, 2)), Budget(pcost=1.0), FEW)
+    found = comparison(ASKED, Budget(pcost=1.0), FEW)
     best = found.frame.iloc[0]
     assert (
         f"{title_of(best['mechanism'])} is the most exact of 3 mechanisms with {amount(best['rmse'])} counts"
-        in census.said()
+        in small.said()
     )
-    reasons = next(f for f in frames(census) if "reason" in f)
+    reasons = next(f for f in frames(small) if "reason" in f)
     assert reasons["mechanism"].tolist() == ["Laplace mechanism"]
     assert "Laplace noise" in reasons["reason"][0]
-    assert sorted(ran(census)["found"].plans) == sorted(found.plans)
+    assert sorted(ran(small)["found"].plans) == sorted(found.plans)
 
 
 def test_what_the_views_begin_with_is_there_when_the_comparison_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, store = with_plan("census"), Bounded[Plan](kept.BYTES)
+    session, store = with_small(), Bounded[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)  # nobody has looked at a plan
     compared(session, [FEW[0], FEW[2]])
     for module, name in ((run, "load_plan"), (plans, "plan")):
@@ -123,72 +130,71 @@ def test_what_the_views_begin_with_is_there_when_the_comparison_is(monkeypatch: 
     assert "Both plans have the same typical error" in session.said()
 
 
-def test_a_second_look_is_there_at_once(census: Session) -> None:
-    again = with_plan("census", page="compare").set(compare_chosen=FEW)
+def test_a_second_look_is_there_at_once(small: Session) -> None:
+    again = with_small(page="compare").set(compare_chosen=FEW)
     assert "Done: the results are below" in again.said()
     # another choice keeps what there is on screen until it is compared
     assert "the results of the choice before" in again.set(compare_chosen=FEW[:2]).said()
     assert "is the most exact of 3 mechanisms" in again.said()
-    fresh = with_plan("census", page="compare").set(compare_chosen=FEW[:2])
+    fresh = with_small(page="compare").set(compare_chosen=FEW[:2])
     assert "is the most exact of 3" not in fresh.said()  # what another session chose is not shown here
 
 
-def test_a_mechanism_goes_into_the_studio_with_its_options(census: Session) -> None:
-    census.set(compare_view="Ranking")
-    assert next(b for b in census.app.button if b.key == "use_querysmasher").disabled
-    census.press("use_wff")
-    assert census.studio.mechanism == "wff"
-    assert next(b for b in census.app.button if b.key == "use_wff").disabled
-    assert census.press("undo").studio.mechanism == "querysmasher"
-    version = census.app.session_state["history"].version
+def test_a_mechanism_goes_into_the_studio_with_its_options(small: Session) -> None:
+    small.set(compare_view="Ranking")
+    assert next(b for b in small.app.button if b.key == "use_querysmasher").disabled
+    small.press("use_wff")
+    assert small.studio.mechanism == "wff"
+    assert next(b for b in small.app.button if b.key == "use_wff").disabled
+    assert small.press("undo").studio.mechanism == "querysmasher"
+    version = small.app.session_state["history"].version
     assert version > 0
 
 
-def test_distributions(census: Session) -> None:
-    census.set(compare_view="How errors spread", spread_of=["wff", "identity"])
-    assert "95% are within" in census.said()
-    assert "wff" in census.app.code[-1].value
-    assert set(ran(census)["spreads"]) == {"wff", "identity"}
-    assert "Choose at least one mechanism to draw" in census.set(spread_of=[]).said()
+def test_distributions(small: Session) -> None:
+    small.set(compare_view="How errors spread", spread_of=["wff", "identity"])
+    assert "95% are within" in small.said()
+    assert "wff" in small.app.code[-1].value
+    assert set(ran(small)["spreads"]) == {"wff", "identity"}
+    assert "Choose at least one mechanism to draw" in small.set(spread_of=[]).said()
 
 
-def test_one_against_another(census: Session) -> None:
-    census.set(compare_view="A against B", pair_a="identity", pair_b="wff")
-    metrics = census.metrics()
-    asked = Workload.all_ways(demo("census"), (1, 2))
-    one, other = (plan(asked, Budget(pcost=1.0), name) for name in ("identity", "wff"))
+def test_one_against_another(small: Session) -> None:
+    small.set(compare_view="A against B", pair_a="identity", pair_b="wff")
+    metrics = small.metrics()
+    one, other = (plan(ASKED, Budget(pcost=1.0), name) for name in ("identity", "wff"))
     worse = worst = 0.0
-    for i in range(len(asked.groups)):
+    for i in range(len(ASKED.groups)):
         ratio = (one.variances(i) / other.variances(i)) ** 0.5
         worse += float((ratio > 1.000001).sum())
         worst = max(worst, float(ratio.max()))
-    assert metrics["Queries less exact under A"] == f"{worse / asked.queries:.1%}"
+    assert metrics["Queries less exact under A"] == f"{worse / ASKED.queries:.1%}"
     assert metrics["Worst ratio A / B"] == amount(worst)
-    census.set(pair_group=2).set(pair_across_2=[0])
-    assert not census.errors()
-    assert ran(census)["lost"].worst == pytest.approx(worst, rel=1e-6)
+    small.set(pair_group=2).set(pair_across_2=[0])
+    assert not small.errors()
+    assert ran(small)["lost"].worst == pytest.approx(worst, rel=1e-6)
 
 
-def test_strategies(census: Session) -> None:
-    census.set(compare_view="Strategies", strategy_of_0="identity")
-    assert "Kronecker product of its factors" in census.said()
-    census.set(strategy_of_0="querysmasher")
-    assert not census.errors()
-    assert isinstance(ran(census)["made"], Plan)
+def test_strategies(small: Session) -> None:
+    small.set(compare_view="Strategies", strategy_of_0="identity")
+    assert "Kronecker product of its factors" in small.said()
+    small.set(strategy_of_0="querysmasher")
+    assert not small.errors()
+    assert isinstance(ran(small)["made"], Plan)
 
 
-def test_two_plans(census: Session) -> None:
-    census.set(compare_view="Two plans", diff_first="querysmasher", diff_second_False="identity")
-    assert "The mechanism differs: querysmasher and identity." in census.said()
-    other = plan(Workload.all_ways(demo("census"), (1,)), Budget(pcost=4.0))
-    census.run(census.app.file_uploader(key="diff_file").upload("p.json", other.to_json().encode(), "text/plain"))
-    census.set(diff_first="the present plan", diff_second_True="the uploaded file")
-    assert "The budget differs: pcost 1 and pcost 4." in census.said()
-    assert "1 group only the first plan has." in census.said()
-    assert 'Path("plan.json")' in census.app.code[-1].value
-    census.run(census.app.file_uploader(key="diff_file").upload("p.json", b"{}", "text/plain"))
-    assert "not a plan file" in census.errors()
-    census.set(compare_view="Ranking")
+def test_two_plans(small: Session) -> None:
+    small.set(compare_view="Two plans", diff_first="querysmasher", diff_second_False="identity")
+    assert "The mechanism differs: querysmasher and identity." in small.said()
+    other = plan(Workload.all_ways(SCHEMA, (1,)), Budget(pcost=4.0))
+    small.run(small.app.file_uploader(key="diff_file").upload("p.json", other.to_json().encode(), "text/plain"))
+    small.set(diff_first="the present plan", diff_second_True="the uploaded file")
+    assert "The budget differs: pcost 1 and pcost 4." in small.said()
+    assert "1 group only the first plan has." in small.said()
+    assert 'Path("plan.json")' in small.app.code[-1].value
+    small.run(small.app.file_uploader(key="diff_file").upload("p.json", b"{}", "text/plain"))
+    assert "not a plan file" in small.errors()
+    small.set(compare_view="Ranking")
 
 
 def test_published_numbers() -> None:
@@ -255,7 +261,7 @@ def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:
 
 
 def test_a_choice_of_ones_own_is_offered_and_leaves_with_its_mechanism() -> None:
-    session = with_plan("census")
+    session = with_small()
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"}).go("compare")
     own = "querysmasher (solver=fourier)"
@@ -304,7 +310,7 @@ class Toy(Mechanism):
 
 def test_a_new_mechanism_appears_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "MECHANISMS", (*known.MECHANISMS, Toy))
-    session = with_plan("census", page="compare")
+    session = with_small(page="compare")
     offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
     assert offered.options[-2:] == ["Toy", "Toy, large"]
     compared(session, ["wff", "toy (size=large)"])
@@ -320,18 +326,18 @@ def test_a_new_mechanism_appears_everywhere(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_pure_epsilon_is_a_budget_of_its_own_kind() -> None:
-    session = with_plan("census")
+    session = with_small()
     session.set(budget_unit="pure epsilon")
     assert session.studio.budget == Budget.pure(1.0)
     assert "keeps no budget of pure epsilon" in session.errors()
-    assert session.go("compare").metrics()["Privacy cost"] == "ε 1"
+    assert session.go("compare", compare_chosen=["laplace"]).metrics()["Privacy cost"] == "ε 1"
     session.go("preview")
     assert "pure epsilon 1" in session.said()
     version = session.app.session_state["history"].version
     session.set(**{"budget_pure epsilon_" + str(version): 0.5})
     wait(session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "laplace"}))
     assert not session.errors()
-    made = plan(Workload.all_ways(demo("census"), (1, 2)), Budget.pure(0.5), "laplace")
+    made = plan(ASKED, Budget.pure(0.5), "laplace")
     assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
     assert ran(session)["made"].hash == made.hash
     session.set(budget_unit="rho")
@@ -345,7 +351,7 @@ def test_pure_epsilon_is_a_budget_of_its_own_kind() -> None:
 
 
 def test_a_base_family_for_one_attribute() -> None:
-    session = with_plan("census")
+    session = with_small()
     session.set(fold_mechanism=True).set(
         **{f"mechanism_{session.app.session_state['history'].version}": "residualplanner+"}
     )
@@ -370,23 +376,23 @@ def test_every_mechanism_allows_the_choices_it_offers() -> None:
                 assert made.options()[option] in (value, {"x": value})
 
 
-def test_a_plan_of_a_comparison_is_the_present_one(census: Session) -> None:
-    label, (name, options) = run.present(census.studio)
+def test_a_plan_of_a_comparison_is_the_present_one(small: Session) -> None:
+    label, (name, options) = run.present(small.studio)
     assert (label, name, dict(options)) == ("querysmasher", "querysmasher", {})
-    assert math.isfinite(comparison(census.studio.workload, Budget(pcost=1.0), FEW).bound)
+    assert math.isfinite(comparison(small.studio.workload, Budget(pcost=1.0), FEW).bound)
 
 
-def test_a_dot_of_another_budget_is_taken_with_its_mechanism(census: Session) -> None:
-    before = census.studio
-    census.set(compare_view="Other budgets")
-    assert "Choose a dot" in census.said()
+def test_a_dot_of_another_budget_is_taken_with_its_mechanism(small: Session) -> None:
+    before = small.studio
+    small.set(compare_view="Other budgets")
+    assert "Choose a dot" in small.said()
     # what a click on the lines leaves behind
-    census.app.session_state["only_here"][views.DOT] = (before.key, "wff", 10.0)
-    census.run(census.app)
+    small.app.session_state["only_here"][views.DOT] = (before.key, "wff", 10.0)
+    small.run(small.app)
     made = plan(before.asked, Budget(pcost=10.0), "wff")
     said = f"{title_of('wff')} at ε {cost(made.budget.epsilon(1e-6))}: typical error {amount(made.rmse)} counts"
-    assert said in census.said().replace("*", "")
-    census.press("use_dot")
-    assert (census.studio.mechanism, census.studio.budget) == ("wff", Budget(pcost=10.0))
-    assert "typical error" not in census.said()  # the dot was one of another budget
-    assert census.press("undo").studio is before
+    assert said in small.said().replace("*", "")
+    small.press("use_dot")
+    assert (small.studio.mechanism, small.studio.budget) == ("wff", Budget(pcost=10.0))
+    assert "typical error" not in small.said()  # the dot was one of another budget
+    assert small.press("undo").studio is before

@@ -22,8 +22,8 @@ from engine.errors import DataError, EngineError
 from engine.release import Ledger
 from pages.parts.jobs import private, serve, tasks, work
 from pages.parts.release import download_view
-from tests.app.test_pages import Session, demo, expected, with_plan
-from tests.app.test_release import wait
+from tests.app.test_pages import Session, demo, expected
+from tests.app.test_release import releasing, wait
 
 SURVEY = demo_data.tables()["survey"]
 
@@ -38,9 +38,8 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     book = Ledger.create(folder / "budget.csv")
     book.add_dataset("survey", total=Budget(pcost=2.0))
     measure(expected("survey", (1,)), folder / "records.csv", dataset="survey", ledger=book)
-    found = with_plan("survey", (1,), page="release").set(step="2. Release", ledger_path=str(book.path))
-    found.set(records_path=str(folder / "records.csv"))
-    return found.set(release_result_view="Download")
+    records = str(folder / "records.csv")
+    return releasing(book.path, records_path=records, release_result_view="Download")
 
 
 def folder_of(session: Session) -> Path:

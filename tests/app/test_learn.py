@@ -37,7 +37,8 @@ def tables(session: Session) -> list[Any]:
 def answer(session: Session, lesson: Lesson, number: int, *, right: bool) -> Session:
     choice = next(c for c in lesson.questions[number].choices if c.right == right)
     key = f"{lesson.name}_{number}"
-    return session.set(**{f"question_{key}": choice}).press(f"check_{key}")
+    session.app.radio(key=f"question_{key}").set_value(choice)
+    return session.press(f"check_{key}")
 
 
 def to_the_end(session: Session, lesson: Lesson) -> Session:

@@ -38,9 +38,9 @@ def ledger(tmp_path: Path) -> Ledger:
     return made
 
 
-def opened(page: str, budget: Budget = BUDGET, schema: Schema = SCHEMA) -> Session:
-    workload = Workload(schema).add(("a", "b"), "marginal")
-    return Session(plan=link.packed(Studio(workload=workload, budget=budget, options=EVEN))).go(page)
+def opened(page: str, budget: Budget = BUDGET, **left: object) -> Session:
+    workload = Workload(SCHEMA).add(("a", "b"), "marginal")
+    return Session(plan=link.packed(Studio(workload=workload, budget=budget, options=EVEN))).go(page, **left)
 
 
 def filled(session: Session, **values: object) -> Session:
@@ -52,10 +52,14 @@ def filled(session: Session, **values: object) -> Session:
     return session.run(app)
 
 
-def releasing(ledger: Ledger, panel: Path, *given: object) -> Session:
-    app = (session := opened("preview", *given)).app
-    app.session_state["step"], app.session_state["ledger_path"] = "2. Release", str(ledger.path)
-    return filled(session.go("release"), records_path=str(panel), confirmation="office")
+def releasing(ledger: Ledger, records: Path, budget: Budget = BUDGET, **left: object) -> Session:
+    place = {"step": "2. Release", "ledger_path": str(ledger.path), "records_path": str(records)}
+    return opened("release", budget, **place, confirmation="office", **left)
+
+
+def looking(ledger: Ledger, records: Path, **left: object) -> Session:
+    place = {"coarse_step": "Look for real", "ledger_path": str(ledger.path), "records_path": str(records)}
+    return opened("coarse", **place, coarse_confirmation="office", **left)
 
 
 def test_a_release_caps_the_rows_of_a_person_and_tells_the_curator_once(ledger: Ledger, panel: Path) -> None:
@@ -68,7 +72,7 @@ def test_a_release_caps_the_rows_of_a_person_and_tells_the_curator_once(ledger: 
     wait(session.press("release"))
     told = "= counted 1,800 + left out 0 + beyond the cap 1,200, which cost 600 of 600 persons some of their rows"
     assert told in session.said()
-    other = opened("release").set(step="2. Release", ledger_path=str(ledger.path))
+    other = opened("release", step="2. Release", ledger_path=str(ledger.path))
     assert "Released for office" in other.said()
     assert "beyond the cap" not in other.said()
     assert abs(session.app.dataframe[0].value["answer"].sum() - 1_800) < 600
@@ -152,8 +156,7 @@ def test_exact_totals_come_from_a_file_as_spreadsheets_write_it() -> None:
 
 
 def test_a_look_asks_for_the_person(ledger: Ledger, panel: Path) -> None:
-    session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
-    filled(session, records_path=str(panel), coarse_confirmation="office")
+    session = looking(ledger, panel)
     assert "name the column that tells the person" in session.said()
     session.set(person_column="pid")
     assert "for up to 3 rows a person" in session.said()
@@ -162,8 +165,7 @@ def test_a_look_asks_for_the_person(ledger: Ledger, panel: Path) -> None:
 
 @pytest.mark.full
 def test_look_and_rest_cap_the_rows_and_a_changed_file_is_charged_when_asked(ledger: Ledger, panel: Path) -> None:
-    session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
-    session.set(records_path=str(panel), coarse_confirmation="office", person_column="pid")
+    session = looking(ledger, panel, person_column="pid")
     wait(session.press("coarse_look"))
     assert "beyond the cap 1,200" in session.said()
     decided(session)
@@ -192,8 +194,7 @@ def counted(tmp_path: Path) -> Path:
 
 
 def test_a_release_is_told_what_a_column_of_counts_is(ledger: Ledger, counted: Path) -> None:
-    session = opened("release").set(step="2. Release", ledger_path=str(ledger.path), records_path=str(counted))
-    session.set(confirmation="office", person_how=False)
+    session = releasing(ledger, counted, person_how=False)
     wait(session.press("check_records"))
     assert "if it tells how many records each row stands for" in session.errors()
     wait(session.press("release"))
@@ -209,17 +210,15 @@ def test_a_release_is_told_what_a_column_of_counts_is(ledger: Ledger, counted: P
     assert "Rows read 510 = counted 510" in session.said()
     wait(session.press("release"))
     assert abs(session.app.dataframe[0].value["answer"].sum() - 510) < 200
-    left_out = opened("release").set(step="2. Release", ledger_path=str(ledger.path), records_path=str(counted))
-    left_out.set(person_how=False, again_1=True, confirmation="office", rows_are="ignored", number_column="share, n")
+    left_out = releasing(ledger, counted, person_how=False)
+    left_out.set(again_1=True, confirmation="office", rows_are="ignored", number_column="share, n")
     assert ", ignore=['share', 'n']" in left_out.app.code[-1].value
     wait(left_out.press("release"))
     assert "Rows read 12 = counted 12" in left_out.said()
 
 
 def test_both_steps_of_a_choice_are_told_so_too(ledger: Ledger, counted: Path) -> None:
-    session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
-    session.set(records_path=str(counted), person_how=False, rows_are="counted", number_column="n")
-    session.set(coarse_confirmation="office")
+    session = looking(ledger, counted, person_how=False, rows_are="counted", number_column="n")
     assert session.app.code[-1].value.count(", count_column='n'") == 2
     wait(session.press("coarse_look"))
     assert "Rows read 510 = counted 510" in session.said()
@@ -242,7 +241,7 @@ TOTALS: list[Total] = [
     "totals", [TOTALS[2:], pytest.param(TOTALS[:2], marks=pytest.mark.full)], ids=["approximate and pure", "rho and mu"]
 )
 def test_a_total_is_declared_in_any_language(ledger: Ledger, totals: list[Total]) -> None:
-    session = opened("coarse").set(coarse_step="Look for real", ledger_path=str(ledger.path))
+    session = opened("coarse", coarse_step="Look for real", ledger_path=str(ledger.path))
     for language, numbers, kind, total in totals:
         session.set(dataset_unit=language)
         filled(session, dataset_name=kind + language, dataset_total=1.0, dataset_rows=2, **numbers).press("declare")
@@ -256,7 +255,7 @@ def test_a_total_is_declared_in_any_language(ledger: Ledger, totals: list[Total]
 def test_a_total_for_people_is_met_by_one_click(tmp_path: Path) -> None:
     book = Ledger.create(tmp_path / "budget.ledger")
     book.add_dataset("visits", total=Budget(pcost=1.0, rows_per_person=2))
-    session = opened("release", Budget(pcost=1.0)).set(step="2. Release", ledger_path=str(book.path))
+    session = opened("release", Budget(pcost=1.0), step="2. Release", ledger_path=str(book.path))
     assert any("for rows_per_person=2 and" in e.value.replace("\\", "") for e in session.app.error)
     before = session.studio.budget
     assert before.rows_per_person == 1

@@ -185,6 +185,7 @@ def test_a_probe_that_counts_nothing_needs_no_budget(session: Session) -> None:
     assert not session.errors()
 
 
+@pytest.mark.usefixtures("searching")
 def test_the_distance_to_the_best_is_found_once_and_told_in_the_headline() -> None:
     asked = Workload(demo("survey")).add("vote").add("education").add(("vote", "education"))
     session = opened(asked)

@@ -38,8 +38,12 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def ready(ledger: Ledger, records: str = SURVEY) -> Session:
     """A session that only has to confirm."""
-    session = with_plan("survey", (1,), page="release").set(step="2. Release")
-    return session.set(ledger_path=str(ledger.path), records_path=records)
+    return releasing(ledger.path, records_path=records)
+
+
+def releasing(ledger: Path, step: str = "2. Release", **filled: Any) -> Session:
+    """A session that comes to a plan's page for releases, where a ledger is named."""
+    return with_plan("survey", (1,), page="release", step=step, ledger_path=str(ledger), **filled)
 
 
 def stopped_twice(source: dict[str, str], files: dict[str, str]) -> tuple[dict[str, Any], Path]:
@@ -126,7 +130,7 @@ def test_a_rehearsal_shows_the_truth_and_spends_nothing(monkeypatch: pytest.Monk
 
 def test_a_ledger_and_a_dataset_are_made_by_hand(tmp_path: Path) -> None:
     place = tmp_path / "new.ledger"
-    session = with_plan("survey", (1,), page="release").set(step="2. Release", ledger_path=str(place))
+    session = releasing(place)
     assert "There is no ledger here" in session.said()
     assert not place.exists()
     session.press("create_ledger")
@@ -152,7 +156,7 @@ def test_a_ledger_and_a_dataset_are_made_by_hand(tmp_path: Path) -> None:
 def test_a_damaged_ledger_is_never_a_fresh_budget(tmp_path: Path, content: bytes) -> None:
     place = tmp_path / "bad.ledger"
     place.write_bytes(content)
-    session = with_plan("survey", (1,), page="release").set(step="2. Release", ledger_path=str(place))
+    session = releasing(place)
     assert session.errors()
     assert not any(b.key in ("release", "create_ledger", "declare") for b in session.app.button)
     assert place.read_bytes() == content
@@ -238,7 +242,7 @@ def test_letters_of_older_spreadsheets_are_read(tmp_path: Path, how: str) -> Non
     book.add_dataset("cities", total=Budget(pcost=1.0))
     studio = Studio(workload=Workload(schema).add("city", "marginal"), budget=Budget(pcost=1.0))
     session = Session(plan=link.packed(studio)).go("preview")
-    session.go("release").set(step="2. Release", ledger_path=str(book.path), records_how=how)
+    session.go("release", step="2. Release", ledger_path=str(book.path), records_how=how)
     if how == "Upload":
         session.run(session.app.file_uploader(key="records_file").upload("s.csv", place.read_bytes(), "text/csv"))
     else:
@@ -501,7 +505,7 @@ def test_a_total_is_changed_with_a_name_and_a_reason(tmp_path: Path) -> None:
     book = Ledger.create(path)
     book.add_dataset("people", total=Budget(pcost=1.0))
     book.spend(dataset="people", key="a", pcost=0.75, plan_hash="p")
-    session = with_plan(page="release").set(step="2. Release", ledger_path=str(path))
+    session = releasing(path)
     (box,) = (n for n in session.app.number_input if n.key.startswith("new_people_"))
     assert (box.value, box.min) == (1.0, 0.75)
     session.run(box.set_value(2.5))
@@ -530,7 +534,7 @@ def test_another_release_judges_simulated_records(ledger: Ledger, tmp_path: Path
     assert not made[near.key]["no judge"]
     assert len(made[far.key]["acceptance"]) == 3
     assert f"no column {names[2]}" in made[far.key]["no judge"]
-    session = with_plan("survey", (1,), page="release").set(step="3. Paid releases", ledger_path=str(ledger.path))
+    session = releasing(ledger.path, "3. Paid releases")
     key = f"paid_{max(int(row.seq) for row in ledger.rows() if row.kind == 'spend')}"
     session.set(**{f"{key}_view": "Tables to publish", f"{key}_simulate": True})
     (choice,) = (box for box in session.app.selectbox if box.key == f"{key}_judge")

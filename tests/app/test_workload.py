@@ -26,8 +26,8 @@ from tests.app.test_pages import Session, demo
 SURVEY = demo("survey")
 
 
-def on_workload(name: str = "survey") -> Session:
-    return Session().set(demo=name).press("Use this schema").press("next")
+def on_workload(name: str = "survey", **left: object) -> Session:
+    return Session(plan=link.packed(Studio(workload=Workload(demo(name))))).go("workload", **left)
 
 
 def saved(array: np.ndarray, **options: bool) -> bytes:
@@ -40,7 +40,7 @@ def saved(array: np.ndarray, **options: bool) -> bytes:
 
 
 def test_sql_is_checked_while_it_is_written_and_added() -> None:
-    session = on_workload().set(add_how="Write SQL")
+    session = on_workload(add_how="Write SQL")
     assert not any(b.key == "add_sql" for b in session.app.button)
     text = "SELECT vote, COUNT(*) FROM t WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM t"
     session.set(sql_text=text)
@@ -68,21 +68,21 @@ def test_sql_is_checked_while_it_is_written_and_added() -> None:
     ],
 )
 def test_sql_that_is_refused_says_why_and_adds_nothing(text: str, words: str) -> None:
-    session = on_workload().set(add_how="Write SQL", sql_text=text)
+    session = on_workload(add_how="Write SQL").set(sql_text=text)
     assert words in session.errors()
     assert not any(b.key == "add_sql" for b in session.app.button)
     assert session.studio.workload.groups == ()
 
 
 def test_whole_numbers_are_a_choice() -> None:
-    session = on_workload().set(add_how="Write SQL", sql_text="SELECT COUNT(*) FROM t WHERE age <= 39")
+    session = on_workload(add_how="Write SQL").set(sql_text="SELECT COUNT(*) FROM t WHERE age <= 39")
     assert "age < 40" in session.said()
     assert "cuts through the bin [39, 40)" in session.set(sql_whole=[]).errors()
 
 
 @pytest.mark.parametrize("name", ["survey", "adult", "cps", "census", "loans"])
 def test_the_example_can_be_added(name: str) -> None:
-    session = on_workload(name).set(add_how="Write SQL").press("sql_example").press("add_sql")
+    session = on_workload(name, add_how="Write SQL").press("sql_example").press("add_sql")
     assert session.studio.workload == workload_from_sql(demo(name), example(demo(name)))
 
 
@@ -98,7 +98,7 @@ def test_the_example_quotes_what_sql_would_misread() -> None:
 
 
 def test_a_range_by_keyboard() -> None:
-    session = on_workload().set(add_how="Drag a range")
+    session = on_workload(add_how="Drag a range")
     ends = next(s for s in session.app.select_slider if s.key == "range_age_82_0")
     session.run(ends.set_value((2, 21)))
     assert "The range: 20 <= age < 40" in session.said()
@@ -228,7 +228,7 @@ def test_matrix_files_that_are_refused(content: bytes, words: str) -> None:
 
 
 def test_a_numpy_file_on_the_page() -> None:
-    session = on_workload("census").set(add_how="One set of attributes", group_names=["sex"])
+    session = on_workload("census", add_how="One set of attributes").set(group_names=["sex"])
     session.set(group_how="Joint", joint="custom", joint_how="Matrix file")
     session.run(session.app.file_uploader(key="joint_file").upload("m.npy", saved(np.eye(3)), "application/x"))
     assert "3 columns" in session.errors()
@@ -317,7 +317,7 @@ def test_the_python_code_makes_the_same_groups() -> None:
 
 
 def test_the_page_shows_the_code_of_what_was_added() -> None:
-    session = on_workload().set(add_how="Write SQL", sql_text=example(SURVEY)).press("add_sql")
+    session = on_workload(add_how="Write SQL").set(sql_text=example(SURVEY)).press("add_sql")
     session.set(add_how="Drag a range").press("add_range")
     names: dict = {}
     exec(session.app.code[-1].value, names)
@@ -521,7 +521,7 @@ def test_the_forecast_is_that_of_the_plan_that_would_be_made(monkeypatch: pytest
 
 
 def test_how_exact_new_groups_would_be_is_told_before_they_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = on_workload("cps").set(add_how="One set of attributes", group_names=["income", "sex"])
+    session = on_workload("cps", add_how="One set of attributes").set(group_names=["income", "sex"])
     tuned = partial(plan, budget=Budget(pcost=1.0), centers="tuned")
     first = Workload(demo("cps")).add(("income", "sex"), "marginal")
     assert insight.added_text(tuned(first), 1) in session.set(same="marginal").said()
