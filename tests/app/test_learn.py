@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine import Budget, Plan, plan
+from engine import Budget, Plan, Workload, plan
 from engine.lessons import binned, clipped, contest
 from pages.parts.lessons import view
 from pages.parts.lessons.known import LESSONS
@@ -22,8 +22,11 @@ NAMES = [lesson.name for lesson in LESSONS]
 
 
 def learn(lesson: Lesson | None = None) -> Session:
-    session = Session().go("learn")
-    return session if lesson is None else session.set(lesson=lesson.tab)
+    return Session().go("learn") if lesson is None else Session().go("learn", lesson=lesson.tab)
+
+
+def with_schema(name: str) -> Session:
+    return Session(plan=link.packed(Studio(workload=Workload(demo(name)))))
 
 
 def by_name(name: str) -> Lesson:
@@ -142,7 +145,7 @@ def test_an_address_that_says_nonsense_opens_the_first_lesson(address: dict[str,
 
 
 def test_the_plan_stays_in_the_address_beside_the_lesson() -> None:
-    session = Session().set(demo="cps").press("Use this schema").go("learn").set(lesson=LESSONS[2].tab)
+    session = with_schema("cps").go("learn").set(lesson=LESSONS[2].tab)
     assert set(session.app.query_params) == {"plan", "lesson"}
     assert link.unpacked(session.app.query_params["plan"]).schema == demo("cps")
 
@@ -199,7 +202,7 @@ def test_the_code_runs_and_makes_the_plan_that_the_studio_opens(lesson: Lesson, 
 
 
 def test_the_request_before_a_lesson_comes_back() -> None:
-    session = Session().set(demo="cps").press("Use this schema").go("learn").press("open_smashed")
+    session = with_schema("cps").go("learn").press("open_smashed")
     assert session.studio.schema.names == ("reply", "city")
     assert session.press("undo").studio.schema == demo("cps")
 
@@ -269,7 +272,7 @@ def test_drawing_again_draws_something_else() -> None:
 
 
 def test_the_noise_is_that_of_the_plan_of_the_studio() -> None:
-    session = Session().set(demo="cps").press("Use this schema")
+    session = with_schema("cps").go("schema")
     session.app.session_state["history"] = History(present=replace(session.studio, budget=Budget(pcost=0.37)))
     session.go("learn").set(lesson=by_name("noise").tab)
     assert "pcost=0.37" in session.app.code[-1].value
