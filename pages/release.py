@@ -10,6 +10,7 @@ from pages.parts.coarse import paid
 from pages.parts.jobs import plans, private, tasks, watch, work
 from pages.parts.release import dataset_form, records_form, release_form, results_view
 from pages.parts.shell import code, frame, show, state
+from pages.parts.shell.clicks import press
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 
 frame.require()
@@ -39,7 +40,7 @@ def rehearse(plan: Plan) -> str:
     rows = int(left.number_input("Simulated records", 1, min(plan.max_records, 2_000_000), 10_000, key="rows"))
     seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="seed"))
     key = f"rehearsal|{plan.hash}|{rows}|{seed}"
-    right.button("Rehearse", on_click=start_rehearsal, args=(plan, key, rows, seed), key="rehearse")
+    right.button("Rehearse", on_click=press("rehearse", start_rehearsal, plan, key, rows, seed), key="rehearse")
     show_kept("rehearsal")
     script = code.rehearsal_code(state.current(), rows=rows, seed=seed)
     done = watch.job(key, label="Rehearsal")

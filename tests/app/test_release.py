@@ -21,6 +21,7 @@ from engine.insight import worst_group
 from engine.release import Ledger, load_measurement
 from pages.parts.jobs import kept, plans, private, publishing, tasks
 from pages.parts.release import download_view
+from pages.parts.release.published_view import FILES
 from pages.parts.release.records_form import Source
 from pages.parts.shell import link, places
 from pages.parts.shell.state import Studio
@@ -116,7 +117,7 @@ def test_a_rehearsal_shows_the_truth_and_spends_nothing(monkeypatch: pytest.Monk
     assert any("criterion" in frame.value for frame in session.app.dataframe)
     assert "criteria read released numbers alone" in session.said()
     files = {b.label for b in session.app.get("download_button") if not b.disabled}
-    assert files >= {"Tables (zip)", "Published as CSV", "Published as Parquet", "Simulated records"}
+    assert files >= {"Tables (zip)", "Workbook (xlsx)", "Published as CSV", "Published as Parquet", "Simulated records"}
     assert list(session.set(rehearsal_shown="Published").app.dataframe[0].value) == list(sides)[:7]
     session.set(rehearsal_least=1e6)  # another rule is another work
     assert "Nothing published yet" in session.said()
@@ -197,7 +198,7 @@ def test_one_release_however_often_it_is_asked_for(ledger: Ledger) -> None:
     pd.testing.assert_frame_equal(stored.answers(0), first)
     assert "truth" not in first
 
-    files = {kind: str(ledger.path.parent / f"made.{kind}") for kind in ("parquet", "csv", "zip", "records")}
+    files = {kind: str(ledger.path.parent / f"made.{kind}") for kind in FILES}
     source = {"ledger": str(ledger.path), "key": spend.key}
     made, reached = stopped_twice(source, files)
     assert not reached.exists()
@@ -524,7 +525,7 @@ def test_another_release_judges_simulated_records(ledger: Ledger, tmp_path: Path
     first, near, far = (measure(engine.plan(one, budget), SURVEY, **given) for one in asked)
     made = {}
     for other in (near, far):
-        files = {kind: str(tmp_path / kind) for kind in ("parquet", "csv", "zip", "records")}
+        files = {kind: str(tmp_path / kind) for kind in FILES}
         source = {"ledger": str(ledger.path), "key": first.key}
         made[other.key] = publishing.publish_tables(
             source, "shrunk", True, (True, None, other.key), {}, files, progress=lambda *_: True

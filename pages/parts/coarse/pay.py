@@ -16,6 +16,7 @@ from pages.parts.jobs import tasks, watch, work
 from pages.parts.release import dataset_form, records_form
 from pages.parts.release.records_form import Source
 from pages.parts.shell import show
+from pages.parts.shell.clicks import press
 from pages.parts.shell.words import kept_for, plain, show_kept, trouble
 
 
@@ -97,8 +98,7 @@ def confirm_look(
         f"Look: spend {texts.cost(now)} pcost",
         type="primary",
         disabled=bool(reason),
-        on_click=start_look,
-        args=(book, common, status.dataset, source, attempt, settings),
+        on_click=press("coarse_look", start_look, book, common, status.dataset, source, attempt, settings, spends=True),
         key="coarse_look",
         width="stretch",
     )
@@ -149,8 +149,9 @@ def rest(book: Ledger, key: str, found: Steps, option: str, status: DatasetStatu
         f"Measure the rest: spend {'at most ' if charge else ''}{texts.cost(takes)} pcost",
         type="primary",
         disabled=bool(reason),
-        on_click=start_finish,
-        args=(book, key, source, attempt, "charge" if charge else "refuse"),
+        on_click=press(
+            "coarse_finish", start_finish, book, key, source, attempt, "charge" if charge else "refuse", spends=True
+        ),
         key="coarse_finish",
         width="stretch",
     )

@@ -15,6 +15,7 @@ from pages.parts.coarse.choose import Settings
 from pages.parts.jobs import private, tasks, watch, work
 from pages.parts.release import results_view
 from pages.parts.shell import show
+from pages.parts.shell.clicks import press
 from pages.parts.shell.code import Script
 from pages.parts.shell.words import kept_for, plain, show_kept
 
@@ -42,7 +43,10 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="coarse_seed"))
     key = f"coarse|{common.hash}|{common.names}|{rows}|{seed}"
     right.button(
-        "Rehearse the look", on_click=start_look, args=(common, key, rows, seed), key="coarse_rehearse", type="primary"
+        "Rehearse the look",
+        on_click=press("coarse_rehearse", start_look, common, key, rows, seed),
+        key="coarse_rehearse",
+        type="primary",
     )
     show_kept("coarse_rehearsal")
     script = coarse_code.rehearsal(rows=rows, seed=seed)
@@ -75,9 +79,8 @@ def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, row
     rest = f"{key}|{option}"
     right.button(
         "Rehearse the rest",
-        key=f"coarse_rest_{depth}",
-        on_click=begin,
-        args=(rest, tasks.rehearse_rest, common.to_json(), content, rows, seed, option),
+        key=(name := f"coarse_rest_{depth}"),
+        on_click=press(name, begin, rest, tasks.rehearse_rest, common.to_json(), content, rows, seed, option),
         width="stretch",
     )
     done = watch.job(rest, label="Rehearsed rest")

@@ -15,6 +15,7 @@ from pages.parts.compare.run import Compared
 from pages.parts.jobs import publishing, watch, work
 from pages.parts.shell import budgets as say
 from pages.parts.shell import show
+from pages.parts.shell.clicks import press
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 from pages.parts.workload import reference_form
@@ -55,11 +56,11 @@ def standing(studio: Studio, found: Compared | None) -> str:
     choices = [offered[name] for name in chosen]
     asked = choices, list(adaptive), reference, rehearsals, seconds
     key = f"stand|{studio.asked_key}|{[chosen, *asked[1:2], reference_form.digest(reference), rehearsals, seconds]}"
+    waits = reference is None or not (chosen or adaptive) or work.is_there(key)
     st.button(
         "Rehearse",
-        on_click=_begin,
-        args=(key, studio, *asked),
-        disabled=reference is None or not (chosen or adaptive) or work.is_there(key),
+        on_click=press("standing_start", _begin, key, studio, *asked, disabled=waits),
+        disabled=waits,
         type="primary",
         key="standing_start",
     )

@@ -18,6 +18,7 @@ from engine.texts import how_many
 from pages.parts.jobs import kept, plans, tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import show
+from pages.parts.shell.clicks import press
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 
@@ -174,8 +175,7 @@ def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]]
     left.button(
         "Compare",
         type="secondary" if done else "primary",
-        on_click=begin,
-        args=(key, studio, chosen, limit),
+        on_click=press("compare_start", begin, key, studio, chosen, limit, disabled=done or ready.empty),
         disabled=done or ready.empty,
         help="This comparison is done; its results are below." if done else None,
         key="compare_start",

@@ -7,6 +7,7 @@ import streamlit as st
 from engine import Plan, Workload
 from pages.parts.jobs import publishing, watch, work
 from pages.parts.shell import state
+from pages.parts.shell.clicks import press
 from pages.parts.shell.code import Script, plan_script
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain
@@ -27,8 +28,7 @@ def draw(plan: Plan) -> None:
     key = f"weigh|{studio.key}|{reference_form.digest(reference)}"
     st.button(
         "Find the weights",
-        on_click=_find,
-        args=(key, studio, reference),
+        on_click=press("aim_find", _find, key, studio, reference, disabled=reference is None),
         disabled=reference is None or studio.options.get("objective", "sum") != "sum",
         key="aim_find",
         type="primary",

@@ -13,6 +13,7 @@ from engine.texts import amount, how_many, set_name
 from pages.parts.jobs import kept, tasks, watch, work
 from pages.parts.shell import show, state
 from pages.parts.shell.budgets import others, said
+from pages.parts.shell.clicks import press
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain
 
@@ -31,7 +32,12 @@ def draw(plan: Plan) -> None:
     targets, locked = _table(plan, studio, rows, locks=goal == PRESENT)
     key = f"targets|{studio.key}|{targets}|{locked}"
     with st.container(horizontal=True):
-        st.button("Solve", on_click=_solve, args=(key, studio, targets, locked), key="targets_solve", type="primary")
+        st.button(
+            "Solve",
+            on_click=press("targets_solve", _solve, key, studio, targets, locked),
+            key="targets_solve",
+            type="primary",
+        )
         if "targets" in studio.options:
             st.button("Plan without targets again", on_click=_forget, key="targets_forget")
     done = watch.job(key, label="Solving the targets")

@@ -11,6 +11,7 @@ from engine import Budget, Plan, figures, insight, texts
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.shell import show, state
 from pages.parts.shell.budgets import others, said
+from pages.parts.shell.clicks import press
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 from pages.parts.workload import query_form, scale_form
 
@@ -89,7 +90,8 @@ def needed(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -
             f"**{goal}:** a budget of {plain(said(found))} is needed; this plan spends {plain(said(plan.budget))}.",
             help=plain(others(found)),
         )
-        right.button("Use this budget", on_click=_use, args=(find, key), key=f"use_budget_{key}", width="stretch")
+        name = f"use_budget_{key}"
+        right.button("Use this budget", on_click=press(name, _use, find, key), key=name, width="stretch")
         show_kept(f"{NEEDED}_{key}")
         return True
     return False

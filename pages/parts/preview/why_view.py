@@ -8,6 +8,7 @@ from engine import Plan, figures, insight, texts
 from engine.insight import CHANGES, Change, Changed, breakdown_text, worst_query
 from pages.parts.jobs import plans
 from pages.parts.shell import show, state
+from pages.parts.shell.clicks import press
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 
 MEAN, WORST, CHOSEN = "All its queries, on average", "Its least exact query", "One query by number"
@@ -98,7 +99,8 @@ def _tried(plan: Plan) -> None:
             st.caption(insight.asked_text(plan, after))
         with st.container(horizontal=True):
             if after is not None:
-                st.button("Keep this change", type="primary", on_click=_keep, args=(changed,), key="what_if_keep")
+                keep = press("what_if_keep", _keep, changed)
+                st.button("Keep this change", type="primary", on_click=keep, key="what_if_keep")
             st.button("Forget it", on_click=_forget, key="what_if_forget")
 
 

@@ -19,6 +19,7 @@ from engine.texts import how_many
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.release import folders
 from pages.parts.shell import places
+from pages.parts.shell.clicks import press
 from pages.parts.shell.words import kept_for, plain, show_kept
 
 IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
@@ -92,9 +93,8 @@ def _to_file(found: Measurement, *, key: str, ledger: str) -> None:
     ready, replaces = _target(path, keep, key)
     right.button(
         "Write file",
-        key=f"{key}_write",
-        on_click=_start_export,
-        args=(job, ledger, found.key, path, keep, replaces),
+        key=(name := f"{key}_write"),
+        on_click=press(name, _start_export, job, ledger, found.key, path, keep, replaces, disabled=not ready),
         disabled=not ready,
         width="stretch",
     )

@@ -15,6 +15,7 @@ from engine.release import Ledger, releases
 from pages.parts.jobs import private, publishing, watch, work
 from pages.parts.release import download_view
 from pages.parts.shell import show
+from pages.parts.shell.clicks import press
 from pages.parts.shell.words import kept_for, plain, show_kept
 from pages.parts.workload import group_choice, scale_form
 
@@ -51,7 +52,8 @@ def draw(found: Measurement, source: Mapping[str, str], *, key: str) -> None:
         st.info(plain(f"From this plan no tables can be published: {error}"), icon="📋")
         return
     job, arguments = _form(found, source, key=key)
-    st.button("Make tables to publish", key=f"{key}_publish", on_click=_start, args=(key, job, arguments))
+    name = f"{key}_publish"
+    st.button("Make tables to publish", key=name, on_click=press(name, _start, key, job, arguments))
     st.caption(plain(ahead.text))
     show_kept("publish")
     done = watch.job(job, label="Tables to publish")

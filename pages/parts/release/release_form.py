@@ -14,6 +14,7 @@ from pages.parts.jobs.status import Status
 from pages.parts.release import dataset_form
 from pages.parts.release.records_form import Source
 from pages.parts.shell import show, state
+from pages.parts.shell.clicks import press
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
 
 
@@ -58,8 +59,7 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
     job = f"check|{own}|{book.path}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
     st.button(
         "Check the records first (for your eyes only)",
-        on_click=start_check,
-        args=(job, book, plan, dataset, source),
+        on_click=press("check_records", start_check, job, book, plan, dataset, source, disabled=bool(source.missing)),
         disabled=bool(source.missing),
         key="check_records",
         help="Shows how each column and its values fit the schema, counts rows that do not, and looks for the same "
@@ -123,8 +123,7 @@ def confirm(
         f"Release: spend {texts.cost(takes)} {counts}",
         type="primary",
         disabled=bool(reason),
-        on_click=start,
-        args=(book, plan, status.dataset, source, attempt),
+        on_click=press("release", start, book, plan, status.dataset, source, attempt, spends=True),
         key="release",
         width="stretch",
     )

@@ -14,6 +14,7 @@ from pages.parts.jobs import tasks, watch
 from pages.parts.release import download_view, published_view
 from pages.parts.release.download_view import mark
 from pages.parts.shell import show
+from pages.parts.shell.clicks import press
 from pages.parts.shell.words import plain, shown_here
 from pages.parts.workload import group_choice, query_form, scale_form
 
@@ -124,8 +125,7 @@ def coverage(plan: Plan, *, rows: int, seed: int) -> None:
     right.button(
         "Check the intervals",
         key="coverage_start",
-        on_click=watch.start,
-        args=(job, tasks.coverage, plan.to_json(), rows, seed, rehearsals),
+        on_click=press("coverage_start", watch.start, job, tasks.coverage, plan.to_json(), rows, seed, rehearsals),
     )
     done = watch.job(job, label="Coverage check")
     if done is not None:

@@ -10,7 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from engine import Budget
 from engine.texts import cost
-from pages.parts.shell import budgets, link, places, state
+from pages.parts.shell import budgets, clicks, link, places, state
 from pages.parts.shell.words import plain, trouble
 
 
@@ -54,6 +54,7 @@ def start() -> None:
     pages = [st.Page(p.file, title=p.title, icon=p.icon, default=p is PAGES[0]) for p in PAGES]
     chosen = st.navigation(pages)
     state.enter(chosen.title)
+    clicks.act()
     link.restore()
     places.restore()
     link.keep()

@@ -17,6 +17,7 @@ from engine.texts import how_many
 from engine.workload import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
 from pages.parts.jobs import private
 from pages.parts.shell import state
+from pages.parts.shell.clicks import press
 from pages.parts.shell.words import kept_for, plain
 from pages.parts.workload.schema_table import read_schema
 
@@ -151,8 +152,7 @@ def _confirm(found: Schema) -> None:
             agreed.append(attribute)
     st.button(
         f"Use {how_many(len(agreed), 'confirmed attribute')}",
-        on_click=_use,
-        args=(tuple(agreed),),
+        on_click=press("use_draft", _use, tuple(agreed), disabled=not agreed),
         disabled=not agreed,
         help=None if agreed else "Tick the lines that are right.",
         key="use_draft",

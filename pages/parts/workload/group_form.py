@@ -14,6 +14,7 @@ from engine.errors import WorkloadError
 from engine.texts import how_many
 from engine.workload import Group, usual_family
 from pages.parts.shell import show, state
+from pages.parts.shell.clicks import press
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 from pages.parts.workload import family_form, forecast_form
 
@@ -76,7 +77,13 @@ def all_ways(schema: Schema) -> None:
         label = f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
         if groups:
             forecast_form.before_adding(groups)
-        st.button(label, type="primary", disabled=not groups, on_click=add_groups, args=(groups,), key="add_ways")
+        st.button(
+            label,
+            type="primary",
+            disabled=not groups,
+            on_click=press("add_ways", add_groups, groups, disabled=not groups),
+            key="add_ways",
+        )
         if not made.groups:
             st.caption("Choose at least one number of attributes.")
     show_kept("group")
@@ -125,7 +132,9 @@ def one_set(schema: Schema) -> None:
                 f"First: {plain(made.describe(0))}. Last: {plain(made.describe(group.count - 1))}."
             )
             forecast_form.before_adding(made.groups)
-            st.button("Add this group", type="primary", on_click=add_groups, args=(made.groups,), key="add_group")
+            st.button(
+                "Add this group", type="primary", on_click=press("add_group", add_groups, made.groups), key="add_group"
+            )
             with right:
                 picture(schema, group, key="family")
     show_kept("group")

@@ -10,6 +10,7 @@ import streamlit as st
 from engine import Workload, insight
 from engine.texts import how_many
 from pages.parts.shell import show, state
+from pages.parts.shell.clicks import press
 from pages.parts.workload import group_form
 
 LENGTH = 100  # groups on a page
@@ -57,9 +58,11 @@ def groups(workload: Workload) -> None:
         chosen = found
     left, middle, right = st.columns([1, 1, 1], vertical_alignment="bottom")
     label = f"Remove {how_many(len(chosen), 'group')}" if chosen else "Remove groups"
-    left.button(label, disabled=not chosen, on_click=remove, args=(chosen,), key="remove")
+    left.button(label, disabled=not chosen, on_click=press("remove", remove, chosen, disabled=not chosen), key="remove")
     middle.number_input("New weight", min_value=0.0, value=1.0, step=0.5, key="new_weight")
-    right.button("Set this weight", disabled=not chosen, on_click=weigh, args=(chosen,), key="weigh")
+    right.button(
+        "Set this weight", disabled=not chosen, on_click=press("weigh", weigh, chosen, disabled=not chosen), key="weigh"
+    )
     if len(chosen) == 1:
         group_form.picture(workload.schema, workload.groups[chosen[0]], key="group_picture")
 

@@ -10,6 +10,7 @@ from engine import Schema, Workload, insight
 from engine.texts import how_many
 from engine.workload import example, whole_edges, workload_from_sql
 from pages.parts.shell import show
+from pages.parts.shell.clicks import press
 from pages.parts.shell.words import plain, show_kept, shown_here
 from pages.parts.workload import forecast_form, group_form
 
@@ -81,8 +82,7 @@ def _check(schema: Schema, made: Workload) -> None:
     st.button(
         f"Add {how_many(len(groups), 'group')} from SQL",
         type="primary",
-        on_click=group_form.add_groups,
-        args=(groups,),
+        on_click=press("add_sql", group_form.add_groups, groups),
         key="add_sql",
     )
     shown = range(min(MAX_SHOWN, len(groups)))

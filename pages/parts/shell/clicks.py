@@ -1,0 +1,69 @@
+"""Clicks take what was chosen last: a value that is typed just before a button is pressed is in what the button does.
+
+Streamlit calls what a button was handed when it was drawn.  Who types a number and presses at once has both on the way
+before the page was drawn with the number, and the old one would be taken, without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import streamlit as st
+
+from pages.parts.shell import state
+
+Action = Callable[..., None]
+PRESSED, DUE, OURS = "pressed", "due", "only_here"  # a button whose values were old; what waits for the next drawing
+AGAIN = "Something was changed just before you pressed, so nothing was spent. Look at what is chosen, and press again."
+PLAIN = (str, int, float, bool, type(None))
+
+
+def press(key: str, action: Action, *given: Any, disabled: bool = False, spends: bool = False) -> Callable[[], None]:
+    """What a button of this key is to call: the action, with what it is given when all that was chosen is drawn.
+
+    Where a value has changed since, the page is drawn first, and then the action takes what the button was given anew.
+    A button that is ``disabled`` by then does nothing, and one that ``spends`` waits for another press.
+    """
+    held, kept = _chosen(key), state.only_here()
+    if kept.get(PRESSED) == key:
+        del kept[PRESSED]
+        if spends:
+            st.toast(AGAIN, icon="✋")
+        elif not disabled:
+            kept[DUE] = action, given
+            st.rerun()
+
+    def call() -> None:
+        now = _chosen(key)
+        if any(now.get(name, value) != value for name, value in held.items()):
+            state.only_here()[PRESSED] = key
+        else:
+            state.only_here().pop(PRESSED, None)
+            action(*given)
+
+    return call
+
+
+def act() -> None:
+    """Do what a button is due to do, before anything is drawn, as Streamlit does."""
+    if found := state.only_here().pop(DUE, None):
+        action, given = found
+        action(*given)
+
+
+def _chosen(but: str) -> dict[str, Any]:
+    """What is chosen in all fields of the page, by their keys."""
+    found = {str(key): _plain(value) for key, value in st.session_state.items() if key not in (but, OURS)}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """A value that can be compared; None for what no field holds."""
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain, value))
+    if isinstance(value, dict) and "edited_rows" in value:  # of a table that is edited
+        return repr(value)
+    return getattr(value, "file_id", None)
