@@ -61,7 +61,7 @@ def test_a_rehearsal_goes_with_its_session(tmp_path: Path) -> None:
         page.set("rehearsal_view", string_value="Tables to publish").press("rehearsal_publish")
         page.until("All tables sum to")
         made = private_files(tmp_path / "t")
-        assert sorted(one.suffix for one in made) == ["", ".csv", ".parquet", ".zip"]
+        assert sorted(one.suffix for one in made) == ["", ".csv", ".parquet", ".xlsx", ".zip"]
         assert {stat.S_IMODE(one.stat().st_mode) for one in made} == {0o600}
         place = page.file("rehearsal_published_zip")
         assert got(server, place, server.cookie) == (200, b"PK")
