@@ -137,6 +137,27 @@ BUGS = (
     ),
     bug("the folder of a living server is swept", PRIVATE, " and not _is_used(place):", ":", GONE),
     bug(
+        "a click takes what was chosen before",
+        "pages/parts/shell/clicks.py",
+        "if any(now.get(name, value) != value for name, value in held.items()):",
+        "if False:",
+        "tests/app/test_history.py::test_a_rehearsal_has_the_size_typed_just_before",
+    ),
+    bug(
+        "what is pressed before it was shown is spent",
+        "pages/parts/shell/clicks.py",
+        "        if spends:\n",
+        "        if False:\n",
+        "tests/app/test_history.py::test_nothing_is_spent_on_other_records_than_were_shown",
+    ),
+    bug(
+        "what memory ends is a damaged file",
+        "engine/release/records/apart/asking.py",
+        "    if code in ENDED:\n",
+        "    if False:\n",
+        "tests/release/test_sources.py::test_a_forgotten_cell_far_away_is_told_and_ends_nothing",
+    ),
+    bug(
         "an upload stays when its page is left",
         "pages/parts/shell/state.py",
         "            context.uploaded_file_mgr.remove_session_files(context.session_id)\n",
