@@ -11,7 +11,7 @@ from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import app_test, local_script_runner
 
-from pages.parts.jobs import plans
+from pages.parts.jobs import plans, work
 from pages.parts.preview import target_views
 from tests.waiting import CEILING
 
@@ -55,3 +55,11 @@ def pages_search_where_it_matters(request: pytest.FixtureRequest, monkeypatch: p
     """A search for the best possible costs more than the page that begins it, and most tests do not wait for it."""
     if "searching" not in request.fixturenames:
         monkeypatch.setattr(target_views, "_search", lambda plan: None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_that_broke_off_is_left() -> Iterator[None]:
+    """Pages tell of work that was stopped or failed until it is asked for again: another test would find it so."""
+    yield
+    for key in [key for key in list(work._JOBS) if not work.is_there(key)]:
+        work.forget(key)
