@@ -27,10 +27,7 @@ BLOCKS = re.findall(r"```(python|sh)\n(.*?)```", README.read_text(encoding="utf-
 (PRINTED,) = re.findall(r"```text\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-LEAVE_NO_FILE = ("show", "compare", "check", "coarse-or-fine")  # and so run the second time as they ran the first
-
-
-def run_shell(block: str, *, again: bool) -> None:
+def run_shell(block: str) -> None:
     """Run the lines of a block of the shell in this process, which need not be started for each."""
     modules = {"engine": main, "demo_data.make_synthetic": make_synthetic.main}
     passed_over = False
@@ -42,8 +39,7 @@ def run_shell(block: str, *, again: bool) -> None:
         elif not passed_over:
             program, flag, module, *arguments = shlex.split(line, comments=True)
             assert (program, flag) == (".venv/bin/python", "-m")
-            if not again or arguments[0] not in LEAVE_NO_FILE:
-                assert not modules[module](arguments), line
+            assert not modules[module](arguments), line
 
 
 def prepared(folder: Path) -> Path:
@@ -64,12 +60,12 @@ def test_all_blocks_run_in_order_and_twice(tmp_path: Path, monkeypatch: pytest.M
         return reports[measurement.dataset]
 
     monkeypatch.setattr(package, "report_html", drawn_once)
-    for again in (False, True):
+    for _ in range(2):
         for kind, block in BLOCKS:
             if kind == "python":
                 exec(compile(block, "README.md", "exec"), {})
             else:
-                run_shell(block, again=again)
+                run_shell(block)
         said.append(capsys.readouterr())
     assert set(reports) == {"cps", "panel"}
     assert all("age < 19" in one.out for one in said)
