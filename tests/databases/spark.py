@@ -35,7 +35,8 @@ def session(master: str = "local[1]", **settings: str) -> Iterator[Any]:
     assert shutil.which("java"), "java is not there; install it, on Debian with apt-get install default-jre-headless"
     folder = Path(tempfile.mkdtemp(prefix="spark-"))
     builder = SparkSession.builder.master(master)
-    for name, value in (SETTINGS | {"spark.local.dir": str(folder)} | settings).items():
+    places = {"spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "tables")}
+    for name, value in (SETTINGS | places | settings).items():
         builder = builder.config(name, value)
     found = builder.getOrCreate()
     found.sparkContext.setLogLevel("OFF")
