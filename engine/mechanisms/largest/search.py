@@ -327,8 +327,10 @@ def _contracted(weights: Array, tables: Sequence[Array], but: int = -1) -> Array
     others = [t for k, t in enumerate(tables) if k != but]
     if not others:
         return np.broadcast_to(weights, (len(tables[but]), *weights.shape)) if but >= 0 else weights.reshape(1)
-    with np.errstate(invalid="ignore"):  # some kernels raise the flag on what they pad rows with
+    with np.errstate(invalid="ignore"):  # vector units raise the flag on registers that hold no data; see below
         out = weights @ others[-1].T
+    if not np.isfinite(out).all():
+        raise FloatingPointError("the sums of weights times tables are not finite")
     for table in others[-2::-1]:
         out = np.einsum("...as,sa->...s", out, table)
     return np.asarray(out.T)
