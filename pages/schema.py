@@ -6,6 +6,7 @@ import streamlit as st
 
 import demo_data
 from engine import Attribute, Schema, figures, texts
+from engine.release import SHEET_ENDINGS
 from pages.parts.shell import code, frame, show, state
 from pages.parts.shell.budgets import ROWS_LABEL
 from pages.parts.shell.words import kept_for, plain, show_kept
@@ -82,7 +83,7 @@ def starting_points() -> None:
     with right:
         st.file_uploader(
             "Or upload a schema or a data dictionary (JSON, CSV or a sheet)",
-            type=["json", "csv", "xlsx", "xls", "ods"],
+            type=["json", "csv", *SHEET_ENDINGS],
             key="schema_file",
             on_change=use_upload,
             max_upload_size=10,

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.errors import BudgetError, EngineError, PlanError, SchemaError, WorkloadError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
-from engine.release import COUNTS_ENDING, SHEETS, Intake, TextFile, named_table, public_table, sheet_text
+from engine.release import COUNTS_ENDING, SHEET_ENDINGS, Intake, TextFile, named_table, public_table, sheet_text
 from engine.workload import Schema, Workload, workload_from_sql
 
 
@@ -79,7 +79,7 @@ def asked_in(path: Path, schema: Schema | None, *, whole_numbers: Sequence[str] 
 
 def schema_of(path: Path) -> Schema:
     """Return the schema in a JSON or a CSV file, or in a workbook."""
-    if path.suffix.lower() in SHEETS:
+    if path.suffix.lower() in SHEET_ENDINGS:
         return Schema.from_csv(sheet_text(path))
     text = file_bytes(path, SchemaError)
     return Schema.from_csv(text) if path.suffix.lower() == ".csv" else Schema.from_json(text)

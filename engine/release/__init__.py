@@ -49,9 +49,10 @@ from engine.release.public_tables import draft_of_public, public_table, public_t
 from engine.release.reconstruct import Measurement, apply_group, estimate, quantile, query_texts
 from engine.release.records import (
     COUNTS_ENDING,
+    LABELLED_ENDINGS,
     MEMORY_LIMIT,
     RECORD_ENDINGS,
-    SHEETS,
+    SHEET_ENDINGS,
     TEXT_ENDINGS,
     Counts,
     DraftSchema,
@@ -67,10 +68,11 @@ from engine.release.records import (
 
 __all__ = [
     "COUNTS_ENDING",
+    "LABELLED_ENDINGS",
     "MEMORY_LIMIT",
     "MOST_CELLS",
     "RECORD_ENDINGS",
-    "SHEETS",
+    "SHEET_ENDINGS",
     "TEXT_ENDINGS",
     "Answers",
     "Archive",

@@ -77,7 +77,7 @@ def draft_of_public(data: Any) -> DraftSchema:
 
 
 def _text(value: Any) -> str:
-    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value).strip()
+    return plain(value) if isinstance(value, float) else str(value).strip()
 
 
 def _attribute_of(name: str, values: set[str]) -> Attribute | None:

@@ -3,7 +3,7 @@
 To touch: a new file format is one reader named in `files`; `encoding` decides which values belong to which cell.
 """
 
-from engine.release.records.apart import SHEETS, DraftSchema, draft_schema, sheet_text
+from engine.release.records.apart import LABELLED_ENDINGS, SHEET_ENDINGS, DraftSchema, draft_schema, sheet_text
 from engine.release.records.counts import Counts
 from engine.release.records.counts_file import COUNTS_ENDING, read_counts
 from engine.release.records.csv import TextFile
@@ -16,12 +16,13 @@ from engine.release.records.tables import MEMORY_LIMIT, count_marginals
 
 __all__ = [
     "COUNTS_ENDING",
+    "LABELLED_ENDINGS",
     "MEMORY_LIMIT",
     "MISSING",
     "OUTSIDE",
     "REASONS",
     "RECORD_ENDINGS",
-    "SHEETS",
+    "SHEET_ENDINGS",
     "TEXT_ENDINGS",
     "Counts",
     "DraftSchema",

@@ -11,7 +11,14 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from engine.errors import DataError
-from engine.release.records.apart import READERS, labelled_batches, labelled_columns, sheet_batches, sheet_names
+from engine.release.records.apart import (
+    LABELLED_ENDINGS,
+    SHEET_ENDINGS,
+    labelled_batches,
+    labelled_columns,
+    sheet_batches,
+    sheet_names,
+)
 from engine.release.records.batches import Batch
 from engine.release.records.counts_file import COUNTS_ENDING
 from engine.release.records.csv import TextFile, csv_batches, csv_names
@@ -58,11 +65,9 @@ FILE_KINDS = (
         ".feather": ARROW,
         ".arrow": ARROW,
         ".ipc": ARROW,
-        ".xlsx": SHEET,
-        ".xls": SHEET,
-        ".ods": SHEET,
     }
-    | dict.fromkeys(READERS, LABELLED)
+    | dict.fromkeys(SHEET_ENDINGS, SHEET)
+    | dict.fromkeys(LABELLED_ENDINGS, LABELLED)
     | {f"{one}{pack}": CSV for one in (".csv", ".tsv") for pack in ("", *PACKED)}
     | {f"{one}{pack}": JSON for one in (".jsonl", ".ndjson") for pack in ("", *PACKED)}
 )

@@ -6,13 +6,22 @@ And the way out for a file of records.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import streamlit as st
 
 from engine import Attribute, Schema
-from engine.release import RECORD_ENDINGS, SHEETS, DraftSchema, draft_of_public, draft_schema, sheet_text
+from engine.release import (
+    LABELLED_ENDINGS,
+    RECORD_ENDINGS,
+    SHEET_ENDINGS,
+    DraftSchema,
+    draft_of_public,
+    draft_schema,
+    sheet_text,
+)
 from engine.texts import how_many
 from engine.workload import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
 from pages.parts.jobs import private
@@ -24,7 +33,6 @@ from pages.parts.workload.schema_table import read_schema
 DICTIONARY, RECORDS, AGREED = "dictionary", "columns_of_records", "draft_agreed"
 DRAFT, LINE = "drafted_schema", "draft_"
 SHOWN = 12  # values of an attribute
-LABELLED = ("dta", "sav", "zsav", "por", "sas7bdat", "xpt")
 LARGEST = 200  # megabytes of a file that is read here
 
 
@@ -43,12 +51,19 @@ def take(name: str, content: bytes) -> None:
 
 def as_text(name: str, content: bytes) -> tuple[str, bytes]:
     """Name and content of a public file, as CSV where it was a workbook."""
-    if not name.lower().endswith(SHEETS):
+    if not name.lower().endswith(SHEET_ENDINGS):
         return name, content
-    with tempfile.TemporaryDirectory(prefix="sheet_", dir=private.folder()) as folder:
+    with _on_disk(name, content) as place:
+        return f"{name}.csv", sheet_text(place).encode()
+
+
+@contextmanager
+def _on_disk(name: str, content: bytes | memoryview) -> Iterator[Path]:
+    """An uploaded file where readers find it, and its name; it goes at once."""
+    with tempfile.TemporaryDirectory(prefix="draft_", dir=private.folder()) as folder:
         place = Path(folder) / Path(name).name
         place.write_bytes(content)
-        return f"{name}.csv", sheet_text(place).encode()
+        yield place
 
 
 def _cleared() -> dict[str, object]:
@@ -66,7 +81,7 @@ def other_files() -> None:
     with st.expander("Or draft one from a labelled file of Stata, SPSS or SAS, or from a public table"):
         st.file_uploader(
             "Labelled file: its labels are read, and none of its records",
-            type=list(LABELLED),
+            type=LABELLED_ENDINGS,
             key="labelled_file",
             on_change=_take,
             args=("labelled_file", draft_schema),
@@ -75,7 +90,7 @@ def other_files() -> None:
         public = st.checkbox("Anybody may have the table that I give below: it is published", key="draft_is_public")
         st.file_uploader(
             "Public table: its values are read",
-            type=sorted(ending.lstrip(".") for ending in RECORD_ENDINGS),
+            type=sorted(RECORD_ENDINGS),
             key="public_file",
             on_change=_take,
             args=("public_file", draft_of_public),
@@ -86,15 +101,12 @@ def other_files() -> None:
 
 
 def _take(key: str, read: Callable[[Path], DraftSchema]) -> None:
-    """Keep the draft that an uploaded file makes; the file goes at once."""
+    """Keep the draft that an uploaded file makes."""
     file = st.session_state.get(key)
     if file is None:
         return
-    with tempfile.TemporaryDirectory(prefix="draft_", dir=private.folder()) as folder:
-        place = Path(folder) / Path(file.name).name
-        place.write_bytes(file.getbuffer())
-        with kept_for("start"):
-            _cleared()[DRAFT] = read(place)
+    with _on_disk(file.name, file.getbuffer()) as place, kept_for("start"):
+        _cleared()[DRAFT] = read(place)
 
 
 def draw() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import Schema
-from engine.release import public_tables, public_text
+from engine.release import SHEET_ENDINGS, public_tables, public_text
 from engine.workload import decoded_text
 from pages.parts.shell import state
 from pages.parts.shell.words import kept_for, plain, show_kept
@@ -72,7 +72,7 @@ def exact(schema: Schema) -> None:
     )
     st.file_uploader(
         "Or add a table from a CSV file or a sheet",
-        type=["csv", "xlsx", "xls", "ods"],
+        type=["csv", *SHEET_ENDINGS],
         key=(upload := f"exact_file_{state.version()}"),
         on_change=use_file,
         args=(upload,),

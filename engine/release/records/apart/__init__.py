@@ -5,17 +5,17 @@ asks.  To touch: what `child` says is heard in `asking`, and made to batches in 
 """
 
 from engine.release.records.apart.labelled import (
-    READERS,
+    LABELLED_ENDINGS,
     DraftSchema,
     draft_schema,
     labelled_batches,
     labelled_columns,
 )
-from engine.release.records.apart.sheets import SHEETS, sheet_batches, sheet_names, sheet_text
+from engine.release.records.apart.sheets import SHEET_ENDINGS, sheet_batches, sheet_names, sheet_text
 
 __all__ = [
-    "READERS",
-    "SHEETS",
+    "LABELLED_ENDINGS",
+    "SHEET_ENDINGS",
     "DraftSchema",
     "draft_schema",
     "labelled_batches",

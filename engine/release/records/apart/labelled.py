@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 READERS = {".dta": "read_dta", ".sav": "read_sav", ".zsav": "read_sav", ".por": "read_por",
            ".sas7bdat": "read_sas7bdat", ".xpt": "read_xport"}  # fmt: skip
+LABELLED_ENDINGS = tuple(READERS)  # endings of the names of files
 XPORT_BYTES = 80  # a transport file is full records of these, and does not say how many
 
 

@@ -14,9 +14,9 @@ from engine.release.records.apart.asking import heard
 from engine.release.records.apart.child import SHEET
 from engine.release.records.batches import Batch, check_columns
 from engine.release.records.formats import batched
-from engine.texts import shown
+from engine.texts import plain, shown
 
-SHEETS = (".xlsx", ".xls", ".ods")
+SHEET_ENDINGS = (".xlsx", ".xls", ".ods")
 MOST_TEXT = 10_000_000  # characters of a public table
 FORGOTTEN = (
     ": a forgotten cell far from the others makes a sheet as large as all between them. Delete the empty rows below "
@@ -65,8 +65,8 @@ def sheet_text(path: Path) -> str:
 
 def _written(value: Any) -> str:
     """A cell as somebody would have typed it into a text."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
+    if isinstance(value, float):
+        return plain(value)
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
