@@ -9,8 +9,7 @@ from engine.release import Ledger, kept_rehearsal, left_open, release_key
 from pages.parts.coarse import paid
 from pages.parts.jobs import plans, private, tasks, watch, work
 from pages.parts.release import dataset_form, records_form, release_form, results_view
-from pages.parts.shell import code, frame, show, state
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, code, frame, show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 
 frame.require()
@@ -40,7 +39,7 @@ def rehearse(plan: Plan) -> str:
     rows = int(left.number_input("Simulated records", 1, min(plan.max_records, 2_000_000), 10_000, key="rows"))
     seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="seed"))
     key = f"rehearsal|{plan.hash}|{rows}|{seed}"
-    right.button("Rehearse", on_click=press("rehearse", start_rehearsal, plan, key, rows, seed), key="rehearse")
+    clicks.button("Rehearse", start_rehearsal, plan, key, rows, seed, key="rehearse", place=right)
     show_kept("rehearsal")
     script = code.rehearsal_code(state.current(), rows=rows, seed=seed)
     done = watch.job(key, label="Rehearsal")

@@ -218,7 +218,10 @@ def test_undo_remembers_no_long_texts() -> None:
 def both(session: Session, button: str, **fields: object) -> Session:
     """Change fields and press a button in one run, as both arrive where somebody is quick or the server is busy."""
     for key, value in fields.items():
-        session._widget(key).set_value(value)
+        if (field := session._widget(key)) is not None:
+            field.set_value(value)
+        else:  # tabs
+            session.app.session_state[key] = value
     session.app.button(key=button).click()
     return session.run(session.app)
 
@@ -248,6 +251,15 @@ def test_what_cannot_be_done_with_the_new_values_is_not_done() -> None:
     both(session, "add_ways", ways=[])
     assert session.studio.workload.groups == before
     session.set(ways=[2])  # nor later, when it could be done again
+    assert session.studio.workload.groups == before
+
+
+def test_a_button_that_is_gone_has_nothing_to_do_when_it_comes_back() -> None:
+    session = with_plan("survey", (1,), page="workload").set(ways=[2])
+    before = session.studio.workload.groups
+    both(session, "add_ways", add_how="One set of attributes")
+    session.set(add_how="All k-way sets")
+    assert any(found.key == "add_ways" and not found.disabled for found in session.app.button)
     assert session.studio.workload.groups == before
 
 

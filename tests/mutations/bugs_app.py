@@ -151,6 +151,13 @@ BUGS = (
         "tests/app/test_history.py::test_nothing_is_spent_on_other_records_than_were_shown",
     ),
     bug(
+        "a button that is gone does its work when it comes back",
+        "pages/parts/shell/clicks.py",
+        "        if drawn:\n",
+        "        if False:\n",
+        "tests/app/test_history.py::test_a_button_that_is_gone_has_nothing_to_do_when_it_comes_back",
+    ),
+    bug(
         "what memory ends is a damaged file",
         "engine/release/records/apart/asking.py",
         "    if code in ENDED:\n",

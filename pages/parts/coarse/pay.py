@@ -15,8 +15,7 @@ from pages.parts.coarse.choose import Settings
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.release import dataset_form, records_form
 from pages.parts.release.records_form import Source
-from pages.parts.shell import show
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, show
 from pages.parts.shell.words import kept_for, plain, show_kept, trouble
 
 
@@ -94,12 +93,20 @@ def confirm_look(
     typed = _typed(status, "coarse_confirmation")
     reason = _reason(status, source, typed, common, needed=figures.least_total(common))
     left, right = st.columns([1, 2], vertical_alignment="center")
-    left.button(
+    clicks.button(
         f"Look: spend {texts.cost(now)} pcost",
+        start_look,
+        book,
+        common,
+        status.dataset,
+        source,
+        attempt,
+        settings,
+        key="coarse_look",
+        place=left,
+        spends=True,
         type="primary",
         disabled=bool(reason),
-        on_click=press("coarse_look", start_look, book, common, status.dataset, source, attempt, settings, spends=True),
-        key="coarse_look",
         width="stretch",
     )
     if reason:
@@ -145,14 +152,19 @@ def rest(book: Ledger, key: str, found: Steps, option: str, status: DatasetStatu
     typed = _typed(status, "coarse_confirm_finish")
     reason = _reason(status, source, typed, found.common, needed=takes)
     left, right = st.columns([1, 2], vertical_alignment="center")
-    left.button(
+    clicks.button(
         f"Measure the rest: spend {'at most ' if charge else ''}{texts.cost(takes)} pcost",
+        start_finish,
+        book,
+        key,
+        source,
+        attempt,
+        "charge" if charge else "refuse",
+        key="coarse_finish",
+        place=left,
+        spends=True,
         type="primary",
         disabled=bool(reason),
-        on_click=press(
-            "coarse_finish", start_finish, book, key, source, attempt, "charge" if charge else "refuse", spends=True
-        ),
-        key="coarse_finish",
         width="stretch",
     )
     if reason:

@@ -14,8 +14,7 @@ from pages.parts.coarse import script as coarse_code
 from pages.parts.coarse.choose import Settings
 from pages.parts.jobs import private, tasks, watch, work
 from pages.parts.release import results_view
-from pages.parts.shell import show
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, show
 from pages.parts.shell.code import Script
 from pages.parts.shell.words import kept_for, plain, show_kept
 
@@ -42,11 +41,8 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     rows = int(left.number_input("Simulated records", 1, most, min(5_000, most), key="coarse_rows"))
     seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="coarse_seed"))
     key = f"coarse|{common.hash}|{common.names}|{rows}|{seed}"
-    right.button(
-        "Rehearse the look",
-        on_click=press("coarse_rehearse", start_look, common, key, rows, seed),
-        key="coarse_rehearse",
-        type="primary",
+    clicks.button(
+        "Rehearse the look", start_look, common, key, rows, seed, key="coarse_rehearse", place=right, type="primary"
     )
     show_kept("coarse_rehearsal")
     script = coarse_code.rehearsal(rows=rows, seed=seed)
@@ -77,10 +73,18 @@ def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, row
     left, right = st.columns([2, 1], vertical_alignment="bottom")
     option = left.selectbox("Go on with", common.names, index=index, key=f"coarse_go_on_{depth}_{verdict}")
     rest = f"{key}|{option}"
-    right.button(
+    clicks.button(
         "Rehearse the rest",
-        key=(name := f"coarse_rest_{depth}"),
-        on_click=press(name, begin, rest, tasks.rehearse_rest, common.to_json(), content, rows, seed, option),
+        begin,
+        rest,
+        tasks.rehearse_rest,
+        common.to_json(),
+        content,
+        rows,
+        seed,
+        option,
+        key=f"coarse_rest_{depth}",
+        place=right,
         width="stretch",
     )
     done = watch.job(rest, label="Rehearsed rest")

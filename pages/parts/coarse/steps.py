@@ -13,7 +13,7 @@ from pages.parts.coarse import choose, pay, script, stored, views
 from pages.parts.coarse.choose import Settings
 from pages.parts.coarse.views import STOP
 from pages.parts.release.records_form import Source
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks
 from pages.parts.shell.code import Script
 from pages.parts.shell.words import kept_for, plain, show_kept
 
@@ -157,14 +157,21 @@ def _decide(book: Ledger, key: str, found: Steps, decision: Decision, rule: dict
         by = left.text_input("Who decides against the rule", key=f"coarse_by_{found.look.utc}", live=True)
         reason = right.text_input("Why", key=f"coarse_reason_{found.look.utc}", live=True)
     missing = option != verdict and not (by.strip() and reason.strip())
-    name = f"coarse_record_{found.look.utc}_{stopped}"
     left, right = st.columns([1, 2], vertical_alignment="center")
-    left.button(
+    clicks.button(
         "Record this decision",
+        record,
+        book,
+        key,
+        option,
+        decision,
+        rule,
+        by,
+        reason,
+        key=f"coarse_record_{found.look.utc}_{stopped}",
+        place=left,
         type="primary",
         disabled=missing,
-        on_click=press(name, record, book, key, option, decision, rule, by, reason, disabled=missing),
-        key=name,
         width="stretch",
     )
     if missing:

@@ -14,8 +14,7 @@ from pages.parts.compare import run, script
 from pages.parts.compare.run import Compared
 from pages.parts.jobs import publishing, watch, work
 from pages.parts.shell import budgets as say
-from pages.parts.shell import show
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, show
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 from pages.parts.workload import reference_form
@@ -57,13 +56,7 @@ def standing(studio: Studio, found: Compared | None) -> str:
     asked = choices, list(adaptive), reference, rehearsals, seconds
     key = f"stand|{studio.asked_key}|{[chosen, *asked[1:2], reference_form.digest(reference), rehearsals, seconds]}"
     waits = reference is None or not (chosen or adaptive) or work.is_there(key)
-    st.button(
-        "Rehearse",
-        on_click=press("standing_start", _begin, key, studio, *asked, disabled=waits),
-        disabled=waits,
-        type="primary",
-        key="standing_start",
-    )
+    clicks.button("Rehearse", _begin, key, studio, *asked, key="standing_start", disabled=waits, type="primary")
     with shown_here():
         done = watch.job(key, label="Rehearsing what would be published")
         if done is not None:

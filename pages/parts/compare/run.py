@@ -17,8 +17,7 @@ from engine.mechanisms import label_of, title_of, variants
 from engine.texts import how_many
 from pages.parts.jobs import kept, plans, tasks, watch, work
 from pages.parts.jobs.status import Status
-from pages.parts.shell import show
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, show
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 
@@ -146,7 +145,7 @@ def _inputs(studio: Studio, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
         help="The quick ones are compared at once. A mechanism that does not apply to this workload says why.",
     )
     if len(chosen) < len(labels):
-        left.button("Choose all, the slow ones too", on_click=_add_rest, args=(labels,), key="compare_all")
+        clicks.button("Choose all, the slow ones too", _add_rest, labels, key="compare_all", place=left)
     limit = right.number_input(
         "Seconds for each",
         1,
@@ -172,13 +171,18 @@ def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]]
         words += f" {how_many(stuck, 'mechanism')} cannot, and the table says why."
     left, right = st.columns([1, 3], vertical_alignment="center")
     done = job is not None and job.done
-    left.button(
+    clicks.button(
         "Compare",
+        begin,
+        key,
+        studio,
+        chosen,
+        limit,
+        key="compare_start",
+        place=left,
         type="secondary" if done else "primary",
-        on_click=press("compare_start", begin, key, studio, chosen, limit, disabled=done or ready.empty),
         disabled=done or ready.empty,
         help="This comparison is done; its results are below." if done else None,
-        key="compare_start",
         width="stretch",
     )
     right.caption(plain("Done: the results are below and are kept for a second look." if done else words))

@@ -12,7 +12,7 @@ from engine.texts import amount
 from pages.parts.compare import script
 from pages.parts.compare.run import Compared, running
 from pages.parts.jobs import kept, plans, tasks, watch, work
-from pages.parts.shell import show
+from pages.parts.shell import clicks, show
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 
@@ -79,12 +79,15 @@ def book(studio: Studio, found: Compared | None) -> str:
         key="book_row",
     )
     key = f"published|{number}"
-    right.button(
+    clicks.button(
         "Compute",
-        on_click=watch.start,
-        args=(key, tasks.published, number),
-        disabled=work.is_there(key),
+        watch.start,
+        key,
+        tasks.published,
+        number,
         key="book_start",
+        place=right,
+        disabled=work.is_there(key),
         width="stretch",
     )
     done = watch.job(key, label=f"Planning {rows[number]}")

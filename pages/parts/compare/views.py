@@ -13,7 +13,7 @@ from engine.mechanisms import mechanism_class, title_of
 from pages.parts.compare import run, script
 from pages.parts.compare.run import Compared
 from pages.parts.shell import budgets as say
-from pages.parts.shell import show, state
+from pages.parts.shell import clicks, show, state
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 from pages.parts.workload import group_choice, scale_form
@@ -109,7 +109,7 @@ def _dot(studio: Studio, found: Compared, drawn: figures.Picture, label: str, pc
     left.markdown(f"**{plain(title)} at {plain(say.said(budget))}:** typical error {texts.amount(size)} counts")
     name, options = found.choices[label]
     label = f"Use {title} at this budget"
-    right.button(plain(label), on_click=use, args=(name, options, budget), key="use_dot", width="stretch")
+    clicks.button(plain(label), use, name, options, budget, key="use_dot", place=right, width="stretch")
 
 
 def _offer(found: Compared, label: str, words: str) -> None:
@@ -118,12 +118,13 @@ def _offer(found: Compared, label: str, words: str) -> None:
     title = title_of(label)
     left.markdown(f"**{plain(title)}** · {plain(words)}  \n{plain(cls.meaning)}")
     taken = label == found.present
-    right.button(
+    clicks.button(
         plain(f"In use: {title}" if taken else f"Use {title}"),
-        on_click=use,
-        args=found.choices[label],
-        disabled=taken,
+        use,
+        *found.choices[label],
         key=f"use_{label}",
+        place=right,
+        disabled=taken,
         width="stretch",
     )
 

@@ -11,7 +11,7 @@ from engine.insight import REMEDIES, Changed, dear_groups
 from engine.mechanisms import Forecast, forecast
 from engine.texts import amount
 from engine.workload import Group
-from pages.parts.shell import state
+from pages.parts.shell import clicks, state
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import kept_for, plain, show_kept
 
@@ -73,7 +73,7 @@ def culprits(studio: Studio, *, new: int = 0) -> None:
 def _buttons(choices: Sequence[tuple[str, Studio]], name: str) -> None:
     with st.container(horizontal=True):
         for number, (label, changed) in enumerate(choices):
-            st.button(label, on_click=_take, args=(changed,), key=f"remedy_{name}_{number}")
+            clicks.button(label, _take, changed, key=f"remedy_{name}_{number}")
 
 
 def _take(changed: Studio) -> None:

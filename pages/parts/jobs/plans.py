@@ -16,7 +16,7 @@ from engine.mechanisms import Forecast, at_budget
 from engine.texts import amount
 from pages.parts.jobs import dear, kept, tasks, watch, work
 from pages.parts.jobs.dear import MEMORY_LIMIT
-from pages.parts.shell import state
+from pages.parts.shell import clicks, state
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 
@@ -79,7 +79,7 @@ def foreseen(studio: Studio) -> Plan | None:
         if work.is_there(key):
             return _waited(studio, "Foretelling how exact they would be", quiet=True)
         watch.job(key, label="Foretelling", quiet=True)
-        st.button("How exact would they be?", on_click=_start, args=(key, studio), key="foresee")
+        clicks.button("How exact would they be?", _start, key, studio, key="foresee")
     return None
 
 
@@ -133,15 +133,7 @@ def _offer(key: str, studio: Studio, expected: Forecast) -> None:
     reason = f"It would pass the limit of {amount(MEMORY_LIMIT / 1e9)} GB." if too_large else None
     if dear.too_dear(expected) and studio is state.current():
         dear.culprits(studio)
-    st.button(
-        "Plan it now",
-        type="primary",
-        on_click=_start,
-        args=(key, studio),
-        disabled=too_large,
-        help=reason,
-        key="plan_now",
-    )
+    clicks.button("Plan it now", _start, key, studio, key="plan_now", type="primary", disabled=too_large, help=reason)
     if reason:
         st.caption(f"Planning has to wait: {reason}")
 

@@ -11,7 +11,7 @@ import streamlit as st
 
 from pages.parts.jobs import work
 from pages.parts.jobs.status import Status
-from pages.parts.shell import state
+from pages.parts.shell import clicks, state
 from pages.parts.shell.words import plain, trouble
 
 ROWS = "rows_read"
@@ -107,10 +107,6 @@ def _bar(key: str, label: str, shown: float | None) -> None:
     told = f"waits for a worker, {ahead} before it" if found.state == "waiting" else found.text
     words = f"{label}: {told} ({found.seconds:.0f} s)"
     left.progress(min(max(found.fraction, 0.0), 1.0), text=plain(words))
-    right.button(
-        "Cancel",
-        key=f"cancel_{sha256(key.encode()).hexdigest()[:16]}",
-        on_click=work.cancel,
-        args=(key,),
-        width="stretch",
+    clicks.button(
+        "Cancel", work.cancel, key, key=f"cancel_{sha256(key.encode()).hexdigest()[:16]}", place=right, width="stretch"
     )

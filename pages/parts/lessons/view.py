@@ -11,7 +11,7 @@ from engine.lessons import handout_html
 from pages.parts.jobs import plans
 from pages.parts.lessons import address, quiz
 from pages.parts.lessons.lesson import Lesson, Shown
-from pages.parts.shell import frame, state
+from pages.parts.shell import clicks, frame, state
 from pages.parts.shell.words import trouble, words_of
 
 
@@ -45,13 +45,16 @@ def steps(lesson: Lesson) -> int:
     numbers = tuple(range(len(lesson.steps)))
     step: int = address.dial(left.select_slider, "Step", numbers, of=lesson.name, name="step", default=0)
     last = step == numbers[-1]
-    right.button(
+    clicks.button(
         "Next step",
-        on_click=address.set_dial,
-        args=(lesson.name, "step", step + 1),
+        address.set_dial,
+        lesson.name,
+        "step",
+        step + 1,
+        key=f"step_{lesson.name}",
+        place=right,
         disabled=last,
         help="This is the last step." if last else None,
-        key=f"step_{lesson.name}",
         width="stretch",
     )
     st.markdown(f"**Step {step}.** {lesson.steps[step]}")
@@ -64,12 +67,11 @@ def _onwards(lesson: Lesson, shown: Shown | None, after: Lesson | None) -> None:
     opened = row.button(
         "Open this plan in the studio",
         key=f"open_{lesson.name}",
-        on_click=_take,
-        args=(shown,),
         disabled=shown is None,
         help=reason or "Replaces what you chose so far; Undo brings it back.",
     )
-    if opened:
+    if opened and shown is not None:
+        _take(shown)
         st.switch_page(frame.page("Preview").file)
     row.download_button(
         "Handout to print",
@@ -83,7 +85,7 @@ def _onwards(lesson: Lesson, shown: Shown | None, after: Lesson | None) -> None:
     if reason:
         st.caption(f"Opening has to wait: {reason}")
     if after is not None:
-        row.button(f"Next lesson: {after.tab} →", key=f"after_{lesson.name}", on_click=_turn, args=(after.tab,))
+        clicks.button(f"Next lesson: {after.tab} →", _turn, after.tab, key=f"after_{lesson.name}", place=row)
 
 
 def handout(lesson: Lesson, shown: Shown | None, *, answered: bool) -> bytes:

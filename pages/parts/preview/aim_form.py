@@ -6,8 +6,7 @@ import streamlit as st
 
 from engine import Plan, Workload
 from pages.parts.jobs import publishing, watch, work
-from pages.parts.shell import state
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, state
 from pages.parts.shell.code import Script, plan_script
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain
@@ -26,11 +25,14 @@ def draw(plan: Plan) -> None:
     )
     reference = reference_form.choose("aim")
     key = f"weigh|{studio.key}|{reference_form.digest(reference)}"
-    st.button(
+    clicks.button(
         "Find the weights",
-        on_click=press("aim_find", _find, key, studio, reference, disabled=reference is None),
-        disabled=reference is None or studio.options.get("objective", "sum") != "sum",
+        _find,
+        key,
+        studio,
+        reference,
         key="aim_find",
+        disabled=reference is None or studio.options.get("objective", "sum") != "sum",
         type="primary",
     )
     with st.expander("As Python"):
@@ -48,7 +50,7 @@ def draw(plan: Plan) -> None:
             )
         )
         left, _ = st.columns([1, 2])
-        left.button("Use these weights", on_click=_use, args=(text,), key="aim_use", type="primary", width="stretch")
+        clicks.button("Use these weights", _use, text, key="aim_use", place=left, type="primary", width="stretch")
 
 
 def _find(key: str, studio: Studio, reference: Reference) -> None:

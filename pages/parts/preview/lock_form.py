@@ -11,9 +11,8 @@ import streamlit as st
 from engine import Budget, Plan, insight, load_plan
 from engine.texts import amount, how_many, set_name
 from pages.parts.jobs import kept, tasks, watch, work
-from pages.parts.shell import show, state
+from pages.parts.shell import clicks, show, state
 from pages.parts.shell.budgets import others, said
-from pages.parts.shell.clicks import press
 from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain
 
@@ -32,12 +31,7 @@ def draw(plan: Plan) -> None:
     targets, locked = _table(plan, studio, rows, locks=goal == PRESENT)
     key = f"targets|{studio.key}|{targets}|{locked}"
     with st.container(horizontal=True):
-        st.button(
-            "Solve",
-            on_click=press("targets_solve", _solve, key, studio, targets, locked),
-            key="targets_solve",
-            type="primary",
-        )
+        clicks.button("Solve", _solve, key, studio, targets, locked, key="targets_solve", type="primary")
         if "targets" in studio.options:
             st.button("Plan without targets again", on_click=_forget, key="targets_forget")
     done = watch.job(key, label="Solving the targets")
@@ -46,7 +40,7 @@ def draw(plan: Plan) -> None:
         made = kept.plan_of_key(key, lambda: load_plan(text))
         _found(studio.budget, plan, made, insight.reached(made, rows, options["targets"]))
         changed = replace(studio, budget=Budget.from_dict(budget), options=options)
-        st.button("Use this", on_click=_use, args=(changed, made), key="targets_use", type="primary")
+        clicks.button("Use this", _use, changed, made, key="targets_use", type="primary")
 
 
 def dropped() -> None:

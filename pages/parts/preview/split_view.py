@@ -11,7 +11,7 @@ from engine import Plan, insight
 from engine.errors import EngineError, NotApplicable
 from engine.mechanisms import mechanism_class
 from pages.parts.jobs import plans
-from pages.parts.shell import state
+from pages.parts.shell import clicks, state
 from pages.parts.shell.studio import CENTERS, PAPER, Studio
 from pages.parts.shell.words import kept_for, plain, show_kept
 
@@ -46,7 +46,7 @@ def draw(plan: Plan) -> None:
 
 
 def _button(label: str, options: Mapping[str, Any], key: str) -> None:
-    st.button(label, on_click=_take, args=(options,), key=key, type="tertiary")
+    clicks.button(label, _take, options, key=key, type="tertiary")
 
 
 def _take(options: Mapping[str, Any]) -> None:

@@ -9,9 +9,8 @@ import streamlit as st
 
 from engine import Budget, Plan, figures, insight, texts
 from pages.parts.jobs import tasks, watch, work
-from pages.parts.shell import show, state
+from pages.parts.shell import clicks, show, state
 from pages.parts.shell.budgets import others, said
-from pages.parts.shell.clicks import press
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 from pages.parts.workload import query_form, scale_form
 
@@ -90,8 +89,7 @@ def needed(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -
             f"**{goal}:** a budget of {plain(said(found))} is needed; this plan spends {plain(said(plan.budget))}.",
             help=plain(others(found)),
         )
-        name = f"use_budget_{key}"
-        right.button("Use this budget", on_click=press(name, _use, find, key), key=name, width="stretch")
+        clicks.button("Use this budget", _use, find, key, key=f"use_budget_{key}", place=right, width="stretch")
         show_kept(f"{NEEDED}_{key}")
         return True
     return False
@@ -146,7 +144,7 @@ def distance(plan: Plan) -> None:
         st.markdown(f"**{plain(insight.bound_text(plan, found.result))}**")
         show.picture(figures.distance_picture(plan, found.result), key="distance", config=show.EXPORT)
     elif not work.is_there(key):
-        st.button("Search again", on_click=_search, args=(plan,), key="bound_again")
+        clicks.button("Search again", _search, plan, key="bound_again")
     st.caption(plain(insight.certificate_text(plan)))
 
 

@@ -7,8 +7,7 @@ import streamlit as st
 from engine import Plan, figures, insight, texts
 from engine.insight import CHANGES, Change, Changed, breakdown_text, worst_query
 from pages.parts.jobs import plans
-from pages.parts.shell import show, state
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 
 MEAN, WORST, CHOSEN = "All its queries, on average", "Its least exact query", "One query by number"
@@ -63,12 +62,14 @@ def _buttons(plan: Plan, group: int) -> None:
     done = {"tuned"} if request.options.get("centers") == "tuned" else set()
     with st.container(horizontal=True):
         for change in (change for change in CHANGES if change.name not in done):
-            st.button(
+            clicks.button(
                 plain(change.label(request)),
-                on_click=_try,
-                args=(change, group, attribute),
-                disabled=change.name == "coarser" and not names,
+                _try,
+                change,
+                group,
+                attribute,
                 key=f"what_if_{change.name}",
+                disabled=change.name == "coarser" and not names,
             )
     if not names:
         st.caption("No attribute of this group is numeric with four cells or more, so it has no bins to merge.")
@@ -99,8 +100,7 @@ def _tried(plan: Plan) -> None:
             st.caption(insight.asked_text(plan, after))
         with st.container(horizontal=True):
             if after is not None:
-                keep = press("what_if_keep", _keep, changed)
-                st.button("Keep this change", type="primary", on_click=keep, key="what_if_keep")
+                clicks.button("Keep this change", _keep, changed, key="what_if_keep", type="primary")
             st.button("Forget it", on_click=_forget, key="what_if_forget")
 
 

@@ -11,7 +11,7 @@ from engine.errors import EngineError, LedgerError
 from engine.release import DatasetStatus, Ledger, Receipt, total_history
 from engine.texts import cost, how_many
 from pages.parts.release import folders
-from pages.parts.shell import places, state
+from pages.parts.shell import clicks, places, state
 from pages.parts.shell.budgets import (
     AGAINST,
     AGAINST_LABEL,
@@ -85,7 +85,7 @@ def ledger() -> Ledger | None:
             "There is no ledger here. If you released anything before, find that ledger: a new one does not know what "
             "was spent. Create one only for the first release of these records."
         )
-        st.button("Create a new ledger here", on_click=create_ledger, args=(str(place),), key="create_ledger")
+        clicks.button("Create a new ledger here", create_ledger, str(place), key="create_ledger")
         show_kept("ledger")
         _others("")
         return None
@@ -104,7 +104,7 @@ def _others(here: str) -> None:
         return
     with st.expander("Ledgers opened before", expanded=not here):
         for number, path in enumerate(known):
-            st.button(plain(path), on_click=_open, args=(path,), key=f"open_ledger_{number}")
+            clicks.button(plain(path), _open, path, key=f"open_ledger_{number}")
 
 
 def _open(path: str) -> None:
@@ -140,7 +140,7 @@ def dataset(book: Ledger) -> DatasetStatus | None:
         st.caption(UNITS[language])
         _total(language, state.current().budget)
         st.text_input("Note (optional)", key="dataset_note")
-        st.button("Declare", on_click=declare, args=(book,), key="declare")
+        clicks.button("Declare", declare, book, key="declare")
         show_kept("dataset")
     status = next((status for status in found if status.dataset == chosen), None)
     if status is not None:
@@ -170,7 +170,7 @@ def _change(book: Ledger, status: DatasetStatus) -> None:
         left, right = st.columns(2)
         left.text_input("Who changes it", key="total_by")
         right.text_input("Why", key="total_reason")
-        st.button("Change the total", on_click=change, args=(book, status, f"new_{key}"), key="change_total")
+        clicks.button("Change the total", change, book, status, f"new_{key}", key="change_total")
         show_kept("total")
         for made in total_history(book.rows(), status.dataset):
             who = f"changed by {made.by}: {made.reason}" if made.by else "declared"

@@ -18,8 +18,7 @@ from engine.release import Ledger
 from engine.texts import how_many
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.release import folders
-from pages.parts.shell import places
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, places
 from pages.parts.shell.words import kept_for, plain, show_kept
 
 IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
@@ -91,10 +90,17 @@ def _to_file(found: Measurement, *, key: str, ledger: str) -> None:
     job = f"export|{ledger}|{found.key}|{path}"
     keep = [ledger, *places.ledgers(), st.session_state.get("records_path") or ledger]
     ready, replaces = _target(path, keep, key)
-    right.button(
+    clicks.button(
         "Write file",
-        key=(name := f"{key}_write"),
-        on_click=press(name, _start_export, job, ledger, found.key, path, keep, replaces, disabled=not ready),
+        _start_export,
+        job,
+        ledger,
+        found.key,
+        path,
+        keep,
+        replaces,
+        key=f"{key}_write",
+        place=right,
         disabled=not ready,
         width="stretch",
     )

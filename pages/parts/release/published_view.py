@@ -14,8 +14,7 @@ from engine.publish import FITS, publish_forecast, read_published
 from engine.release import Ledger, releases
 from pages.parts.jobs import private, publishing, watch, work
 from pages.parts.release import download_view
-from pages.parts.shell import show
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, show
 from pages.parts.shell.words import kept_for, plain, show_kept
 from pages.parts.workload import group_choice, scale_form
 
@@ -52,8 +51,7 @@ def draw(found: Measurement, source: Mapping[str, str], *, key: str) -> None:
         st.info(plain(f"From this plan no tables can be published: {error}"), icon="📋")
         return
     job, arguments = _form(found, source, key=key)
-    name = f"{key}_publish"
-    st.button("Make tables to publish", key=name, on_click=press(name, _start, key, job, arguments))
+    clicks.button("Make tables to publish", _start, key, job, arguments, key=f"{key}_publish")
     st.caption(plain(ahead.text))
     show_kept("publish")
     done = watch.job(job, label="Tables to publish")

@@ -13,8 +13,7 @@ from pages.parts.jobs import tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.release import dataset_form
 from pages.parts.release.records_form import Source
-from pages.parts.shell import show, state
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
 
 
@@ -57,11 +56,16 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
     # exact numbers are told to the session that asked, and to no other
     own = st.session_state.setdefault("check_token", secrets.token_hex(16))
     job = f"check|{own}|{book.path}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
-    st.button(
+    clicks.button(
         "Check the records first (for your eyes only)",
-        on_click=press("check_records", start_check, job, book, plan, dataset, source, disabled=bool(source.missing)),
-        disabled=bool(source.missing),
+        start_check,
+        job,
+        book,
+        plan,
+        dataset,
+        source,
         key="check_records",
+        disabled=bool(source.missing),
         help="Shows how each column and its values fit the schema, counts rows that do not, and looks for the same "
         "records under other names. Exact, and so not to be published; spends nothing.",
     )
@@ -92,7 +96,7 @@ def confirm(
         status.definition.check_unit(plan.budget)
         takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     if status.definition.unit(plan.budget) != plan.budget:
-        st.button(f"Plan for {status.definition.whom}", on_click=_use_unit, args=(status,), key="use_unit")
+        clicks.button(f"Plan for {status.definition.whom}", _use_unit, status, key="use_unit")
     show.picture(
         figures.spending_picture(status.total, status.spent, takes, counts),
         key="spending",
@@ -119,12 +123,19 @@ def confirm(
     )
     reason = reason_to_wait(plan, status, source, typed, begun=begun)
     left, right = st.columns([1, 2], vertical_alignment="center")
-    left.button(
+    clicks.button(
         f"Release: spend {texts.cost(takes)} {counts}",
+        start,
+        book,
+        plan,
+        status.dataset,
+        source,
+        attempt,
+        key="release",
+        place=left,
+        spends=True,
         type="primary",
         disabled=bool(reason),
-        on_click=press("release", start, book, plan, status.dataset, source, attempt, spends=True),
-        key="release",
         width="stretch",
     )
     if reason:

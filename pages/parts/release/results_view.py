@@ -13,8 +13,7 @@ from engine.insight import quality_counts_text, with_quality, with_truth
 from pages.parts.jobs import tasks, watch
 from pages.parts.release import download_view, published_view
 from pages.parts.release.download_view import mark
-from pages.parts.shell import show
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, show
 from pages.parts.shell.words import plain, shown_here
 from pages.parts.workload import group_choice, query_form, scale_form
 
@@ -122,10 +121,17 @@ def coverage(plan: Plan, *, rows: int, seed: int) -> None:
     left, right = st.columns([1, 3], vertical_alignment="bottom")
     rehearsals = int(left.number_input("Rehearsals", 2, 10_000, 1000, key="coverage_rehearsals"))
     job = f"coverage|{plan.hash}|{rows}|{seed}|{rehearsals}"
-    right.button(
+    clicks.button(
         "Check the intervals",
+        watch.start,
+        job,
+        tasks.coverage,
+        plan.to_json(),
+        rows,
+        seed,
+        rehearsals,
         key="coverage_start",
-        on_click=press("coverage_start", watch.start, job, tasks.coverage, plan.to_json(), rows, seed, rehearsals),
+        place=right,
     )
     done = watch.job(job, label="Coverage check")
     if done is not None:

@@ -6,10 +6,13 @@ before the page was drawn with the number, and the old one would be taken, witho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+from streamlit.runtime.scriptrunner import RerunException
 
 from pages.parts.shell import state
 
@@ -19,8 +22,17 @@ AGAIN = "Something was changed just before you pressed, so nothing was spent. Lo
 PLAIN = (str, int, float, bool, type(None))
 
 
-def press(key: str, action: Action, *given: Any, disabled: bool = False, spends: bool = False) -> Callable[[], None]:
-    """What a button of this key is to call: the action, with what it is given when all that was chosen is drawn.
+def button(
+    label: str,
+    action: Action,
+    *given: Any,
+    key: str,
+    place: DeltaGenerator | None = None,
+    disabled: bool = False,
+    spends: bool = False,
+    **looks: Any,
+) -> None:
+    """Draw a button that does the action with what it is given when all that was chosen is drawn.
 
     Where a value has changed since, the page is drawn first, and then the action takes what the button was given anew.
     A button that is ``disabled`` by then does nothing, and one that ``spends`` waits for another press.
@@ -42,14 +54,28 @@ def press(key: str, action: Action, *given: Any, disabled: bool = False, spends:
             state.only_here().pop(PRESSED, None)
             action(*given)
 
-    return call
+    draw = st.button if place is None else place.button
+    draw(label, key=key, on_click=call, disabled=disabled, **looks)
 
 
-def act() -> None:
-    """Do what a button is due to do, before anything is drawn, as Streamlit does."""
+@contextmanager
+def heard() -> Iterator[None]:
+    """Within, a page is drawn, and first of all done what a button is due to do, as Streamlit does.
+
+    A button that is not drawn again has nothing to do any more, whenever it may come back.
+    """
     if found := state.only_here().pop(DUE, None):
         action, given = found
         action(*given)
+    drawn = True
+    try:
+        yield
+    except RerunException:  # the page is drawn anew at once, and its button may stand further down
+        drawn = False
+        raise
+    finally:
+        if drawn:
+            state.only_here().pop(PRESSED, None)
 
 
 def _chosen(but: str) -> dict[str, Any]:

@@ -54,17 +54,17 @@ def start() -> None:
     pages = [st.Page(p.file, title=p.title, icon=p.icon, default=p is PAGES[0]) for p in PAGES]
     chosen = st.navigation(pages)
     state.enter(chosen.title)
-    clicks.act()
-    link.restore()
-    places.restore()
-    link.keep()
-    token = _DRAWN.set(True)
-    try:
-        sidebar()
-        chosen.run()
-    finally:
-        _DRAWN.reset(token)
-    places.keep()
+    with clicks.heard():
+        link.restore()
+        places.restore()
+        link.keep()
+        token = _DRAWN.set(True)
+        try:
+            sidebar()
+            chosen.run()
+        finally:
+            _DRAWN.reset(token)
+        places.keep()
 
 
 def require() -> None:
@@ -141,7 +141,7 @@ def header(info: PageInfo, lead: str, tutorial: str, *, folded: bool = False) ->
             st.warning(f"{len(missed):,} groups no longer fit the schema and were left out. Undo brings them back.")
             for reason in missed[:5]:
                 st.caption(plain(reason))
-            st.button("Understood", key="forget_lost", on_click=state.note_lost, args=((),))
+            clicks.button("Understood", state.note_lost, (), key="forget_lost")
     return studio
 
 

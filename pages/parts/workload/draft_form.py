@@ -25,8 +25,7 @@ from engine.release import (
 from engine.texts import how_many
 from engine.workload import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
 from pages.parts.jobs import private
-from pages.parts.shell import state
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, state
 from pages.parts.shell.words import kept_for, plain
 from pages.parts.workload.schema_table import read_schema
 
@@ -162,12 +161,13 @@ def _confirm(found: Schema) -> None:
         words = plain(f"{attribute.name}: {how_many(attribute.size, 'cell')} ({values}{more})")
         if st.checkbox(words, key=f"{LINE}{number}", disabled=whole) or whole:
             agreed.append(attribute)
-    st.button(
+    clicks.button(
         f"Use {how_many(len(agreed), 'confirmed attribute')}",
-        on_click=press("use_draft", _use, tuple(agreed), disabled=not agreed),
+        _use,
+        tuple(agreed),
+        key="use_draft",
         disabled=not agreed,
         help=None if agreed else "Tick the lines that are right.",
-        key="use_draft",
         type="primary",
     )
 

@@ -13,8 +13,7 @@ from engine import Schema, Workload, figures, texts
 from engine.errors import WorkloadError
 from engine.texts import how_many
 from engine.workload import Group, usual_family
-from pages.parts.shell import show, state
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 from pages.parts.workload import family_form, forecast_form
 
@@ -77,13 +76,7 @@ def all_ways(schema: Schema) -> None:
         label = f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
         if groups:
             forecast_form.before_adding(groups)
-        st.button(
-            label,
-            type="primary",
-            disabled=not groups,
-            on_click=press("add_ways", add_groups, groups, disabled=not groups),
-            key="add_ways",
-        )
+        clicks.button(label, add_groups, groups, key="add_ways", type="primary", disabled=not groups)
         if not made.groups:
             st.caption("Choose at least one number of attributes.")
     show_kept("group")
@@ -119,7 +112,7 @@ def one_set(schema: Schema) -> None:
         if not names:
             st.caption("Choose attributes for tables and ranges, or add the one query that needs none.")
             total = Workload(schema).add((), "total").groups
-            st.button("Add the number of all records", on_click=add_groups, args=(total,), key="add_total")
+            clicks.button("Add the number of all records", add_groups, total, key="add_total")
             return
         with shown_here():
             request = GroupRequest(
@@ -132,9 +125,7 @@ def one_set(schema: Schema) -> None:
                 f"First: {plain(made.describe(0))}. Last: {plain(made.describe(group.count - 1))}."
             )
             forecast_form.before_adding(made.groups)
-            st.button(
-                "Add this group", type="primary", on_click=press("add_group", add_groups, made.groups), key="add_group"
-            )
+            clicks.button("Add this group", add_groups, made.groups, key="add_group", type="primary")
             with right:
                 picture(schema, group, key="family")
     show_kept("group")

@@ -9,8 +9,7 @@ import streamlit as st
 
 from engine import Workload, insight
 from engine.texts import how_many
-from pages.parts.shell import show, state
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, show, state
 from pages.parts.workload import group_form
 
 LENGTH = 100  # groups on a page
@@ -58,11 +57,9 @@ def groups(workload: Workload) -> None:
         chosen = found
     left, middle, right = st.columns([1, 1, 1], vertical_alignment="bottom")
     label = f"Remove {how_many(len(chosen), 'group')}" if chosen else "Remove groups"
-    left.button(label, disabled=not chosen, on_click=press("remove", remove, chosen, disabled=not chosen), key="remove")
+    clicks.button(label, remove, chosen, key="remove", place=left, disabled=not chosen)
     middle.number_input("New weight", min_value=0.0, value=1.0, step=0.5, key="new_weight")
-    right.button(
-        "Set this weight", disabled=not chosen, on_click=press("weigh", weigh, chosen, disabled=not chosen), key="weigh"
-    )
+    clicks.button("Set this weight", weigh, chosen, key="weigh", place=right, disabled=not chosen)
     if len(chosen) == 1:
         group_form.picture(workload.schema, workload.groups[chosen[0]], key="group_picture")
 

@@ -7,8 +7,7 @@ import streamlit as st
 from engine import Schema, figures, texts
 from engine.texts import how_many
 from engine.workload import Attribute, box_workload
-from pages.parts.shell import show
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, show
 from pages.parts.shell.words import plain, show_kept, shown_here
 from pages.parts.workload import forecast_form, group_form
 
@@ -60,12 +59,7 @@ def drag_range(schema: Schema) -> None:
         cells = how_many(schema.cells(chosen), "cell")
         st.markdown(f"**The range: {plain(made.describe(0))}** (one query on a table of {cells})")
         forecast_form.before_adding(made.groups)
-        st.button(
-            "Add this range",
-            type="primary",
-            on_click=press("add_range", group_form.add_groups, made.groups),
-            key="add_range",
-        )
+        clicks.button("Add this range", group_form.add_groups, made.groups, key="add_range", type="primary")
     show_kept("group")
 
 

@@ -9,8 +9,7 @@ import streamlit as st
 from engine import Schema, Workload, insight
 from engine.texts import how_many
 from engine.workload import example, whole_edges, workload_from_sql
-from pages.parts.shell import show
-from pages.parts.shell.clicks import press
+from pages.parts.shell import clicks, show
 from pages.parts.shell.words import plain, show_kept, shown_here
 from pages.parts.workload import forecast_form, group_form
 
@@ -48,7 +47,7 @@ def write_sql(schema: Schema) -> None:
     request = SqlRequest(text=text or "", whole_numbers=_whole(schema))
     if not request.text.strip():
         st.caption("What the SQL asks for is shown here before anything is added.")
-        st.button("Use an example", on_click=use_example, args=(offer,), key="sql_example")
+        clicks.button("Use an example", use_example, offer, key="sql_example")
         return
     with shown_here():
         _check(schema, request.made(schema))
@@ -79,11 +78,8 @@ def _check(schema: Schema, made: Workload) -> None:
     weight = group_form.weight_form("sql_weight")
     groups = tuple(replace(group, weight=weight) for group in made.groups)
     forecast_form.before_adding(groups)
-    st.button(
-        f"Add {how_many(len(groups), 'group')} from SQL",
-        type="primary",
-        on_click=press("add_sql", group_form.add_groups, groups),
-        key="add_sql",
+    clicks.button(
+        f"Add {how_many(len(groups), 'group')} from SQL", group_form.add_groups, groups, key="add_sql", type="primary"
     )
     shown = range(min(MAX_SHOWN, len(groups)))
     show.table(
