@@ -29,7 +29,7 @@ import scipy
 from engine.arrays import Array
 from engine.spaces.coordinates import Lift, basis
 from engine.spaces.decomposition import Factor
-from engine.spaces.strategy import Strategy
+from engine.spaces.strategy import Strategy, settled
 from engine.spaces.support import Places, concentrated
 from engine.spaces.symmetry import character_bases, character_rows, orbits, symmetries
 from engine.threads import side_by_side
@@ -231,10 +231,12 @@ class DualProblem:
             squares = np.einsum("rc,rc->r", root, root)
             inverse = root.T / squares  # the rows of a root are orthogonal
             quarter = np.sqrt(half)
+            own = root / np.sqrt(squares)[:, None]
             # X = H^T M^(-1/2) H; the symmetric square root of M^(-1/2) keeps the rows a smooth function of the weights
-            strategy_rows.append((U / quarter) @ (U.T @ root) / scale)
-            pinv.append((inverse @ U) * quarter @ U.T * scale)
-            directions.append(root / np.sqrt(squares)[:, None])
+            turned = settled(own) @ U
+            strategy_rows.append((turned / quarter) @ (U.T @ root) / scale)
+            pinv.append((inverse @ U) * quarter @ turned.T * scale)
+            directions.append(own)
         rows = self.lift.rows(np.concatenate(strategy_rows))
         complete = len(rows) == self.lift.dimension
         strategy = Strategy(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import scipy.linalg
 
 from engine.arrays import Array, thin_svd
 from engine.spaces.coordinates import basis
 
+APART, TURNED = 1e-9, 1e-5  # by which rows may leave the span of others, and differ from a turn of them
 LEAVING = 1e-6  # a class row that leaves the measured span by more than this share cannot be answered
 
 
@@ -36,6 +38,22 @@ class Strategy:
     pinv: Array
     complete: bool
     measured: Array | None = None
+
+    def by_rows(self, rows: Array) -> Strategy | None:
+        """Return the strategy with other rows that measure the same, shape (measurements, cells), or None.
+
+        They do where they are its own rows, turned: their answers say the same of every cell, at the same cost.
+        """
+        if rows.shape != self.rows.shape or not np.isfinite(rows).all():
+            return None
+        if np.array_equal(rows, self.rows):
+            return self
+        turn = np.linalg.lstsq(self.rows.T, rows.T)[0].T
+        same = np.allclose(turn @ self.rows, rows, rtol=0.0, atol=APART * float(np.abs(self.rows).max(initial=0.0)))
+        if not same or not np.allclose(turn @ turn.T, np.eye(len(turn)), rtol=0.0, atol=TURNED):
+            return None
+        # not the transpose: what another machine rounds in the rows must not stay in what they say
+        return replace(self, rows=rows, pinv=np.linalg.solve(turn.T, self.pinv.T).T)
 
     @cached_property
     def column_norm(self) -> float:
@@ -96,3 +114,22 @@ class Strategy:
             np.linalg.norm(class_rows, axis=1), 1e-300
         )
         return leaving
+
+
+def settled(directions: Array) -> Array:
+    """Return the turn W of orthonormal rows, shape (r, m), for which W @ rows depends on nothing but their span.
+
+    Where eigenvalues are equal, a processor or a library of its own takes other eigenvectors.  What is measured must
+    be the same everywhere: integers that one machine drew are read on others.  So the rows become those that
+    Gram-Schmidt makes of some fixed vectors, projected on the span.  Shape (r, r).
+    """
+    Q, R = scipy.linalg.qr(directions @ _scattered(*directions.shape).T, check_finite=False)
+    return np.asarray((Q * np.where(np.diagonal(R) < 0.0, -1.0, 1.0)).T)
+
+
+def _scattered(rows: int, columns: int) -> Array:
+    """Return numbers in [-1, 1) without any order, the same for ever: SplitMix64 of 1, 2, 3, ..., bit by bit."""
+    bits = np.arange(1, rows * columns + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return ((bits ^ (bits >> np.uint64(31))) / 2.0**63 - 1.0).reshape(rows, columns)
