@@ -18,6 +18,7 @@ import numpy as np
 
 from engine.arrays import Array, Index
 from engine.plans import Plan, SpaceAnswers
+from engine.publish.measurements import in_one_step
 from engine.release import Measurement, apply_group, measured
 from engine.spaces import Space
 from engine.workload import Group
@@ -64,12 +65,12 @@ if (sys.nframe() == 0) {
 
 def is_linear(measurement: Measurement) -> bool:
     """Return whether the integers are those of the plan, and all weights are few enough to be written."""
-    plan, integers = measurement.plan, measurement.answers_on_grid
+    plan = measurement.plan
     rows = sum(block.measurements for block in plan.blocks.values())
     return (
         rows <= MOST_INTEGERS
         and rows * plan.workload.queries <= MOST_WEIGHTS
-        and all(s in integers and integers[s].size == block.measurements for s, block in plan.blocks.items())
+        and in_one_step(measurement)
         and all(_all_answered(measurement, number) for number in range(len(plan.workload.groups)))
     )
 

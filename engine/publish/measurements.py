@@ -7,13 +7,15 @@
 where t is the exact table on the block's attributes, R_f the rows of factor f on the attributes `axes`, and the noise
 independent with standard deviation `noise`.  All answers of a release are the least-squares answers of these equations.
 
-Where a release was made in two steps, its answers follow from both, and the arrays are the estimates that combine them.
+Where a release was made in two steps, its answers follow from both, and the arrays are the estimates that combine them;
+they are estimates, too, where these files are written on a machine that would measure the same in other rows.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import PlanError
-from engine.plans import Plan
+from engine.plans import Block, Plan
 from engine.release import Measurement, measured
 from engine.spaces import Strategy
 
@@ -31,7 +33,7 @@ NAMES = ("measurements.json", "measurements.npz")
 
 def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
     """Write the released integers of all blocks, and the equations they stand for; return the files."""
-    if not _in_one_step(measurement):
+    if not in_one_step(measurement):
         return _write_estimates(measurement, folder)
     arrays: dict[str, npt.NDArray[Any]] = {}
     rows: dict[Strategy, str] = {}
@@ -52,13 +54,15 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
     return _write(measurement, folder, {"blocks": blocks}, arrays)
 
 
-def _in_one_step(measurement: Measurement) -> bool:
-    """Whether the integers are those of the plan's own blocks, and not of a step that adds to a look."""
+def in_one_step(measurement: Measurement) -> bool:
+    """Return whether the integers are those of the plan's own blocks, row by row, and say what the estimates do.
+
+    Those of a step that adds to a look are not, nor those of rows that an earlier version or another machine turned.
+    """
     plan, integers = measurement.plan, measurement.answers_on_grid
     if any(s not in integers or integers[s].size != b.measurements for s, b in plan.blocks.items()):
         return False
-    words = {"dataset": measurement.dataset, "key": measurement.key, "utc": measurement.utc}
-    again = measured(plan, integers, rehearsal=measurement.rehearsal, **words)
+    again = measured(plan, integers, dataset="", key="", utc="", rehearsal=measurement.rehearsal)
     return all(np.allclose(again.estimates[s], e, rtol=1e-9, atol=1e-9) for s, e in measurement.estimates.items())
 
 
@@ -83,7 +87,8 @@ def _write(
 def read_measurements(plan: Plan, folder: Path, *, rehearsal: bool, **words: str) -> Measurement:
     """Return the measurement of a plan from its released integers, or from the estimates of both steps.
 
-    Raises: PlanError unless the files hold, for every block, exactly the equations of the plan.
+    Its plan measures the rows of the files, which another machine may have turned; see `Strategy.by_rows`.
+    Raises: PlanError unless the files hold, for every block, equations that say what those of the plan do.
     """
     text = json.loads((folder / NAMES[0]).read_bytes())
     with np.load(folder / NAMES[1], allow_pickle=False) as arrays:
@@ -92,22 +97,49 @@ def read_measurements(plan: Plan, folder: Path, *, rehearsal: bool, **words: str
             return Measurement(plan=plan, rehearsal=rehearsal, answers_on_grid={}, estimates=estimates, **words)
         if text.get("format") != FORMAT or len(text["blocks"]) != len(plan.blocks):
             raise PlanError("The measurements are of another form, or of another number of blocks, than the plan.")
-        found = {}
+        found, blocks, told_rows = {}, {}, dict[tuple[Strategy, str], Strategy]()
         for (space, block), told in zip(plan.blocks.items(), text["blocks"], strict=True):
-            factors = [([block.attributes[a] for a in axes], s.rows) for axes, s in block.factors]
-            same = (
-                (told["grid"], told["noise"], told["law"]) == (block.grid, block.noise, block.law)
-                and told["attributes"] == list(block.attributes)
-                and len(told["factors"]) == len(factors)
-                and all(
-                    f["axes"] == axes and np.allclose(arrays[f["rows"]], rows, rtol=1e-9, atol=1e-12)
-                    for f, (axes, rows) in zip(told["factors"], factors, strict=True)
-                )
-                and (block.weights is None) == ("weights" not in told)
-                and (block.weights is None or np.allclose(arrays[told["weights"]], block.weights, rtol=1e-9))
-            )
-            integers = arrays[told["integers"]]
-            if not same or integers.dtype != np.int64 or integers.shape != (block.measurements,):
-                raise PlanError(f"What was measured on {list(block.attributes)} is not what the plan measures.")
+            integers, blocks[space] = arrays[told["integers"]], _as_told(block, told, arrays, told_rows)
+            if integers.dtype != np.int64 or integers.shape != (block.measurements,):
+                raise _other(block)
             found[space] = integers
+    if any(block is not plan.blocks[space] for space, block in blocks.items()):
+        plan = replace(plan, blocks=blocks)
     return measured(plan, found, rehearsal=rehearsal, **words)
+
+
+def _as_told(
+    block: Block,
+    told: Mapping[str, Any],
+    arrays: Mapping[str, npt.NDArray[Any]],
+    told_rows: dict[tuple[Strategy, str], Strategy],
+) -> Block:
+    """Return a block with the rows that a file says were measured; blocks that share a strategy share the told one.
+
+    Raises: PlanError where they are of another.
+    """
+    same = (
+        (told["grid"], told["noise"], told["law"]) == (block.grid, block.noise, block.law)
+        and told["attributes"] == list(block.attributes)
+        and [f["axes"] for f in told["factors"]] == [[block.attributes[a] for a in axes] for axes, _ in block.factors]
+        and (block.weights is None) == ("weights" not in told)
+        and (block.weights is None or np.allclose(arrays[told["weights"]], block.weights, rtol=1e-9))
+    )
+    if not same:
+        raise _other(block)
+    factors = []
+    for f, (axes, strategy) in zip(told["factors"], block.factors, strict=True):
+        shared = (strategy, f["rows"])
+        found = told_rows.get(shared) or strategy.by_rows(arrays[f["rows"]])
+        # weights of rows, and the L1 norms of Laplace noise, hold for the rows as they are
+        turned = block.weights is None and block.law == "gaussian"
+        if found is None or not (turned or np.allclose(found.rows, strategy.rows, rtol=1e-9, atol=1e-12)):
+            raise _other(block)
+        told_rows[shared] = found
+        factors.append((axes, found))
+    own = all(one is other for (_, one), (_, other) in zip(factors, block.factors, strict=True))
+    return block if own else replace(block, factors=tuple(factors))
+
+
+def _other(block: Block) -> PlanError:
+    return PlanError(f"What was measured on {list(block.attributes)} is not what the plan measures.")

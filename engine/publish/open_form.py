@@ -19,6 +19,7 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.plans import Block
+from engine.publish.measurements import in_one_step
 from engine.release import Measurement
 from engine.spaces import Space, basis, center
 
@@ -111,15 +112,17 @@ if (sys.nframe() == 0) {
 def is_open(measurement: Measurement) -> bool:
     """Return whether the integers are those of products of single attributes, which the files can say."""
     plan = measurement.plan
-    return all(
-        block.weights is None
-        and not block.union
-        and plan.split.complement(space) is None
-        and all(len(axes) == 1 for axes, _ in block.factors)
-        and space in measurement.answers_on_grid
-        and measurement.answers_on_grid[space].size == block.measurements
-        for space, block in plan.blocks.items()
-    ) and all(plan.split.complement(space) is None for space in plan.schema.exact_spaces)
+    return (
+        in_one_step(measurement)
+        and all(
+            block.weights is None
+            and not block.union
+            and plan.split.complement(space) is None
+            and all(len(axes) == 1 for axes, _ in block.factors)
+            for space, block in plan.blocks.items()
+        )
+        and all(plan.split.complement(space) is None for space in plan.schema.exact_spaces)
+    )
 
 
 def write_open_form(measurement: Measurement, folder: Path, tables: Iterable[tuple[str, Space]]) -> list[Path]:

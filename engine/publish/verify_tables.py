@@ -7,6 +7,7 @@ import json
 import math
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from engine.errors import PlanError
 from engine.mechanisms import load_plan
@@ -57,7 +58,9 @@ def _spend_problems(found: Measurement, ledger: str | Path) -> list[str]:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Equal, but for the last digits of the numbers in a table."""
+    """Equal, but for the last digits of the numbers in a table, or of a cost."""
+    if one.suffix == ".json":
+        return _same_values(json.loads(one.read_bytes()), json.loads(other.read_bytes()))
     if one.suffix != ".csv":
         return one.read_bytes() == other.read_bytes()
     with open(one, newline="", encoding="utf-8") as first, open(other, newline="", encoding="utf-8") as second:
@@ -66,6 +69,16 @@ def _same(one: Path, other: Path) -> bool:
         len(a) == len(b) and all(x == y or _near(x, y) for x, y in zip(a, b, strict=True))
         for a, b in zip(ours, theirs, strict=True)
     )
+
+
+def _same_values(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=CLOSE, abs_tol=CLOSE**2)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(_same_values(value, other[name]) for name, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same_values, one, other))
+    return type(one) is type(other) and bool(one == other)
 
 
 def _near(one: str, other: str) -> bool:

@@ -6,9 +6,52 @@ VERIFY, PACKAGE, TARGET = "engine/publish/verify.py", "engine/publish/package.py
 REPORT, MEASUREMENTS = "engine/publish/report.py", "engine/publish/measurements.py"
 PLANNING, RELEASING = "engine/commands/planning.py", "engine/commands/releasing.py"
 PACKED, PLACES = "tests/publish/test_package.py", "tests/publish/test_target.py"
+ROWS = "tests/spaces/test_strategy.py"
 MARKED = f"{PACKED}::test_rehearsals_are_marked_everywhere"
 
 BUGS = (
+    bug(
+        "what is measured depends on the processor",
+        "engine/spaces/solvers.py",
+        "            turned = settled(own) @ U\n",
+        "            turned = U\n",
+        f"{ROWS}::test_another_choice_of_eigenvectors_measures_the_same",
+    ),
+    bug(
+        "rows of any other plan pass for turned ones",
+        "engine/spaces/strategy.py",
+        "        if not same or not np.allclose(turn @ turn.T",
+        "        if not np.allclose(turn @ turn.T",
+        f"{ROWS}::test_other_rows_are_of_another_strategy",
+    ),
+    bug(
+        "rows of more weight pass for turned ones",
+        "engine/spaces/strategy.py",
+        "        if not same or not np.allclose(turn @ turn.T, np.eye(len(turn)), rtol=0.0, atol=TURNED):\n",
+        "        if not same:\n",
+        f"{ROWS}::test_other_rows_are_of_another_strategy",
+    ),
+    bug(
+        "rows that are told once become two strategies",
+        MEASUREMENTS,
+        "told_rows.get(shared) or strategy.by_rows(",
+        "strategy.by_rows(",
+        "tests/processors/test_processors.py::test_packages_are_sound_that_hold_the_rows_of_an_earlier_version",
+    ),
+    bug(
+        "a claim may say any percentage",
+        VERIFY,
+        "100.0 * apart + 0.1 + 1e-9",
+        "100.0",
+        f"{PACKED}::test_the_last_digits_of_another_machine_are_no_problem",
+    ),
+    bug(
+        "a package must say the same to the last digit",
+        VERIFY,
+        "_close(one, other, FOUND.get(name, ADDED))",
+        "_close(one, other, (0.0, 0.0))",
+        f"{PACKED}::test_the_last_digits_of_another_machine_are_no_problem",
+    ),
     bug(
         "the check skips the privacy cost",
         VERIFY,
@@ -26,7 +69,7 @@ BUGS = (
     bug(
         "a spend of less than the plan passes",
         VERIFY,
-        "    if receipt is not None and found.answers_on_grid and receipt.pcost < plan.pcost:\n",
+        "    if receipt is not None and found.answers_on_grid and receipt.pcost < found.plan.pcost / GUARD:\n",
         "    if False:\n",
         f"{PACKED}::test_every_field_of_the_certificate_is_compared",
     ),

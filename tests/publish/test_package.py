@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 import os
 import re
 import runpy
@@ -165,6 +166,31 @@ def test_every_field_of_the_certificate_is_compared(signed) -> None:
         assert verify_package(folder), name
     (folder / "certificate.json").write_text(json.dumps(kept | {"note": "all is well"}))
     assert verify_package(folder)
+
+
+def test_the_last_digits_of_another_machine_are_no_problem(signed) -> None:
+    folder, _, _ = signed
+    kept = json.loads((folder / "certificate.json").read_text())
+    (folder / "signature.json").unlink()
+
+    def sound(**told: object) -> bool:
+        (folder / "certificate.json").write_text(json.dumps(kept | told))
+        return verify_package(folder) == ()
+
+    gap, least, claim = kept["global_gap"], kept["global_bound_counts"], kept["claim"]
+    percent = f"{math.ceil(1000.0 * gap - 1e-9) / 10.0:.1f}%"
+    assert percent in claim
+    assert sound(pcost=float(np.nextafter(kept["pcost"], 1.0)), rmse_counts=kept["rmse_counts"] * (1.0 + 1e-7))
+    assert not sound(pcost=kept["pcost"] * (1.0 + 1e-8))
+    assert not sound(rmse_counts=kept["rmse_counts"] * (1.0 + 1e-4))
+    assert sound(claim=claim.replace(percent, f"{float(percent[:-1]) + 0.1:.1f}%"))
+    assert not sound(claim=claim.replace(percent, f"{float(percent[:-1]) + 0.5:.1f}%"))
+    # a machine that is slower proves a little less, and says so
+    slower = {"global_gap": gap + 0.005, "global_bound_counts": least / 1.005}
+    assert sound(**slower, claim=claim.replace(percent, f"{float(percent[:-1]) + 0.5:.1f}%"))
+    assert not sound(global_gap=gap + 0.02 * (1.0 + gap))
+    assert not sound(claim=claim.replace("whatever", "whichever"))
+    assert not sound(claim=claim.replace(percent, "%"))
 
 
 def test_only_the_ledger_signs(signed, tmp_path) -> None:

@@ -35,6 +35,7 @@ from engine.release import Measurement, measured
 from engine.spaces import Axes, Space
 
 SHARES = np.geomspace(1e-7, 1.0, 43)
+EMPTY = 1e-9  # share of the largest cell below which one is 0
 STEPS = 30
 
 
@@ -125,7 +126,8 @@ def possible_truth(
         variance = unknown.drawn(generator)
         table = np.maximum(assembled(contrasts, axes), 0.0)
         spread = np.zeros_like(table)
-        live = (table > 0.0) & (variance > 0.0)
+        # what one machine rounds to 0 is next to it on another one, which must draw for the same cells
+        live = (table > EMPTY * table.max()) & (variance > EMPTY * variance.max())
         scale = variance[live] / table[live]
         spread[live] = generator.gamma(table[live] / scale, scale) - table[live]
         out[axes] = contrasts[axes] + contrast(spread)
