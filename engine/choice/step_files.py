@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import BinaryIO
 
@@ -9,7 +10,9 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.choice.common_plan import CommonPlan
-from engine.plans import Block, Plan
+from engine.choice.look_plan import price
+from engine.choice.step_state import Paid
+from engine.plans import GUARD, Block, Plan
 from engine.release import Answers, Archive, Drawn, Ledger, Measurement, Receipt, estimate, write_archive
 from engine.spaces import Space
 
@@ -56,7 +59,7 @@ def chosen_measurement(
 def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, drawn: Drawn) -> None:
     """Write a look with all options, so that it can be finished from this file and the ledger alone."""
     found = look_measurement(common, dict(drawn), key="", dataset="", utc="", rehearsal=False)
-    texts = {"common.json": common.to_json(), "spent.txt": repr(receipt.pcost)}
+    texts = _going_on(common, receipt.pcost)
     _write(file, receipt, LOOK, found, texts)
 
 
@@ -64,10 +67,16 @@ def write_rest(file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, 
     """Write the step with the combined estimates; where it leads to the next choice of a chain, as the look of that."""
     found = chosen_measurement(common, i, looked, dict(drawn), key="", utc="")
     if leads_on(common, i) and common.following is not None:
-        texts = {"common.json": common.following.to_json(), "spent.txt": repr(common.options[i].budget.pcost)}
+        texts = _going_on(common.following, common.options[i].budget.pcost)
         _write(file, receipt, LOOK, found, texts | {"look.txt": looked.key})
         return
     _write(file, receipt, REST, found, {"plan.json": common.options[i].to_json(), "look.txt": looked.key})
+
+
+def _going_on(common: CommonPlan, spent: float) -> dict[str, str]:
+    """What the next step needs: the options, what was spent, and what each costs in all, as decimal numbers."""
+    prices = [repr(price(option)) for option in common.options]
+    return {"common.json": common.to_json(), "spent.txt": repr(spent), "prices.json": json.dumps(prices)}
 
 
 def leads_on(common: CommonPlan, i: int) -> bool:
@@ -90,8 +99,8 @@ def _coordinates(plan: Plan) -> dict[Space, tuple[int, ...]]:
     return {space: tuple(n - 1 for n in plan.schema.sizes(space)) for space in plan.blocks}
 
 
-def stored_look(book: Ledger, key: str, common: CommonPlan | None = None) -> tuple[CommonPlan, Measurement, str]:
-    """Return the options, the measurement of a look, and what was spent until then, in pcost as a decimal number.
+def stored_look(book: Ledger, key: str, common: CommonPlan | None = None) -> tuple[CommonPlan, Measurement, Paid]:
+    """Return the options, the measurement of a look, and what was paid until then.
 
     Options that are known already need not be made again.
     Raises: ResultLost if it was spent but never saved; LedgerError if it is no look, or its file is damaged.
@@ -99,7 +108,7 @@ def stored_look(book: Ledger, key: str, common: CommonPlan | None = None) -> tup
     with Archive(path=book.result_path(key)) as archive:
         head = archive.head(key=key, format=FORMAT, step=LOOK)
         common = common or CommonPlan.from_json(archive.text("common.json"))
-        spent = archive.text("spent.txt").decode()
+        paid = _paid(archive, common)
         # what a closer look drew were the answers of another choice's rest; its estimates hold them
         answers = archive.answers({} if "look.txt" in archive else _shapes(common.look.blocks))
         estimates = archive.estimates(_coordinates(common.look))
@@ -112,7 +121,18 @@ def stored_look(book: Ledger, key: str, common: CommonPlan | None = None) -> tup
         answers_on_grid=answers,
         estimates=estimates,
     )
-    return common, found, spent
+    return common, found, paid
+
+
+def _paid(archive: Archive, common: CommonPlan) -> Paid:
+    """What a file says was paid; earlier ones leave the prices to the plans that they hold."""
+    spent, prices = archive.text("spent.txt").decode(), [repr(price(option)) for option in common.options]
+    if "prices.json" not in archive:
+        return Paid(spent, tuple(prices))
+    told = [str(one) for one in json.loads(archive.text("prices.json"))]
+    if not np.allclose([float(one) for one in told], [float(one) for one in prices], rtol=GUARD - 1.0, atol=0.0):
+        raise ValueError("these are the prices of other plans")
+    return Paid(spent, tuple(told))
 
 
 def stored_rest(book: Ledger, common: CommonPlan, i: int, key: str) -> Measurement:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from engine.choice.common_plan import CommonPlan
+from engine.errors import LedgerError
 from engine.release import Measurement
 
 
@@ -32,6 +34,30 @@ class Choice:
     utc: str
 
 
+@dataclass(frozen=True)
+class Paid:
+    """What was paid until a look, and what each option costs in all, in pcost as decimal numbers: the ledger's digits.
+
+    They are those of the machine that looked: another one may differ in the last digit of what it adds up.
+    """
+
+    spent: str
+    prices: tuple[str, ...]
+
+    def left(self, i: int) -> float:
+        """Return what option i still costs, in decimals, as the ledger sums: floats would miss the last digit.
+
+        Raises: LedgerError if what was spent fits no such option.
+
+        >>> Paid("0.4", ("0.9999999999999998",)).left(0)
+        0.5999999999999998
+        """
+        exact = Decimal(self.prices[i]) - Decimal(self.spent)
+        if exact < 0 or Decimal(repr(float(exact))) != exact:
+            raise LedgerError("What the look spent does not fit these options; the file of the look was changed.")
+        return float(exact)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Steps:
     """What was done so far with one look: what a page shows when it is opened again.
@@ -42,7 +68,7 @@ class Steps:
     look : the measured common part.
     choices : the decisions so far, oldest first; only a "stop" can be followed by another.
     finished : the measurement of the chosen plan, once it is there.
-    spent : what was spent for this look and all before it, in pcost as a decimal number.
+    paid : what was spent for this look and all before it, and what is left to pay for each option.
     lost : attempts at the last step whose result was spent for and never saved, and which may still be at work.
     begun : the next attempt was paid for and broke off: `finish` ends it with the same records and spends nothing.
     """
@@ -51,7 +77,7 @@ class Steps:
     look: Measurement
     choices: tuple[Choice, ...]
     finished: Measurement | None
-    spent: str
+    paid: Paid
     lost: tuple[int, ...] = ()
     begun: bool = False
 

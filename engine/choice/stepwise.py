@@ -22,7 +22,6 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 from engine.checks import instance, one_of
@@ -48,7 +47,7 @@ from engine.choice.step_records import (
     step_sets,
     telling_too,
 )
-from engine.choice.step_state import Choice, Steps
+from engine.choice.step_state import Choice, Paid, Steps
 from engine.errors import BudgetExceeded, DataError, LedgerError, PlanError, ResultLost
 from engine.progress import Progress
 from engine.release import (
@@ -230,7 +229,7 @@ def finish(
         raise LedgerError(f"{what} about this look. Decide for one of {', '.join(steps.common.names)} first.")
     common, i = steps.common, steps.common.names.index(choice.option)
     left, rest_key = common.residuals[i], _rest_key(common, i, key, attempt)
-    cost = _left_to_spend(common, i, steps.spent, attempt)
+    cost = _left_to_spend(common, i, steps.paid, attempt)
     if not left.blocks and cost == 0:
         if not book.notes(kind="finish", key=key):
             book.note(dataset=steps.look.dataset, kind="finish", text="Nothing was left to measure or spend.", key=key)
@@ -312,11 +311,11 @@ def resume(ledger: Book, key: str) -> Steps:
     LedgerError : nothing was ever spent under this key, it is no look, or a stored file is damaged.
     """
     book = _book(ledger)
-    common, found, spent = stored_look(book, key)
+    common, found, paid = stored_look(book, key)
     choices, finished, lost, begun = _choices(book, key), None, list[int](), False
     if choices and choices[-1].option != STOP:
         i, attempt = common.names.index(choices[-1].option), 1
-        if not common.residuals[i].blocks and _left_to_spend(common, i, spent, attempt) == 0:
+        if not common.residuals[i].blocks and _left_to_spend(common, i, paid, attempt) == 0:
             finished = chosen_measurement(common, i, found, {}, key=key, utc=found.utc)
         # a spend whose result was never saved is paid for; only a new attempt may draw again
         while finished is None and book.find(_rest_key(common, i, key, attempt)) is not None:
@@ -327,7 +326,7 @@ def resume(ledger: Book, key: str) -> Steps:
                     break
                 lost.append(attempt)
             attempt += 1
-    return Steps(common=common, look=found, choices=choices, finished=finished, spent=spent, lost=(*lost,), begun=begun)
+    return Steps(common=common, look=found, choices=choices, finished=finished, paid=paid, lost=(*lost,), begun=begun)
 
 
 def looks(ledger: Book, dataset: str) -> list[str]:
@@ -352,13 +351,10 @@ def _rest_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
     return release_key(dataset=dataset, plan_hash=f"{REST}{i}:{looked}:{common.hash}", attempt=attempt)
 
 
-def _left_to_spend(common: CommonPlan, i: int, spent: str, attempt: int) -> float:
+def _left_to_spend(common: CommonPlan, i: int, paid: Paid, attempt: int) -> float:
     """Return what the last step costs: the rest of the plan's pcost; all of its own when it is drawn once more."""
-    # in decimals, as the ledger sums: look and rest are the price to the last digit, which floats would miss
-    exact = Decimal(repr(price(common.options[i]))) - Decimal(spent)
-    if exact < 0 or Decimal(repr(float(exact))) != exact:
-        raise LedgerError("What the look spent does not fit these options; the file of the look was changed.")
-    return float(exact) if attempt == 1 else max(float(exact), common.residuals[i].pcost)
+    left = paid.left(i)
+    return left if attempt == 1 else max(left, common.residuals[i].pcost)
 
 
 def _check_left(book: Ledger, dataset: str, cost: float) -> None:

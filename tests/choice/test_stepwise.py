@@ -12,7 +12,7 @@ import pytest
 import engine.release.ledger.ledger
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, NestedPlanRule, Schema, Workload, plan
-from engine.choice import Decision, coarse_or_fine, nested_choices
+from engine.choice import Decision, coarse_or_fine, nested_choices, step_files
 from engine.choice.stepwise import decide, finish, look, look_key, looks, rehearse_finish, resume
 from engine.errors import BudgetExceeded, EngineError, LedgerError, PlanError, ResultLost
 from engine.release import Ledger, apply_group, count_marginals
@@ -69,6 +69,25 @@ def test_both_steps_cost_what_the_chosen_plan_costs_alone(ledger, option):
     assert ledger.status("survey").spent == COMMON.options[option].pcost
     assert done.plan.hash == COMMON.options[option].hash
     assert ledger.verify() == ()
+
+
+@pytest.mark.parametrize("digit", [0.0, 1.0])
+def test_the_prices_are_those_of_the_machine_that_looked(ledger, monkeypatch, digit):
+    looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, looked.key, option=1, by="A. Reader", reason="known size")
+    honest = step_files.price
+    monkeypatch.setattr(step_files, "price", lambda option: float(np.nextafter(honest(option), digit)))
+    done = finish(ledger, looked.key, RECORDS)
+    same(finish(ledger, looked.key, None), done)
+    assert ledger.status("survey").spent == COMMON.options[1].pcost
+
+
+def test_a_file_of_a_look_with_other_prices_is_refused(ledger, monkeypatch):
+    looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    honest = step_files.price
+    monkeypatch.setattr(step_files, "price", lambda option: honest(option) * (1.0 - 1e-9))
+    with pytest.raises(LedgerError, match="cannot be read"):
+        resume(ledger, looked.key)
 
 
 def test_everything_is_found_again_by_key_and_nothing_is_paid_twice(ledger):

@@ -92,9 +92,23 @@ BUGS = (
     bug(
         "a key spent for something else is granted",
         LEDGER,
-        "                if (known.dataset, known.pcost, known.plan_hash) != (name, cost, plan_hash):\n",
-        "                if known.dataset != name:\n",
+        "if not same_charge(known.pcost, cost) or (known.dataset, known.plan_hash) != (name, plan_hash):\n",
+        "if known.dataset != name:\n",
         f"{BOOK}::test_a_key_spent_for_something_else_is_refused",
+    ),
+    bug(
+        "a release that broke off must cost the same to the last digit",
+        LEDGER,
+        "if not same_charge(known.pcost, cost) or",
+        "if known.pcost != cost or",
+        f"{BOOK}::test_a_key_comes_back_with_the_last_digit_of_another_machine",
+    ),
+    bug(
+        "a key comes back for nearly the same cost",
+        "engine/release/ledger/total.py",
+        "LAST_DIGITS = Fraction(1, 10**12)",
+        "LAST_DIGITS = Fraction(1, 10**6)",
+        f"{BOOK}::test_a_key_comes_back_with_the_last_digit_of_another_machine",
     ),
     bug(
         "a key is fresh twice",

@@ -94,6 +94,16 @@ def test_a_key_spent_for_something_else_is_refused(ledger, other):
     assert [status.spent for status in ledger.datasets()] == [0.25, 0.0]
 
 
+@pytest.mark.parametrize("direction", [0.0, 1.0])
+def test_a_key_comes_back_with_the_last_digit_of_another_machine(ledger, direction):
+    first = spend(ledger, pcost=0.3)
+    again = spend(ledger, pcost=math.nextafter(0.3, direction))
+    assert (again.fresh, again.seq, again.pcost) == (False, first.seq, 0.3)
+    with pytest.raises(LedgerError, match="another dataset, plan or cost"):
+        spend(ledger, pcost=0.3 * (1.0 + 1e-9))
+    assert ledger.status("adult").spent == 0.3
+
+
 def test_overspending_is_refused_and_writes_nothing(ledger):
     spend(ledger, pcost=0.9)
     before = ledger.path.read_bytes()

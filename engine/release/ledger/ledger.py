@@ -39,7 +39,7 @@ from engine.release.ledger.results import (
     size_of,
     stray_results,
 )
-from engine.release.ledger.total import TotalDefinition, exact
+from engine.release.ledger.total import TotalDefinition, exact, same_charge
 from engine.release.ledger.words import KEY, NOTE, dataset_name, hash_text, lookalike, one_line
 
 _SPARE = 1 << 16  # bytes beside a result: for the row that tells of it, and for what compresses differently
@@ -235,9 +235,9 @@ class Ledger:
             # looked up under the write lock: of two programs with one key the second finds the row of the first
             status, known = book.status(name), book.spends.get(key)
             if known is not None:
-                cost = status.definition.charge(pcost, pure_epsilon)
                 # a key that comes back after a crash must mean the same release: another one under it would be free
-                if (known.dataset, known.pcost, known.plan_hash) != (name, cost, plan_hash):
+                cost = status.definition.charge(pcost, pure_epsilon)
+                if not same_charge(known.pcost, cost) or (known.dataset, known.plan_hash) != (name, plan_hash):
                     raise LedgerError(
                         f"Key {key!r} was spent in row {known.seq} for another dataset, plan or cost; "
                         "what was drawn under a key never changes: use a new attempt."

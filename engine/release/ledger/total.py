@@ -23,6 +23,7 @@ from engine.texts import how_many
 
 KINDS = ("zcdp", "gdp", "pure")
 _EPSILON = "epsilon "
+LAST_DIGITS = Fraction(1, 10**12)  # of a cost: what costs are rounded up by covers them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +140,15 @@ def exact(text: str) -> Fraction:
     (Fraction(1, 1), Fraction(1, 2))
     """
     return Fraction(text.removeprefix(_EPSILON))
+
+
+def same_charge(one: str, other: str) -> bool:
+    """Whether two numbers of rows are one cost, as two machines add it up: their last digits may differ.
+
+    >>> same_charge("0.3", "0.30000000000000004"), same_charge("0.3", "0.301"), same_charge("0.3", "epsilon 0.3")
+    (True, False, False)
+    """
+    return is_epsilon(one) == is_epsilon(other) and abs(exact(one) - exact(other)) <= LAST_DIGITS * exact(one)
 
 
 def is_epsilon(text: str) -> bool:
