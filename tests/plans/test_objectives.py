@@ -113,7 +113,7 @@ def test_single_queries_steer_the_weights(monkeypatch):
     """No product of weights is best here: without the step for single queries the plan stays behind its bound."""
     monkeypatch.setattr(reweighted, "WHOLE_CELLS", 0)
     monkeypatch.setattr(residual, "fits", lambda *_: False)
-    workload = Workload.all_ways(shapes.numeric(7, 6), (1, 2))
+    workload = Workload.all_ways(shapes.numeric(8, 8), (1, 2))
     found = plan(workload, ONE, objective="max", cache=False)
     monkeypatch.setattr(reweighted.PointWeights, "fits", lambda asked: False)
     factored = plan(workload, ONE, objective="max", cache=False)

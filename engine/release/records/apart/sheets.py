@@ -65,8 +65,8 @@ def sheet_text(path: Path) -> str:
 
 def _written(value: Any) -> str:
     """A cell as somebody would have typed it into a text."""
-    if isinstance(value, float):
-        return plain(value)
+    if isinstance(value, float):  # a code of many digits is no power of ten
+        return f"{value:.0f}" if value.is_integer() else plain(value)
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
