@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
+import scipy
 
 from engine.arrays import Array, thin_svd
 from engine.spaces.coordinates import basis
