@@ -350,9 +350,15 @@ class FourierProblem(DualProblem):
         back = np.divide(1.0, half, out=np.zeros_like(half), where=asked)
         rows = self.lift.rows(((E * half) @ E.conj().T).real)
         value = float(np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=asked)))
+        # with other centers than uniform ones the cells pay differently, and the dearest counts
+        dearest = max(1.0, float(np.einsum("rc,rc->c", rows, rows).max()))
         strategy = Strategy(
-            sizes=self.sizes, rows=rows, pinv=((E * back) @ E.conj().T).real, complete=bool(asked.all())
+            sizes=self.sizes,
+            rows=rows / math.sqrt(dearest),
+            pinv=((E * back) @ E.conj().T).real * math.sqrt(dearest),
+            complete=bool(asked.all()),
         )
+        value *= dearest
         return Solution(
             strategy=strategy, value=value, bound=self.bound(mass), dual=mass, status=f"Fourier basis, {status}"
         )

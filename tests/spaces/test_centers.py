@@ -38,6 +38,17 @@ def joint_workload() -> Workload:
     return Workload(sizes(3, 3, 2)).add(("n0", "n1", "n2"), Custom(rows))
 
 
+@pytest.mark.parametrize("family", ["prefix", "range", "marginal"])
+@pytest.mark.parametrize("solver", ["optimal", "eigenbasis", "fourier"])
+def test_no_solver_is_worse_at_centers_that_are_tuned(solver: str, family: str) -> None:
+    workload = Workload.all_ways(sizes(8, 5, 4), (1, 2), family=family)
+    uniform, tuned = (
+        plan(workload, Budget(pcost=1.0), solver=solver, centers=centers, cache=False)
+        for centers in ("uniform", "tuned")
+    )
+    assert tuned.rmse <= uniform.rmse * (1.0 + 1e-9)
+
+
 @pytest.mark.parametrize("workload", [mixed_workload, joint_workload])
 def test_gradient_matches_differences(workload: Callable[[], Workload]) -> None:
     problem = CenterProblem(workload(), quiet)
