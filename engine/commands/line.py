@@ -15,7 +15,9 @@ python -m engine verify --ledger office.ledger --package release.zip
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
+import io
 import os
 import sys
 
@@ -36,10 +38,26 @@ _USUAL = "Check the path and who may use it."
 _FULL = "Make room, or write elsewhere, and ask again: what was released is kept, and is not paid for twice."
 _ADVICE: dict[int | None, str] = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL}
 STOPPED, UNREAD = 128 + 2, 128 + 13  # as a shell tells the signals INT and PIPE
+SPOKEN = {
+    "×": "x",
+    "→": "->",
+    "≤": "<=",
+    "≥": ">=",
+    "≠": "!=",
+    "≈": "~",
+    "±": "+-",
+    "−": "-",
+    "–": "-",
+    "…": "...",
+    "·": "*",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return 0, or 1 after printing what was wrong."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_spoken.__name__)
     try:
         given = _parser().parse_args(arguments)
         with Bar() as given.progress:  # what is printed below stands on a line of its own
@@ -62,6 +80,17 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return STOPPED
+
+
+def _spoken(error: UnicodeError) -> tuple[str, int]:
+    """Write signs that the encoding of a terminal does not have as they are said, and others by their numbers."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end]
+    return "".join(SPOKEN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in signs), error.end
+
+
+codecs.register_error(_spoken.__name__, _spoken)
 
 
 class _Version(argparse.Action):

@@ -33,10 +33,12 @@ class Reply:
     def json(self) -> str:
         """Return the data as one JSON object; numbers that are none, and those without bound, are null.
 
+        It is in ASCII, which is the same in the encoding of every terminal.
+
         >>> Reply(text="", data={"rmse": math.inf, "sizes": (np.int64(2), 3)}).json()
         '{"rmse": null, "sizes": [2, 3]}'
         """
-        return json.dumps(_known(self.data), allow_nan=False, ensure_ascii=False)
+        return json.dumps(_known(self.data), allow_nan=False)
 
 
 def _known(value: Any) -> Any:

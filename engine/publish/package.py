@@ -64,6 +64,7 @@ from pathlib import Path
 
 from engine.publish import verify_package
 
+sys.stdout.reconfigure(errors="backslashreplace")  # names of attributes may have signs that a terminal does not have
 problems = verify_package(Path(__file__).parent, public_key=sys.argv[1] if len(sys.argv) > 1 else None)
 print("\\n".join(problems) or "Every file, field, answer, standard error and interval is what plan and integers give.")
 sys.exit(1 if problems else 0)

@@ -193,6 +193,30 @@ def test_a_reader_may_stop_early(tmp_path: Path) -> None:
     assert show.returncode == 141
 
 
+@pytest.mark.parametrize(("encoding", "name"), [("ascii", "Gr\\xf6\\xdfe"), ("latin-1", "Größe"), ("utf-8", "Größe")])
+def test_a_terminal_may_have_few_signs(encoding: str, name: str, tmp_path: Path) -> None:
+    schema, plan = tmp_path / "schema.json", str(tmp_path / "plan.json")
+    schema.write_text(
+        Schema([Attribute.categorical("Größe", ["≤ 3 €", "→ 4"]), Attribute.of_size("age", 4)]).to_json(),
+        encoding="utf-8",
+    )
+    asked = ["--schema", str(schema), "--ways", "1", "2", "--pcost", "1", "--out", plan]
+
+    def said(*command: str) -> str:
+        environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+        run = [sys.executable, "-m", "engine", *command]
+        found = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, check=False)
+        assert (found.returncode, b"Traceback" in found.stderr) == (0, False), found.stderr
+        return found.stdout.decode(encoding)
+
+    assert ("at most" in said("plan", *asked), "usage" in said("plan", "--help")) == (True, True)
+    shown = said("show", "--plan", plan)
+    assert name in shown
+    assert f"{name} {'×' if encoding != 'ascii' else 'x'} age" in shown
+    told = json.loads(said("show", "--plan", plan, "--json"))
+    assert ["Größe", "age"] in [group["attributes"] for group in told["groups"]]
+
+
 def test_a_counted_table_is_released_by_its_column_of_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
