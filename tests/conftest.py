@@ -19,10 +19,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # before NumPy is imported: the tests are many and small, and threads that wait for each other cost more than they bring
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # before any test module is imported: no test reads or writes the cache of the person who runs it
-os.environ["DP_WORKBENCH_CACHE"] = tempfile.mkdtemp(prefix="test-cache-")
+CACHE = tempfile.TemporaryDirectory(prefix="test-cache-", ignore_cleanup_errors=True)  # gone with the run
+os.environ["DP_WORKBENCH_CACHE"] = CACHE.name
 # and the app, which may touch files below its own folder alone, may touch those of the tests
 os.environ["DP_WORKBENCH_FOLDERS"] = os.pathsep.join([tempfile.gettempdir(), str(Path(__file__).resolve().parents[1])])
-os.environ["DP_WORKBENCH_SETTINGS"] = tempfile.mkdtemp(prefix="test-settings-")
+SETTINGS = tempfile.TemporaryDirectory(prefix="test-settings-", ignore_cleanup_errors=True)
+os.environ["DP_WORKBENCH_SETTINGS"] = SETTINGS.name
 
 
 # files in which few tests take long: side by side with the others they have to begin first, or a core waits for them
