@@ -9,6 +9,7 @@ attributes, and the norm is evaluated on no more than small matrices:
     frames       one attribute: some functions of its cells are looked at closely, the rest is a factor (a pinching)
     excitations  any workload: dense on sets of attributes that leave their mean
     alike        attributes that are asked alike: the symmetric group parts the matrix into small sectors
+    products     products of any order of such attributes, which two states each part like spins
     climb        the search for the weights
     norms        nuclear norms that rounding cannot lift
 

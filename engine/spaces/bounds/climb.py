@@ -20,6 +20,7 @@ from engine.spaces.bounds.alike import Alike, alike
 from engine.spaces.bounds.excitations import Excitations
 from engine.spaces.bounds.frames import State
 from engine.spaces.bounds.links import Link, Linked
+from engine.spaces.bounds.products import FUNCTIONS, AlikeProducts, product_orders
 from engine.spaces.coordinates import WholeDomain, center, contract
 from engine.spaces.decomposition import Factor
 from engine.spaces.solvers import DualProblem, Options
@@ -32,6 +33,7 @@ GROWTH = 2.6  # from one rung to the next
 GRADIENT = 3.0  # how much longer a value takes with its gradient
 FIRST = 0.4  # share of the time for the search on the lowest rung
 FEW = 20  # steps at a higher rung
+NEGLIGIBLE = 1e-12  # length of what couples the sum of all cells to a function, beside all that is asked
 SMALLEST = 1e-5  # share of the root of a weight in the largest: functions are divided by it
 Roots = Mapping[Role, Array]
 
@@ -49,10 +51,13 @@ class Model:
         self.asked = asked
         self.links = [self._link(link, k) for link, k in zip(asked.links, counts, strict=True)]
 
-    def _link(self, link: Link, k: int) -> Alike | Excitations:
+    def _link(self, link: Link, k: int) -> Alike | AlikeProducts | Excitations:
         functions = {name: min(k, self.asked.sizes[self.asked.roles[name]]) for name in link.names}
         terms = alike(self.asked, link)
         if terms is None:
+            orders = product_orders(self.asked, link) if k <= FUNCTIONS else None
+            if orders is not None:
+                return AlikeProducts(len(functions), self.asked.roles[link.names[0]], orders)
             return Excitations(self.asked, link, functions)
         return Alike(len(functions), self.asked.roles[link.names[0]], terms, min(functions.values()))
 
@@ -108,12 +113,17 @@ def functions(asked: Linked, s: Roots) -> dict[Role, Array]:
     """Return functions of the cells of every attribute, the most important under the weights first; shape (n, n)."""
     out = {}
     for role, root in s.items():
-        # the constant function, s here, is in K whatever the others are: they are looked for beside it
-        off = np.eye(len(root)) - np.outer(root, root)
-        H = off @ (gram(asked, role) * root[:, None] * root) @ off
-        _, U = scipy.linalg.eigh(H, check_finite=False)
-        # ascending order: column 0 is s itself, with eigenvalue 0, and the last matters most
-        out[role] = np.column_stack([np.ones(len(root)), U[:, :0:-1] / root[:, None]])
+        H = gram(asked, role) * root[:, None] * root
+        # the constant function, s here, is in K whatever the others are, and first of these is what couples it to them
+        coupled = H @ root - (root @ H @ root) * root
+        length = float(np.linalg.norm(coupled))
+        first = [root] if length <= NEGLIGIBLE * float(np.trace(H)) else [root, coupled / length]
+        known = np.column_stack(first)
+        off = np.eye(len(root)) - known @ known.T
+        _, U = scipy.linalg.eigh(off @ H @ off, check_finite=False)
+        # ascending order: the last matters most, and what is known has eigenvalue 0
+        others = U[:, : len(first) - 1 : -1] if len(first) < len(root) else U[:, :0]
+        out[role] = np.column_stack([known, others]) / root[:, None]
     return out
 
 
