@@ -155,7 +155,10 @@ def test_products_that_are_not_asked_alike_are_left_to_excitations():
     lacking = Workload(full.schema, full.groups[:-1])
     heavier = Workload(full.schema, (*full.groups[:-1], replace(full.groups[-1], weight=7.0)))
     mixed = full.add(("x0", "x1", "x2"), {"x0": "prefix", "x1": "range", "x2": "prefix"})
-    for workload in (lacking, heavier, mixed):
+    ring = Workload(full.schema)  # of which every attribute is in as many pairs as the others
+    for i in range(5):
+        ring = ring.add((f"x{i}", f"x{(i + 1) % 5}"), "prefix")
+    for workload in (lacking, heavier, mixed, ring):
         asked = in_links(workload)
         assert all(product_orders(asked, link) is None for link in asked.links)
     joint = products((2, "abs"), (3, "prefix"))
