@@ -1,5 +1,6 @@
 """Settings of every test run, its noise, and a word at its end on what was left out."""
 
+import gc
 import os
 import signal
 import sys
@@ -68,6 +69,11 @@ os.register_at_fork(after_in_child=unplant)  # two children must not draw the sa
 def pytest_collectstart(collector: pytest.Collector) -> None:
     if isinstance(collector, pytest.Module):
         plant(collector.nodeid)  # some draw while they are imported
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays to the end: nobody need look through it for garbage again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
