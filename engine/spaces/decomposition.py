@@ -59,6 +59,11 @@ class Factor:
         return self.matrix.T @ self.matrix if self.low_rank else self.matrix
 
     @property
+    def table(self) -> Array:
+        """Rows of low rank with one axis an attribute, shape (rows, n_1 - 1, ..., n_k - 1)."""
+        return self.matrix.reshape(-1, *(n - 1 for n in self.sizes))
+
+    @property
     def trace(self) -> float:
         """Trace of the class Gram, in counts^2."""
         return float(np.sum(self.matrix**2) if self.low_rank else np.trace(self.matrix))

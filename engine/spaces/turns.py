@@ -141,7 +141,7 @@ class Turns:
 
     def _seen(self, axes: Axes, factor: Factor, axis: int) -> Array:
         """Return the sum over rows R of R (X^-1 on every other axis) R^T, shape (n - 1,) * 2."""
-        rows = factor.matrix.reshape(-1, *(n - 1 for n in factor.sizes))
+        rows = factor.table
         turned = contract(rows, [None if a == axis else self._covariance((a,)) for a in axes], 1)
         at, n = 1 + axes.index(axis), self.sizes[axis] - 1
         gram = np.zeros((n, n))
@@ -182,7 +182,11 @@ class Turns:
             lengths = lengths * np.sqrt(np.maximum(squares, 0.0)).reshape(shape)
             turns.append(half @ V)
         order = [axes[0] for axes in self.sets]
-        rows = [math.sqrt(c) * own[0][1].matrix.reshape(-1, *(n - 1 for n in self.sizes)) for c, own in coupled]
+        rows = [
+            # a factor has its axes in the order in which they were asked
+            math.sqrt(c) * f.table.transpose(0, *(1 + a.index(axis) for axis in range(len(self.sizes))))
+            for c, ((a, f),) in coupled
+        ]
         met = contract(np.concatenate(rows), [turns[order.index(a)] for a in range(len(order))], 1)
         met, alone = met.reshape(len(met), -1), lengths.ravel()
         first = np.argsort(np.sum(met**2, axis=0) / np.maximum(alone, np.finfo(float).tiny))[-MET:]

@@ -17,10 +17,9 @@ SCHEMA = Schema([Attribute.of_size(name, n) for name, n in SIZES.items()])
 LITTLE = 3e5  # bytes: neither pairs nor triples fit into one search
 
 
-def asked(weight: float = 30.0) -> Workload:
-    """Prefixes of pairs, heavy as many triples make them, beside sums and differences."""
-    both = ("a", "b")
-    workload = Workload(SCHEMA).add(both, "prefix", weight=weight).add(both, "affine").add(both, "abs")
+def asked(weight: float = 30.0, order: tuple[str, str] = ("a", "b")) -> Workload:
+    """Prefixes of pairs, heavy as many triples make them, beside sums and differences in either order."""
+    workload = Workload(SCHEMA).add(("a", "b"), "prefix", weight=weight).add(order, "affine").add(order[::-1], "abs")
     return workload.add("a", "prefix").add(("a", "b", "c"), {"a": "prefix", "b": "prefix", "c": "marginal"})
 
 
@@ -38,11 +37,14 @@ def solved(workload: Workload, limit: float, method: str = "optimal", centers: d
     return solver.solve(parts.subworkloads[number])
 
 
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
 @pytest.mark.parametrize("tuned", [False, True])
 @pytest.mark.parametrize(("weight", "share"), [(1.0, 0.16), (30.0, 3e-3), (1000.0, 1e-5)])
-def test_turns_are_between_the_dense_optimum_and_their_own_bound(weight: float, share: float, tuned: bool) -> None:
+def test_turns_are_between_the_dense_optimum_and_their_own_bound(
+    weight: float, share: float, tuned: bool, order: tuple[str, str]
+) -> None:
     centers = {"a": np.linspace(0.3, 0.7, 9) / 4.5, "b": np.linspace(0.9, 0.1, 8) / 4.0} if tuned else {}
-    dense, turned = (solved(asked(weight), limit, centers=centers) for limit in (4e9, LITTLE))
+    dense, turned = (solved(asked(weight, order), limit, centers=centers) for limit in (4e9, LITTLE))
     assert [axes for axes, _ in dense.factors] == [(0, 1)]
     assert [axes for axes, _ in turned.factors] == [(0,), (1,)]
     assert dense.value * (1.0 - 1e-6) <= turned.value <= dense.value * (1.0 + share) ** 2
@@ -66,8 +68,11 @@ def test_the_value_is_what_the_strategy_has_on_the_gram() -> None:
     covariance = np.kron(one.covariance, other.covariance)
     gram = np.zeros_like(covariance)
     for term in sub.terms:
-        own = [parts.factors[k].dense() for _, k in sorted(term.factors)]
-        gram += term.coefficient * (own[0] if len(own) == 1 else np.kron(*own))
+        own = [(axes, parts.factors[k].dense()) for axes, k in sorted(term.factors)]
+        whole = own[0][1] if len(own) == 1 else np.kron(own[0][1], own[1][1])
+        if own[0][0] == (1, 0):  # asked in the other order
+            whole = whole.reshape(7, 8, 7, 8).transpose(1, 0, 3, 2).reshape(gram.shape)
+        gram += term.coefficient * whole
     assert found.value == pytest.approx(float(np.sum(gram * covariance)), rel=1e-9)
     assert max(one.column_norm, other.column_norm) <= 1.0 + 1e-9
 
