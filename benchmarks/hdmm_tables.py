@@ -24,11 +24,11 @@ from benchmarks import options, table
 from engine import Attribute, Budget, Schema, Workload
 from engine.insight.published import SCHEMAS, WAYS
 from engine.insight.published import PublishedRow as Published
-from engine.mechanisms.hdmm.kronecker import gaussian_strategy
 from engine.mechanisms.hdmm.marginals import Lattice, lattice_of, marginal_svd_bound, residual_traces
 from engine.mechanisms.hdmm.operators import best_of
-from engine.mechanisms.hdmm.p_identity import p_identity_strategy
-from engine.mechanisms.hdmm.product_grams import GramBuilder, weighted_groups
+from engine.mechanisms.products.grams import GramBuilder, weighted_groups
+from engine.mechanisms.products.kronecker import gaussian_strategy
+from engine.mechanisms.products.p_identity import p_identity_strategy
 from engine.mechanisms.trees.level_selection import svd_bound
 from engine.spaces import Options
 from engine.workload import Prefix, Range, Width

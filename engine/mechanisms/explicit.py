@@ -129,35 +129,38 @@ class ExplicitMechanism(Mechanism):
         if not any(g.weight > 0 and _asks(g) for g in workload.groups):
             raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
         limits.tell(0.0, "Choosing the strategy")
-        made = self._assemble(workload, budget, self.design(workload, budget.law, limits, ()))
+        made = explicit_plan(self, workload, budget, self.design(workload, budget.law, limits, ()))
         limits.tell(1.0, "Planned")
         return made
 
     def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
         check_request(workload, budget, self.laws)
         design = self.design(workload, budget.law, Limits(), solved.matrices)
-        return self._assemble(workload, budget, design if solved.bound is None else replace(design, bound=solved.bound))
+        known = design if solved.bound is None else replace(design, bound=solved.bound)
+        return explicit_plan(self, workload, budget, known)
 
-    def _assemble(self, workload: Workload, budget: Budget, design: Design) -> Plan:
-        common: dict[str, Any] = {
-            "workload": workload,
-            "budget": budget,
-            "mechanism": self.name,
-            "options": self.options(),
-            "blocks": component_blocks(design.components, budget, self.max_records, design.joint),
-            "bound": _quick_bound(workload, budget.law) if design.bound is None else design.bound,
-            "statement": (
-                f"{design.statement} No matrix mechanism whatsoever with this noise can have a smaller weighted RMSE "
-                "than the bound."
-            ).strip(),
-            "duals": (),
-            "matrices": design.matrices,
-            "max_records": self.max_records,
-        }
-        if design.whole_tables:
-            return MarginalsPlan(**common)
-        answering = answered_by(design.components, len(workload.groups))
-        return ExplicitPlan(**common, answered_by=answering, joint=design.joint)
+
+def explicit_plan(mechanism: Mechanism, workload: Workload, budget: Budget, design: Design) -> Plan:
+    """Return the plan of a mechanism that decided to measure this."""
+    common: dict[str, Any] = {
+        "workload": workload,
+        "budget": budget,
+        "mechanism": mechanism.name,
+        "options": mechanism.options(),
+        "blocks": component_blocks(design.components, budget, mechanism.max_records, design.joint),
+        "bound": _quick_bound(workload, budget.law) if design.bound is None else design.bound,
+        "statement": (
+            f"{design.statement} No matrix mechanism whatsoever with this noise can have a smaller weighted RMSE "
+            "than the bound."
+        ).strip(),
+        "duals": (),
+        "matrices": design.matrices,
+        "max_records": mechanism.max_records,
+    }
+    if design.whole_tables:
+        return MarginalsPlan(**common)
+    answering = answered_by(design.components, len(workload.groups))
+    return ExplicitPlan(**common, answered_by=answering, joint=design.joint)
 
 
 @lru_cache(maxsize=64)

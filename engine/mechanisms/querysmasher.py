@@ -17,10 +17,13 @@ import numpy as np
 from engine.arrays import Array
 from engine.checks import one_of
 from engine.errors import LimitExceeded, NotApplicable, PlanError, Unanswered
-from engine.mechanisms.base import Forecast, Limits, check_size
+from engine.mechanisms.base import Forecast, Limits, check_request, check_size
+from engine.mechanisms.explicit import Design, explicit_plan
 from engine.mechanisms.kept import checked_keep, most_allowed, search_kept
 from engine.mechanisms.made import Made, noted
-from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
+from engine.mechanisms.products import table_design, table_seconds
+from engine.mechanisms.residual import BASE_BYTES, ResidualMechanism, SpaceSolver
+from engine.plans import Plan, Solved
 from engine.privacy import Budget
 from engine.spaces import (
     PROBLEMS,
@@ -45,6 +48,8 @@ from engine.workload import Workload
 TUNING = 40.0  # times that tuning may solve every subworkload again before one union of all is the better way
 TUNED_SECONDS = 1e-3  # what tuning takes a subworkload whatever is asked of it, for forecasts only
 CENTERS = ("uniform", "tuned")
+PRODUCT = 1.0  # seconds that the search for a product on the whole table may take
+OF_TABLE = "One product of strategies on the whole table is better here than residual spaces are."
 TOWARDS = (1.0, 0.5, 0.25)  # shares of a tuned split that are tried where groups are kept
 
 
@@ -56,7 +61,8 @@ class QuerySmasher(ResidualMechanism):
     -------
     centers : "uniform", the decomposition of the paper; "tuned", at least as accurate up to ``gap``: see
         `centers`, `complements` for pairs asked by sums, differences or conditions of one's own, and
-        `unions` for spaces that one strategy measures together, up to the whole domain where that is small.
+        `unions` for spaces that one strategy measures together, up to the whole domain where that is small.  Where
+        one product of strategies on the whole table is better still, that is the plan.
         Other objectives than the sum measure every space on its own.
     keep : for tuned centers, by what share the RMSE of a group may be above that with uniform centers: one number for
         all groups, or a mapping from the numbers of groups to shares, such as {0: 0.0, 3: 0.05}.  Tuning makes the
@@ -114,6 +120,8 @@ class QuerySmasher(ResidualMechanism):
         if not whole:
             allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
             seconds += split_seconds(workload, parts.subworkloads, parts.factors, allowance)
+            table = self._table_seconds(workload, limits)
+            seconds += table if math.isfinite(table) else 0.0
             # other objectives are searched for at tuned centers as long as at uniform ones
             seconds += 0.0 if self.goal(workload).linear else found.seconds
         return replace(found, seconds=seconds, memory=found.memory + min(more, limits.memory_limit))
@@ -148,6 +156,8 @@ class QuerySmasher(ResidualMechanism):
         found = sorted(self._found(workload, uniform, make, limits, allowance), key=lambda made: made.error)
         # light queries may be lost in the best of them; what uniform centers lose is said
         best = next((made for made in found if made is uniform or self._answers(made)), uniform)
+        if not _holds_all(best.split.unions, uniform.values):
+            best = self._or_product(workload, budget, limits, allowance, best)
         if self.keep is not None and best is not uniform:
             best = self._keeping(workload, budget, limits, deadline, uniform, best)
         return replace(best, assemble=lambda: noted(best.plan, frozenset(allowance.stopped)))
@@ -177,6 +187,40 @@ class QuerySmasher(ResidualMechanism):
             if found is not None and found.error < uniform.error:
                 return found
         return uniform
+
+    def _table_seconds(self, workload: Workload, limits: Limits) -> float:
+        """Return what a product on the whole table takes; infinite where it is not looked for."""
+        # one strategy for all leaves no shares between spaces to trade, and keeps neither groups nor exact totals
+        if self.solver != "optimal" or not self.goal(workload).linear or self.keep is not None:
+            return math.inf
+        if workload.schema.invariants or limits.memory_limit < BASE_BYTES:
+            return math.inf
+        return seconds if (seconds := table_seconds(workload)) <= PRODUCT else math.inf
+
+    def _or_product(self, workload: Workload, budget: Budget, limits: Limits, allowance: Allowance, best: Made) -> Made:
+        """Return the product on the whole table where it is better than what was made."""
+        seconds = self._table_seconds(workload, limits)
+        if math.isinf(seconds) or not allowance.lasts(seconds):
+            return best
+        try:
+            design = table_design(workload, allowance.deadline, lambda text: limits.tell(0.95, text))
+            plan = self._of_table(workload, budget, design)
+        except (NotApplicable, LimitExceeded):
+            return best
+        # both as they are released: what is better by what a search leaves is no better
+        if plan.weighted_rmse >= best.plan.weighted_rmse * (1.0 - self.gap):
+            return best
+        return Made(split=UNIFORM, error=plan.weighted_rmse, values={}, assemble=lambda: plan)
+
+    def _of_table(self, workload: Workload, budget: Budget, design: Design) -> Plan:
+        return explicit_plan(self, workload, budget, replace(design, statement=OF_TABLE))
+
+    def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
+        if not solved.matrices:
+            return super().rebuild(workload, budget, solved)
+        check_request(workload, budget)
+        design = replace(Design.from_arrays(solved.matrices, workload, budget.law), bound=solved.bound)
+        return noted(self._of_table(workload, budget, design), solved.split.stopped)
 
     @staticmethod
     def _answers(made: Made) -> bool:

@@ -11,7 +11,6 @@ import scipy.optimize
 from engine import forecast
 from engine.errors import NotApplicable, PlanError
 from engine.mechanisms.hdmm import mechanism
-from engine.mechanisms.hdmm.kronecker import KroneckerSolver, gaussian_strategy
 from engine.mechanisms.hdmm.marginals import (
     Lattice,
     closed_form,
@@ -21,9 +20,10 @@ from engine.mechanisms.hdmm.marginals import (
     marginal_svd_bound,
     residual_traces,
 )
-from engine.mechanisms.hdmm.operators import OPERATORS, best_of, budget_shares, merged, plus_strategy, solves
-from engine.mechanisms.hdmm.p_identity import default_p, p_identity_error, p_identity_rows, p_identity_strategy
-from engine.mechanisms.hdmm.product_grams import GramBuilder, by_maximal_sets, by_sets, weighted_groups
+from engine.mechanisms.hdmm.operators import OPERATORS, best_of, budget_shares, foreseen, merged, plus_strategy
+from engine.mechanisms.products.grams import GramBuilder, by_maximal_sets, by_sets, weighted_groups
+from engine.mechanisms.products.kronecker import KroneckerSolver, gaussian_strategy
+from engine.mechanisms.products.p_identity import default_p, p_identity_error, p_identity_rows, p_identity_strategy
 from engine.mechanisms.trees.level_selection import svd_bound
 from engine.workload import Attribute, Custom, Prefix, Random, Range, Schema, Workload
 from tests import oracles, shapes
@@ -271,13 +271,16 @@ def test_a_forecast_counts_the_problems_that_the_search_solves(monkeypatch, size
     found, real = {}, KroneckerSolver.solve
 
     def solve(self, problem):
-        alone = all(len(unit) == 1 for unit in problem.grams)
-        found[problem.key] = tuple(len(unit[0].matrix) for unit in problem.grams), alone
+        found[problem.key] = problem
         return real(self, problem)
 
     monkeypatch.setattr(KroneckerSolver, "solve", solve)
     best_of(asked, operators=("OPT_kron", "OPT_plus"))
-    foretold, solved = Counter(solves(asked)), Counter(found.values())
+    # the cells of the units of every problem, whatever attributes it has, and whether its units do not meet
+    foretold, solved = (
+        Counter((tuple(len(unit[0].matrix) for unit in p.grams), all(len(unit) == 1 for unit in p.grams)) for p in own)
+        for own in (foreseen(asked), found.values())
+    )
     # merging goes its own way after the first clusters that it merges
     assert (foretold & solved).total() >= 0.7 * max(foretold.total(), solved.total())
     assert foretold == solved or len(sizes) > 2
@@ -324,6 +327,6 @@ def test_a_listener_can_stop_the_search():
 
 def test_very_many_groups_are_forecast_without_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every page that compares asks for it."""
-    monkeypatch.setattr(mechanism, "solves", lambda workload: pytest.fail("all problems were listed"))
+    monkeypatch.setattr(mechanism, "foreseen", lambda *_: pytest.fail("all problems were listed"))
     asked = Workload.all_ways(Schema([Attribute.of_size(f"a{i}", 2) for i in range(60)]), (2,))
     assert forecast(asked, "hdmm").seconds > 10.0

@@ -63,6 +63,7 @@ def asked() -> Workload:
 def test_plans_say_the_same_either_way(work, options, monkeypatch) -> None:
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)
     monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
     made = plan(asked(), Budget(pcost=1.0), **options) if "centers" in options else planned(*options.items())
     found = []
     assert bool(made.split.unions) == bool(work)

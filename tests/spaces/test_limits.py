@@ -153,6 +153,7 @@ def test_a_worse_split_is_not_taken(monkeypatch):
     skewed = {"a": np.array([3.0, -2.0, 0, 0, 0, 0]), "b": np.array([0, 0, 0, -4.0, 5.0])}
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", 0)
     monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
     monkeypatch.setattr("engine.spaces.splits.tuned.tuned_centers", lambda *_, **__: skewed)
     uniform, found = made(workload), made(workload, centers="tuned")
     assert found.weighted_rmse == uniform.weighted_rmse

@@ -17,12 +17,12 @@ from engine.checks import one_of
 from engine.errors import NotApplicable, PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.explicit import Design, ExplicitMechanism, asked_attributes
-from engine.mechanisms.hdmm.operators import OPERATORS, WHOLE, best_of, solves
+from engine.mechanisms.hdmm.operators import OPERATORS, WHOLE, best_of, foreseen
+from engine.mechanisms.products import search_seconds, unit_seconds
 from engine.plans import Component
 from engine.workload import Workload
 
 LISTED, GROUP_SECONDS = 1_000, 2e-2  # groups up to which a forecast lists all problems; beyond, seconds a group
-SWEPT = 5.0  # sweeps over units that wait for each other, for forecasts
 STEPS = 60  # calls of a search after which the progress bar is half full
 
 
@@ -58,12 +58,12 @@ class HDMM(ExplicitMechanism):
         sizes = workload.schema.sizes(asked_attributes(workload))
         # the bound of all mechanisms takes an eigenvalue problem of every size
         seconds = 0.05 + 5e-4 * len(workload.groups) + math.fsum(1.5e-8 * n**3 for n in set(sizes))
-        seconds += _unit_seconds(cells) if (cells := math.prod(sizes)) <= WHOLE else 0.0
+        seconds += unit_seconds(cells) if (cells := math.prod(sizes)) <= WHOLE else 0.0
         if len(workload.groups) > LISTED:
             return replace(found, seconds=seconds + GROUP_SECONDS * len(workload.groups), text=self._text)
         with contextlib.suppress(NotApplicable):  # the plan then says why, or OPT_marginals remains
-            for units, alone in solves(workload):
-                seconds += math.fsum(map(_unit_seconds, units)) * (1.0 if alone else SWEPT * max(1, self.restarts))
+            problems = foreseen(workload, self.operator)
+            seconds += math.fsum(search_seconds(problem, self.restarts) for problem in problems)
         return replace(found, seconds=seconds, text=self._text)
 
     @property
@@ -94,11 +94,6 @@ class HDMM(ExplicitMechanism):
         ).best
         origin = list(OPERATORS).index(best.operator.split(":")[0])
         return Design(components=best.components, whole_tables=best.joint, origin=origin)
-
-
-def _unit_seconds(cells: int) -> float:
-    """Return what the search on one unit takes, in seconds on one idle core."""
-    return 4e-4 + 5e-7 * cells**2 + 3e-9 * cells**3
 
 
 def _all_answered(workload: Workload, components: Sequence[Component]) -> tuple[Component, ...]:

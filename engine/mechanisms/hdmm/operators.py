@@ -1,7 +1,7 @@
 """HDMM: search several kinds of strategies for a workload and keep the best.
 
     OPT_0           one explicit strategy on all cells of the asked attributes, when there are few
-    OPT_kron        one product of small strategies; see `engine.mechanisms.hdmm.kronecker`
+    OPT_kron        one product of small strategies; see `engine.mechanisms.products.kronecker`
     OPT_plus        the groups in clusters, a product strategy for each, the budget shared in closed form
     OPT_marginals   weighted marginals; see `engine.mechanisms.hdmm.marginals`
 
@@ -28,13 +28,15 @@ import numpy as np
 from engine.arrays import Array
 from engine.errors import LimitExceeded, NotApplicable, PlanError
 from engine.mechanisms.explicit import identity_strategy
-from engine.mechanisms.hdmm.kronecker import KroneckerSolver, Tell
 from engine.mechanisms.hdmm.marginals import MarginalStrategy, marginal_strategy
-from engine.mechanisms.hdmm.product_grams import (
+from engine.mechanisms.products import (
     GramBuilder,
+    KroneckerSolver,
     ProductGrams,
+    Tell,
     by_maximal_sets,
     by_sets,
+    product_component,
     weighted_groups,
 )
 from engine.plans import Component
@@ -118,20 +120,14 @@ def _assembled(
 ) -> HDMMStrategy:
     solved = [solver.solve(p) for p in problems]
     shares, error = budget_shares([s.squared_error for s in solved], solver.noise)
-    components = []
-    for problem, found, share in zip(problems, solved, shares, strict=True):
-        place = {name: i for i, name in enumerate(problem.attributes)}
-        factors = tuple(
-            (tuple(place[a] for a in unit), replace(f.strategy, sizes=builder.workload.schema.sizes(unit)))
-            for unit, f in zip(problem.units, found.factors, strict=True)
-        )
-        components.append(
-            Component(attributes=problem.attributes, factors=factors, share=float(share), groups=problem.groups)
-        )
+    components = tuple(
+        product_component(builder.workload, problem, found, share)
+        for problem, found, share in zip(problems, solved, shares.tolist(), strict=True)
+    )
     return HDMMStrategy(
         noise=solver.noise,
         operator=operator,
-        components=tuple(components),
+        components=components,
         squared_error=error * VARIANCE[solver.noise],
     )
 
@@ -172,21 +168,23 @@ def _growth(workload: Workload, pair: tuple[tuple[int, ...], tuple[int, ...]]) -
     return union / max(alone), union
 
 
-def solves(workload: Workload) -> list[tuple[tuple[int, ...], bool]]:
+def foreseen(workload: Workload, operator: str = "best") -> list[ProductGrams]:
     """Return the distinct problems that the product strategies of a workload lead to, without solving any.
 
-    Each is the cells of its units, and whether units do not wait for each other.  Those of merged clusters are the
-    pairs that are tried first.  Raises NotApplicable where a unit is too large.
+    Of merged clusters those pairs are among them that are tried first; OPT_kron has one problem.  Raises NotApplicable
+    where a unit is too large.
     """
-    builder, found = GramBuilder(workload), dict[Any, tuple[tuple[int, ...], bool]]()
+    builder, found = GramBuilder(workload), dict[Any, ProductGrams]()
 
     def see(cluster: Sequence[int]) -> None:
         problem = builder.build(cluster)
-        cells = tuple(len(unit[0].matrix) for unit in problem.grams)
-        found[problem.key] = cells, all(len(unit) == 1 for unit in problem.grams)
+        found[problem.key] = problem
 
+    see(weighted_groups(workload))
+    if operator == "OPT_kron":
+        return list(found.values())
     sets, maximal = by_sets(workload), by_maximal_sets(workload)
-    for cluster in (weighted_groups(workload), *sets, *maximal):
+    for cluster in (*sets, *maximal):
         see(cluster)
     if 1 < len(maximal) <= MERGEABLE:
         pairs = itertools.combinations((tuple(sorted(c)) for c in maximal), 2)

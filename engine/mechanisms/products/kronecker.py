@@ -12,19 +12,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from engine.arrays import Array
-from engine.mechanisms.hdmm.p_identity import PIdentity, default_p, p_identity_strategy
-from engine.mechanisms.hdmm.product_grams import ProductGrams
+from engine.mechanisms.products.grams import ProductGrams
+from engine.mechanisms.products.p_identity import PIdentity, default_p, p_identity_strategy
+from engine.plans import Component
 from engine.spaces import DualProblem, Factor, Options, Solution, WholeDomain
 from engine.threads import threads_for
+from engine.workload import Workload
 
 SWEEPS = 50
 MIXTURE = 0.4  # of the identity beside the total: with more, product searches stay where no total is measured
+SWEPT = 5.0  # sweeps over units that wait for each other, for forecasts only
 SETTLED = 1e-7  # a sweep that lowers the squared error by less ends the search
 Tell = Callable[[str], object]
 
@@ -188,3 +191,25 @@ def _elsewhere(problem: ProductGrams, costs: Sequence[Array], u: int) -> Array:
             logs = logs + np.log(np.maximum(own[problem.choice[:, other]], 1e-300))  # a group of zeros costs nothing
     terms = np.exp(logs - logs.max())
     return np.bincount(problem.choice[:, u], weights=terms, minlength=len(problem.grams[u])).astype(float)
+
+
+def product_component(workload: Workload, problem: ProductGrams, found: KroneckerStrategy, share: float) -> Component:
+    """Return what a plan measures for a product strategy, at a share of the budget."""
+    place = {name: i for i, name in enumerate(problem.attributes)}
+    factors = tuple(
+        (tuple(place[a] for a in unit), replace(f.strategy, sizes=workload.schema.sizes(unit)))
+        for unit, f in zip(problem.units, found.factors, strict=True)
+    )
+    return Component(attributes=problem.attributes, factors=factors, share=share, groups=problem.groups)
+
+
+def search_seconds(problem: ProductGrams, restarts: int) -> float:
+    """Return what the search for a product strategy takes, in seconds on one idle core, for forecasts."""
+    alone = all(len(unit) == 1 for unit in problem.grams)
+    turns = 1.0 if alone else SWEPT * max(1, restarts)
+    return turns * math.fsum(unit_seconds(len(unit[0].matrix)) for unit in problem.grams)
+
+
+def unit_seconds(cells: int) -> float:
+    """Return what the search on one unit takes, in seconds on one idle core, for forecasts."""
+    return 4e-4 + 5e-7 * cells**2 + 3e-9 * cells**3

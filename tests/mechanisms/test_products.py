@@ -1,0 +1,111 @@
+"""Tuned plans that are one product of strategies on the whole table, where that is better than residual spaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import (
+    Attribute,
+    Budget,
+    Ledger,
+    Schema,
+    Workload,
+    count_marginals,
+    load_measurement,
+    load_plan,
+    measure,
+    plan,
+)
+from engine.errors import Cancelled
+from engine.mechanisms import at_budget, forecast
+from engine.mechanisms.querysmasher import OF_TABLE
+from engine.plans import ExplicitPlan, Plan
+from engine.release import verify_ledger
+from engine.release.reconstruct import apply_group
+
+SIZES = (11, 6, 11)  # more cells than one strategy on all of them is waited for
+SCHEMA = Schema([Attribute.of_size(name, n) for name, n in zip("abc", SIZES, strict=True)])
+BUDGET = Budget(pcost=1.0)
+
+
+def asked(schema: Schema = SCHEMA) -> Workload:
+    """What couples two attributes, and what asks all three in products."""
+    base = Workload(schema).add("a", "circular", weight=2.0).add("b", "range").add(("b", "c"), "affine", weight=4.0)
+    whole = {"a": "circular", "b": "marginal", "c": "circular"}
+    return base.add(("a", "b", "c"), whole, weight=2.0).add(("a", "c"), {"a": "circular", "c": "prefix"})
+
+
+def tuned(workload: Workload, **options: Any) -> Plan:
+    return plan(workload, BUDGET, centers="tuned", cache=False, workers=1, **options)
+
+
+@pytest.fixture(scope="module")
+def found() -> Plan:
+    return tuned(asked())
+
+
+def test_tuned_is_as_good_as_a_product_on_the_whole_table(found: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    rival = plan(asked(), BUDGET, "hdmm")
+    assert found.weighted_rmse == pytest.approx(rival.weighted_rmse, rel=1e-9)
+    assert found.certificate.statement.startswith(OF_TABLE)
+    assert 0.0 <= found.certificate.global_gap < 0.02
+    monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
+    assert found.weighted_rmse < tuned(asked()).weighted_rmse * (1.0 - 1e-5)
+
+
+def test_it_is_the_plan_of_its_request_in_a_file_and_at_another_budget(found: Plan) -> None:
+    assert isinstance(found, ExplicitPlan)
+    assert (found.mechanism, found.options["centers"]) == ("querysmasher", "tuned")
+    again = load_plan(found.to_json())
+    assert (again, again.certificate.statement) == (found, found.certificate.statement)
+    dearer = at_budget(found, Budget(pcost=4.0))
+    assert dearer == plan(asked(), Budget(pcost=4.0), centers="tuned", cache=False)
+    assert dearer.weighted_rmse == pytest.approx(found.weighted_rmse / 2.0, rel=1e-6)
+
+
+def test_its_release_is_stored_and_says_what_was_predicted(found: Plan, tmp_path: Path) -> None:
+    records = pd.DataFrame(np.random.default_rng(0).integers(0, SIZES, size=(500, 3)), columns=list("abc"))
+    book = Ledger.create(tmp_path / "book")
+    book.add_dataset("d", total=BUDGET)
+    made = load_measurement(book, measure(found, records, dataset="d", ledger=book).key)
+    assert book.status("d").spent == pytest.approx(1.0, abs=1e-6)
+    assert verify_ledger(book.path) == ()
+    counts = count_marginals(records, SCHEMA, [group.attributes for group in found.workload.groups])
+    for number, group in enumerate(found.workload.groups):
+        truth = apply_group(group, counts[group.attributes].astype(float), 0, group.count)
+        assert 0.1 < np.mean((made.values(number) - truth) ** 2 / found.variances(number)) < 3.0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"keep": 0.5}, {"solver": "fourier"}, {"objective": "max"}, {"memory_limit": 1e8}, {"time_limit": 0.01}],
+    ids=str,
+)
+def test_it_is_left_where_it_cannot_do_what_is_asked(options: dict[str, Any]) -> None:
+    assert type(tuned(asked(), **options)) is Plan
+
+
+def test_exact_totals_are_kept_space_by_space() -> None:
+    assert type(tuned(asked(SCHEMA.with_facts(invariants=[(["a"], [10] * SIZES[0])])))) is Plan
+
+
+def test_one_coupled_set_is_no_product() -> None:
+    assert type(tuned(asked().add(("a", "b"), "abs"))) is Plan
+
+
+def test_it_is_forecast_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_it = forecast(asked(), centers="tuned").seconds
+
+    def stop(_: float, text: str) -> None:
+        if text == "Strategy for b x c":
+            raise Cancelled("enough")
+
+    with pytest.raises(Cancelled):
+        tuned(asked(), progress=stop)
+    monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
+    assert with_it > forecast(asked(), centers="tuned").seconds
