@@ -44,6 +44,7 @@ What is changed where:
     an objective                         plans.objectives    shares of the budget: plans.shares; plan files: plans.file
     its search                           mechanisms.reweighted; the largest error of products: mechanisms.largest
     a mechanism                          mechanisms.known    one name in MECHANISMS, beside a file of its own
+    products of strategies               mechanisms.products one strategy an attribute; for HDMM and for QuerySmasher
     a file format of records             release.records.files        a frame: release.records.sources
     counts of parts, and their file      release.records.counts       a value's cell: release.records.encoding
     how noise is drawn                   release.noise       when, and after which spend: release.measure

@@ -13,6 +13,7 @@ import multiprocessing
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,6 +22,8 @@ from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+
+from engine.errors import Cancelled
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 PRELOADED = ("pandas", "scipy.optimize", "scipy.sparse.linalg", "joblib")  # used by most work, and slow to import
@@ -75,11 +78,13 @@ class _Keeper:
 
 
 _IDLE: list[_Keeper] = []  # keepers that wait for the next question; lists are safe to share among threads
+_LEAVING = threading.Event()  # Python is about to wait for its children, also for keepers that threads still listen to
 
 
 @atexit.register
 def _end_all() -> None:
-    """Hang up, before Python waits for its children."""
+    """Hang up, before Python waits for its children; a thread that listens hangs up at the next word."""
+    _LEAVING.set()
     while _IDLE:
         _IDLE.pop().end()
 
@@ -103,11 +108,16 @@ def call_apart(
         ends all of them.
     arrived : called with a label and its result as soon as it is there, before the others are.
 
+    Raises
+    ------
+    Cancelled : Python ends, while a thread waits here for results.
+
     >>> call_apart({"five": (len, ("abcde",))}, at_once=1, seconds=60.0, hear=lambda fraction, labels: None)
     {'five': 5}
     """
     if not calls:
         return {}
+    _stay()
     try:
         keeper = _IDLE.pop()
     except IndexError:
@@ -118,6 +128,7 @@ def call_apart(
             for label, result in told[3].items():
                 arrived(label, result)
             hear(told[1], told[2])
+            _stay()
             told = keeper.told()
     except BaseException:
         keeper.end()
@@ -127,8 +138,16 @@ def call_apart(
         why = Failed(reason=f"The process that starts the others {_ending(keeper.process.exitcode)}.")
         return dict.fromkeys(calls, why)
     _IDLE.append(keeper)
+    if _LEAVING.is_set():
+        _end_all()
     found: dict[str, Any] = told[1]
     return found
+
+
+def _stay() -> None:
+    """Raise where Python is ending."""
+    if _LEAVING.is_set():
+        raise Cancelled("Python is ending.")
 
 
 def _keep(line: Connection) -> None:
