@@ -11,7 +11,7 @@ from typing import Any
 from engine.errors import BudgetError, EngineError, PlanError, SchemaError, WorkloadError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
 from engine.release import COUNTS_ENDING, SHEET_ENDINGS, Intake, TextFile, named_table, public_table, sheet_text
-from engine.workload import Schema, Workload, workload_from_sql
+from engine.workload import Schema, Workload
 
 
 def add_workload_options(command: argparse.ArgumentParser) -> None:
@@ -71,6 +71,8 @@ def asked_in(path: Path, schema: Schema | None, *, whole_numbers: Sequence[str] 
         return found
     if schema is None:
         raise WorkloadError(f"The SQL in {path} needs the attributes that it asks about. Give them by --schema.")
+    from engine.workload import workload_from_sql
+
     try:
         return workload_from_sql(schema, text.decode(), whole_numbers=whole_numbers)
     except UnicodeDecodeError:

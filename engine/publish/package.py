@@ -20,11 +20,8 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from engine.figures import Picture, answers_picture, budget_picture, spread_picture
 from engine.insight import claim_text, group_table
 from engine.plans import Plan
 from engine.progress import Progress, told
@@ -33,6 +30,11 @@ from engine.publish.report import MARK, write_answers
 from engine.publish.target import new_file
 from engine.release import Ledger, Measurement, Receipt
 from engine.texts import amount, how_many, set_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from engine.figures import Picture
 
 FORMAT = "release/4"
 BEFORE = ("release/2", "release/3")  # certificates without a promise, and without the groups that were kept
@@ -195,6 +197,8 @@ def _kept_text(plan: Plan, keep: float | Mapping[int, float]) -> str:
 
 def report_html(measurement: Measurement, *, receipt: Receipt | None = None, confidence: float = 0.95) -> str:
     """Return a readable report as one HTML page that loads nothing from elsewhere."""
+    from engine.figures import Picture, answers_picture, budget_picture, spread_picture
+
     plan, seal = measurement.plan, certificate(measurement, receipt, confidence)
     title = "Rehearsal report" if measurement.rehearsal else f"Release of {measurement.dataset}"
     parts = [f"<h1>{html.escape(title)}</h1>"]
@@ -235,6 +239,8 @@ def _picture(found: Picture, *, first: bool, number: int) -> str:
 
 
 def _facts(seal: dict[str, Any]) -> str:
+    import pandas as pd
+
     rows = {k: v for k, v in seal.items() if not isinstance(v, dict) and v not in ("", None)}
     return _table(pd.DataFrame({"what": list(rows), "value": [str(v) for v in rows.values()]}))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -19,6 +19,9 @@ from engine.publish.report import FORMATS, MARK, escaped, file_writer, repeated
 from engine.publish.tables import QualityRule, Uncertainty
 from engine.publish.target import new_file
 from engine.release import Measurement
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STOPPED = "Writing was cancelled; no file was left behind."
 PIECE = 1 << 16  # answers of a row group

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import combinations, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from engine.arrays import Array
 from engine.errors import Cancelled, EngineError, LimitExceeded, PlanError
@@ -30,6 +29,9 @@ from engine.release import apply_group
 from engine.spaces import Space
 from engine.texts import amount
 from engine.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FACTORS = (0.01, 0.1, 1.0, 10.0)
 CLEAR = 2.0  # standard errors of the rehearsals by which two ways differ before one is called better
@@ -69,6 +71,8 @@ class PublishedComparison:
         The order is clear at ``low`` and at ``high``, budgets that were rehearsed; ``pcost`` is where lines between
         them meet.  Only ways that differ by more than the spread of their rehearsals count as in order.
         """
+        import pandas as pd
+
         done = self.frame[self.frame["status"] == "ok"]
         rows: list[dict[str, Any]] = []
         for one, other in combinations(list(dict.fromkeys(done["way"])), 2):
@@ -125,6 +129,8 @@ def published_comparison(
     PlanError : fewer than two rehearsals, and a reference that does not fit.
     Cancelled : the listener said stop.
     """
+    import pandas as pd
+
     if rehearsals < 2:
         raise PlanError(f"{rehearsals} rehearsals were asked for; their spread takes at least 2.")
     table = tables_of(reference, workload)

@@ -18,9 +18,9 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 
@@ -35,6 +35,9 @@ from engine.publish.target import new_file
 from engine.release import Measurement
 from engine.texts import csv_text, set_name
 from engine.workload import Group, Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_ROWS = 2_000_000
 UNKNOWN = "not stated"
@@ -176,6 +179,8 @@ def labelled_rows(
 
 def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
     """Return the published counts of a pair, one row a cell of its first attribute; what is suppressed is empty."""
+    import pandas as pd
+
     down, across = (schema[name] for name in group.attributes)
     values = frame["published"].to_numpy().reshape(down.size, across.size)
     head = f"{down.name} \\ {across.name}"

@@ -7,10 +7,9 @@ can tell: such a criterion is a small release of its own, which the ledger books
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from engine.arrays import Array, Index
 from engine.checks import positive
@@ -21,6 +20,9 @@ from engine.publish.tables.quality import QualityRule
 from engine.publish.tables.uncertainty import Uncertainty
 from engine.release import Measurement, apply_group, measure
 from engine.texts import set_name
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 INSIDE = 0.95
 WORDS = {
@@ -72,6 +74,8 @@ def acceptance(
 
     Raises: PlanError when the records lack an attribute of ``judge``.
     """
+    import pandas as pd
+
     asked, published = rule or AcceptanceRule(), found.published
     codes = records.reindex(columns=list(published.names), fill_value=0).to_numpy()
     scale = published.total / len(codes) if len(codes) else 0.0
@@ -123,6 +127,7 @@ def acceptance_on_records(
 
     >>> from engine import Attribute, Budget, Schema, Workload, plan
     >>> asked = Workload(Schema([Attribute.of_size("a", 2)])).add(("a",))
+    >>> import pandas as pd
     >>> true, simulated = pd.DataFrame({"a": [0] * 60 + [1] * 40}), pd.DataFrame({"a": [0] * 100})
     >>> found = acceptance_on_records(simulated, plan(asked, Budget(pcost=1.0)), true, rehearsal=True)
     >>> bool(found["met"].all()), found["cost"].tolist()
@@ -142,6 +147,8 @@ def acceptance_by_release(
 
     Raises: PlanError when simulated records lack an attribute of the release.
     """
+    import pandas as pd
+
     _check_attributes(records, found.plan)
     asked, scale = rule or AcceptanceRule(), 1.0 if total is None or not len(records) else total / len(records)
     rows = []

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse.linalg import LinearOperator, cg
+import scipy
 
 from engine.arrays import Array, Index
 from engine.progress import Listener
@@ -245,12 +245,14 @@ def emptied(
             parts.append(table.reshape(-1)[own.cells])
         return np.concatenate(parts)
 
+    linear = scipy.sparse.linalg
     rounding = ROUNDING * abs(float(contrasts[()]))
     for _ in range(REFINED if asked else 0):
         held = np.concatenate([assembled(contrasts, own.axes).reshape(-1)[own.cells] for own in asked])
         rounding = max(rounding, ROUNDING * float(np.linalg.norm(held)))
         # the system is singular: beyond rounding, what is left grows again
-        found, _ = cg(LinearOperator((len(held),) * 2, moved_by), -held, rtol=EXACT, atol=rounding, maxiter=MOST_STEPS)
+        operator = linear.LinearOperator((len(held),) * 2, moved_by)
+        found, _ = linear.cg(operator, -held, rtol=EXACT, atol=rounding, maxiter=MOST_STEPS)
         moved_by(found)  # which leaves the multipliers at the solution
         means = {axes: own.means() for axes, own in dual.items()}
         moved = _moves(means, lower, exact)

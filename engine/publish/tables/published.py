@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from engine.arrays import Array, Index
 from engine.checks import one_of, whole
@@ -30,6 +29,9 @@ from engine.publish.tables.shrunk import agreeing, shrunk_contrasts, shrunk_tota
 from engine.release import MEMORY_LIMIT, Measurement, apply_group
 from engine.spaces import Axes
 from engine.texts import set_name
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FITS = ("shrunk", "nonnegative", "none")
 Folder = str | os.PathLike[str]
@@ -167,6 +169,8 @@ class Published:
 
         Raises: PlanError where cells may be negative.
         """
+        import pandas as pd
+
         if self.fit == "none":
             raise PlanError('Tables with negative cells have no records. Publish with fit="shrunk" or "nonnegative".')
         people = round(self.total) if n is None else whole("number of records", n, 0, MOST_RECORDS, error=PlanError)
@@ -246,6 +250,7 @@ def publish(
 
     >>> from engine import Attribute, Budget, Schema, Workload, measure, plan
     >>> schema = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])
+    >>> import pandas as pd
     >>> records = pd.DataFrame({"a": [0, 0, 1, 0], "b": [0, 1, 0, 0]})
     >>> found = measure(plan(Workload(schema).add(("a", "b")), Budget(pcost=1.0)), records, rehearsal=True)
     >>> tables = publish(found)

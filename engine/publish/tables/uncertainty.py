@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import scipy
 
 from engine.arrays import Array
@@ -23,6 +23,9 @@ from engine.publish.tables.resume import by_axes, of_axes, set_state, state_of, 
 from engine.release import MEMORY_LIMIT, apply_group
 from engine.spaces import Axes
 from engine.texts import set_name
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DRAWS = 30
 CLASSES = ((0.0, 1.0), (1.0, 10.0), (10.0, 100.0), (100.0, np.inf))
@@ -64,6 +67,8 @@ class Uncertainty:
         ``true`` says how many records the cells have in the draws, ``cells`` how many of them there are on average,
         ``bias`` and ``error`` by how much too many, and how far off, their published numbers are on average.
         """
+        import pandas as pd
+
         truth = np.array([self._laid(t, attributes) for t in self.truths])
         errors = np.array([self._laid(e, attributes) for e in self.errors])
         rows = []
@@ -113,6 +118,8 @@ class Uncertainty:
         Columns: attributes, family, answers, below zero (unbiased answers), published there (their mean afterwards, in
         counts), publishable, doubtful, suppressed (shares of the answers).
         """
+        import pandas as pd
+
         rows = []
         for number, group in enumerate(self.published.measurement.plan.workload.groups):
             found, values = self.answers(number, rule=rule), self.published.values(number)
