@@ -1,4 +1,4 @@
-"""A Spark of its own for a test run: one local session in one Java process, gone when it ends."""
+"""A Spark of its own for a test run: one local session in one Java process, both gone when it ends."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ SETTINGS = {
 
 @contextmanager
 def session(master: str = "local[1]", **settings: str) -> Iterator[Any]:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     assert shutil.which("java"), "java is not there; install it, on Debian with apt-get install default-jre-headless"
@@ -44,4 +45,10 @@ def session(master: str = "local[1]", **settings: str) -> Iterator[Any]:
         yield found
     finally:
         found.stop()
+        # the Java process would live as long as this one, and with it a task that nobody waits for any more
+        gateway = SparkContext._gateway
+        SparkContext._gateway = SparkContext._jvm = None
+        gateway.shutdown()
+        gateway.proc.kill()
+        gateway.proc.wait()
         shutil.rmtree(folder, ignore_errors=True)
