@@ -176,6 +176,9 @@ def test_a_question_that_takes_too_long_is_stopped_there_and_costs_nothing(spark
     assert book.status("d").spent == 0
 
 
+WATCH = "who ends what is read"
+
+
 def endless(spark: Any, end: Callable[[], None]) -> Any:
     """Records whose reading is ended by somebody else as soon as it goes on."""
 
@@ -183,7 +186,7 @@ def endless(spark: Any, end: Callable[[], None]) -> Any:
         until(lambda: spark.sparkContext.statusTracker().getActiveJobsIds())
         end()
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=watch, name=WATCH, daemon=True).start()
     return spark.sql(ENDLESS)
 
 
@@ -221,4 +224,7 @@ def test_what_fails_there_is_named_and_spends_nothing(
         assert caught.value.__context__ is None
         if spoil is stopped:
             until(lambda: spark.getActiveSession() is None)
+    for thread in threading.enumerate():
+        if thread.name == WATCH:
+            thread.join()
     assert book.status("d").spent == 0
