@@ -13,6 +13,13 @@ PLANTED = "tests/mechanisms/test_contract.py::test_a_plan_that_releases_somethin
 
 BUGS = (
     bug(
+        "what compositions share is counted in the bound for single attributes, too",
+        "engine/spaces/bounds/compositions.py",
+        "value=1.0 / (d - 1), total=-1.0 / (d * (d - 1))",
+        "value=1.0 / (d - 1)",
+        "tests/spaces/test_bounds.py::test_shares_of_compositions_are_brute_force",
+    ),
+    bug(
         "sectors of products are counted too often",
         "engine/spaces/bounds/products.py",
         " - (math.comb(d, pairs - 1) if pairs else 0)",

@@ -16,8 +16,9 @@ from engine.spaces.bounds.climb import Model, functions
 from engine.spaces.bounds.excitations import Excitations
 from engine.spaces.bounds.frames import State
 from engine.spaces.bounds.links import in_links
-from engine.spaces.bounds.norms import lowered, nuclear, root_trace
+from engine.spaces.bounds.norms import lowered, nuclear, proved, root_trace
 from engine.spaces.bounds.products import AlikeProducts, product_orders
+from engine.spaces.bounds.shares import Shares, shares_norm
 from tests import oracles
 from tests.shapes import SHAPES
 
@@ -119,6 +120,72 @@ def test_sectors_are_brute_force_too(name):
     assert Alike(len(link.names), role, terms, n).value(State(asked, s, shown, False))[0] == pytest.approx(
         truth, rel=1e-9
     )
+
+
+def every_composition(n, d):
+    """Whose shares are given, how many attributes have which value, for every cell of the domain its number."""
+    cells = np.array(list(itertools.product(range(n), repeat=d)))
+    return np.unique(np.stack([np.sum(cells == a, axis=1) for a in range(n)], axis=1), axis=0, return_inverse=True)
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_shares_of_compositions_are_brute_force(name):
+    """Their sectors hold for weights that are no product; so do the prices of cells, and how these change."""
+    workload = ALIKE[name]()
+    asked = in_links(workload)
+    (link,) = asked.links
+    n, d = asked.sizes[0], len(link.names)
+    problem = Shares(asked, 0, d, alike(asked, link))
+    counts, of_cell = every_composition(n, d)
+    shares = np.random.default_rng(9).dirichlet(np.ones(len(counts)))
+    root = np.sqrt((shares / np.bincount(of_cell))[of_cell])
+    groups = zip(oracles.workload_rows(workload), oracles.query_weights(workload), strict=True)
+    rows = np.concatenate([np.sqrt(weights)[:, None] * rows * root for rows, weights in groups])
+    truth = float(scipy.linalg.svdvals(rows).sum())
+    known = problem.of(counts.astype(float))
+    value, slopes = problem.norm(known, shares)
+    assert truth * (1 - 1e-9) <= value <= truth
+    step = 1e-6 * np.eye(len(shares))[3]
+    slope = (problem.norm(known, shares + step)[0] - problem.norm(known, shares - step)[0]) / 2e-6
+    charged = problem.charged(slopes)
+    assert sum(float(c.traces(known.counts[[3]])[0]) for c in charged) == pytest.approx(2 * slope, rel=1e-7)
+    near = known.counts[[3]] + 0.3
+    by = sum(c.slopes(near) for c in charged)[0]
+    for a, move in enumerate(1e-5 * np.eye(n)):
+        up, down = (sum(float(c.traces(near + sign * move)[0]) for c in charged) for sign in (1, -1))
+        assert by[a] == pytest.approx((up - down) / 2e-5, rel=1e-6, abs=1e-6 * np.abs(by).max())
+
+
+@pytest.mark.parametrize("name", ["affine", "alone", "mixed", "both orders", "three, abs"])
+def test_the_best_shares_give_the_optimum_of_all_mechanisms(name):
+    workload = ALIKE[name]()
+    asked = in_links(workload)
+    problem = whole_problem(workload)
+    best = problem.solution(*problem.maximise(Options(gap=1e-5))).value
+    found = shares_norm(asked, {0: np.full(asked.sizes[0], asked.sizes[0] ** -0.5)}, math.inf) ** 2
+    assert best * (1 - 4e-4) <= found <= best
+
+
+@pytest.mark.parametrize(("family", "beyond"), [("affine", 25.85), ("abs", 27.3)])
+def test_weights_that_are_no_product_prove_more_on_forty_attributes(monkeypatch, family, beyond):
+    """Products of weights prove 25.843 and 27.139, and rounds to the end 25.864 and 27.375."""
+    workload = standard_workload("[10]^40", family)
+    monkeypatch.setattr("engine.spaces.bounds.shares.ROUNDS", 7)
+    ends_first = np.array([0.2, 0.09, 0.07, 0.07, 0.07, 0.07, 0.07, 0.07, 0.09, 0.2])
+    norm = shares_norm(in_links(workload), {0: np.sqrt(ends_first)}, math.inf)
+    made = plan(workload, Budget(pcost=1.0), centers="tuned")
+    assert beyond < math.sqrt(proved(norm) / workload.queries) < made.weighted_rmse
+
+
+def test_weights_that_are_no_product_are_left_to_workloads_of_one_kind_of_attribute():
+    lacking = both_orders()
+    lacking = Workload(lacking.schema, lacking.groups[1:])
+    beside = joined("prefix", "abs").add(("x0", "x1", "x2"), "marginal")
+    large = Workload.all_ways(cube(40, 4), (1, 2), "prefix")  # whose matrices would fill the memory
+    for workload in (lacking, beside, large, Workload.all_ways(cube(4, 5), (1,), "prefix")):
+        asked = in_links(workload)
+        roots = {role: np.full(n, n**-0.5) for role, n in asked.sizes.items()}
+        assert shares_norm(asked, roots, math.inf) == 0.0
 
 
 def products(*asked, d=5, n=4):
@@ -273,7 +340,7 @@ def test_no_bound_is_above_the_optimum_of_many_small_workloads():
 def test_tuned_plans_of_published_workloads_are_close_to_the_best_of_all(schema, asked, most):
     workload = standard_workload(schema, asked)
     made = plan(workload, Budget(pcost=1.0), centers="tuned")
-    bound = math.sqrt(global_bound(workload) / workload.queries)
+    bound = math.sqrt(global_bound(workload, seconds=5.0) / workload.queries)
     assert bound <= made.weighted_rmse <= bound * (1 + most)
 
 

@@ -1,6 +1,7 @@
 """Lower bounds that hold for every matrix mechanism whatsoever, not only for those of one class.
 
-To touch: `best` is the entrance and says how; `links` reads what is asked, `excitations` and `alike` value it.
+To touch: `best` is the entrance and says how; `links` reads what is asked, `excitations` and `alike` value it;
+`compositions` and `shares` are for attributes that are all asked alike.
 """
 
 from engine.spaces.bounds.best import best_bound, global_bound

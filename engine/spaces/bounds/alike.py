@@ -95,7 +95,7 @@ def _both_ways(asked: Linked, n: int, terms: Mapping[tuple[Key, ...], float]) ->
     return True
 
 
-class _Pairs:
+class PairColumns:
     """Symmetric and antisymmetric pairs of k functions, (0, u) before (u, v), u, v > 0."""
 
     def __init__(self, k: int, sign: int) -> None:
@@ -130,6 +130,7 @@ class Slab:
 class Sector:
     """A matrix that occurs ``times`` times: for every slab (its columns, where they go, their coefficient)."""
 
+    name: str
     times: float
     width: int
     placed: list[tuple[Slab, list[tuple[slice, int, float]]]]
@@ -252,10 +253,15 @@ def sectors(d: int, k: int, terms: Terms, state: State, role: Role) -> list[Sect
         *((slab, [(slice(0, u), 0, math.sqrt(d / 2)), (left, u + S, 1.0)]) for slab in odd),
     ]
     out = [
-        Sector(times=1.0, width=1 + u + (S if even else 0), placed=trivial),
-        Sector(times=d - 1.0, width=u + S + L if even or odd else u, placed=standard),
-        Sector(times=d * (d - 3) / 2, width=S, placed=[(slab, [(rest, 0, 1.0)]) for slab in even]),
-        Sector(times=(d - 1) * (d - 2) / 2, width=L, placed=[(slab, [(left, 0, 1.0)]) for slab in odd]),
+        Sector(name="trivial", times=1.0, width=1 + u + (S if even else 0), placed=trivial),
+        Sector(name="standard", times=d - 1.0, width=u + S + L if even or odd else u, placed=standard),
+        Sector(name="two rows", times=d * (d - 3) / 2, width=S, placed=[(slab, [(rest, 0, 1.0)]) for slab in even]),
+        Sector(
+            name="antisymmetric",
+            times=(d - 1) * (d - 2) / 2,
+            width=L,
+            placed=[(slab, [(left, 0, 1.0)]) for slab in odd],
+        ),
     ]
     return [sector for sector in out if sector.times > 0 and sector.width and sector.placed]
 
@@ -274,7 +280,7 @@ def _single(frame: Frame, key: Key, weight: float) -> Slab:
 
 
 def _joint(state: State, role: Role, k: int, keys: tuple[Key, ...], weight: float, sign: int) -> Slab | None:
-    joint, columns = state.joint(keys[0], ((role, k), (role, k))), _Pairs(k, sign)
+    joint, columns = state.joint(keys[0], ((role, k), (role, k))), PairColumns(k, sign)
     rows = math.sqrt(weight) * columns.columns(joint.Z)
     if np.abs(rows).max(initial=0.0) <= 1e-13 * np.abs(joint.Z).max():
         return None  # the queries do not change when the two attributes are swapped
@@ -287,10 +293,10 @@ def _joint(state: State, role: Role, k: int, keys: tuple[Key, ...], weight: floa
 
 def _product(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int) -> Slab:
     first, second = (frame.families[key] for key in keys)
-    root, columns = math.sqrt(weight), _Pairs(frame.K.shape[1], sign)
+    root, columns = math.sqrt(weight), PairColumns(frame.K.shape[1], sign)
     shape = (len(first.R), len(second.R))
     # rows of twice the same family fall into the two kinds themselves
-    rows = _Pairs(len(first.R), sign) if first is second else None
+    rows = PairColumns(len(first.R), sign) if first is second else None
     made = columns.columns(np.einsum("ip,jq->ijpq", first.R, second.R).reshape(-1, *(columns.k,) * 2))
     if rows is not None:
         made = rows.columns(made.T.reshape(-1, *shape)).T

@@ -2,7 +2,7 @@
 
 For any probability weights mu on the cells of the whole domain, D = diag(mu), no strategy of privacy cost 1 has a
 smaller weighted squared error than |W D^(1/2)|_*^2, the squared nuclear norm.  Here mu is a product of weights of the
-attributes, and the norm is evaluated on no more than small matrices:
+attributes, or symmetric in them, and the norm is evaluated on no more than small matrices:
 
     whole        all cells at once, where the domain is small
     links        attributes whose best weights are uniform, in closed form; the others with what is asked of them
@@ -11,6 +11,8 @@ attributes, and the norm is evaluated on no more than small matrices:
     alike        attributes that are asked alike: the symmetric group parts the matrix into small sectors
     products     products of any order of such attributes, which two states each part like spins
     climb        the search for the weights
+    compositions attributes that are asked alike, under weights that are no product
+    shares       the search for these, whose limit is the optimum of all matrix mechanisms
     norms        nuclear norms that rounding cannot lift
 
 Dropping rows or blocks makes a nuclear norm smaller, so whatever is too large to look at counts as nothing, and the
@@ -71,4 +73,4 @@ def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
         )
     if small_domain(workload):
         return exact_bound(workload, law=law), "the dual of the problem on all cells at once"
-    return global_bound(workload, law), "weights of the cells, attribute by attribute, from the dual of the problem"
+    return global_bound(workload, law), "weights of the cells, from the dual of the problem"

@@ -21,6 +21,7 @@ from engine.spaces.bounds.excitations import Excitations
 from engine.spaces.bounds.frames import State
 from engine.spaces.bounds.links import Link, Linked
 from engine.spaces.bounds.products import FUNCTIONS, AlikeProducts, product_orders
+from engine.spaces.bounds.shares import shares_norm
 from engine.spaces.coordinates import WholeDomain, center, contract
 from engine.spaces.decomposition import Factor
 from engine.spaces.solvers import DualProblem, Options
@@ -32,6 +33,7 @@ ORDERS = (150, 400, 1000, 2500, 6000)  # of the largest matrix, one rung after t
 GROWTH = 2.6  # from one rung to the next
 GRADIENT = 3.0  # how much longer a value takes with its gradient
 FIRST = 0.4  # share of the time for the search on the lowest rung
+LAST = 0.25  # share of what is left for weights that are no product
 FEW = 20  # steps at a higher rung
 NEGLIGIBLE = 1e-12  # length of what couples the sum of all cells to a function, beside all that is asked
 SMALLEST = 1e-5  # share of the root of a weight in the largest: functions are divided by it
@@ -242,7 +244,8 @@ def best_norm(asked: Linked, deadline: float, steps: int) -> float:
             best = max(best, climb(model, best[1], deadline, FEW), key=_value)
         if 2.0 * took * GROWTH**3 > deadline - time.monotonic():
             break
-    return best[0]
+    now = time.monotonic()
+    return max(best[0], shares_norm(asked, best[1], now + LAST * (deadline - now)))
 
 
 def _value(found: tuple[float, Roots]) -> float:
