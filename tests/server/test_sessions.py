@@ -8,6 +8,7 @@ import signal
 import stat
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engine import Budget
@@ -130,3 +131,13 @@ def test_nothing_of_a_session_is_told_to_another(released: tuple[Client, Ledger]
     assert "Rows read" not in again.text
     assert "canary" not in page.query + "".join(server.lines)
     assert len([row for row in book.rows() if row.kind == "spend"]) == 1
+
+
+def test_the_server_ends_while_it_compares(tmp_path: Path) -> None:
+    """A helper that is at work, of which no list knew, was waited for without end."""
+    with serving(tmp_path) as server:
+        opened(server, "compare", QUERY)
+        helpers = psutil.Process(server.process.pid).children
+        until(lambda: any("keeper" in " ".join(p.cmdline()) for p in helpers()), words="nothing is compared")
+        server.process.send_signal(signal.SIGINT)
+        server.process.wait(timeout=CEILING)
