@@ -18,7 +18,7 @@ from engine.spaces.bounds.frames import State
 from engine.spaces.bounds.links import in_links
 from engine.spaces.bounds.norms import lowered, nuclear, proved, root_trace
 from engine.spaces.bounds.products import AlikeProducts, product_orders
-from engine.spaces.bounds.shares import Shares, shares_norm
+from engine.spaces.bounds.shares import Composed, shares_norm
 from tests import oracles
 from tests.shapes import SHAPES
 
@@ -135,7 +135,7 @@ def test_shares_of_compositions_are_brute_force(name):
     asked = in_links(workload)
     (link,) = asked.links
     n, d = asked.sizes[0], len(link.names)
-    problem = Shares(asked, 0, d, alike(asked, link))
+    problem = Composed(asked, 0, d, alike(asked, link))
     counts, of_cell = every_composition(n, d)
     shares = np.random.default_rng(9).dirichlet(np.ones(len(counts)))
     root = np.sqrt((shares / np.bincount(of_cell))[of_cell])

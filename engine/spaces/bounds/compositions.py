@@ -75,7 +75,7 @@ class SectorMoments:
         return np.asarray(out)
 
     def sizes(self, counts: Array) -> Array:
-        """Return the traces of all terms of these matrices, whatever their signs: what rounding is held against."""
+        """Return the traces of all terms, their signs left out, shape (m,): what rounding is held against."""
         return replace(self, pair=abs(self.pair), value=abs(self.value), total=abs(self.total)).traces(counts)
 
     def slopes(self, counts: Array) -> Array:

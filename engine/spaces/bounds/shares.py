@@ -26,12 +26,12 @@ from engine.threads import threads_for
 LOOSENESS = (0.4, 1.2, 4.0)  # of the first compositions: how closely they follow the weights of one attribute
 FIRST = 100  # compositions of every looseness
 STARTS = 16  # of a look for the dearest composition, half of them by chance
-TRIED = 24  # moves of one attribute to another value, those that promise most
+TRIED = 12  # moves of one attribute to another value, those that promise most
 JOINED = 0.05  # share of those that join a search
 FAINT = 1e-7  # share of a composition that leaves it
 ROUNDS = 100
 ARRIVED = 1e-4  # share of the norm by which the dearest composition may cost more
-STEPS = 500  # of L-BFGS for the shares
+STEPS = 25  # of L-BFGS for the shares, in every round
 MOST_NUMBERS = 30_000_000  # in the matrices of so many compositions as a search begins with
 
 
@@ -44,7 +44,7 @@ class Compositions:
     sizes: list[Array]
 
     def only(self, which: Index) -> Compositions:
-        """Return those whose numbers are given."""
+        """Return those whose numbers are given, shape (k,)."""
         return Compositions(
             counts=self.counts[which], matrices=[x[which] for x in self.matrices], sizes=[x[which] for x in self.sizes]
         )
@@ -58,7 +58,7 @@ class Compositions:
         )
 
 
-class Shares:
+class Composed:
     """The bound as a function of shares of compositions.
 
     Parameters
@@ -120,7 +120,7 @@ class Shares:
         return np.asarray(found.x**2 / np.sum(found.x**2))
 
     def charged(self, slopes: Sequence[Array]) -> list[SectorMoments]:
-        """Return what has the costs of compositions as traces, from the derivatives of `norm` by the mean matrices."""
+        """Return what has the costs of compositions as traces, from the derivatives that `norm` returns, shape (r, r)."""
         return [sector.turned(_root(2.0 * slope)) for sector, slope in zip(self.sectors, slopes, strict=True)]
 
     def dearest(self, slopes: Sequence[Array], counts: Array) -> tuple[Array, Array]:
@@ -162,10 +162,10 @@ def shares_norm(asked: Linked, roots: Mapping[Role, Array], deadline: float) -> 
     if len(LOOSENESS) * FIRST * 4 * width**2 > MOST_NUMBERS:
         return 0.0
     with threads_for(width):
-        return _search(Shares(asked, role, d, terms), roots[role] ** 2, deadline)
+        return _search(Composed(asked, role, d, terms), roots[role] ** 2, deadline)
 
 
-def _search(problem: Shares, weights: Array, deadline: float) -> float:
+def _search(problem: Composed, weights: Array, deadline: float) -> float:
     rng, d = np.random.default_rng(0), problem.d
 
     def drawn(looseness: float, count: int) -> Array:
