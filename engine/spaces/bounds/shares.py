@@ -120,7 +120,7 @@ class Composed:
         return np.asarray(found.x**2 / np.sum(found.x**2))
 
     def charged(self, slopes: Sequence[Array]) -> list[SectorMoments]:
-        """Return what has the costs of compositions as traces, from the derivatives that `norm` returns, shape (r, r)."""
+        """Return what has the costs of compositions as traces, from derivatives as of `norm`, shape (r, r)."""
         return [sector.turned(_root(2.0 * slope)) for sector, slope in zip(self.sectors, slopes, strict=True)]
 
     def dearest(self, slopes: Sequence[Array], counts: Array) -> tuple[Array, Array]:
