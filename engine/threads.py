@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
@@ -51,23 +53,71 @@ def alone() -> Iterator[None]:
         _ALONE.reset(token)
 
 
-@lru_cache(maxsize=1)
-def _blas() -> ThreadpoolController:
-    import scipy.linalg  # noqa: F401  what is loaded later, its own linear algebra included, would not be held back
+class _Shared:
+    """How many threads linear algebra has, which all threads of a process share, from who is at work in it.
 
-    return ThreadpoolController().select(user_api="blas")
+    Whoever has small matrices wants one; while somebody has large ones there are as many as there were at first, unless
+    somebody has every core busy already.  Counted, not put back as found: threads come and go in any order.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.at_work: Counter[str] = Counter()
+        self.usual: list[int] = []
+        self.one = False
+
+    @cached_property
+    def libraries(self) -> list[Any]:
+        import scipy.linalg  # noqa: F401  what is loaded later, its own linear algebra included, would not be held back
+
+        return list(ThreadpoolController().select(user_api="blas").lib_controllers)
+
+    @contextmanager
+    def held(self, kind: str) -> Iterator[None]:
+        """Count somebody at work in."""
+        self._count(kind, 1)
+        try:
+            yield
+        finally:
+            self._count(kind, -1)
+
+    def _count(self, kind: str, more: int) -> None:
+        with self.lock:
+            if not self.at_work.total():  # whoever calls the engine may have set something else since
+                self.usual = [library.num_threads for library in self.libraries]
+            self.at_work[kind] += more
+            one = bool(self.at_work["every core"] or (self.at_work["small"] and not self.at_work["large"]))
+            if one != self.one:
+                self.one = one
+                for library, threads in zip(self.libraries, self.usual, strict=True):
+                    library.set_num_threads(1 if one else threads)
+
+    def forked(self) -> None:
+        """Give a child a lock of its own, which nobody who stayed behind holds."""
+        self.lock = threading.Lock()
 
 
-def threads_for(order: int) -> AbstractContextManager[Any]:
+_SHARED = _Shared()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_SHARED.forked)
+
+
+def threads_for(order: int) -> AbstractContextManager[None]:
     """Return a context for linear algebra with matrices of this order.
 
     Small ones gain nothing from a second thread, and on a busy machine threads that wait for each other cost a
-    hundredfold.  Where there is one thread anyway, as inside another such context, nothing is set: that costs more than
-    a small product.
+    hundredfold.  Large ones have their threads also inside the context of small ones.
 
     >>> with threads_for(99):
     ...     pass
     """
-    one = order > SMALL or all(library.num_threads == 1 for library in _blas().lib_controllers)
-    limited: AbstractContextManager[Any] = nullcontext() if one else _blas().limit(limits=1)
-    return limited
+    return _SHARED.held("small" if order <= SMALL else "large")
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Return a context in which linear algebra has one thread whatever the matrices: every core is busy already.
+
+    >>> with one_thread(), threads_for(9999):
+    ...     pass
+    """
+    return _SHARED.held("every core")

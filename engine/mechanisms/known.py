@@ -22,6 +22,7 @@ from engine.plans import Plan, check_rebuilt, parse_plan
 from engine.privacy import Budget
 from engine.progress import listener
 from engine.texts import near_matches
+from engine.threads import threads_for
 from engine.workload import Workload
 
 MECHANISMS: tuple[type[Mechanism], ...] = (
@@ -124,7 +125,8 @@ def plan(
         # the room above rehearses plans to find the weights, and is asked for by name
         find = import_module("engine.publish").weighed_for_publishing
         workload = find(workload, budget, reference, mechanism, **options)
-    return configured.plan(workload, budget, limits)
+    with threads_for(1):  # many small products, except where the matrices are known to be large
+        return configured.plan(workload, budget, limits)
 
 
 def forecast(workload: Workload, mechanism: str = "querysmasher", **options: Unpack[PlanOptions]) -> Forecast:
@@ -170,7 +172,8 @@ def load_plan(text: str | bytes) -> Plan:
             raise PlanError(f"The center of '{name}' in the plan file is no vector with sum 1 on its cells.")
     configured.check_facts(workload)
     try:
-        rebuilt = configured.rebuild(workload, budget, solved)
+        with threads_for(1):
+            rebuilt = configured.rebuild(workload, budget, solved)
     except (IndexError, ValueError, FloatingPointError) as error:
         if isinstance(error, PlanError):
             raise

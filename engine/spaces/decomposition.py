@@ -32,6 +32,7 @@ from engine.arrays import Array, Index, numbered
 from engine.spaces.coordinates import basis, center, class_rows
 from engine.spaces.split import UNIFORM, Axes, Complement, Space, Split, digest
 from engine.spaces.spread import Spreading, asked_spaces
+from engine.threads import threads_for
 from engine.workload import Group, Part, Workload, subsets, whole_group
 
 ROUNDING = 1e-28  # the square of a sum this small against the squares of its terms is the rounding of zero
@@ -150,7 +151,8 @@ class Registry:
         key = (part.key, tuple(map(self._digest, names)), weights_key, complement and complement.key)
         if key not in self._known:
             given, sets = self.split.given(names), subsets(range(len(part.axes)))
-            self._known[key] = [(inside, self._build(part, inside, given, weights, complement)) for inside in sets]
+            with threads_for(math.prod(part.sizes)):
+                self._known[key] = [(inside, self._build(part, inside, given, weights, complement)) for inside in sets]
         return self._known[key]
 
     def _digest(self, name: str) -> bytes | None:

@@ -28,7 +28,7 @@ from engine.arrays import Array
 from engine.errors import Cancelled, PlanError
 from engine.spaces.search import Search
 from engine.spaces.solvers import Solution
-from engine.threads import alone, threads_for
+from engine.threads import alone, one_thread
 
 if TYPE_CHECKING:
     import joblib
@@ -117,7 +117,7 @@ def search_all(
     )
     results: queue.SimpleQueue[object] = queue.SimpleQueue()
     # threads share one setting for linear algebra: with it in place here, none of them changes it under another
-    with threads_for(1):
+    with one_thread():
         streams = "generator_unordered" if backend.supports_return_generator else "list"
         crew = joblib.Parallel(n_jobs=workers, prefer=prefer, return_as=streams, batch_size=1)
         calls = (joblib.delayed(_search)(task, leash) for task in tasks)

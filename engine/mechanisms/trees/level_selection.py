@@ -34,6 +34,7 @@ from engine.mechanisms.trees.levels import (
     search,
     single_cells,
 )
+from engine.threads import threads_for
 
 MAX_CELLS = 4096  # a Gram and its two companions take 400 MB there
 
@@ -140,7 +141,8 @@ def level_selection(
     shape = tuple(sizes) if sizes is not None else (len(gram),)
     bound, single = svd_bound(gram), counted(single_cells(shape))
     part = LevelPart(first=0, sizes=shape, R=np.eye(len(gram)), M=gram)
-    found, status = search([part], single, float(np.trace(gram)), options or LevelOptions(), bound, gram)
+    with threads_for(len(gram)):
+        found, status = search([part], single, float(np.trace(gram)), options or LevelOptions(), bound, gram)
     return _finished(gram, shape, found, bound, status)
 
 

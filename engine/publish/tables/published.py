@@ -29,6 +29,7 @@ from engine.publish.tables.shrunk import agreeing, shrunk_contrasts, shrunk_tota
 from engine.release import MEMORY_LIMIT, Measurement, apply_group
 from engine.spaces import Axes
 from engine.texts import set_name
+from engine.threads import threads_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -266,7 +267,8 @@ def publish(
     tell(0.0, "Reading what was measured")
     steps = _steps(measurement, fit, resume)
     done = steps.taken("contrasts")
-    contrasts = of_axes(done) if done else _fitted(measurement, fit, tell, steps)
+    with threads_for(1):  # many small products
+        contrasts = of_axes(done) if done else _fitted(measurement, fit, tell, steps)
     made = Published(measurement=measurement, fit=fit, names=published_sets(measurement.plan)[0], contrasts=contrasts)
     if integer:
         made = replace(made, people=made._drawn(round(made.total), told_share(progress, own, 1.0), steps))

@@ -29,6 +29,7 @@ from engine.spaces.bounds.climb import best_norm
 from engine.spaces.bounds.links import in_links
 from engine.spaces.bounds.norms import proved
 from engine.spaces.bounds.whole import exact_bound, small_domain
+from engine.threads import threads_for
 from engine.workload import Workload
 
 SECONDS = 20.0  # what a search may take unless it is told otherwise
@@ -54,7 +55,8 @@ def global_bound(workload: Workload, law: str = "gaussian", *, seconds: float = 
     3.0
     """
     deadline = time.monotonic() + seconds
-    return proved(best_norm(in_links(workload), deadline, steps), law)
+    with threads_for(1):  # many small products, except where the matrices are known to be large
+        return proved(best_norm(in_links(workload), deadline, steps), law)
 
 
 @lru_cache(maxsize=KEPT)
