@@ -58,7 +58,8 @@ def most_allowed(keep: float | Mapping[int, float], workload: Workload, uniform:
         raise PlanError(f"keep names group {max(shares)}, but the workload has groups 0 to {count - 1}.")
     most = np.full(count, math.inf)
     for number, share in shares.items():
-        if workload.groups[number].weight > 0.0:
+        # what exact totals answer has no error that could rise
+        if workload.groups[number].weight > 0.0 and uniform[number] > 0.0:
             most[number] = uniform[number] * (1.0 + share) ** 2
     return most
 

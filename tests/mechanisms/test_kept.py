@@ -112,3 +112,14 @@ def test_a_file_whose_plan_does_not_keep_its_limits_is_refused() -> None:
 def test_what_cannot_be_kept_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(PlanError, match=words):
         made(pairs(), **{"centers": "tuned", **options})
+
+
+@pytest.mark.parametrize("keep", [0.0, {2: 0.0}])
+def test_a_group_that_exact_totals_answer_is_kept_whatever_is_planned(keep: object) -> None:
+    """Its error is 0 with every split: by which share it rises is no number."""
+    schema = Schema([Attribute.of_size(name, n) for name, n in (("a", 5), ("b", 8), ("c", 12))])
+    known = schema.with_facts(invariants=[(["a"], [10] * 5)])
+    asked = Workload(known).add(("b", "c"), "prefix").add(("a", "b"), "affine").add("a", "prefix")
+    found = made(asked, centers="tuned", keep=keep)
+    assert found.totals[2] == 0.0
+    assert found.weighted_rmse <= made(asked).weighted_rmse
