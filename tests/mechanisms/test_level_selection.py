@@ -8,9 +8,11 @@ import pytest
 
 import engine.mechanisms.trees.level_selection as selection
 import engine.mechanisms.trees.levels as search
+from engine import Attribute, Budget, Custom, Schema, Workload, plan
 from engine.errors import LimitExceeded, WorkloadError
 from engine.mechanisms.trees.level_selection import generalised, level_selection, merge_cells, separated, svd_bound
 from engine.mechanisms.trees.levels import PUBLISHED, LevelOptions
+from engine.mechanisms.trees.mechanisms import looks_at_splits
 from engine.spaces import DualProblem, Factor, WholeDomain
 from engine.spaces import Options as SolverOptions
 from engine.workload import family
@@ -218,3 +220,26 @@ def test_too_many_cells_are_refused_before_any_work(monkeypatch):
     monkeypatch.setattr(selection, "MAX_CELLS", 5)
     with pytest.raises(LimitExceeded, match="at most 5"):
         level_selection(np.eye(6))
+
+
+def numeric(*sizes):
+    return Schema([Attribute.of_size("abc"[i], n) for i, n in enumerate(sizes)])
+
+
+FORESEEN = {
+    "ranges": lambda: Workload(numeric(60)).add("a", "range"),
+    "prefixes of two": lambda: Workload(numeric(8, 8)).add(("a", "b"), "prefix"),
+    "all ways": lambda: Workload.all_ways(numeric(6, 5, 4), (1, 2), "prefix"),
+    "marginals": lambda: Workload.all_ways(numeric(6, 5, 4), (1, 2), "marginal"),
+    "few queries": lambda: Workload(numeric(10, 12)).add(("a", "b"), Custom(random_rows(4, 120)[:5])),
+}
+
+
+@pytest.mark.parametrize("name", FORESEEN)
+def test_a_forecast_knows_how_often_splits_are_looked_at(monkeypatch, name):
+    """Told by the number of cells alone, a forecast of a tenth of a second took half a minute."""
+    looked, honest = [], search.Level.splits
+    monkeypatch.setattr(search.Level, "splits", lambda *given: looked.append(1) or honest(*given))
+    asked = FORESEEN[name]()
+    plan(asked, Budget(pcost=1.0), "lsa", cache=False)
+    assert 1 / 3 < looks_at_splits(asked, asked.schema.size) / len(looked) < 3

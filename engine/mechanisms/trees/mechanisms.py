@@ -5,6 +5,7 @@ Source: HDMM, section 8 (the strategies it is compared with), and the papers nam
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,8 +30,11 @@ from engine.mechanisms.trees.level_selection import level_selection
 from engine.mechanisms.trees.levels import LevelOptions
 from engine.plans import explicit_strategy
 from engine.spaces import Strategy, domain_gram
-from engine.workload import Workload
+from engine.workload import Marginal, Total, Workload
 
+LOOKS = 600  # at splits, in a search by levels on one attribute
+MARGINALS = 1 / 15  # share of these where only marginals are asked
+PER_AXIS, PER_PAIR = 8e-4, 3e-8  # seconds that a look takes, for every attribute and every pair of cells
 SMALL = 4  # attributes with fewer cells are measured cell by cell, as categorical ones are
 
 
@@ -117,9 +121,11 @@ class LevelSelection(ExplicitMechanism):
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        cells = check_dense(workload, asked_attributes(workload), "Level selection")
+        attributes = asked_attributes(workload)
+        cells = check_dense(workload, attributes, "Level selection")
         text = f"one problem on {cells:,} cells"
-        return Forecast(seconds=0.1 + 1e-8 * cells**2.6, memory=120e6 + 80.0 * cells**2, text=text)
+        seconds = 0.1 + looks_at_splits(workload, cells) * (PER_AXIS * len(attributes) + PER_PAIR * cells**2)
+        return Forecast(seconds=seconds, memory=120e6 + 80.0 * cells**2, text=text)
 
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         attributes = asked_attributes(workload)
@@ -138,6 +144,18 @@ class LevelSelection(ExplicitMechanism):
         factors = ((tuple(range(len(sizes))), explicit_strategy(rows, sizes)),) if sizes else ()
         design = one_component(workload, attributes, factors)
         return Design(components=design.components, matrices=(rows,))
+
+
+def looks_at_splits(workload: Workload, cells: int) -> float:
+    """Return about how often level selection looks at all splits of a level, as counted on a dozen workloads.
+
+    Few queries leave little to split for, and marginals next to nothing.
+    """
+    asked = [group for group in workload.groups if group.weight > 0.0]
+    families = {type(part.family) for group in asked for part in group.parts}
+    queries = sum(group.count for group in asked)
+    share = MARGINALS if families <= {Marginal, Total} else min(1.0, math.sqrt(queries / cells))
+    return LOOKS * share * math.sqrt(max((len(group.attributes) for group in asked), default=1))
 
 
 def _asked(workload: Workload, name: str) -> Array:
