@@ -57,7 +57,10 @@ class Model:
         functions = {name: min(k, self.asked.sizes[self.asked.roles[name]]) for name in link.names}
         terms = alike(self.asked, link)
         if terms is None:
-            orders = product_orders(self.asked, link) if k <= FUNCTIONS else None
+            # with more than one function excitations see parts on several attributes, too, which products leave out
+            left_out = any(len(part) > 1 for pieces in link.terms for part, _ in pieces)
+            few = k == 1 or (k <= FUNCTIONS and not left_out)
+            orders = product_orders(self.asked, link) if few else None
             if orders is not None:
                 return AlikeProducts(len(functions), self.asked.roles[link.names[0]], orders)
             return Excitations(self.asked, link, functions)

@@ -153,7 +153,7 @@ def shares_norm(asked: Linked, roots: Mapping[Role, Array], deadline: float) -> 
     ``roots``, shape (n,), are those of good weights of the values of an attribute: the first compositions are near.
     """
     terms = alike(asked, asked.links[0]) if asked.sums == [(1.0, {0: 1.0})] else None
-    if terms is None or not terms.pair:
+    if terms is None or not terms.pair or max(asked.sizes.values()) < 2:
         return 0.0
     d, role = len(asked.links[0].names), asked.roles[asked.links[0].names[0]]
     n = asked.sizes[role]
