@@ -49,6 +49,9 @@ TUNING = 40.0  # times that tuning may solve every subworkload again before one 
 TUNED_SECONDS = 1e-3  # what tuning takes a subworkload whatever is asked of it, for forecasts only
 CENTERS = ("uniform", "tuned")
 PRODUCT = 1.0  # seconds that the search for a product on the whole table may take
+WORTH = (
+    1e-4  # share of the error that it must save: one table for all answers what is asked, but makes no published tables
+)
 OF_TABLE = "One product of strategies on the whole table is better here than residual spaces are."
 TOWARDS = (1.0, 0.5, 0.25)  # shares of a tuned split that are tried where groups are kept
 
@@ -207,8 +210,8 @@ class QuerySmasher(ResidualMechanism):
             plan = self._of_table(workload, budget, design)
         except (NotApplicable, LimitExceeded):
             return best
-        # both as they are released: what is better by what a search leaves is no better
-        if plan.weighted_rmse >= best.plan.weighted_rmse * (1.0 - self.gap):
+        # both as they are released
+        if plan.weighted_rmse >= best.plan.weighted_rmse * (1.0 - max(self.gap, WORTH)):
             return best
         return Made(split=UNIFORM, error=plan.weighted_rmse, values={}, assemble=lambda: plan)
 

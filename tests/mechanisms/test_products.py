@@ -21,7 +21,7 @@ from engine import (
     measure,
     plan,
 )
-from engine.errors import Cancelled
+from engine.errors import Cancelled, NotApplicable
 from engine.mechanisms import at_budget, forecast
 from engine.mechanisms.querysmasher import OF_TABLE
 from engine.plans import ExplicitPlan, Plan
@@ -55,7 +55,7 @@ def test_tuned_is_as_good_as_a_product_on_the_whole_table(found: Plan, monkeypat
     assert found.certificate.statement.startswith(OF_TABLE)
     assert 0.0 <= found.certificate.global_gap < 0.02
     monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
-    assert found.weighted_rmse < tuned(asked()).weighted_rmse * (1.0 - 1e-5)
+    assert found.weighted_rmse < tuned(asked()).weighted_rmse * (1.0 - 1e-4)
 
 
 def test_it_is_the_plan_of_its_request_in_a_file_and_at_another_budget(found: Plan) -> None:
@@ -68,7 +68,7 @@ def test_it_is_the_plan_of_its_request_in_a_file_and_at_another_budget(found: Pl
     assert dearer.weighted_rmse == pytest.approx(found.weighted_rmse / 2.0, rel=1e-6)
 
 
-def test_its_release_is_stored_and_says_what_was_predicted(found: Plan, tmp_path: Path) -> None:
+def test_its_release_is_stored_and_has_the_errors_that_were_predicted(found: Plan, tmp_path: Path) -> None:
     records = pd.DataFrame(np.random.default_rng(0).integers(0, SIZES, size=(500, 3)), columns=list("abc"))
     book = Ledger.create(tmp_path / "book")
     book.add_dataset("d", total=BUDGET)
@@ -76,9 +76,12 @@ def test_its_release_is_stored_and_says_what_was_predicted(found: Plan, tmp_path
     assert book.status("d").spent == pytest.approx(1.0, abs=1e-6)
     assert verify_ledger(book.path) == ()
     counts = count_marginals(records, SCHEMA, [group.attributes for group in found.workload.groups])
+    again = [made, *(measure(found, records, rehearsal=True) for _ in range(80))]
     for number, group in enumerate(found.workload.groups):
         truth = apply_group(group, counts[group.attributes].astype(float), 0, group.count)
-        assert 0.1 < np.mean((made.values(number) - truth) ** 2 / found.variances(number)) < 3.0
+        squares = [np.mean((one.values(number) - truth) ** 2 / found.variances(number)) for one in again]
+        # where all queries of a group move together the mean of so many squares is off by .16, and never by five of it
+        assert abs(np.mean(squares) - 1.0) < 0.8
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,24 @@ def test_it_is_left_where_it_cannot_do_what_is_asked(options: dict[str, Any]) ->
 
 def test_exact_totals_are_kept_space_by_space() -> None:
     assert type(tuned(asked(SCHEMA.with_facts(invariants=[(["a"], [10] * SIZES[0])])))) is Plan
+
+
+@pytest.mark.parametrize("family", ["marginal", "prefix"])
+def test_what_is_hardly_better_is_left_for_tables_that_can_be_published(family: str) -> None:
+    """One table alone is as exact either way but for the rounding of noise."""
+    workload = Workload(Schema([Attribute.of_size(name, n) for name, n in zip("abc", (5, 9, 9), strict=True)]))
+    made = tuned(workload.add(("a", "b", "c"), family))
+    assert type(made) is Plan
+    records = pd.DataFrame(np.zeros((9, 3), int), columns=list("abc"))
+    assert (measure(made, records, rehearsal=True).publish().table(["a", "b", "c"]) >= 0.0).all()
+
+
+def test_a_product_says_how_to_get_tables_that_can_be_published(found: Plan) -> None:
+    records = pd.DataFrame(np.zeros((9, 3), int), columns=list("abc"))
+    with pytest.raises(NotApplicable, match="centers='uniform'"):
+        measure(found, records, rehearsal=True).publish()
+    again = plan(found.workload, BUDGET, centers="uniform")
+    assert (measure(again, records, rehearsal=True).publish().table(("b", "c")) >= 0.0).all()
 
 
 def test_one_coupled_set_is_no_product() -> None:

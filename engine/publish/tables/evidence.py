@@ -144,9 +144,16 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
     Raises: NotApplicable when the plan measures whole tables of their own, which residual spaces do not make up.
     """
     if plan.whole_tables:
+        tuned = plan.options.get("centers") == "tuned"
+        which = f"tuned plan of {plan.mechanism}" if tuned else f"mechanism {plan.mechanism}"
+        instead = (
+            "with centers='uniform', or with keep"
+            if tuned
+            else "with 'residualplanner', 'querysmasher' or another mechanism of residual spaces"
+        )
         raise NotApplicable(
-            f"The mechanism {plan.mechanism} answers every group from a table of its own, and publishing needs answers "
-            "of residual spaces. Plan with 'residualplanner', 'querysmasher' or another mechanism of residual spaces."
+            f"The {which} answers every group from a table of its own, and publishing needs those of residual spaces. "
+            f"Plan {instead}."
         )
     names = tuple(n for n in plan.schema.names if plan.schema[n].size > 1)
     at = {name: i for i, name in enumerate(names)}
