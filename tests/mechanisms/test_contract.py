@@ -27,6 +27,7 @@ from engine.errors import Cancelled, EngineError, LimitExceeded, NotAnswerable, 
 from engine.mechanisms import check_request
 from engine.mechanisms.base import Mechanism
 from engine.mechanisms.residual import ResidualMechanism
+from engine.mechanisms.trees.levels import LevelOptions
 from engine.plans import Plan, calibrate
 from engine.plans.blocks import MAX_RECORDS
 from engine.plans.explicit import SAME
@@ -108,6 +109,16 @@ every_shape = pytest.mark.parametrize("shape", SHAPES)
 @pytest.fixture(autouse=True)
 def toy_is_known(monkeypatch):
     monkeypatch.setattr(engine.mechanisms.known, "MECHANISMS", SUITE)
+
+
+@pytest.fixture(autouse=True)
+def few_levels(request, monkeypatch):
+    """What a plan says of its levels is as true of six as of sixty; what many are good for has tests of its own."""
+    if request.node.get_closest_marker("full"):
+        _planned.cache_clear()
+        return
+    few = functools.partial(LevelOptions, levels=6)
+    monkeypatch.setattr(sys.modules["engine.mechanisms.trees.mechanisms"], "LevelOptions", few)
 
 
 @functools.cache
