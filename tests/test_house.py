@@ -31,13 +31,18 @@ def nodes(text: str) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(parsed(text)))
 
 
+@functools.cache
+def importing(text: str) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in nodes(text) if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
 def module_name(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def own_imports(file: Path, root: str = "engine") -> Iterator[tuple[int, str, str]]:
     """Yield (line, module, name) of every import from the engine, or from the pages."""
-    for node in nodes(file.read_text(encoding="utf-8")):
+    for node in importing(file.read_text(encoding="utf-8")):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == root:
             yield from ((node.lineno, node.module, alias.name) for alias in node.names)
         elif isinstance(node, ast.Import):

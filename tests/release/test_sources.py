@@ -7,7 +7,11 @@ import bz2
 import gzip
 import itertools
 import json
+import os
+import signal
+import socket
 import struct
+import subprocess
 import sys
 import zipfile
 import zlib
@@ -15,6 +19,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask.dataframe
@@ -32,6 +37,7 @@ import xlsxwriter
 from engine import Attribute, Schema, TextFile, count_marginals, draft_schema
 from engine.errors import Cancelled, DataError, EngineError, LimitExceeded, SchemaError
 from engine.release import draft_of_public, named_sources, named_table, records_fit
+from engine.release.records.apart import asking
 from engine.release.records.database.dask import count_partitions
 from engine.release.records.sources import read_batches
 
@@ -328,12 +334,86 @@ def test_keys_that_the_first_object_leaves_out_are_columns(tmp_path: Path) -> No
         count_marginals(place, SCHEMA, SETS, on_refused="drop")
 
 
+# what a program of its own has loaded already when it becomes, again and again, the process that reads a file
+READY = """
+import json, os, runpy, socket, sys
+import pandas, pyreadstat  # the one needs the other when it reads
+with socket.socket(fileno=int(sys.argv[1])) as asked:
+    while (found := socket.recv_fds(asked, 2**16, 1))[0]:
+        command = json.loads(found[0])
+        if isinstance(command, int):
+            asked.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(command, 0)[1]))
+        elif child := os.fork():
+            os.close(found[1][0])
+            asked.send(b"%d" % child)
+        else:
+            asked.close()
+            os.dup2(found[1][0], 1)
+            os.close(found[1][0])
+            sys.argv = command
+            code = 0
+            try:
+                runpy.run_path(command[0], run_name="__main__")
+            except SystemExit as ended:
+                code = ended.code
+            os._exit(code)  # what was said is flushed
+"""
+
+
+class Copied:
+    """The part of `subprocess.Popen` that is used, for a process that need not load its libraries anew."""
+
+    asked: socket.socket
+
+    def __init__(self, command: list[str], **_: Any) -> None:
+        held, given = os.pipe()
+        socket.send_fds(self.asked, [json.dumps(command[2:]).encode()], [given])
+        os.close(given)
+        self.pid, self.code, self.stdout = int(self.asked.recv(99)), None, os.fdopen(held, "rb")
+
+    def __enter__(self) -> Copied:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stdout.close()
+        self.wait()
+
+    def wait(self) -> int:
+        if self.code is None:
+            self.asked.send(b"%d" % self.pid)
+            self.code = int(self.asked.recv(99))
+        return self.code
+
+    def kill(self) -> None:
+        if self.code is None:  # it is not gone before it was waited for
+            os.kill(self.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def ready() -> Iterator[None]:
+    here, there = socket.socketpair()
+    silent = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [sys.executable, "-I", "-c", READY, str(there.fileno())]
+    with subprocess.Popen(command, pass_fds=[there.fileno()], **silent), here:
+        there.close()
+        Copied.asked = here
+        yield
+        here.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def copies(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file has a process of its own, as always, but a copied one: that a new one starts is shown elsewhere."""
+    monkeypatch.setattr(asking, "subprocess", SimpleNamespace(**(vars(subprocess) | {"Popen": Copied})))
+
+
 LABELS = {"sex": {1: "woman", 2: "man", 8: "no answer", 9: "refused"}, "work": {1.0: "paid", 2.0: "none"}}
 SURVEY = pd.DataFrame(
     {"sex": [1, 2, 2, 8, 9, 3, np.nan], "work": [1, 2, 2, 1, 1, 2, 1], "age": [30.0, 41.5, 7, 80, 99, 12, 3]}
 )
 
 
+@pytest.mark.usefixtures("copies")
 @pytest.mark.parametrize("form", ["sav", "dta"])
 def test_labels_make_a_schema_that_the_records_fit(tmp_path: Path, form: str) -> None:
     place, labels = tmp_path / f"x.{form}", {"variable_value_labels": LABELS}
@@ -366,6 +446,7 @@ def test_numbers_whose_missing_codes_alone_have_labels_are_asked_about(tmp_path:
     assert count_marginals(place, schema, [("sex",)], ignore=["people"]).records == 2
 
 
+@pytest.mark.usefixtures("copies")
 @pytest.mark.parametrize("form", ["sav", "dta", "xpt"])
 def test_a_file_that_breaks_off_is_refused(tmp_path: Path, form: str) -> None:
     place = tmp_path / f"x.{form}"
@@ -392,6 +473,7 @@ def test_a_damaged_file_ends_its_reader_alone(tmp_path: Path) -> None:
             read(place)
 
 
+@pytest.mark.usefixtures("copies")
 def test_public_columns_of_which_some_values_have_labels_have_a_cell_for_each(tmp_path: Path) -> None:
     place, rows = tmp_path / "x.sav", pd.DataFrame({"work": [1.0, 2.0, 2.5, 99.0, np.nan]})
     pyreadstat.write_sav(rows, place, variable_value_labels={"work": {99.0: "refused", 1.0: "none"}})
@@ -534,6 +616,7 @@ def written(path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("copies")
 @pytest.mark.parametrize("form", [".sas7bdat", ".xpt", ".por", ".zsav", ".xls", ".ods"])
 def test_files_of_other_programs_hold_the_same_records(tmp_path: Path, form: str) -> None:
     schema = Schema(
