@@ -80,7 +80,7 @@ def test_delta_and_epsilon_against_forty_digits(mu, z):
     assert found <= slack or exact_delta(budget.pcost, found - slack) > Decimal(delta)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.floats(min_value=-8, max_value=3), st.floats(min_value=-8, max_value=36.9))
 def test_delta_is_never_below_the_exact_value(log_mu, z):
     budget = Budget.gdp(10.0**log_mu)

@@ -568,7 +568,7 @@ def workloads(draw):
     return workload
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, database=None)
+@settings(max_examples=50, deadline=None, derandomize=True, database=None)
 @given(workload=workloads(), case=st.sampled_from([c.values for c in CASES]))
 def test_random_workloads(workload, case):
     mechanism, options = case

@@ -355,7 +355,7 @@ anything = (st.none() | st.booleans() | st.integers() | st.floats() | st.text(ma
 
 
 @given(st.lists(st.tuples(*[anything] * len(SCHEMA)), max_size=12))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_rows_in_are_rows_counted_and_rows_refused(rows: list[tuple[object, ...]]) -> None:
     frame = pd.DataFrame(rows, columns=list(SCHEMA.names), dtype=object)
     counts = count_marginals(frame, SCHEMA, ALL_SETS, on_refused="drop")

@@ -917,7 +917,7 @@ def test_eight_threads_share_one_ledger_object(ledger):
     assert ledger.status("adult").spent == 0.3
 
 
-KILLS = 20  # python -m tests.release.ledger_worker makes as many as asked for
+KILLS = 12  # python -m tests.release.ledger_worker makes as many as asked for
 
 
 def test_random_kills_lose_no_spend_and_draw_nothing_twice(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -51,11 +52,17 @@ def test_random_small_workloads_reach_the_global_optimum(draw):
         assert bound * (1.0 - 1e-9) <= found <= 1.005 * bound
 
 
-@pytest.mark.parametrize("work", [0, 4_000, 40_000])
-@pytest.mark.parametrize(
-    "shape",
-    ["nested", "cyclic", "mixed_three", "coupled_three", "all_affine_pairs", "arithmetic_predicates", "single_value"],
-)
+UNITED = ("nested", "cyclic", "mixed_three", "coupled_three", "all_affine_pairs", "arithmetic_predicates",
+          "single_value")  # fmt: skip
+
+
+def two_works_each():
+    """Shapes with two of three works by turns; all of them in full runs."""
+    for (s, shape), (w, work) in itertools.product(enumerate(UNITED), enumerate((0, 4_000, 40_000))):
+        yield pytest.param(shape, work, marks=[pytest.mark.full] * ((s + w) % 3 == 1))
+
+
+@pytest.mark.parametrize(("shape", "work"), list(two_works_each()))
 def test_partial_unions_are_what_their_matrices_do(shape, work, monkeypatch):
     """With less work allowed some spaces are measured together and some apart, with centers and complements."""
     monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)

@@ -17,7 +17,7 @@ from engine.workload.families import family_from_dict
 from tests import oracles
 
 family_module = importlib.import_module("engine.workload.family")  # the room shows a function of this name
-quick = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+quick = settings(max_examples=15, deadline=None, derandomize=True, database=None)
 
 
 def codes(*sizes):

@@ -457,7 +457,7 @@ def test_too_many_labels_for_a_csv_cell_are_refused_when_written() -> None:
                     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
                         st.sampled_from(["format", "attributes", "name", "kind", "size", "labels", "edges", "x"]),
                         inner, max_size=5), max_leaves=12))  # fmt: skip
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_document_is_accepted_or_refused_by_name(document: object) -> None:
     for read in (
         lambda: Schema.from_dict(document),
@@ -473,7 +473,7 @@ def test_any_document_is_accepted_or_refused_by_name(document: object) -> None:
 
 
 @given(st.text(max_size=60) | st.binary(max_size=60))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_text_is_accepted_or_refused_by_name(text: str | bytes) -> None:
     for read in (Schema.from_json, Schema.from_csv):
         try:

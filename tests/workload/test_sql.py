@@ -320,7 +320,7 @@ def test_names_are_found_exactly_first_and_then_loosely() -> None:
         named("Sexx")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.data())
 def test_the_text_of_cells_holds_for_these_cells(data: st.DataObject) -> None:
     attribute = data.draw(st.sampled_from(SCHEMA.attributes))
