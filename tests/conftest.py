@@ -74,6 +74,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 def pytest_collection_finish() -> None:
     """What is imported and collected by now stays to the end: nobody need look through it for garbage again."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # and less often through what tests make, of which little is garbage in cycles
 
 
 @pytest.hookimpl(tryfirst=True)

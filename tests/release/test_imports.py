@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pickle
 import random
 import time
@@ -27,6 +28,7 @@ ALLOWED = {
 }
 
 
+@functools.cache
 def watched(text: str) -> set[str]:
     """What a module imports or names of what is watched."""
     found: set[str] = set()
