@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from engine import Attribute, Budget, Schema, Workload, budget_for, plan
@@ -19,9 +21,14 @@ def request(pcost: float, **fields: object) -> Request:
     return Request(workload=ASKED, budget=Budget(pcost=pcost, **fields))
 
 
+@functools.cache
+def smallest() -> Budget:
+    return budget_for(ASKED, TARGETS, fit="shape")
+
+
 def test_without_locks_the_budget_is_the_smallest_that_keeps_all_targets() -> None:
     found = fit_targets(request(1.0), TARGETS)
-    assert found.request.budget == budget_for(ASKED, TARGETS, fit="shape")
+    assert found.request.budget == smallest()
     made = plan(ASKED, found.request.budget, **found.request.options)
     assert made.hash == found.plan.hash
     assert all(error <= target * (1 + 1e-9) for error, target in zip(largest_errors(made), TARGETS, strict=True))
@@ -33,7 +40,7 @@ def test_without_locks_the_budget_is_the_smallest_that_keeps_all_targets() -> No
 
 @pytest.mark.parametrize(("size", "times"), [(1, 0.97), (2, 0.8), (1, 30.0), (2, 30.0)])
 def test_at_a_budget_only_what_is_not_locked_gives_way_and_no_more_than_it_must(size: int, times: float) -> None:
-    least = budget_for(ASKED, TARGETS, fit="shape").pcost
+    least = smallest().pcost
     locked = BY_SIZE[size]
     found = fit_targets(request(times * least), TARGETS, locked)
     assert found.request.budget == Budget(pcost=times * least)
@@ -47,7 +54,7 @@ def test_at_a_budget_only_what_is_not_locked_gives_way_and_no_more_than_it_must(
 
 
 def test_locks_that_no_budget_of_this_size_keeps_are_refused() -> None:
-    least = budget_for(ASKED, TARGETS, fit="shape").pcost
+    least = smallest().pcost
     with pytest.raises(PlanError, match="locked targets alone need pcost"):
         fit_targets(request(0.01 * least), TARGETS, BY_SIZE[1])
     with pytest.raises(PlanError, match="locked targets alone"):

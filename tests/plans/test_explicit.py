@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import MECHANISMS, Attribute, Budget, Schema, Workload, load_plan, plan
+from engine import MECHANISMS, Attribute, Budget, Plan, Schema, Workload, load_plan, plan
 from engine.arrays import thin_svd
 from engine.errors import BudgetError, LimitExceeded, NotApplicable
 from engine.release import Ledger, apply_group, count_marginals, load_measurement, quantile
@@ -46,6 +47,11 @@ def budget_for(name: str, pcost: float) -> Budget:
     return Budget(pcost=pcost) if gaussian else Budget.pure(math.sqrt(pcost))
 
 
+@functools.cache
+def planned(mechanism: str, budget: Budget) -> Plan:
+    return plan(asked(mechanism), budget, mechanism)
+
+
 @pytest.mark.parametrize("shape", ["nested", "mixed_three", "query_weighted", "coupled", "zero_weight_uncovered"])
 @pytest.mark.parametrize("mechanism", LAPLACE)
 def test_laplace_plans_are_what_their_matrices_do(mechanism: str, shape: str) -> None:
@@ -73,7 +79,7 @@ def every_law() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("mechanism", "law"), list(every_law()))
 def test_rehearsals_are_unbiased_with_the_predicted_variances(mechanism: str, law: str) -> None:
-    made = plan(asked(mechanism), Budget(pcost=0.5) if law == "gaussian" else Budget.pure(0.7), mechanism)
+    made = planned(mechanism, Budget(pcost=0.5) if law == "gaussian" else Budget.pure(math.sqrt(0.5)))
     groups = range(len(made.workload.groups))
     sets = {part.attributes for part in (*made.blocks.values(), *made.workload.groups)}
     tables = count_marginals(synthetic(SCHEMA, 500, seed=3), SCHEMA, sorted(sets))
@@ -97,7 +103,7 @@ def test_rehearsals_are_unbiased_with_the_predicted_variances(mechanism: str, la
 def test_releases_are_stored_and_free_queries_agree_with_their_groups(mechanism: str, tmp_path) -> None:
     ledger = Ledger.create(tmp_path / "office.ledger")
     ledger.add_dataset("survey", total=Budget(pcost=1.0))
-    made = plan(asked(mechanism), budget_for(mechanism, 0.5), mechanism)
+    made = planned(mechanism, budget_for(mechanism, 0.5))
     first = measure(made, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger)
     assert ledger.status("survey").spent == pytest.approx(made.pcost)
     again = load_measurement(ledger, first.key)

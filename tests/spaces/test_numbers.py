@@ -9,7 +9,6 @@ from benchmarks.published import ROWS, SCHEMAS, line, measure
 from engine import Attribute, Budget, Schema, Workload, plan
 from engine.spaces import basis
 
-
 # sizes between the least and the largest of a family take the same steps
 BETWEEN = ("[20]", "[30]", "[40]")
 

@@ -92,7 +92,9 @@ def test_a_dask_cluster_makes_the_same_plan_or_says_that_it_lacks_the_engine(ser
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(processes=processes, n_workers=1 if processes else 2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(
+            processes=processes, n_workers=1 if processes else 2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
         Client(cluster) as client,
         joblib.parallel_config("dask"),
     ):
