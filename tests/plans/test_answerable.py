@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,7 +116,8 @@ def test_nothing_is_remembered_by_where_it_lay_in_memory() -> None:
         f"{file.name}:{node.lineno}"
         for room in ("plans", "mechanisms", "release", "choice", "spaces")
         for file in (Path(__file__).parents[2] / "engine" / room).rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if re.search(r"\bid\s*\(", text := file.read_text(encoding="utf-8"))  # or there is nothing to take apart
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "id"
     ]
     assert named == []
