@@ -26,14 +26,22 @@ def parsed(text: str) -> ast.Module:
 
 
 @functools.cache
-def nodes(text: str) -> tuple[ast.AST, ...]:
-    """Everything in a text, looked up once for all rules."""
-    return tuple(ast.walk(parsed(text)))
+def statements(text: str) -> tuple[ast.AST, ...]:
+    """All statements of a text, however deep, looked up once for all rules; what they are made of is no statement."""
+
+    def inside(node: ast.AST) -> Iterator[ast.AST]:
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            own = getattr(node, part, [])
+            for one in own if isinstance(own, list) else ():
+                yield one
+                yield from inside(one)
+
+    return tuple(inside(parsed(text)))
 
 
 @functools.cache
 def importing(text: str) -> list[ast.Import | ast.ImportFrom]:
-    return [node for node in nodes(text) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return [node for node in statements(text) if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
 def module_name(file: Path) -> str:
@@ -197,7 +205,7 @@ def test_a_function_without_shapes_is_noticed() -> None:
 def compared_by_arrays(file: Path) -> list[str]:
     """Return the dataclasses of a file that hold arrays or tables, which have no ==, and do not say what theirs is."""
     found = []
-    for node in nodes(file.read_text(encoding="utf-8")):
+    for node in statements(file.read_text(encoding="utf-8")):
         kind = next((ast.unparse(d) for d in getattr(node, "decorator_list", []) if "dataclass" in ast.unparse(d)), "")
         if isinstance(node, ast.ClassDef) and kind and "eq=False" not in kind:
             types = " ".join(ast.unparse(n.annotation) for n in node.body if isinstance(n, ast.AnnAssign))

@@ -51,7 +51,8 @@ def found() -> Plan:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search for centers that ends early leaves a worse plan: all the more would a product be taken."""
+    """A search that ends early leaves a worse plan: all the more would a product be taken."""
+    monkeypatch.setattr("engine.mechanisms.reweighted.EVALUATIONS", 4)
     monkeypatch.setattr("engine.spaces.splits.centers.STEPS", 2)
 
 
