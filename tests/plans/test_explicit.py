@@ -32,7 +32,7 @@ measure = sys.modules["engine.release.measure"].measure
 SCHEMA = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("age", 6), Attribute.of_size("hours", 5)])
 LAPLACE = [m.name for m in MECHANISMS if "laplace" in m.laws]
 EXPLICIT = [m.name for m in MECHANISMS if hasattr(m, "design")]
-REHEARSALS = 200  # half a standard error off shows in some query, and a fifth more or less variance in all of them
+REHEARSALS = 300  # half a standard error off shows in every query, and a fifth more or less variance in all of them
 
 
 def asked(mechanism: str = "") -> Workload:
