@@ -116,10 +116,10 @@ import subprocess
 import sys
 import time
 
-BURN = "import time\\nwhile time.process_time() < 0.5: pass"
+BURN = "import time\\nwhile time.process_time() < 0.2: pass"
 
 def test_here():
-    end = time.process_time() + 0.5
+    end = time.process_time() + 0.2
     while time.process_time() < end:
         pass
 
@@ -138,5 +138,5 @@ def test_the_cost_of_tests_is_that_of_all_their_processes(tmp_path: Path) -> Non
     run = subprocess.run([*command, tmp_path / "test_costly.py"], cwd=ROOT, capture_output=True, text=True, check=True)
     told = dict(line.split(" CPU seconds ")[::-1] for line in run.stdout.splitlines() if " CPU seconds " in line)
     total, by_place = float(told.pop("in all")), {Path(place.strip()).name: float(v) for place, v in told.items()}
-    assert by_place["test_costly.py"] >= 0.9
-    assert total - sum(by_place.values()) >= 0.4, "of the child without a parent"
+    assert by_place["test_costly.py"] >= 0.35
+    assert total - sum(by_place.values()) >= 0.15, "of the child without a parent"

@@ -8,8 +8,17 @@ from collections.abc import Callable
 CEILING = 300.0  # seconds; only what hangs takes so long
 
 
-def until(ready: Callable[[], object], *, step: Callable[[], object] | None = None, words: object = "") -> None:
-    """Return as soon as `ready`, calling `step` before every look; fail with `words` when it never is."""
+def until(
+    ready: Callable[[], object],
+    *,
+    step: Callable[[], object] | None = None,
+    words: object = "",
+    pause: float = 0.02,
+) -> None:
+    """Return as soon as `ready`, calling `step` before every look; fail with `words` when it never is.
+
+    ``pause`` is the time between two looks, in seconds: longer where a look itself is work.
+    """
     end = time.monotonic() + CEILING
     while True:
         if step is not None:
@@ -17,4 +26,4 @@ def until(ready: Callable[[], object], *, step: Callable[[], object] | None = No
         if ready():
             return
         assert time.monotonic() < end, f"it never came: {words() if callable(words) else words}"
-        time.sleep(0.02)
+        time.sleep(pause)

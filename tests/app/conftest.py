@@ -57,6 +57,18 @@ def pages_search_where_it_matters(request: pytest.FixtureRequest, monkeypatch: p
         monkeypatch.setattr(target_views, "_search", lambda plan: None)
 
 
+@pytest.fixture
+def foretelling() -> None:
+    """In this test the form for new groups says how exact they would be, as it does everywhere else."""
+
+
+@pytest.fixture(autouse=True)
+def forms_foretell_where_it_matters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan with the groups that a form offers costs more than its page, and most tests ask for other groups."""
+    if "foretelling" not in request.fixturenames:
+        monkeypatch.setattr(plans, "foreseen", lambda studio: None)
+
+
 @pytest.fixture(autouse=True)
 def nothing_that_broke_off_is_left() -> Iterator[None]:
     """Pages tell of work that was stopped or failed until it is asked for again: another test would find it so."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import demo_data
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, NestedPlanRule, Schema, Workload, coarse_or_fine, plan
-from engine.choice import analyses, stepwise
+from engine.choice import CommonPlan, analyses, stepwise
 from engine.insight import worst_group
 from engine.release import Ledger
 from pages.parts.coarse import choose
@@ -27,8 +28,9 @@ SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute
 LOOK, EARLIER = "Look for real", "Earlier looks"
 
 
-def common_of(pcost: float = 0.4, ways: tuple[int, ...] = (1, 2)) -> object:
-    found = analyses.by_ways(SCHEMA, ways)
+@cache
+def common_of(pcost: float = 0.4) -> CommonPlan:
+    found = analyses.by_ways(SCHEMA, (1, 2))
     return coarse_or_fine(*(plan(w, Budget(pcost=pcost)) for w in found.values()), names=list(found))
 
 
@@ -392,26 +394,31 @@ def test_a_rest_that_broke_off_is_ended_for_nothing(
     assert kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 
 
-def test_looking_closer_leads_to_the_next_choice(ledger: Ledger, tmp_path: Path) -> None:
-    census = Schema.from_json(demo_data.schemas()["census"].read_bytes())
-    place = tmp_path / "census.csv"
-    synthetic(census, 20_000, seed=5).to_csv(place, index=False)
-    session = opened(0.9).set(coarse_kind=choose.CENSUS, coarse_snr=20.0)
+@pytest.mark.parametrize("kind", [choose.WAYS, pytest.param(choose.CENSUS, marks=pytest.mark.full)])
+def test_looking_closer_leads_to_the_next_choice(ledger: Ledger, tmp_path: Path, kind: str) -> None:
+    if kind == choose.CENSUS:
+        schema = Schema.from_json(demo_data.schemas()["census"].read_bytes())
+        found, ways = analyses.census_ages(schema), {}
+    else:
+        schema, found, ways = SCHEMA, analyses.by_ways(SCHEMA, (1, 2, 3)), {"coarse_ways_3_True": [1, 2, 3]}
+    place = tmp_path / "people.csv"
+    synthetic(schema, 20_000, seed=5).to_csv(place, index=False)
+    session = opened(0.9, coarse_kind=kind, coarse_snr=20.0, **ways)
     session.set(coarse_step=LOOK, ledger_path=str(ledger.path), records_path=str(place), coarse_confirmation="office")
     wait(session.press("coarse_look"))
     assert "look closer: at least" in session.said()
-    for number in (2, 3):
+    for number in range(2, len(found)):
         finished(decided(session))
         assert "look closer was decided" not in session.errors()
         assert any(f"number {number}" in s.value for s in session.app.subheader)
     finished(decided(session))
-    assert "Spent in 4 steps" in session.said()
+    assert f"Spent in {len(found)} steps" in session.said()
     assert "exactly what this analysis alone costs" in session.said()
-    finest = analyses.census_ages(census)["Age23"]
-    assert sum(spent(ledger)) == Decimal(repr(plan(finest, Budget(pcost=0.9)).pcost))
+    finest = plan(list(found.values())[-1], Budget(pcost=0.9))
+    assert sum(spent(ledger)) == Decimal(repr(finest.pcost))
     session.set(coarse_step=EARLIER)
     (line,) = session.app.selectbox(key="coarse_open_1").options
-    assert "Total or Age4 or Age9 or Age23" in line
+    assert " or ".join(found) in line
     assert "decided, finished" in line
 
 

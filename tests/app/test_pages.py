@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,7 @@ def wait(session: Session) -> Session:
     return session.until(lambda: not any((b.key or "").startswith("cancel_") for b in session.app.button))
 
 
+@cache
 def expected(name: str = "cps", ways: tuple[int, ...] = (1, 2), pcost: float = 1.0, centers: str = "uniform") -> Plan:
     return plan(Workload.all_ways(demo(name), ways), Budget(pcost=pcost), centers=centers)
 

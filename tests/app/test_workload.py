@@ -21,7 +21,7 @@ from pages.parts.compare import run
 from pages.parts.jobs import dear, plans
 from pages.parts.shell import code, designs, link, places
 from pages.parts.shell.state import History, Studio
-from tests.app.test_pages import Session, demo
+from tests.app.test_pages import EVEN, Session, demo
 
 SURVEY = demo("survey")
 
@@ -476,8 +476,7 @@ def test_sums_of_two_large_attributes_do_not_stand_in_the_way() -> None:
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("remedy", ["Remove it", "Approximate it", "Its marginal table instead"])
 def test_the_group_that_makes_planning_too_dear_is_named_and_mended(remedy: str) -> None:
-    adult = demo("adult")
-    asked = Workload.all_ways(adult, (1, 2)).add(("age", "hours-per-week"), "affine").add("sex", "marginal")
+    asked = Workload.all_ways(demo("adult"), (1, 2)).add(("age", "hours-per-week"), "affine").add("sex", "marginal")
     session = Session(plan=link.packed(Studio(workload=asked))).go("preview")
     assert "Planning has to wait" in session.said()
     assert "is group 105: age × hours-per-week, affine" in session.said()
@@ -490,10 +489,10 @@ def test_the_group_that_makes_planning_too_dear_is_named_and_mended(remedy: str)
     assert session.press("undo").studio.asked == asked
 
 
-@pytest.mark.usefixtures("little_memory")
+@pytest.mark.usefixtures("little_memory", "foretelling")
 def test_a_group_is_forecast_before_it_is_added() -> None:
     asked = Workload.all_ways(demo("adult"), (1, 2))
-    session = Session(plan=link.packed(Studio(workload=asked))).go("workload")
+    session = Session(plan=link.packed(Studio(workload=asked, options=EVEN))).go("workload")
     session.set(**JOINT)
     assert "What makes it so dear is age × hours-per-week, affine." in session.said()
     assert not any(b.label.startswith("Add: Remove it") for b in session.app.button)  # it is not there yet
@@ -520,6 +519,7 @@ def test_the_forecast_is_that_of_the_plan_that_would_be_made(monkeypatch: pytest
     assert told in session.said()
 
 
+@pytest.mark.usefixtures("foretelling")
 def test_how_exact_new_groups_would_be_is_told_before_they_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
     session = on_workload("cps", add_how="One set of attributes").set(group_names=["income", "sex"])
     tuned = partial(plan, budget=Budget(pcost=1.0), centers="tuned")

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from urllib.error import URLError
 
@@ -52,7 +53,7 @@ class Served:
         """The key in the printed address."""
         return self.address.partition("token=")[2]
 
-    @property
+    @cached_property
     def cookie(self) -> str:
         """The header that the printed address is exchanged for."""
         with urllib.request.urlopen(self.address, timeout=CEILING) as answer:
