@@ -36,6 +36,7 @@ def runs_share_what_a_server_shares() -> Iterator[None]:
             manifest_scanner, "scan_component_manifests", functools.cache(manifest_scanner.scan_component_manifests)
         )
         patch.setattr(app_test, "ScriptCache", lambda: scripts)
+        patch.setattr(local_script_runner, "ScriptCache", lambda: scripts)
         patch.setattr(app_test, "MagicMock", functools.cache(app_test.MagicMock))
         patch.setattr(app_test, "PagesManager", OnePages)
         patch.setattr(PagesManager, "uses_pages_directory", False)
