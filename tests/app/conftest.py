@@ -13,8 +13,10 @@ from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import app_test, local_script_runner
 
 from engine import figures, lessons
+from pages.parts.compare import run
 from pages.parts.jobs import plans, work
 from pages.parts.preview import target_views
+from pages.parts.shell import budgets
 from tests.waiting import CEILING
 
 
@@ -31,7 +33,7 @@ def ended(runner: local_script_runner.LocalScriptRunner, timeout: float) -> None
 
 def drawn_once(draw: Callable[..., Any]) -> Callable[..., Any]:
     """What draws a picture, and gives the same one for the same values: it follows from them alone."""
-    kept = functools.lru_cache(maxsize=64, typed=True)(draw)
+    kept = functools.lru_cache(maxsize=64, typed=True)(lambda _, *values, **named: draw(*values, **named))
 
     @functools.wraps(draw)
     def found(*values: Any, **named: Any) -> Any:
@@ -39,8 +41,8 @@ def drawn_once(draw: Callable[..., Any]) -> Callable[..., Any]:
             hash((values, tuple(named.values())))
         except TypeError:
             return draw(*values, **named)
-        # a function among the values says budgets in the unit of a session
-        return (draw if any(map(callable, (*values, *named.values()))) else kept)(*values, **named)
+        said = budgets.said in (*values, *named.values())  # which says a budget in the language of the session
+        return kept(budgets.language() if said else "", *values, **named)
 
     return found
 
@@ -96,6 +98,18 @@ def forms_foretell_where_it_matters(request: pytest.FixtureRequest, monkeypatch:
     """A plan with the groups that a form offers costs more than its page, and most tests ask for other groups."""
     if "foretelling" not in request.fixturenames:
         monkeypatch.setattr(plans, "foreseen", lambda studio: None)
+
+
+@pytest.fixture
+def comparing() -> None:
+    """In this test a visit to the page Compare begins what is quick to compare, as it does everywhere else."""
+
+
+@pytest.fixture(autouse=True)
+def pages_compare_where_it_matters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a mere visit begins would go on, and cost, while other tests run."""
+    if "comparing" not in request.fixturenames:
+        monkeypatch.setattr(run, "begin", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

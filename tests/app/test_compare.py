@@ -29,6 +29,7 @@ from tests.app.test_pages import EVEN, Session, demo, with_plan
 from tests.app.test_release import wait
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("comparing")
 FEW = ["querysmasher", "wff", "identity", "laplace"]
 SCHEMA = Schema([Attribute.of_size("age", 12), Attribute.categorical("sex", ["F", "M"])])
 ASKED = Workload.all_ways(SCHEMA, (1, 2))
@@ -245,7 +246,7 @@ def test_cancelling_ends_every_process() -> None:
 
 
 def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:
-    pair = Workload(Schema([Attribute.of_size("a", 300), Attribute.of_size("b", 200)]))
+    pair = Workload(Schema([Attribute.of_size("a", 150), Attribute.of_size("b", 100)]))
     coupled = pair.add(("a", "b"), "prefix").add(("a", "b"), "range", weight=2.0)  # quick at first, long to tune
     session = Session(plan=link.packed(Studio(workload=coupled)))
     session.set(compare_chosen=["wff", "querysmasher (centers=tuned)"]).go("compare")

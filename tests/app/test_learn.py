@@ -92,11 +92,12 @@ def test_a_lesson_starts_at_step_0_and_its_questions_answer(lesson: Lesson) -> N
     assert not session.app.success
     assert not session.app.warning
     for number, question in enumerate(lesson.questions):
-        answer(session, lesson, number, right=False)
-        wrong = next(c for c in question.choices if not c.right)
-        assert wrong.feedback in session.app.warning[0].value
-        assert question.answer.feedback not in session.said()
-        assert "Choose one of the answers first." not in session.said()
+        if number == LESSONS.index(lesson) % len(lesson.questions):  # each of the three in some lesson
+            answer(session, lesson, number, right=False)
+            wrong = next(c for c in question.choices if not c.right)
+            assert wrong.feedback in session.app.warning[0].value
+            assert question.answer.feedback not in session.said()
+            assert "Choose one of the answers first." not in session.said()
         answer(session, lesson, number, right=True)
         assert not session.app.warning
         assert question.answer.feedback in session.app.success[number].value
