@@ -334,7 +334,9 @@ def test_a_workload_of_ones_own_is_tuned() -> None:
     session = learn(by_name("centers"))
     assert "Once you have a workload of your own" in session.said()
     session = Session().set(demo="survey").press("Use this schema").press("next").set(ways=[1, 2]).press("add_ways")
-    session.go("learn", **FEW).set(lesson=by_name("centers").tab).set(centers_whose="My own workload", twin_centered=True)
+    session.go("learn", **FEW).set(lesson=by_name("centers").tab).set(
+        centers_whose="My own workload", twin_centered=True
+    )
     errors = dict(zip(tables(session)[0]["plan"], tables(session)[0]["RMSE"], strict=True))
     made = plan(session.studio.workload, Budget(pcost=1.0))
     assert errors["equal centers"] == pytest.approx(made.weighted_rmse)

@@ -190,7 +190,9 @@ def test_a_released_look_has_no_mark():
 
 def test_large_groups_are_thinned():
     schema = Schema([Attribute.of_size("a", 600), Attribute.of_size("b", 2)])
-    common = common_of({"a": Workload(schema).add(("a",), "marginal"), "ab": Workload.all_ways(schema, ways=2, family="marginal")}, 1.0)
+    common = common_of(
+        {"a": Workload(schema).add(("a",), "marginal"), "ab": Workload.all_ways(schema, ways=2, family="marginal")}, 1.0
+    )
     looked = stepwise.look(common, synthetic(schema, 100, seed=1), rehearsal=True)
     picture = coarse_figures.snr_picture(NestedPlanRule(common=common, share=0.5, snr=1.0), looked, 0, 1)
     assert sum(len(t.x) for t in picture.figure.data) == coarse_figures.MAX_POINTS
