@@ -53,10 +53,8 @@ def tables() -> dict[str, pd.DataFrame]:
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs texlive-latex-base and texlive-latex-recommended")
 def test_every_table_compiles(tables: dict[str, pd.DataFrame], tmp_path: Path) -> None:
-    file, pages = (
-        tmp_path / "tables.tex",
-        [f"\\typeout{{{name}}}\n{latex_text(table)}" for name, table in tables.items()],
-    )
+    file = tmp_path / "tables.tex"
+    pages = [f"\\typeout{{{name}}}\n{latex_text(table)}" for name, table in tables.items()]
     file.write_text(DOCUMENT % "\n\\clearpage\n".join(pages), encoding="utf-8")
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", file.name]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
