@@ -158,7 +158,7 @@ class Client:
         end = time.monotonic() + seconds
         while word not in self.text:
             assert time.monotonic() < end, self.text[-3000:]
-            time.sleep(0.2)
+            time.sleep(0.5)  # a run costs more than most of what is waited for
             self.run()
         return self
 
