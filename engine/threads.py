@@ -22,6 +22,17 @@ _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
+def cores() -> int:
+    """Return how many cores this process may use: in a container, or where it is pinned, fewer than there are.
+
+    >>> cores() >= 1
+    True
+    """
+    import loky  # which takes as long as many a command
+
+    return int(loky.cpu_count())
+
+
 @lru_cache(maxsize=1)
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count() or 1)

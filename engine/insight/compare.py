@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -27,6 +26,7 @@ from engine.privacy import REPLACE_ONE, Budget
 from engine.progress import Progress, told
 from engine.spaces import best_bound
 from engine.texts import amount, shown
+from engine.threads import cores
 from engine.values import Value
 from engine.workload import Workload
 
@@ -162,7 +162,7 @@ def comparison(
         raise PlanError("A comparison needs a Workload and a Budget, such as Budget(pcost=1.0).")
     for word, limit in (("time limit", time_limit), ("memory limit", memory_limit)):
         positive(word, limit, error=PlanError)
-    at_once = (os.cpu_count() or 1) if jobs is None else whole("number of jobs", jobs, error=PlanError)
+    at_once = cores() if jobs is None else whole("number of jobs", jobs, error=PlanError)
     asked = _Request(workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=memory_limit)
     results: dict[str, dict[str, Any]] = {}
     waiting: list[_Job] = []

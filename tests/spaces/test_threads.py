@@ -77,6 +77,18 @@ def test_a_fork_has_a_lock_of_its_own():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "7\n"
 
 
+def test_cores_are_those_that_a_process_may_use():
+    """Helpers were as many as the machine has cores, also where a container has few of them."""
+    code = (
+        "import os\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from engine.threads import cores\n"
+        "from pages.parts.jobs.work import WORKERS\n"
+        "print(cores(), WORKERS)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1 1\n"
+
+
 def test_plans_and_bounds_are_searched_on_one_thread(monkeypatch):
     """Threads that wait for each other took twice the time of processors for the same plans."""
     seen, honest = set(), DualProblem.evaluate

@@ -7,7 +7,6 @@ the holders that asked for it: when all of them have left, it is stopped and for
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,10 +17,11 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
+from engine.threads import cores
 from pages.parts.jobs.status import Status
 from pages.parts.jobs.workers import finish, launch
 
-WORKERS = os.cpu_count() or 1
+WORKERS = cores()
 GRACE = 20.0  # seconds for a page that lost its line, or was loaded again, to come back for its jobs
 STOPPED = "It was stopped; nothing was changed."
 
