@@ -9,7 +9,6 @@ COSTS, UNITS, MEANING = "tests/plans/test_costs.py", "tests/plans/test_neighbour
 TABLES, INTAKE = "engine/release/records/tables.py", "engine/release/intake.py"
 WEIGHTS, OBJECTIVES = "engine/mechanisms/query_weights.py", "tests/plans/test_objectives.py"
 LARGEST, MAXIMA = "engine/mechanisms/largest", "tests/plans/test_largest.py"
-PLANTED = "tests/mechanisms/test_contract.py::test_a_plan_that_releases_something_else_is_caught"
 
 BUGS = (
     bug(
