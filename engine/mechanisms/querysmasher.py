@@ -49,9 +49,7 @@ TUNING = 40.0  # times that tuning may solve every subworkload again before one 
 TUNED_SECONDS = 1e-3  # what tuning takes a subworkload whatever is asked of it, for forecasts only
 CENTERS = ("uniform", "tuned")
 PRODUCT = 1.0  # seconds that the search for a product on the whole table may take
-WORTH = (
-    1e-4  # share of the error that it must save: one table for all answers what is asked, but makes no published tables
-)
+WORTH = 1e-4  # share of the error that it must save: such a plan makes no published tables
 OF_TABLE = "One product of strategies on the whole table is better here than residual spaces are."
 TOWARDS = (1.0, 0.5, 0.25)  # shares of a tuned split that are tried where groups are kept
 

@@ -81,23 +81,9 @@ def searching() -> None:
     """In this test a page that shows a plan has the best possible searched for beside it, as it has everywhere else."""
 
 
-@pytest.fixture(autouse=True)
-def pages_search_where_it_matters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search for the best possible costs more than the page that begins it, and most tests do not wait for it."""
-    if "searching" not in request.fixturenames:
-        monkeypatch.setattr(target_views, "_search", lambda plan: None)
-
-
 @pytest.fixture
 def foretelling() -> None:
     """In this test the form for new groups says how exact they would be, as it does everywhere else."""
-
-
-@pytest.fixture(autouse=True)
-def forms_foretell_where_it_matters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan with the groups that a form offers costs more than its page, and most tests ask for other groups."""
-    if "foretelling" not in request.fixturenames:
-        monkeypatch.setattr(plans, "foreseen", lambda studio: None)
 
 
 @pytest.fixture
@@ -105,11 +91,16 @@ def comparing() -> None:
     """In this test a visit to the page Compare begins what is quick to compare, as it does everywhere else."""
 
 
+# what pages do of their own accord, each by the fixture of the tests that look at it
+UNASKED = {"searching": (target_views, "_search"), "foretelling": (plans, "foreseen"), "comparing": (run, "begin")}
+
+
 @pytest.fixture(autouse=True)
-def pages_compare_where_it_matters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a mere visit begins would go on, and cost, while other tests run."""
-    if "comparing" not in request.fixturenames:
-        monkeypatch.setattr(run, "begin", lambda *_: None)
+def pages_do_unasked_what_a_test_looks_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs more than the page that begins it, most tests do not wait for it, and it would go on beside others."""
+    for fixture, (module, name) in UNASKED.items():
+        if fixture not in request.fixturenames:
+            monkeypatch.setattr(module, name, lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
