@@ -5,9 +5,10 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
@@ -50,11 +51,22 @@ def plant(place: str) -> None:
     """Let noise be drawn from bits that only depend on this test: none may pass by good luck or fail by bad luck."""
     if not place.startswith("tests/"):
         return
-    import numpy as np
-
     import engine.release.noise
 
-    engine.release.noise.os = SimpleNamespace(urandom=np.random.default_rng(list(place.encode())).bytes)
+    engine.release.noise.os = Bits(place)
+
+
+class Bits:
+    """Bits that depend on a name alone; most tests draw none, and a generator takes as long as many a test."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @cached_property
+    def urandom(self) -> Callable[[int], bytes]:
+        import numpy as np
+
+        return np.random.default_rng(list(self.name.encode())).bytes
 
 
 def unplant() -> None:

@@ -8,7 +8,7 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 
 import pandas as pd
@@ -170,10 +170,9 @@ def test_a_download_that_fails_says_so_without_a_path(
         assert "secret" not in str(caught.value)
 
 
-def test_logs_name_the_kind_and_the_place_of_an_error_and_no_value(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = logging.getLogRecordFactory()
+def test_logs_name_the_kind_and_the_place_of_an_error_and_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, log = logging.getLogRecordFactory(), StringIO()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(log)])
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # as it is now, when this test is over
     try:
         serve.keep_values_out_of_logs()
@@ -186,9 +185,9 @@ def test_logs_name_the_kind_and_the_place_of_an_error_and_no_value(
         beside.join()
     finally:
         logging.setLogRecordFactory(made)
-    assert "Uncaught app execution (ValueError at test_files.py, line" in caplog.text
-    assert "A thread ended (ValueError" in caplog.text
-    assert "a value" not in caplog.text
+    assert "Uncaught app execution (ValueError at test_files.py, line" in log.getvalue()
+    assert "A thread ended (ValueError" in log.getvalue()
+    assert "a value" not in log.getvalue()
 
 
 def give(session: Session, name: str, content: bytes) -> Session:
