@@ -26,7 +26,7 @@ from typing import Any
 from engine.errors import Cancelled
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
-PRELOADED = ("pandas", "scipy.optimize", "scipy.sparse.linalg", "joblib")  # used by most work, and slow to import
+PRELOADED = ("scipy.optimize", "scipy.sparse.linalg", "joblib")  # used by most plans, and slow to import
 EVERY = 0.2  # seconds between two words of a keeper, which is also how fast a cancel is heard
 
 

@@ -178,6 +178,12 @@ class Plan(Value):
         """Largest variance of a query of every group, in counts^2."""
         return self._by_group(GroupVariance.largest)
 
+    @property
+    def rmses(self) -> Array:
+        """Root of the mean variance of the queries of every group, in counts; shape (groups,)."""
+        out: Array = np.sqrt(np.array(self.totals) / [float(g.count) for g in self.workload.groups])
+        return out
+
     @cached_property
     def rmse(self) -> float:
         """Root of the mean variance of all queries, unweighted, in counts; infinite if one of weight 0 is lost."""
@@ -244,8 +250,7 @@ class Plan(Value):
 
         asked = [(g.attributes, g.family_text, g.count) for g in self.workload.groups]
         out = pd.DataFrame(asked, columns=["attributes", "family", "queries"])
-        mean = np.array(self.totals) / out["queries"].to_numpy(dtype=float)
-        return out.assign(rmse=np.sqrt(mean), max_std=np.sqrt(self.largest))
+        return out.assign(rmse=self.rmses, max_std=np.sqrt(self.largest))
 
     def by_space(self) -> pd.DataFrame:
         """Return one row a block: attributes, measurements, noise (std in counts) and share of the budget."""

@@ -22,7 +22,7 @@ from engine.insight import PRELOADED
 # fork would copy a server that has threads; a fork server is clean, and has imported what else every worker would
 _FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
 _CONTEXT = multiprocessing.get_context("forkserver") if _FORKSERVER else multiprocessing.get_context("spawn")
-_CONTEXT.set_forkserver_preload(["pages.parts.jobs.tasks", *PRELOADED])
+_CONTEXT.set_forkserver_preload(["pages.parts.jobs.tasks", "pandas", *PRELOADED])
 POLITE = 10  # how far workers step back before the pages, which people wait for
 _EVERY = 0.1  # seconds between two progress messages
 # A workload of a hundred thousand groups is a million small objects, none of them garbage: looking through them for
