@@ -80,9 +80,10 @@ TOOLBAR = 40  # pixels above the cells for the buttons that appear there
 # A figure is made in one piece where it is drawn often: plotly takes longer for each later change than for all of it.
 
 
-def framed(figure: go.Figure) -> go.Figure:
+def framed(figure: go.Figure, top: int = 0) -> go.Figure:
+    """Give a figure its margins; ``top`` are pixels above it where it needs other than the usual ones."""
     cells = any(isinstance(trace, go.Heatmap) for trace in figure.data)
-    top = TOOLBAR if cells else 30
+    top = top or (TOOLBAR if cells else 30)
     figure.layout.margin = {"l": 10, "r": 10, "t": top, "b": 10}
     return figure
 
@@ -164,7 +165,10 @@ def line(values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, 
     return framed(go.Figure([drawn], layout))
 
 
-def heat_map(grid: Any, labels: Sequence[Sequence[str]], axes: Sequence[str], hover: str, unit: str) -> go.Figure:
+def heat_map(
+    grid: Any, labels: Sequence[Sequence[str]], axes: Sequence[str], hover: str, unit: str, **looks: Any
+) -> go.Figure:
+    """Draw a grid with its labels and titles down and across; ``looks`` are properties of the cells in plotly."""
     rows, columns = (fitting(side) for side in labels)
     heat = {
         "type": "heatmap",
@@ -183,7 +187,7 @@ def heat_map(grid: Any, labels: Sequence[Sequence[str]], axes: Sequence[str], ho
         "xaxis": {"title": across, "nticks": 10} | both,
         "yaxis": {"title": down, "nticks": 10, "autorange": "reversed"} | both,
     }
-    return framed(go.Figure([heat], layout))
+    return framed(go.Figure([heat | looks], layout))
 
 
 MAX_SIDE = 512

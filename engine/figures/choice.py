@@ -60,38 +60,36 @@ def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pco
     table = common.budget_shares()
     look, whole = written(common.look.budget), [written(plan.budget) for plan in common.options]
     names = fitting(table["option"].tolist())
-    figure = go.Figure()
-    figure.add_bar(
-        x=table["shared"],
-        y=names,
-        orientation="h",
-        name="shared by all: the look",
-        marker_color=GREY,
-        text=[look] * len(names),
-        textposition="inside",
-        insidetextanchor="middle",
-        hovertemplate="%{y}: the look, %{text} (%{x:.4g} pcost)<extra></extra>",
-    )
-    figure.add_bar(
-        x=table["own"],
-        y=names,
-        orientation="h",
-        name="its own: the rest",
-        marker={"color": ORANGE, "pattern": {"shape": "/"}},
-        text=[f"in all {words}" for words in whole],
-        textposition="outside",
-        cliponaxis=False,
-        hovertemplate="%{y}: %{text} (%{x:.4g} pcost of its own)<extra></extra>",
-    )
-    figure.update_layout(
-        barmode="stack", height=130 + 40 * len(names), legend={"orientation": "h", "y": 1.25, "traceorder": "normal"}
-    )
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    # room for the words behind the longest bar
-    figure.update_xaxes(title="privacy cost (pcost, which adds up)", range=[0.0, 1.3 * float(table["total"].max())])
+    bar = {"type": "bar", "y": names, "orientation": "h"}
+    shared = {
+        "x": table["shared"],
+        "name": "shared by all: the look",
+        "marker": {"color": GREY},
+        "text": [look] * len(names),
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "hovertemplate": "%{y}: the look, %{text} (%{x:.4g} pcost)<extra></extra>",
+    }
+    own = {
+        "x": table["own"],
+        "name": "its own: the rest",
+        "marker": {"color": ORANGE, "pattern": {"shape": "/"}},
+        "text": [f"in all {words}" for words in whole],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hovertemplate": "%{y}: %{text} (%{x:.4g} pcost of its own)<extra></extra>",
+    }
+    reach = 1.3 * float(table["total"].max())  # with room for the words behind the longest bar
+    layout = {
+        "barmode": "stack",
+        "height": 130 + 40 * len(names),
+        "legend": {"orientation": "h", "y": 1.25, "traceorder": "normal"},
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
+        "xaxis": {"title": {"text": "privacy cost (pcost, which adds up)"}, "range": [0.0, reach]},
+    }
     return Picture(
         title="What every option costs",
-        figure=framed(figure),
+        figure=framed(go.Figure([bar | shared, bar | own], layout)),
         table=table.assign(budget=whole),
         alt=saved_text(common, written),
         note="The shared part is measured first, whatever is chosen afterwards.",
@@ -262,36 +260,33 @@ def _points(table: pd.DataFrame, wanted: float, name: str) -> tuple[go.Figure, s
     chosen = thinned(len(table), MAX_POINTS)
     shown = table.iloc[chosen]
     texts = fitting([short(text, name) for text in shown["query"]])
-    figure = go.Figure()
+    drawn = []
     for out, color, symbol, label in ((True, BLUE, "circle", "surely stands out"), (False, ORANGE, "x", "may not")):
         part = shown["stands_out"].to_numpy() == out
         rows = shown[part]
-        figure.add_scatter(
-            x=[t for t, here in zip(texts, part, strict=True) if here],
-            y=rows["snr"],
-            mode="markers",
-            name=label,
-            marker={"color": color, "symbol": symbol, "size": 8},
-            error_y={
-                "type": "data",
-                "array": rows["snr_high"] - rows["snr"],
-                "arrayminus": rows["snr"] - rows["snr_low"],
-                "color": color,
-                "thickness": 1.2,
-                "width": 0,
-            },
-            hovertemplate="%{x}<br>ratio %{y:.4g}<extra></extra>",
-        )
-    figure.add_shape(
-        type="line", x0=0, x1=1, xref="paper", y0=wanted, y1=wanted, line={"color": GREY, "dash": "dot", "width": 2}
-    )
-    figure.update_xaxes(
-        type="category", categoryorder="array", categoryarray=texts, nticks=20, automargin=True, title=html.escape(name)
-    )
-    figure.update_yaxes(title="signal-to-noise ratio", rangemode="tozero")
-    figure.update_layout(legend={"orientation": "h", "y": 1.12})
+        bars = {"array": rows["snr_high"] - rows["snr"], "arrayminus": rows["snr"] - rows["snr_low"]}
+        marks = {
+            "type": "scatter",
+            "x": [t for t, here in zip(texts, part, strict=True) if here],
+            "y": rows["snr"],
+            "mode": "markers",
+            "name": label,
+            "marker": {"color": color, "symbol": symbol, "size": 8},
+            "error_y": {"type": "data", "color": color, "thickness": 1.2, "width": 0} | bars,
+            "hovertemplate": "%{x}<br>ratio %{y:.4g}<extra></extra>",
+        }
+        drawn.append(marks)
+    limit = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": wanted, "y1": wanted}
+    cells = {"type": "category", "categoryorder": "array", "categoryarray": texts, "nticks": 20, "automargin": True}
+    layout = {
+        "shapes": [limit | {"line": {"color": GREY, "dash": "dot", "width": 2}}],
+        "xaxis": cells | {"title": {"text": html.escape(name)}},
+        "yaxis": {"title": {"text": "signal-to-noise ratio"}, "rangemode": "tozero"},
+        "legend": {"orientation": "h", "y": 1.12},
+    }
     left_out = f" {len(shown):,} evenly spaced cells are drawn." if len(shown) < len(table) else ""
-    return figure, f"Bars are the confidence bounds of the look, the dotted line the ratio {wanted:g}.{left_out}"
+    note = f"Bars are the confidence bounds of the look, the dotted line the ratio {wanted:g}.{left_out}"
+    return go.Figure(drawn, layout), note
 
 
 def _map(rule: NestedPlanRule, table: pd.DataFrame, asked: Group) -> tuple[go.Figure, str]:
@@ -309,9 +304,9 @@ def _map(rule: NestedPlanRule, table: pd.DataFrame, asked: Group) -> tuple[go.Fi
         texts = [_part_text(rule, asked, p + 1, int(i), names[p + 1]) for p, i in enumerate(places)]
         others.append(" · ".join(texts))
     axes = [names[0], " · ".join(names[1:])]
-    figure = heat_map(grid, [first, others], axes, "%{y}<br>%{x}<br>at least %{z:.4g}", "lower bound<br>of the ratio")
-    if grid.size <= 400:  # colour never tells alone
-        figure.update_traces(texttemplate="%{z:.3g}")
+    hover, unit = "%{y}<br>%{x}<br>at least %{z:.4g}", "lower bound<br>of the ratio"
+    told = {"texttemplate": "%{z:.3g}"} if grid.size <= 400 else {}  # colour never tells alone
+    figure = heat_map(grid, [first, others], axes, hover, unit, **told)
     note = f"Lower bounds; cells from {rule.snr:g} on stand out."
     if grid.size < len(table):
         note += f" {grid.size:,} evenly spaced cells are drawn."

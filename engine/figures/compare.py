@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -120,34 +121,37 @@ def _standing(found: Comparison) -> _Standing:
 def ranking_picture(found: Comparison) -> Picture:
     """Error of every mechanism over the bound that no matrix mechanism can go below, as dots from 1 on, best first."""
     table, standing = ranked(found), _standing(found)
-    figure, rows = go.Figure(), {}
+    drawn: list[dict[str, Any]] = []
+    rows: dict[str, str] = {}
     gaps = dict(zip(table["mechanism"], table["over the bound"], strict=True))
     for label in standing.near:
         seen, text = mechanism_look(label), fitting([title_of(label)])[0]
         words = f"{amount(standing.sizes[label])} counts, {gap_words(float(gaps[label]))}"
         rows[text] = f"{wrapped(text)}<br>{words.replace(' over the bound', ' over')}"  # the axis says of what
-        figure.add_scatter(
-            x=[1.0, standing.over[label]],
-            y=[text] * 2,
-            mode="lines",
-            line={"color": GREY, "width": 2},
-            hoverinfo="skip",
-        )
-        figure.add_scatter(
-            x=[standing.over[label]],
-            y=[text],
-            mode="markers",
-            marker={"color": seen.color, "symbol": seen.symbol, "size": 13},
-            hovertemplate=f"{text}<br>{words}<extra></extra>",
-            meta=label,
-        )
+        way = {"x": [1.0, standing.over[label]], "y": [text] * 2, "mode": "lines", "line": {"color": GREY, "width": 2}}
+        mark = {
+            "x": [standing.over[label]],
+            "y": [text],
+            "mode": "markers",
+            "marker": {"color": seen.color, "symbol": seen.symbol, "size": 13},
+            "hovertemplate": f"{text}<br>{words}<extra></extra>",
+            "meta": label,
+        }
+        drawn += [{"type": "scatter", "hoverinfo": "skip"} | way, {"type": "scatter"} | mark]
     width = standing.reach - 1.0
-    figure.add_vline(x=1.0, line={"color": GREY, "dash": "dash", "width": 3})
-    figure.update_xaxes(title=standing.axis, range=[1.0 - 0.05 * width, standing.reach + 0.05 * width])
+    bound = {"type": "line", "x0": 1.0, "x1": 1.0, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"}
     # numbers stand below names, where no screen is too narrow for them
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    figure.update_yaxes(tickvals=list(rows), ticktext=list(rows.values()))
-    figure.update_layout(height=110 + 50 * len(standing.near), showlegend=False)
+    ticks = {"tickvals": list(rows), "ticktext": list(rows.values())}
+    layout = {
+        "shapes": [bound | {"line": {"color": GREY, "dash": "dash", "width": 3}}],
+        "xaxis": {
+            "title": {"text": standing.axis},
+            "range": [1.0 - 0.05 * width, standing.reach + 0.05 * width],
+        },
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True} | ticks,
+        "height": 110 + 50 * len(standing.near),
+        "showlegend": False,
+    }
     best = min(standing.sizes, key=lambda label: standing.over[label])
     claim = f", {gap_words(float(gaps[best]))}" if found.bound > 0 else ""
     even = [label for label in standing.sizes if standing.over[label] <= standing.over[best] * (1.0 + EVEN)]
@@ -161,7 +165,7 @@ def ranking_picture(found: Comparison) -> Picture:
         )
     return Picture(
         title="Who answers these queries best",
-        figure=framed(figure),
+        figure=framed(go.Figure(drawn, layout)),
         table=table.assign(mechanism=[title_of(str(label)) for label in table["mechanism"]]),
         alt=f"{who} with {amount(standing.sizes[best])} counts{claim}.",
         note=" ".join(filter(None, [standing.folded(), found.statement])),
@@ -171,7 +175,7 @@ def ranking_picture(found: Comparison) -> Picture:
 def effort_picture(found: Comparison) -> Picture:
     """Error over the bound against the seconds that planning took, one mark a mechanism."""
     table, standing = ranked(found).set_index("mechanism"), _standing(found)
-    figure, height = go.Figure(), max(300, 110 + 50 * len(standing.near))
+    height = max(300, 110 + 50 * len(standing.near))
     room, times = 0.15 * (standing.reach - 1.0), [math.log10(float(table["seconds"][label])) for label in standing.near]
     ends = [min(times, default=0.0) - 0.4, max(times, default=0.0) + 0.4]
     texts = [wrapped(fitting([title_of(label)])[0]) for label in standing.near]
@@ -181,28 +185,36 @@ def effort_picture(found: Comparison) -> Picture:
         texts,
         across=WIDTH,
     )
+    drawn = []
     for label, text, place in zip(standing.near, texts, places, strict=True):
         seen, seconds = mechanism_look(label), float(table["seconds"][label])
-        figure.add_scatter(
-            x=[seconds],
-            y=[standing.over[label]],
-            mode="markers+text" if place else "markers",
-            text=text,
-            name=text,
-            showlegend=not place,  # what has no room beside its mark is named below
-            textposition=place or "top center",
-            cliponaxis=False,
-            marker={"color": seen.color, "symbol": seen.symbol, "size": 13},
-            hovertemplate=f"{text}<br>%{{y:.4g}} times after %{{x:.3g}} s<extra></extra>",
-        )
-    figure.update_xaxes(title="seconds to plan", type="log", range=ends)
-    figure.update_yaxes(title=standing.axis, range=[1.0 - room, standing.reach + room], automargin=True)
-    figure.update_layout(height=height, showlegend=not all(places), legend={"orientation": "h", "y": -0.3})
+        mark = {
+            "type": "scatter",
+            "x": [seconds],
+            "y": [standing.over[label]],
+            "mode": "markers+text" if place else "markers",
+            "text": text,
+            "name": text,
+            "showlegend": not place,  # what has no room beside its mark is named below
+            "textposition": place or "top center",
+            "cliponaxis": False,
+            "marker": {"color": seen.color, "symbol": seen.symbol, "size": 13},
+            "hovertemplate": f"{text}<br>%{{y:.4g}} times after %{{x:.3g}} s<extra></extra>",
+        }
+        drawn.append(mark)
+    up = {"title": {"text": standing.axis}, "range": [1.0 - room, standing.reach + room], "automargin": True}
+    layout = {
+        "xaxis": {"title": {"text": "seconds to plan"}, "type": "log", "range": ends},
+        "yaxis": up,
+        "height": height,
+        "showlegend": not all(places),
+        "legend": {"orientation": "h", "y": -0.3},
+    }
     quick = min(standing.near, key=lambda label: float(table["seconds"][label]), default="")
     rows = [(title_of(label), float(table["seconds"][label]), standing.over[label]) for label in table.index]
     return Picture(
         title="What exactness costs in time",
-        figure=framed(figure),
+        figure=framed(go.Figure(drawn, layout)),
         table=pd.DataFrame(rows, columns=["mechanism", "seconds", standing.axis]),
         alt=f"{title_of(quick)} is the quickest of those drawn." if quick else "None is near enough to be drawn.",
         note="Further down is more exact, further left is quicker. " + standing.folded(),
@@ -316,9 +328,9 @@ def spreads_picture(spreads: Mapping[str, Spread]) -> Picture:
         sample = {"x": [None], "y": [None], "mode": "lines+markers", "marker": mark}
         figure.add_scatter(**sample, line=style, name=text, legendgroup=label)
     finite = np.concatenate([one.errors[np.isfinite(one.errors)] for one in found.values()])
-    spread_axes(figure, wide=len(finite) > 0 and float(finite.max()) > WIDE * float(finite.min()) > 0)
-    figure.update_xaxes(rangemode="normal")
-    figure.update_layout(height=480, legend={"orientation": "h", "y": -0.22})
+    axes = spread_axes(wide=len(finite) > 0 and float(finite.max()) > WIDE * float(finite.min()) > 0)
+    axes["xaxis"]["rangemode"] = "normal"
+    figure.update_layout(axes, height=480, legend={"orientation": "h", "y": -0.22})
     table = pd.DataFrame({"share of queries": [f"{q:.0%}" for q in QUANTILES]})
     for label, one in found.items():
         table[title_of(label)] = [one.quantile(q) for q in QUANTILES]

@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -106,29 +107,27 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
     found = spread(plan)
     finite = found.errors[np.isfinite(found.errors)]
     drawn = thinned(len(finite), MAX_POINTS // 10)
-    figure = go.Figure(
-        go.Scatter(
-            x=finite[drawn],
-            y=found.shares[drawn],
-            mode="lines",
-            line={"shape": "hv", "color": BLUE, "width": 2.5},
-            hovertemplate="%{y:.1%} of the queries have a standard error<br>of %{x:.4g} counts or less<extra></extra>",
-            showlegend=False,
-        )
-    )
+    shares = {
+        "type": "scatter",
+        "x": finite[drawn],
+        "y": found.shares[drawn],
+        "mode": "lines",
+        "line": {"shape": "hv", "color": BLUE, "width": 2.5},
+        "hovertemplate": "%{y:.1%} of the queries have a standard error<br>of %{x:.4g} counts or less<extra></extra>",
+        "showlegend": False,
+    }
     wide = len(finite) > 0 and finite[-1] > 20 * finite[0] > 0
     place = math.log10(tolerance) if wide else tolerance  # annotations on a logarithmic axis take the exponent
-    figure.add_shape(
-        type="line", x0=tolerance, x1=tolerance, y0=0, y1=1, yref="paper", line={"color": ORANGE, "dash": "dash"}
-    )
-    figure.add_annotation(
-        x=place, y=1.02, yref="paper", yanchor="bottom", showarrow=False, text=f"tolerance {amount(tolerance)}"
-    )
-    spread_axes(figure, wide=wide)
+    limit = {"type": "line", "x0": tolerance, "x1": tolerance, "y0": 0, "y1": 1, "yref": "paper"}
+    name = {"x": place, "y": 1.02, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    layout = {
+        "shapes": [limit | {"line": {"color": ORANGE, "dash": "dash"}}],
+        "annotations": [name | {"text": f"tolerance {amount(tolerance)}"}],
+    }
     rows = [(f"{q:.0%}", found.quantile(q)) for q in QUANTILES]
     return Picture(
         title="How many queries are good enough",
-        figure=framed(figure),
+        figure=framed(go.Figure([shares], layout | spread_axes(wide=wide))),
         table=pd.DataFrame(rows, columns=["share of queries", "standard error at most"]),
         alt=f"{found.within(tolerance):.1%} of {how_many(plan.workload.queries, 'query', 'queries')} "
         f"{'has' if plan.workload.queries == 1 else 'have'} a standard error of {amount(tolerance)} counts or less.",
@@ -136,12 +135,13 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
     )
 
 
-def spread_axes(figure: go.Figure, *, wide: bool) -> None:
-    """Set the axes of a distribution of standard errors, logarithmic when it is wide."""
-    figure.update_xaxes(title="standard error (counts)", type="log" if wide else "linear")
-    if not wide:
-        figure.update_xaxes(rangemode="tozero")
-    figure.update_yaxes(title="share of queries", tickformat=".0%", range=[0, 1.02])
+def spread_axes(*, wide: bool) -> dict[str, Any]:
+    """Return the axes of a distribution of standard errors, logarithmic when it is wide."""
+    kind = {"type": "log"} if wide else {"type": "linear", "rangemode": "tozero"}
+    return {
+        "xaxis": {"title": {"text": "standard error (counts)"}} | kind,
+        "yaxis": {"title": {"text": "share of queries"}, "tickformat": ".0%", "range": [0, 1.02]},
+    }
 
 
 MAX_POINTS = 20_000

@@ -123,36 +123,37 @@ def interval_picture(plan: Plan, variance: float, say: Callable[[Budget], str] =
     pcosts = plan.budget.pcost * np.array(FACTORS)
     halves = half_width(plan, variance) / np.sqrt(np.array(FACTORS))
     now, words = FACTORS.index(1.0), [say(plan.budget.at(float(p))) for p in pcosts]
-    figure = go.Figure()
-    figure.add_scatter(
-        x=pcosts,
-        y=halves,
-        mode="lines+markers",
-        line={"color": BLUE},
-        marker={"color": BLUE, "size": 7},
-        name="other budgets",
-        customdata=words,
-        hovertemplate="%{customdata}<br>answer ± %{y:.4g} counts<extra></extra>",
-    )
-    figure.add_scatter(
-        x=[pcosts[now]],
-        y=[halves[now]],
-        mode="markers",
-        marker={"color": ORANGE, "size": 14, "symbol": "diamond"},
-        name="this plan",
-        customdata=[words[now]],
-        hovertemplate="%{customdata}<br>answer ± %{y:.4g} counts<extra></extra>",
-    )
-    figure.update_xaxes(title="budget", type="log", tickvals=pcosts, ticktext=words)
-    figure.update_yaxes(title="interval ± (counts)", rangemode="tozero")
-    figure.update_layout(height=300, legend={"orientation": "h", "y": 1.15})
+    both = {"type": "scatter", "hovertemplate": "%{customdata}<br>answer ± %{y:.4g} counts<extra></extra>"}
+    others = {
+        "x": pcosts,
+        "y": halves,
+        "mode": "lines+markers",
+        "line": {"color": BLUE},
+        "marker": {"color": BLUE, "size": 7},
+        "name": "other budgets",
+        "customdata": words,
+    }
+    this = {
+        "x": [pcosts[now]],
+        "y": [halves[now]],
+        "mode": "markers",
+        "marker": {"color": ORANGE, "size": 14, "symbol": "diamond"},
+        "name": "this plan",
+        "customdata": [words[now]],
+    }
+    layout = {
+        "xaxis": {"title": {"text": "budget"}, "type": "log", "tickvals": pcosts, "ticktext": words},
+        "yaxis": {"title": {"text": "interval ± (counts)"}, "rangemode": "tozero"},
+        "height": 300,
+        "legend": {"orientation": "h", "y": 1.15},
+    }
     errors = halves / quantile(0.95, plan.budget.law)
     table = pd.DataFrame(
         {"budget": words, "pcost": pcosts, "standard error": errors, "95% interval ± (counts)": halves}
     )
     return Picture(
         title="The interval at other budgets",
-        figure=framed(figure),
+        figure=framed(go.Figure([both | others, both | this], layout)),
         table=table,
         alt=f"At a budget of {words[now]} the interval is ± {amount(halves[now])} counts; at four "
         f"times that budget it is half as wide, ± {amount(halves[now] / 2.0)}.",

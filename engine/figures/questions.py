@@ -19,6 +19,7 @@ from engine.figures.charts import (
     BLUE,
     GREY,
     MAX_SIDE,
+    TOOLBAR,
     Picture,
     bars,
     fitting,
@@ -75,13 +76,11 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
         title = f"{asked.family.name} on {name}: {queries}"
         alt = f"{len(chosen):,} of {queries} as rows; coloured cells of {name} are counted."
         complete = len(chosen) == asked.count and grid.shape[1] == math.prod(asked.sizes)
-    figure, note = heat_map(grid, labels, axes, "%{y}<br>%{x}<br>counted %{z:g} times", "times<br>counted"), ""
-    figure.update_traces(zmin=min(0.0, float(grid.min())), zmax=max(1.0, float(grid.max())))
-    if max(grid.shape) <= 40:
-        figure.update_traces(xgap=1, ygap=1)
-    if set(np.unique(grid)) <= {0.0, 1.0}:
-        figure.update_traces(showscale=False)
-        note = "Bright cells are counted."
+    looks: dict[str, Any] = {"xgap": 1, "ygap": 1} if max(grid.shape) <= 40 else {}
+    note = "Bright cells are counted." if set(np.unique(grid)) <= {0.0, 1.0} else ""
+    if note:
+        looks["showscale"] = False
+    figure = _counted(grid, labels, axes, **looks)
     table = pd.DataFrame(grid, index=pd.Index(labels[0], name=axes[0]), columns=labels[1]).reset_index()
     if not complete:
         note += f" At most {MAX_ROWS} evenly spaced queries and {MAX_SIDE} cells a side are drawn."
@@ -103,26 +102,26 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
     cells = [thinned(schema[name].size, MAX_SIDE) for name in names]
     inside = [(first <= c) & (c <= last) for c, (first, last) in zip(cells, chosen.values(), strict=True)]
     labels = [[schema[name].label(int(i)) for i in c] for name, c in zip(names, cells, strict=True)]
-    figure = _bars(names[0], cells[0], inside[0], labels[0]) if len(names) == 1 else _plane(cells, inside, labels)
-    for axis, name, c in zip("x" if len(names) == 1 else "yx", names, cells, strict=True):
+    one = len(names) == 1
+    drawn, layout = _bars(names[0], cells[0], inside[0], labels[0]) if one else _plane(cells, inside, labels)
+    for axis, name, c in zip("x" if one else "yx", names, cells, strict=True):
         ticks = thinned(len(c), TICKS)
-        side: dict[str, Any] = {
-            "title": fitting([name])[0],
+        layout[f"{axis}axis"] = {
+            "title": {"text": fitting([name])[0]},
             "tickvals": [int(c[i]) for i in ticks],
             "ticktext": fitting([schema[name].label(int(c[i])) for i in ticks]),
             "range": [-0.5, schema[name].size - 0.5] if axis == "x" else [schema[name].size - 0.5, -0.5],
             "automargin": True,
             "ticklabeloverflow": "allow",
         }
-        figure.update_layout({f"{axis}axis": side})
-    figure.update_layout(dragmode="select", selectdirection="any" if len(names) == 2 else "h", showlegend=False)
+    layout |= {"dragmode": "select", "selectdirection": "h" if one else "any", "showlegend": False}
     text = box_workload(schema, chosen).describe(0)
     inner = math.prod(last - first + 1 for first, last in chosen.values())
     complete = all(len(c) == schema[name].size for name, c in zip(names, cells, strict=True))
     ends = {name: [schema[name].label(i) for i in run] for name, run in chosen.items()}
     return Picture(
         title=f"Cells of {' and '.join(names)}",
-        figure=framed(figure).update_layout(margin_t=40),  # room for the buttons above the cells
+        figure=framed(go.Figure([drawn], layout), top=TOOLBAR),
         table=pd.DataFrame({"end of the range": ["first cell", "last cell"]} | ends),
         alt=f"{number(inner)} of {how_many(schema.cells(names), 'cell')} chosen: {text}.",
         note="" if complete else f"At most {MAX_SIDE} evenly spaced cells a side are drawn.",
@@ -152,9 +151,7 @@ def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
     grid = _coefficients(group, query)[np.ix_(*cells)]
     labels = [[c.label(int(i)) for i in chosen] for c, chosen in zip(columns, cells, strict=True)]
     text = Workload(schema, (group,)).describe(query)
-    hover = "%{y}<br>%{x}<br>counted %{z:g} times"
-    figure = heat_map(grid, labels, group.attributes, hover, "times<br>counted")
-    figure.update_traces(zmin=min(0.0, float(grid.min())), zmax=max(1.0, float(grid.max())))
+    figure = _counted(grid, labels, group.attributes)
     table = pd.DataFrame(grid, index=pd.Index(labels[0], name=group.attributes[0]), columns=labels[1]).reset_index()
     drawn = "" if grid.size == schema.cells(group.attributes) else f" At most {MAX_SIDE} cells a side are drawn."
     return Picture(
@@ -164,6 +161,11 @@ def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
         alt=f"{int(np.count_nonzero(grid)):,} of {grid.size:,} cells drawn are counted by the query {text}.",
         note=f"Bright cells are counted.{drawn}",
     )
+
+
+def _counted(grid: Array, labels: Sequence[Sequence[str]], axes: Sequence[str], **looks: Any) -> go.Figure:
+    ends = {"zmin": min(0.0, float(grid.min())), "zmax": max(1.0, float(grid.max()))}
+    return heat_map(grid, labels, axes, "%{y}<br>%{x}<br>counted %{z:g} times", "times<br>counted", **ends, **looks)
 
 
 def _coefficients(group: Group, query: int) -> Array:
@@ -183,36 +185,39 @@ def _run(corners: Sequence[float], size: int) -> Run:
     return min(max(first, 0), size - 1), min(max(last, 0), size - 1)
 
 
-def _bars(name: str, cells: Any, inside: Any, labels: Sequence[str]) -> go.Figure:
+_Drawn = tuple[dict[str, Any], dict[str, Any]]  # a trace and the layout around it
+
+
+def _bars(name: str, cells: Any, inside: Any, labels: Sequence[str]) -> _Drawn:
     texts = [html.escape(label) for label in labels]
-    bar = go.Bar(
-        x=cells,
-        y=np.where(inside, 1.0, 0.6),  # the height tells it to those who do not see the colour
-        width=max(1.0, float(cells[-1] + 1) / len(cells)) * 0.9,
-        marker={"color": [BLUE if one else GREY for one in inside]},
-        customdata=[[text, "chosen" if one else "not chosen"] for text, one in zip(texts, inside, strict=True)],
-        hovertemplate=f"{html.escape(name)} %{{customdata[0]}}<br>%{{customdata[1]}}<extra></extra>",
-    )
-    figure = go.Figure(bar)
-    figure.update_layout(height=230)
-    return figure.update_yaxes(range=[0, 1.1], showticklabels=False, showgrid=False, title="")
+    told = [[text, "chosen" if one else "not chosen"] for text, one in zip(texts, inside, strict=True)]
+    bar = {
+        "type": "bar",
+        "x": cells,
+        "y": np.where(inside, 1.0, 0.6),  # the height tells it to those who do not see the colour
+        "width": max(1.0, float(cells[-1] + 1) / len(cells)) * 0.9,
+        "marker": {"color": [BLUE if one else GREY for one in inside]},
+        "customdata": told,
+        "hovertemplate": f"{html.escape(name)} %{{customdata[0]}}<br>%{{customdata[1]}}<extra></extra>",
+    }
+    up = {"range": [0, 1.1], "showticklabels": False, "showgrid": False, "title": {"text": ""}}
+    return bar, {"height": 230, "yaxis": up}
 
 
-def _plane(cells: Sequence[Any], inside: Sequence[Any], labels: Sequence[Sequence[str]]) -> go.Figure:
+def _plane(cells: Sequence[Any], inside: Sequence[Any], labels: Sequence[Sequence[str]]) -> _Drawn:
     rows, columns = (fitting(side) for side in labels)
-    heat = go.Heatmap(
-        z=np.multiply.outer(inside[0], inside[1]).astype(int),
-        x=cells[1],
-        y=cells[0],
-        zmin=0,
-        zmax=1,
-        colorscale="Cividis",
-        showscale=False,
+    heat = {
+        "type": "heatmap",
+        "z": np.multiply.outer(inside[0], inside[1]).astype(int),
+        "x": cells[1],
+        "y": cells[0],
+        "zmin": 0,
+        "zmax": 1,
+        "colorscale": "Cividis",
+        "showscale": False,
         # as an array, or plotly would look into every text of a list to find its kind
-        text=np.array([[f"{row}<br>{column}" for column in columns] for row in rows], dtype=object),
-        hovertemplate="%{text}<extra></extra>",
-    )
-    if max(len(rows), len(columns)) <= 60:
-        heat.update(xgap=1, ygap=1)
-    figure = go.Figure(heat)
-    return figure.update_layout(height=min(620, max(300, 140 + 14 * len(rows))))
+        "text": np.array([[f"{row}<br>{column}" for column in columns] for row in rows], dtype=object),
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+    gaps = {"xgap": 1, "ygap": 1} if max(len(rows), len(columns)) <= 60 else {}
+    return heat | gaps, {"height": min(620, max(300, 140 + 14 * len(rows)))}

@@ -46,27 +46,30 @@ def spending_picture(total: float, spent: float, asked: float, counts: str = "pc
         (f"this release: {cost(asked)}{'' if fits else ' (too much)'}", asked if fits else 0.0, ORANGE, "x"),
         (f"{'will be' if fits else 'is'} left: {cost(after)}", after, GREEN, ""),
     ]
-    figure = go.Figure(
-        [
-            go.Bar(
-                x=[size],
-                y=["budget"],
-                name=text,
-                orientation="h",
-                marker={"color": color, "pattern": {"shape": shape}},
-                hovertemplate=f"{text} {counts}<extra></extra>",
-            )
-            for text, size, color, shape in pieces
-        ]
-    )
-    figure.update_layout(barmode="stack", height=150, legend={"orientation": "h", "traceorder": "normal", "y": 1.6})
-    figure.update_xaxes(title=f"privacy cost ({counts})", range=[0, total])
-    figure.update_yaxes(showticklabels=False)
+    bars = [
+        {
+            "type": "bar",
+            "x": [size],
+            "y": ["budget"],
+            "name": text,
+            "orientation": "h",
+            "marker": {"color": color, "pattern": {"shape": shape}},
+            "hovertemplate": f"{text} {counts}<extra></extra>",
+        }
+        for text, size, color, shape in pieces
+    ]
+    layout = {
+        "barmode": "stack",
+        "height": 150,
+        "legend": {"orientation": "h", "traceorder": "normal", "y": 1.6},
+        "xaxis": {"title": {"text": f"privacy cost ({counts})"}, "range": [0, total]},
+        "yaxis": {"showticklabels": False},
+    }
     words = f"Of a budget of {cost(total)} {counts}, {cost(spent)} was spent and this release takes {cost(asked)}; "
     words += f"{cost(after)} will be left." if fits else f"that is more than what is left, {cost(after)}."
     parts = ["was spent", "this release", "will be left" if fits else "is left"]
     table = pd.DataFrame({"part": parts, counts: [spent, asked, after]})
-    return Picture(title="What this spends", figure=framed(figure), table=table, alt=words)
+    return Picture(title="What this spends", figure=framed(go.Figure(bars, layout)), table=table, alt=words)
 
 
 def _lines(queries: pd.Series[str]) -> list[str]:
@@ -93,37 +96,33 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
     shown = answers.head(MAX_SIDE)
     half = (shown["high"] - shown["low"]) / 2
     texts, name = _named(shown["query"])
-    figure = go.Figure()
+    noisy = {
+        "type": "scatter",
+        "x": texts,
+        "y": shown["answer"],
+        "mode": "markers",
+        "name": "noisy answer with interval",
+        "marker": {"color": BLUE, "size": 6},
+        "error_y": {"type": "data", "array": half, "color": BLUE, "thickness": 1.2, "width": 0},
+        "hovertemplate": "%{x}<br>%{y:,.1f} counts<extra></extra>",
+    }
+    layout = {
+        "xaxis": {"type": "category", "nticks": _labels(texts), "automargin": True, "title": {"text": name}},
+        "yaxis": {"title": {"text": "records (counts)"}},
+        "legend": {"orientation": "h", "y": 1.12},
+        "annotations": [REHEARSAL] if rehearsal else None,
+    }
+    covered, drawn = "", [noisy]
     if "truth" in shown:
-        figure.add_scatter(
-            x=texts,
-            y=shown["truth"],
-            mode="markers",
-            name="truth",
-            marker={"color": ORANGE, "symbol": "line-ew-open", "size": 12, "line": {"width": 3}},
-        )
-    figure.add_scatter(
-        x=texts,
-        y=shown["answer"],
-        mode="markers",
-        name="noisy answer with interval",
-        marker={"color": BLUE, "size": 6},
-        error_y={"type": "data", "array": half, "color": BLUE, "thickness": 1.2, "width": 0},
-        hovertemplate="%{x}<br>%{y:,.1f} counts<extra></extra>",
-    )
-    figure.update_xaxes(type="category", nticks=_labels(texts), automargin=True, title=name)
-    figure.update_yaxes(title="records (counts)")
-    figure.update_layout(legend={"orientation": "h", "y": 1.12})
-    if rehearsal:
-        figure.add_annotation(**REHEARSAL)
-    covered = ""
-    if "truth" in shown:
+        mark = {"color": ORANGE, "symbol": "line-ew-open", "size": 12, "line": {"width": 3}}
+        truth = {"type": "scatter", "x": texts, "y": shown["truth"], "mode": "markers", "name": "truth", "marker": mark}
+        drawn = [truth, noisy]
         inside = int(((shown["low"] <= shown["truth"]) & (shown["truth"] <= shown["high"])).sum())
         covered = f" {inside:,} of the {len(shown):,} intervals drawn hold the truth."
     kind = "Rehearsal: noisy" if rehearsal else "Noisy"
     alt = f"{kind} answers to {how_many(len(shown), 'query', 'queries')}.{covered}"
     note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
-    return Picture(title="Answers", figure=framed(figure), table=answers, alt=alt, note=note)
+    return Picture(title="Answers", figure=framed(go.Figure(drawn, layout)), table=answers, alt=alt, note=note)
 
 
 def published_picture(

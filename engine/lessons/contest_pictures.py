@@ -21,8 +21,9 @@ def strategy_picture(tried: Tried) -> Picture:
     """The rows of a strategy as a heat map."""
     m, n = tried.rows.shape
     labels = [[f"row {i + 1}" for i in range(m)], [str(i) for i in range(n)]]
-    figure = heat_map(tried.rows, labels, ["what is measured", "cell"], "%{y}, cell %{x}<br>%{z:.3f}", "weight")
-    figure.update_traces(zmin=-1, zmax=1, zmid=0, colorscale=SIGNED)
+    looks = {"zmin": -1, "zmax": 1, "zmid": 0, "colorscale": SIGNED}
+    axes, hover = ["what is measured", "cell"], "%{y}, cell %{x}<br>%{z:.3f}"
+    figure = heat_map(tried.rows, labels, axes, hover, "weight", **looks)
     figure.update_layout(height=PAIR)
     table = pd.DataFrame(tried.rows, columns=labels[1])
     table.insert(0, "row", labels[0])
@@ -45,8 +46,8 @@ def range_errors_picture(found: Contest, number: int) -> Picture:
     grid[first, last] = tried.errors
     labels = [str(i) for i in range(n)]
     hover = "%{y} to %{x}<br>standard error %{z:.3f} counts"
-    figure = heat_map(grid, [labels, labels], ["first cell", "last cell"], hover, "standard<br>error")
-    figure.update_traces(zmin=0.0, zmax=max(float(t.errors.max()) for t in found.tried))
+    ends = {"zmin": 0.0, "zmax": max(float(t.errors.max()) for t in found.tried)}
+    figure = heat_map(grid, [labels, labels], ["first cell", "last cell"], hover, "standard<br>error", **ends)
     figure.update_layout(height=PAIR)
     worst = int(np.argmax(tried.errors))
     return Picture(

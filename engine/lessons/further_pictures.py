@@ -21,34 +21,44 @@ def attack_picture(found: Attack) -> Picture:
     """What every person said, and what the attacker's least squares say, with the line that a guess is made by."""
     persons = [f"person {i + 1}" for i in range(PERSONS)]
     right = [guess == secret for guess, secret in zip(found.guesses, SECRETS, strict=True)]
-    figure = go.Figure()
-    figure.add_scatter(
-        x=persons,
-        y=list(SECRETS),
-        mode="markers",
-        name="what the person said (1 is yes)",
-        marker={"color": GREEN, "size": 18, "symbol": "circle-open", "line": {"width": 3}},
-        hovertemplate="%{x} said %{y}<extra></extra>",
-    )
-    for kept, name, color, symbol in ((True, "guessed right", BLUE, "circle"), (False, "guessed wrong", ORANGE, "x")):
-        figure.add_scatter(
-            x=[p for p, r in zip(persons, right, strict=True) if r is kept],
-            y=[float(v) for v, r in zip(found.estimate, right, strict=True) if r is kept],
-            mode="markers",
-            name=name,
-            marker={"color": color, "size": 10, "symbol": symbol},
-            hovertemplate="%{x}: estimate %{y:.2f}<extra></extra>",
+    said = {
+        "type": "scatter",
+        "x": persons,
+        "y": list(SECRETS),
+        "mode": "markers",
+        "name": "what the person said (1 is yes)",
+        "marker": {"color": GREEN, "size": 18, "symbol": "circle-open", "line": {"width": 3}},
+        "hovertemplate": "%{x} said %{y}<extra></extra>",
+    }
+    guesses = [
+        {
+            "type": "scatter",
+            "x": [p for p, r in zip(persons, right, strict=True) if r is kept],
+            "y": [float(v) for v, r in zip(found.estimate, right, strict=True) if r is kept],
+            "mode": "markers",
+            "name": name,
+            "marker": {"color": color, "size": 10, "symbol": symbol},
+            "hovertemplate": "%{x}: estimate %{y:.2f}<extra></extra>",
+        }
+        for kept, name, color, symbol in (
+            (True, "guessed right", BLUE, "circle"),
+            (False, "guessed wrong", ORANGE, "x"),
         )
-    figure.add_hline(y=0.5, line={"color": GREY, "dash": "dash"})
-    figure.update_xaxes(type="category", categoryarray=persons, categoryorder="array", showgrid=False)
-    figure.update_yaxes(title="reply, as the attacker works it out")
-    figure.update_layout(height=360, legend=LEGEND)
+    ]
+    half = {"type": "line", "x0": 0, "x1": 1, "xref": "x domain", "y0": 0.5, "y1": 0.5, "yref": "y"}
+    layout = {
+        "shapes": [half | {"line": {"color": GREY, "dash": "dash"}}],
+        "xaxis": {"type": "category", "categoryarray": persons, "categoryorder": "array", "showgrid": False},
+        "yaxis": {"title": {"text": "reply, as the attacker works it out"}},
+        "height": 360,
+        "legend": LEGEND,
+    }
     table = pd.DataFrame(
         {"person": persons, "said": SECRETS, "estimate": found.estimate, "guess": found.guesses, "right": right}
     )
     return Picture(
         title="What an attacker learns of every person",
-        figure=framed(figure).update_layout(margin_t=40),
+        figure=framed(go.Figure([said, *guesses], layout), top=40),
         table=table,
         alt=f"From {len(found.answers)} answers the attacker has {found.right} of {PERSONS} replies right; half of "
         "them would be right by tossing a coin.",

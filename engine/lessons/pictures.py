@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from copy import deepcopy
 from fractions import Fraction
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,6 +25,7 @@ SIGNED = [[0.0, ORANGE], [0.5, "#ffffff"], [1.0, BLUE]]  # white is zero
 DARK = -0.1  # Cividis from -1 to 1 is dark up to here
 
 
+@lru_cache(maxsize=512)  # a picture says the same few numbers in many cells
 def fraction(value: float, parts: int) -> str:
     """Text of a number that is a whole number of parts.
 
@@ -38,37 +42,34 @@ def smashed_picture(found: Smashed, pieces: int) -> Picture:
     panels += [(f"piece: {p.name}", p.table, p.attributes) for p in shown]
     panels += [("pieces so far, added up", added, found.schema.names)] if pieces else []
     rows = -(-len(panels) // PANELS)
-    titles = [html.escape(title) for title, _, _ in panels]
-    figure = make_subplots(rows=rows, cols=PANELS, subplot_titles=titles, horizontal_spacing=0.09)
-    sizes = dict(zip(found.schema.names, found.query.shape, strict=True))
+    sizes, drawn = dict(zip(found.schema.names, found.query.shape, strict=True)), []
+    layout = deepcopy(_places(tuple(html.escape(title) for title, _, _ in panels), rows))
     for number, (title, table, names) in enumerate(panels):
-        place = {"row": number // PANELS + 1, "col": number % PANELS + 1}
+        place = {axis: f"{axis[0]}{_numbered(number)}" for axis in ("xaxis", "yaxis")}
         down, across = (n if name in names else 1 for name, n in sizes.items())
         grid = np.reshape(table, (down, across))
         texts = [fraction(v, found.query.size) for v in grid.ravel()]
         row, column = np.indices(grid.shape).reshape(2, -1)
-        heat = go.Heatmap(
-            z=grid, colorscale="Cividis", zmin=-1, zmax=1, showscale=False, xgap=2, ygap=2, hoverinfo="skip"
-        )
-        numbers = go.Scatter(
-            x=column,
-            y=row,
-            text=texts,
-            mode="text",
+        heat = {"type": "heatmap", "z": grid, "colorscale": "Cividis", "zmin": -1, "zmax": 1, "showscale": False}
+        numbers = {
+            "type": "scatter",
+            "x": column,
+            "y": row,
+            "text": texts,
+            "mode": "text",
             # black or white, whichever stands out from the colour of the cell
-            textfont={"size": 16, "color": ["black" if v > DARK else "white" for v in grid.ravel()]},
-            hovertemplate=f"{html.escape(title)}<br>%{{text}}<extra></extra>",
-            showlegend=False,
-        )
-        figure.add_trace(heat, **place)
-        figure.add_trace(numbers, **place)
-        for axis, name, n in zip(("y", "x"), sizes, sizes.values(), strict=True):
+            "textfont": {"size": 16, "color": ["black" if v > DARK else "white" for v in grid.ravel()]},
+            "hovertemplate": f"{html.escape(title)}<br>%{{text}}<extra></extra>",
+            "showlegend": False,
+        }
+        drawn += [heat | {"xgap": 2, "ygap": 2, "hoverinfo": "skip"} | place, numbers | place]
+        for axis, name, n in zip(("yaxis", "xaxis"), sizes, sizes.values(), strict=True):
             labels = _cells(found.schema, name) if name in names else []
             # every panel has room for the whole table, so that cells have one size
+            extent = [n - 0.5, -0.5] if axis == "yaxis" else [-0.5, n - 0.5]
             ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
-            extent = [n - 0.5, -0.5] if axis == "y" else [-0.5, n - 0.5]
-            {"x": figure.update_xaxes, "y": figure.update_yaxes}[axis](**ticks, range=extent, **place)
-    figure.update_layout(height=80 + rows * (70 + 44 * found.query.shape[0]))
+            layout[f"{axis}{_numbered(number)}"] |= ticks | {"range": extent}
+    layout["height"] = 80 + rows * (70 + 44 * found.query.shape[0])
     left = float(np.max(np.abs(added - found.query)))
     complete = pieces == len(found.pieces)
     words = (
@@ -77,11 +78,23 @@ def smashed_picture(found: Smashed, pieces: int) -> Picture:
     named = ", ".join(p.name for p in shown) or "none"
     return Picture(
         title="A query and its pieces",
-        figure=framed(figure).update_layout(margin_t=40),
+        figure=framed(go.Figure(drawn, layout)),
         table=_coefficients(found, pieces),
         alt=f"The query's table beside its pieces so far ({named}); added up, {words}.",
         note="Bright cells add, dark cells take away. A piece adds up to 0 along each of its attributes.",
     )
+
+
+def _numbered(panel: int) -> str:
+    """How plotly names the axes of a panel: x and y, x2 and y2, ..."""
+    return str(panel + 1) if panel else ""
+
+
+@lru_cache(maxsize=64)  # the steps of a lesson; plotly takes longer for the places than for all that stands in them
+def _places(titles: tuple[str, ...], rows: int) -> dict[str, Any]:
+    """The layout of panels below their titles, ``PANELS`` in a row; to be copied, since it is kept."""
+    figure = make_subplots(rows=rows, cols=PANELS, subplot_titles=titles, horizontal_spacing=0.09)
+    return {name: value for name, value in figure.layout.to_plotly_json().items() if name != "template"}
 
 
 def overlap_picture(found: Overlaps) -> Picture:
@@ -89,14 +102,14 @@ def overlap_picture(found: Overlaps) -> Picture:
     labels = [f"{table}: {label}" for table, label in zip(found.tables, found.labels, strict=True)]
     shown = np.where(np.abs(found.cosines) < 1e-12, 0.0, found.cosines)
     across = list(found.labels) if len(set(found.labels)) == len(labels) else labels
-    figure = heat_map(shown, [labels, across], ["", ""], "%{y}<br>%{x}<br>cosine %{z:.3f}", "cosine")
-    figure.update_traces(zmin=-1, zmax=1, xgap=1, ygap=1, colorscale=SIGNED)
-    starts = [i for i in range(1, len(labels)) if found.tables[i] != found.tables[i - 1]]
-    for place in (i - 0.5 for i in starts):  # lines between the tables
-        figure.add_vline(x=place, line={"color": ORANGE, "width": 2})
-        figure.add_hline(y=place, line={"color": ORANGE, "width": 2})
-    figure.update_xaxes(nticks=len(labels))
-    figure.update_yaxes(nticks=len(labels))
+    looks = {"zmin": -1, "zmax": 1, "xgap": 1, "ygap": 1, "colorscale": SIGNED}
+    figure = heat_map(shown, [labels, across], ["", ""], "%{y}<br>%{x}<br>cosine %{z:.3f}", "cosine", **looks)
+    line = {"type": "line", "line": {"color": ORANGE, "width": 2}}
+    starts = [i - 0.5 for i in range(1, len(labels)) if found.tables[i] != found.tables[i - 1]]
+    down = [line | {"x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"} for x in starts]
+    along = [line | {"x0": 0, "x1": 1, "xref": "x domain", "y0": y, "y1": y, "yref": "y"} for y in starts]
+    every = {"nticks": len(labels)}
+    figure.update_layout(shapes=[*down, *along], xaxis=every, yaxis=every)
     tables = list(dict.fromkeys(found.tables))
     apart = found.largest < 1e-9
     words = (
@@ -132,44 +145,50 @@ def cost_picture(found: Smashed) -> Picture:
 def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) -> Picture:
     """Releases that could come out, shape (draws, cells), as dots, the last one as a line, beside the true counts."""
     draws, texts = len(drawn), fitting(names)
-    figure = go.Figure()
     # the draws stand side by side in their order, so that none hides another
     places = np.arange(len(counts)) + np.linspace(-0.35, 0.35, draws)[:, None]
-    figure.add_scatter(
-        x=places.ravel(),
-        y=drawn.ravel(),
-        mode="markers",
-        name=f"{draws} releases that could come out",
-        marker={"color": BLUE, "size": 6},
-        customdata=texts * draws,
-        hovertemplate="%{customdata}<br>%{y:.1f}<extra>one release</extra>",
-    )
-    figure.add_scatter(
-        x=places[-1],
-        y=drawn[-1],
-        mode="lines+markers",
-        name="one of them",
-        line={"color": ORANGE, "width": 2, "dash": "dot"},
-        marker={"size": 9, "symbol": "diamond"},
-    )
-    figure.add_scatter(
-        x=[p for i in range(len(counts)) for p in (i - 0.4, i + 0.4, None)],
-        y=[v for count in counts for v in (count, count, None)],
-        mode="lines",
-        name="true count (invented)",
-        line={"color": GREEN, "width": 3},
-        hovertemplate="true count %{y}<extra></extra>",
-    )
-    figure.update_xaxes(tickvals=list(range(len(counts))), ticktext=texts, title="age", showgrid=False)
-    figure.update_yaxes(title="records (counts)")
-    figure.update_layout(height=400, legend={"orientation": "h", "y": 1.15})
+    every = {
+        "type": "scatter",
+        "x": places.ravel(),
+        "y": drawn.ravel(),
+        "mode": "markers",
+        "name": f"{draws} releases that could come out",
+        "marker": {"color": BLUE, "size": 6},
+        "customdata": texts * draws,
+        "hovertemplate": "%{customdata}<br>%{y:.1f}<extra>one release</extra>",
+    }
+    one = {
+        "type": "scatter",
+        "x": places[-1],
+        "y": drawn[-1],
+        "mode": "lines+markers",
+        "name": "one of them",
+        "line": {"color": ORANGE, "width": 2, "dash": "dot"},
+        "marker": {"size": 9, "symbol": "diamond"},
+    }
+    true = {
+        "type": "scatter",
+        "x": [p for i in range(len(counts)) for p in (i - 0.4, i + 0.4, None)],
+        "y": [v for count in counts for v in (count, count, None)],
+        "mode": "lines",
+        "name": "true count (invented)",
+        "line": {"color": GREEN, "width": 3},
+        "hovertemplate": "true count %{y}<extra></extra>",
+    }
+    ticks = {"tickvals": list(range(len(counts))), "ticktext": texts, "title": {"text": "age"}, "showgrid": False}
+    layout = {
+        "xaxis": ticks,
+        "yaxis": {"title": {"text": "records (counts)"}},
+        "height": 400,
+        "legend": {"orientation": "h", "y": 1.15},
+    }
     table = pd.DataFrame(drawn.T, columns=[f"release {i + 1}" for i in range(draws)])
     table.insert(0, "true count", list(counts))
     table.insert(0, "age", list(names))
     off = np.abs(drawn - np.asarray(counts))
     return Picture(
         title="Releases that could come out",
-        figure=framed(figure).update_layout(margin_t=40),
+        figure=framed(go.Figure([every, one, true], layout), top=40),
         table=table,
         alt=f"{draws} noisy histograms of {len(counts)} invented counts; half of the answers are off by less than "
         f"{amount(float(np.median(off)))}, the worst by {amount(float(off.max()))}.",
@@ -179,29 +198,34 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
 
 def neighbours_picture(found: Neighbours) -> Picture:
     """The laws of one noisy count without and with one person, overlapping."""
-    figure = go.Figure()
-    for name, law, color, dash in (
-        ("without the person", found.without, BLUE, "solid"),
-        ("with the person", found.with_one, ORANGE, "dash"),
-    ):
-        figure.add_scatter(
-            x=found.values,
-            y=law,
-            mode="lines",
-            name=name,
-            fill="tozeroy",
-            line={"color": color, "dash": dash, "width": 2.5},
-            hovertemplate="%{x:.2f} counts from the true count<extra></extra>",
+    laws = [
+        {
+            "type": "scatter",
+            "x": found.values,
+            "y": law,
+            "mode": "lines",
+            "name": name,
+            "fill": "tozeroy",
+            "line": {"color": color, "dash": dash, "width": 2.5},
+            "hovertemplate": "%{x:.2f} counts from the true count<extra></extra>",
+        }
+        for name, law, color, dash in (
+            ("without the person", found.without, BLUE, "solid"),
+            ("with the person", found.with_one, ORANGE, "dash"),
         )
-    figure.update_xaxes(title="published count minus the true count without the person (counts)")
-    figure.update_yaxes(title="how likely", showticklabels=False, rangemode="tozero")
-    figure.update_layout(height=340, legend={"orientation": "h", "y": 1.15})
+    ]
+    layout = {
+        "xaxis": {"title": {"text": "published count minus the true count without the person (counts)"}},
+        "yaxis": {"title": {"text": "how likely"}, "showticklabels": False, "rangemode": "tozero"},
+        "height": 340,
+        "legend": {"orientation": "h", "y": 1.15},
+    }
     table = pd.DataFrame(
         {"noisy count": found.values, "density without": found.without, "density with": found.with_one}
     )
     return Picture(
         title="The same release with and without one person",
-        figure=framed(figure).update_layout(margin_t=40),
+        figure=framed(go.Figure(laws, layout), top=40),
         table=table,
         alt="Two bell curves, as far apart as the person has rows; whoever guesses from the answer whether the "
         f"person is in the data is right at most {guess_text(found)} of the time.",
@@ -222,29 +246,34 @@ def guess_text(found: Neighbours) -> str:
 
 def spends_picture(found: TwoAnalyses) -> Picture:
     """Cost of looking first and deciding then: with what both analyses share, and with a separate look."""
-    table = found.spends()
-    figure = go.Figure()
-    for name, label, color, shape in (("look", "the look", ORANGE, "x"), ("rest", "the rest", BLUE, "")):
-        figure.add_bar(
-            x=table[name],
-            y=table["path"],
-            name=label,
-            orientation="h",
-            marker={"color": color, "pattern": {"shape": shape}},
-            hovertemplate=f"{label}: %{{x:.4g}} pcost<extra></extra>",
-        )
-    budget = found.fine.pcost
-    figure.add_shape(type="line", x0=budget, x1=budget, y0=0, y1=1, yref="paper", line={"color": GREY, "dash": "dash"})
-    figure.add_annotation(
-        x=budget, y=1.0, yref="paper", yanchor="bottom", showarrow=False, text=f"budget {cost(budget)}"
-    )
-    figure.update_layout(barmode="stack", height=300, legend={"orientation": "h", "y": 1.25, "traceorder": "normal"})
-    figure.update_xaxes(title="privacy cost (pcost)", rangemode="tozero")
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    table, budget = found.spends(), found.fine.pcost
+    bars = [
+        {
+            "type": "bar",
+            "x": table[name],
+            "y": table["path"],
+            "name": label,
+            "orientation": "h",
+            "marker": {"color": color, "pattern": {"shape": shape}},
+            "hovertemplate": f"{label}: %{{x:.4g}} pcost<extra></extra>",
+        }
+        for name, label, color, shape in (("look", "the look", ORANGE, "x"), ("rest", "the rest", BLUE, ""))
+    ]
+    limit = {"type": "line", "x0": budget, "x1": budget, "y0": 0, "y1": 1, "yref": "paper"}
+    name = {"x": budget, "y": 1.0, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    layout = {
+        "shapes": [limit | {"line": {"color": GREY, "dash": "dash"}}],
+        "annotations": [name | {"text": f"budget {cost(budget)}"}],
+        "barmode": "stack",
+        "height": 300,
+        "legend": {"orientation": "h", "y": 1.25, "traceorder": "normal"},
+        "xaxis": {"title": {"text": "privacy cost (pcost)"}, "rangemode": "tozero"},
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
+    }
     look = table["look"].iloc[0]
     return Picture(
         title="Look first, decide then",
-        figure=framed(figure).update_layout(margin_t=60),
+        figure=framed(go.Figure(bars, layout), top=60),
         table=table,
         alt=f"A shared look of {cost(look)} pcost and the rest make {cost(table['all'].iloc[0])}; a separate look as "
         f"exact as that would make {cost(table['all'].iloc[1])}, {found.shared.saved:.1%} of the budget more.",
@@ -252,20 +281,23 @@ def spends_picture(found: TwoAnalyses) -> Picture:
 
 
 def _bars(names: Sequence[str], sizes: Sequence[float], axis: str, hover: str) -> go.Figure:
-    bar = go.Bar(
-        x=list(sizes),
-        y=fitting(list(names)),
-        orientation="h",
-        marker_color=BLUE,
-        text=[amount(size) for size in sizes],
-        textposition="auto",
-        hovertemplate=f"%{{y}}: {hover}<extra></extra>",
-    )
-    figure = go.Figure(bar)
-    figure.update_layout(height=90 + 34 * len(names), bargap=0.3)
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    figure.update_xaxes(title=axis)
-    return framed(figure)
+    bar = {
+        "type": "bar",
+        "x": list(sizes),
+        "y": fitting(list(names)),
+        "orientation": "h",
+        "marker": {"color": BLUE},
+        "text": [amount(size) for size in sizes],
+        "textposition": "auto",
+        "hovertemplate": f"%{{y}}: {hover}<extra></extra>",
+    }
+    layout = {
+        "height": 90 + 34 * len(names),
+        "bargap": 0.3,
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
+        "xaxis": {"title": {"text": axis}},
+    }
+    return framed(go.Figure([bar], layout))
 
 
 def _cells(schema: Schema, name: str) -> list[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from streamlit.components.v2 import manifest_scanner
@@ -12,11 +11,9 @@ from streamlit.runtime.pages_manager import PagesManager
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import app_test, local_script_runner
 
-from engine import figures, lessons
 from pages.parts.compare import run
 from pages.parts.jobs import plans, work
 from pages.parts.preview import target_views
-from pages.parts.shell import budgets
 from tests.waiting import CEILING
 
 
@@ -29,32 +26,6 @@ def ended(runner: local_script_runner.LocalScriptRunner, timeout: float) -> None
     assert runner._script_thread is not None
     runner._script_thread.join(timeout)
     assert runner.script_stopped(), f"the page was not there after {timeout:g} s"
-
-
-def drawn_once(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """What draws a picture, and gives the same one for the same values: it follows from them alone."""
-    kept = functools.lru_cache(maxsize=64, typed=True)(lambda _, *values, **named: draw(*values, **named))
-
-    @functools.wraps(draw)
-    def found(*values: Any, **named: Any) -> Any:
-        try:
-            hash((values, tuple(named.values())))
-        except TypeError:
-            return draw(*values, **named)
-        said = budgets.said in (*values, *named.values())  # which says a budget in the language of the session
-        return kept(budgets.language() if said else "", *values, **named)
-
-    return found
-
-
-@pytest.fixture(scope="session", autouse=True)
-def pages_draw_a_picture_once() -> Iterator[None]:
-    """A page is run for every click of a test, and most clicks leave its pictures as they were."""
-    with pytest.MonkeyPatch.context() as patch:
-        for room in (figures, lessons):
-            for name in (name for name in vars(room) if name.endswith("_picture")):
-                patch.setattr(room, name, drawn_once(getattr(room, name)))
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine import Budget, Plan, Workload, plan
-from engine.lessons import binned, centered_pairs, clipped, contest
+from engine.lessons import binned, centered_pairs, clipped, contest, smash, smashed_picture, yes_or_no
 from pages.parts.lessons import centers, view
 from pages.parts.lessons.known import LESSONS
 from pages.parts.lessons.lesson import Lesson, Shown
@@ -219,6 +219,19 @@ def test_a_query_of_ones_own_is_smashed() -> None:
     assert [row.tolist() for row in query(session)] == [[1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 1]]
     assert "All four pieces added up" not in session.said()
     assert "All four pieces added up" in session.set(smashed_step=4).said()
+
+
+@pytest.mark.parametrize("pieces", range(5))
+def test_every_table_of_a_smashed_query_has_its_own_place_below_its_title(pieces: int) -> None:
+    figure = smashed_picture(smash(yes_or_no(2), [[1, 0], [0, 0]]), pieces).figure
+    drawn = [trace for trace in figure.data if trace.type == "heatmap"]
+    places = [figure.layout[f"{one[0]}axis{one[1:]}"].domain for trace in drawn for one in (trace.xaxis, trace.yaxis)]
+    boxes = list(zip(places[::2], places[1::2], strict=True))
+    titles = [place for title in figure.layout.annotations for place in (title.x, title.y)]
+    assert titles == pytest.approx([place for x, y in boxes for place in ((x[0] + x[1]) / 2, y[1])])
+    apart = [(a, b) for a in boxes for b in boxes if a[0][1] < b[0][0] or b[0][1] < a[0][0] or a[1][1] < b[1][0]]
+    assert len(boxes) == (pieces + 2 if pieces else 1)
+    assert len({*apart, *((b, a) for a, b in apart)}) == len(boxes) * (len(boxes) - 1)
 
 
 def query(session: Session) -> list[Any]:

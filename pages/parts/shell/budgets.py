@@ -145,14 +145,11 @@ def others(found: Budget) -> str:
 
 def numbers_of(found: Budget, unit: str) -> list[float]:
     """A budget in a language: what its maker takes."""
-    return {
-        PCOST: [found.pcost],
-        RHO: [found.rho],
-        MU: [found.mu],
-        RISK: [found.guess],
-        APPROX: [_epsilon(found), DELTA],
-        PURE: [found.pure_epsilon or found.pcost**0.5],
-    }[unit]
+    if unit == APPROX:
+        return [_epsilon(found), DELTA]
+    if unit == RISK:
+        return [found.guess]
+    return [{PCOST: found.pcost, RHO: found.rho, MU: found.mu, PURE: found.pure_epsilon or found.pcost**0.5}[unit]]
 
 
 def kind_of_total(language: str) -> str | None:
