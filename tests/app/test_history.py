@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from engine import Attribute, Budget, Schema, Workload, plan
 from engine.release import Ledger
@@ -236,6 +237,24 @@ def test_a_weight_typed_just_before_is_that_of_the_group() -> None:
     before = len(session.studio.workload.groups)
     session.run(session.app)  # and once only
     assert len(session.studio.workload.groups) == before
+
+
+def test_a_field_below_a_button_counts_from_the_first_drawing_on() -> None:
+    def page() -> None:
+        import streamlit as st
+
+        from pages.parts.shell import clicks
+
+        done = st.session_state.setdefault("done", [])
+        with clicks.heard():
+            clicks.button("Note", done.append, st.session_state.get("size", 1), key="note")
+            clicks.button("Note twice", done.extend, 2 * [st.session_state.get("size", 1)], key="twice")
+            st.number_input("Size", value=1, key="size")
+
+    app = AppTest.from_function(page).run()
+    app.number_input(key="size").set_value(5)
+    assert app.button(key="note").click().run().session_state["done"] == [5]
+    assert app.button(key="twice").click().run().session_state["done"] == [5, 5, 5]
 
 
 def test_a_rehearsal_has_the_size_typed_just_before() -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.runtime.scriptrunner import RerunException
+from streamlit.runtime.state import get_session_state
 
 from pages.parts.shell import state
 
@@ -20,6 +22,7 @@ Action = Callable[..., None]
 PRESSED, DUE, OURS = "pressed", "due", "only_here"  # a button whose values were old; what waits for the next drawing
 AGAIN = "Something was changed just before you pressed, so nothing was spent. Look at what is chosen, and press again."
 PLAIN = (str, int, float, bool, type(None))
+_DRAWN: ContextVar[dict[str, Any] | None] = ContextVar("chosen_when_drawn", default=None)  # one for a whole page
 
 
 def button(
@@ -37,7 +40,8 @@ def button(
     Where a value has changed since, the page is drawn first, and then the action takes what the button was given anew.
     A button that is ``disabled`` by then does nothing, and one that ``spends`` waits for another press.
     """
-    held, kept = _chosen(key), state.only_here()
+    drawn, kept = _DRAWN.get(), state.only_here()
+    held = _chosen() if drawn is None else drawn
     if kept.get(PRESSED) == key:
         del kept[PRESSED]
         if spends:
@@ -67,20 +71,23 @@ def heard() -> Iterator[None]:
     if found := state.only_here().pop(DUE, None):
         action, given = found
         action(*given)
-    drawn = True
+    held: dict[str, Any] = {}
+    token, drawn = _DRAWN.set(held), True
     try:
         yield
     except RerunException:  # the page is drawn anew at once, and its button may stand further down
         drawn = False
         raise
     finally:
+        _DRAWN.reset(token)
+        held |= _chosen()  # once for all buttons; what a person changes from here on is new to each of them
         if drawn:
             state.only_here().pop(PRESSED, None)
 
 
-def _chosen(but: str) -> dict[str, Any]:
-    """What is chosen in all fields of the page, by their keys."""
-    found = {str(key): _plain(value) for key, value in st.session_state.items() if key not in (but, OURS)}
+def _chosen(but: str = OURS) -> dict[str, Any]:
+    """What is chosen in all fields of the page, by their keys; read at once, which no other click interrupts."""
+    found = {key: _plain(value) for key, value in get_session_state().filtered_state.items() if key not in (but, OURS)}
     return {key: value for key, value in found.items() if value is not None}
 
 
