@@ -353,7 +353,7 @@ def _read(made: Plan) -> dict[str, Any]:
         "max_std": math.sqrt(made.max_variance),
         "weighted_rmse": made.weighted_rmse,
         "plan": made.to_json(),
-        "groups": tuple(made.rmses.tolist()),
+        "groups": tuple(made.rmses),
         "spread": spread(made).thinned(),
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from engine.arrays import Array, numbered
 from engine.plans.blocks import AlikeBlocks, Block
 from engine.spaces import Axes, Space, Split, contract, digest, grouped, ungrouped
 from engine.workload import Group, Workload, subsets
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SLAB = 1 << 22  # values computed at once
 Parts = tuple[int, ...]
@@ -201,13 +204,19 @@ def parts_outside(group: Group, axes: Axes) -> list[int]:
     return [p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes)]
 
 
-def over_all(group: Group, axes: Axes, coefficient: float, values: Array) -> Summand:
-    """Return a summand with one value a query of the group, shape (queries,) or the counts of its parts."""
-    if not group.parts:
-        return Summand(coefficient=coefficient * float(values[0]), arrays=(), axes=axes)
-    counts = tuple(p.count for p in group.parts)
-    arrays = ((tuple(range(len(counts))), values.reshape(counts)),)
-    return Summand(coefficient=coefficient, arrays=arrays, axes=axes)
+def summand_beside(
+    coefficient: float, together: Parts, values: Array, rest: Sequence[int], arrays: Sequence[Array], axes: Axes
+) -> Summand:
+    """Return a summand of values over the queries of some parts, shape their counts, and an array for each of the rest.
+
+    Without parts the values are one number; it then goes into what there is.
+    """
+    own = [((p,), array) for p, array in zip(rest, arrays, strict=True)]
+    if together:
+        return Summand(coefficient=coefficient, arrays=((together, values), *own), axes=axes)
+    if own:
+        return Summand(coefficient=coefficient, arrays=((own[0][0], own[0][1] * float(values)), *own[1:]), axes=axes)
+    return Summand(coefficient=coefficient * float(values), arrays=(), axes=axes)
 
 
 def squares_of_products(
@@ -338,3 +347,12 @@ def by_kind(
         looked = list(map(look, alike.numbers[first].tolist()))
         found.update(zip(alike.numbers.tolist(), map(looked.__getitem__, kind.tolist()), strict=True))
     return [found[i] for i in range(len(workload.groups))]
+
+
+def table_of_groups(groups: Sequence[Group], rmses: Sequence[float], largest: Sequence[float]) -> pd.DataFrame:
+    """Return one row a group: attributes, family, queries, rmse and max_std in counts."""
+    import pandas as pd
+
+    asked = [(g.attributes, g.family_text, g.count) for g in groups]
+    out = pd.DataFrame(asked, columns=["attributes", "family", "queries"])
+    return out.assign(rmse=rmses, max_std=np.sqrt(largest))

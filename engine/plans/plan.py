@@ -23,7 +23,7 @@ from engine.plans.answers import SpaceAnswers, TableAnswers, finite_table, unmea
 from engine.plans.blocks import GUARD, Block, apply_factors, homes, measures_piece, table_of_blocks
 from engine.plans.certificate import Certificate
 from engine.plans.emphasis import pack
-from engine.plans.group_variance import GroupVariance, by_kind
+from engine.plans.group_variance import GroupVariance, by_kind, table_of_groups
 from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
 from engine.plans.objectives import Objective, achieved_norm, objective
 from engine.plans.solved import Solved, Tradeoff, canonical, pack_split
@@ -179,10 +179,9 @@ class Plan(Value):
         return self._by_group(GroupVariance.largest)
 
     @property
-    def rmses(self) -> Array:
-        """Root of the mean variance of the queries of every group, in counts; shape (groups,)."""
-        out: Array = np.sqrt(np.array(self.totals) / [float(g.count) for g in self.workload.groups])
-        return out
+    def rmses(self) -> list[float]:
+        """Root of the mean variance of the queries of every group, in counts."""
+        return [math.sqrt(total / g.count) for total, g in zip(self.totals, self.workload.groups, strict=True)]
 
     @cached_property
     def rmse(self) -> float:
@@ -246,11 +245,7 @@ class Plan(Value):
 
     def by_group(self) -> pd.DataFrame:
         """Return one row a group: attributes, family, queries, rmse and max_std in counts."""
-        import pandas as pd
-
-        asked = [(g.attributes, g.family_text, g.count) for g in self.workload.groups]
-        out = pd.DataFrame(asked, columns=["attributes", "family", "queries"])
-        return out.assign(rmse=self.rmses, max_std=np.sqrt(self.largest))
+        return table_of_groups(self.workload.groups, self.rmses, self.largest)
 
     def by_space(self) -> pd.DataFrame:
         """Return one row a block: attributes, measurements, noise (std in counts) and share of the budget."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,10 +26,10 @@ from engine.plans.group_variance import (
     along,
     coupled_sets,
     left_of_spans,
-    over_all,
     parts_outside,
     quadratic_forms,
     squares_of_products,
+    summand_beside,
     worth_forms,
 )
 from engine.spaces import (
@@ -80,18 +80,19 @@ class VarianceBuilder:
 
     def group(self, group: Group) -> GroupVariance:
         """Return the variances of one group."""
-        form, ranks, tuned, alone, whole = self._kind(group)
-        key = form, tuple(b.noise for _, b in (*alone, *whole) if b is not None)
+        form, tuned, alone, whole = self._kind(group)
+        noise = [b.noise for b in (*(b for _, b in alone), *dict.fromkeys(b for _, b in whole)) if b is not None]
+        key = form, tuple(noise)
         if key not in self._groups and form in self._forms:
-            self._groups[key] = self._forms[form].at_noise([b.noise for _, b in alone if b is not None])
+            self._groups[key] = self._forms[form].at_noise(noise)
         if key not in self._groups:
             with threads_for(1):  # many small products: on a busy machine threads would wait for each other
                 summands = self._products(group, alone)
                 unmeasured = [] if self._measured.get(form) else self._marks(group, alone)
-            more, lost = self._wholes(group, ranks, tuned, whole) if whole else ([], [])
+            more, lost = self._wholes(group, tuned, whole) if whole else ([], [])
             counts, unmeasured = tuple(p.count for p in group.parts), [*unmeasured, *lost]
             self._groups[key] = GroupVariance(counts=counts, summands=(*summands, *more), unmeasured=tuple(unmeasured))
-            if not whole:
+            if group.parts or not whole:  # without parts, coefficients are no squares of noise alone
                 self._forms[form] = self._groups[key]
         return self._groups[key]
 
@@ -105,33 +106,29 @@ class VarianceBuilder:
 
     def all_measured(self, group: Group) -> bool:
         """Return whether all queries of a group are seen to be measured; where it is False their variances tell."""
-        form, _, _, alone, whole = self._kind(group)
+        form, _, alone, whole = self._kind(group)
         if form not in self._measured:
             self._measured[form] = not whole and not self._marks(group, alone)
         return self._measured[form]
 
-    def _kind(self, group: Group) -> tuple[Any, Axes, Mapping[Axes, Complement], list[AskedSpace], list[AskedSpace]]:
+    def _kind(self, group: Group) -> tuple[Any, Mapping[Axes, Complement], list[AskedSpace], list[AskedSpace]]:
         """Return what groups share that differ in noise alone, and the spaces inside: of product pieces, and others."""
         schema, ranks = self.schema, group.ranks(self.schema)
         inside = [(a, self._home.get(s)) for a in group.spaces(schema) if not schema.is_exact(s := group.named(a))]
         centers = tuple(map(digest, self.split.given(group.attributes)))
         tuned = self.split.inside(group.named(ranks))
-        made = []
+        made, unions = [], dict[Block, int]()
         for axes, b in inside:
-            at = b.spaces.index(group.named(axes)) if b is not None else 0
+            at = (b.spaces.index(group.named(axes)), unions.setdefault(b, len(unions))) if b and b.union else ()
             # a strategy is equal to itself alone, and a key that holds it keeps it alive
             made.append((axes, None if b is None else (at, digest(b.weights), b.factors)))
-        form = (
-            tuple((p.axes, p.key) for p in group.parts),
-            centers,
-            tuple(made),
-            tuple((p, c.key) for p, c in tuned.items()),
-        )
+        passed = tuple((p, c.key) for p, c in tuned.items())
+        form = tuple((p.axes, p.key) for p in group.parts), centers, tuple(made), passed
         # pairs with a complement pass down what is no product, and unions couple several spaces
         fed = {(), *((ranks[a],) for pair in tuned for a in pair)} if tuned else set()
         whole = [(axes, b) for axes, b in inside if axes in fed or (b is not None and b.union)]
         alone = [(axes, b) for axes, b in inside if (axes, b) not in whole]
-        return self._keys.setdefault(form, form), ranks, tuned, alone, whole
+        return self._keys.setdefault(form, form), tuned, alone, whole
 
     def _products(self, group: Group, inside: Sequence[AskedSpace]) -> list[Summand]:
         """Return the summands for spaces whose pieces are products."""
@@ -158,92 +155,96 @@ class VarianceBuilder:
         return [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
 
     def _wholes(
-        self,
-        group: Group,
-        ranks: Axes,
-        tuned: Mapping[Axes, Complement],
-        asked: Sequence[tuple[Axes, Block | None]],
+        self, group: Group, tuned: Mapping[Axes, Complement], asked: Sequence[AskedSpace]
     ) -> tuple[list[Summand], list[Summand]]:
-        """Return the same for spaces whose pieces need every query row of the group."""
-        sizes = tuple(group.sizes[a] for a in ranks)
-        centers = self.split.given(group.named(ranks))
-        targets: dict[Any, tuple[Block | None, list[tuple[Axes, Any]]]] = {}
+        """Return the same for spaces that a union couples, or that complements pass down to.
+
+        They need every query row, but only of the parts that they touch: what the others say is a factor, as it is
+        where all pieces are products.
+        """
+        ranks, targets = group.ranks(self.schema), dict[Any, tuple[Block | None, list[Axes]]]()
         for axes, block in asked:
-            at = positions(sizes, [tuple(ranks.index(a) for a in axes)])
-            targets.setdefault(axes if block is None else block, (block, []))[1].append((axes, at))
-        if not tuned and (found := self._united(group, ranks, list(targets.values()))):
-            return found, []
-        part = whole_group(group)
-        squares: list[list[Array]] = [[] for _ in targets]
-        missing: list[list[Array]] = [[] for _ in targets]
-        for _, chunk in part.family.chunks(part.sizes):
-            tensor = chunk.reshape(len(chunk), *part.sizes).transpose(0, *(1 + part.axes.index(a) for a in ranks))
-            made = pieces(tensor.reshape(len(chunk), -1), sizes, centers, tuned)
-            norms = np.linalg.norm(chunk, axis=1)
-            for k, (block, spaces) in enumerate(targets.values()):
-                rows, strategy = self._gathered(group, block, spaces, made)
-                present = np.linalg.norm(rows, axis=1) > ROUNDING * norms
-                if block is None:
-                    missing[k].append(present)
-                elif strategy is None:
-                    squares[k].append(np.sum(rows**2, axis=1))
-                else:
-                    solved, weights = rows @ strategy.pinv, block.weights
-                    squares[k].append(np.sum((solved if weights is None else solved / weights) ** 2, axis=1))
-                    if not strategy.complete:
-                        missing[k].append(present & strategy.leaves_span(rows))
+            targets.setdefault(axes if block is None else block, (block, []))[1].append(axes)
+        pairs = [{ranks[a] for a in pair} for pair in tuned]
         summands, unmeasured = [], []
-        for (block, spaces), own, lost in zip(targets.values(), squares, missing, strict=True):
-            touched = {a for axes, _ in spaces for a in axes}
+        for block, spaces in targets.values():
+            touched = {a for axes in spaces for a in axes}
             inside = tuple(a for a in ranks if a in touched)
+            # a complement passes on what it is asked of its whole pair
+            touched.update(*(pair for pair in pairs if any(set(axes) < pair for axes in spaces)))
+            together = tuple(p for p, part in enumerate(group.parts) if touched & set(part.axes))
+            values, marks = self._coupled(group, together, block, spaces)
+            rest = [p for p in range(len(group.parts)) if p not in together]
             if block is not None:
-                summands.append(over_all(group, inside, block.noise**2, np.concatenate(own)))
-            if lost and (marks := np.concatenate(lost)).any():
-                unmeasured.append(over_all(group, inside, 1.0, marks.astype(float)))
+                outside = [self._outside(group, p) for p in rest]
+                summands.append(summand_beside(block.noise**2, together, values, rest, outside, inside))
+            present = [self._present(group, p, ()) for p in rest] if marks.any() else []
+            if marks.any() and all(map(np.any, present)):
+                unmeasured.append(summand_beside(1.0, together, marks, rest, present, inside))
         return summands, unmeasured
 
-    def _united(
-        self, group: Group, ranks: Axes, targets: Sequence[tuple[Block | None, list[tuple[Axes, Any]]]]
-    ) -> list[Summand]:
-        """Return the summands of unions without a row for every query; none where something is not measured."""
-        shapes, cells, out = [(p.count, p.cells) for p in group.parts], math.prod(group.sizes), list[Summand]()
-        sets = [tuple(ranks.index(a) for a in part.axes) for part in group.parts]
-        for block, spaces in targets:
-            if block is None or not block.union or not all(s.complete for _, s in block.factors):
-                return []
-            if not worth_forms(shapes, block.factors[0][1].pinv.shape[1]):
-                return []
-            # what the union says of every piece of a query on the group, nothing of the pieces that it does not hold
-            rows, strategy = self._gathered(group, block, spaces, np.eye(cells))
-            back = rows @ strategy.pinv if strategy else rows
-            back = (back if block.weights is None else back / block.weights).T
-            back = grouped(back.reshape(-1, *(group.sizes[a] for a in ranks)), sets, 1).reshape(len(back), cells)
-            own = []
-            for part in group.parts:
-                given = self.split.given(group.named(part.axes))
-                chunks = part.family.chunks(part.sizes)
-                own.append(np.concatenate([pieces(chunk, part.sizes, given, {}) for _, chunk in chunks]))
-            values = np.maximum(quadratic_forms(own, back.T @ back), 0.0)
-            inside = tuple(a for a in ranks if any(a in axes for axes, _ in spaces))
-            out.append(over_all(group, inside, block.noise**2, values))
-        return out
+    def _coupled(self, group: Group, together: Parts, block: Block | None, spaces: Sequence[Axes]) -> Array:
+        """Return variances at noise 1 over the queries of some parts, and 1 where they are not measured, else 0.
 
-    def _gathered(
-        self, group: Group, block: Block | None, spaces: Sequence[tuple[Axes, Any]], made: Array
-    ) -> tuple[Array, Strategy | None]:
-        """Return the class rows of a block out of all pieces, and its strategy; None for the total on its own."""
-        if block is None or not block.factors:
-            return made[:, spaces[0][1]], None
-        ((_, strategy),) = block.factors
-        if not block.union:
-            return made[:, spaces[0][1]], strategy
-        size = {name: n for n, name in zip(strategy.sizes, block.attributes, strict=True)}
+        Shape (2, counts of these parts).
+        """
+        parts = tuple(group.parts[p] for p in together)
+        held = {a for part in parts for a in part.axes}
+        ranks = tuple(a for a in group.ranks(self.schema) if a in held)
+        names, sizes = group.named(ranks), tuple(group.sizes[a] for a in ranks)
+        given, tuned = self.split.given(names), self.split.inside(names)
+        at = positions(sizes, [tuple(map(ranks.index, axes)) for axes in spaces])
+        to = np.concatenate(self._windows(block, [group.named(axes) for axes in spaces]) or [np.arange(len(at))])
+        strategy = block.factors[0][1] if block is not None and block.factors else None
+        weights = None if block is None else block.weights
+        key = (
+            tuple((tuple(map(ranks.index, part.axes)), part.key) for part in parts),
+            (tuple(map(digest, given)), tuple((pair, c.key) for pair, c in tuned.items())),
+            (at.tobytes(), to.tobytes(), block is None, strategy, digest(weights)),
+        )
+        if key in self._arrays:
+            return self._arrays[key]
+        back = np.eye(len(at)) if strategy is None else strategy.pinv[to]
+        back = back if weights is None else back / weights
+        shape, marks = tuple(part.count for part in parts), list[Array]()
+        complete = block is not None and (strategy is None or strategy.complete)
+        if parts and complete and not tuned and worth_forms([(p.count, p.cells) for p in parts], back.shape[1]):
+            # what the block says of every piece of a query, nothing of the pieces that it does not hold
+            every = np.zeros((back.shape[1], math.prod(sizes)))
+            every[:, at] = back.T
+            every = grouped(every.reshape(-1, *sizes), [tuple(map(ranks.index, p.axes)) for p in parts], 1)
+            every, own = every.reshape(back.shape[1], -1), []
+            for part in parts:
+                ours = self.split.given(group.named(part.axes))
+                chunks = part.family.chunks(part.sizes)
+                own.append(np.concatenate([pieces(chunk, part.sizes, ours, {}) for _, chunk in chunks]))
+            values = [np.maximum(quadratic_forms(own, every.T @ every), 0.0).ravel()]
+        else:
+            values, whole = [], whole_group(replace(group, parts=parts))
+            for _, chunk in whole.family.chunks(whole.sizes):
+                tensor = chunk.reshape(len(chunk), *whole.sizes).transpose(0, *(1 + whole.axes.index(a) for a in ranks))
+                rows = pieces(tensor.reshape(len(chunk), -1), sizes, given, tuned)[:, at]
+                values.append(np.sum((rows @ back) ** 2, axis=1))
+                if not complete:
+                    present = np.linalg.norm(rows, axis=1) > ROUNDING * np.linalg.norm(chunk, axis=1)
+                    if strategy is not None:
+                        filled = np.zeros((len(rows), strategy.dimension))
+                        filled[:, to] = rows
+                        present &= strategy.leaves_span(filled)
+                    marks.append(present)
+        found = np.concatenate(values).reshape(shape)
+        lost = np.concatenate(marks).reshape(shape) if marks else np.zeros(shape)
+        self._arrays[key] = np.stack([found, lost])
+        return self._arrays[key]
+
+    @staticmethod
+    def _windows(block: Block | None, spaces: Sequence[Space]) -> list[Index]:
+        """Return where the class coordinates of some spaces are among those of a union; nothing for other blocks."""
+        if block is None or not block.union:
+            return []
+        size = dict(zip(block.attributes, block.sizes, strict=True))
         ends = np.cumsum([0, *(math.prod(size[name] - 1 for name in space) for space in block.union)])
-        rows = np.zeros((len(made), strategy.dimension))
-        for axes, at in spaces:
-            k = block.union.index(group.named(axes))
-            rows[:, ends[k] : ends[k + 1]] = made[:, at]
-        return rows, strategy
+        return [np.arange(ends[k], ends[k + 1]) for k in map(block.union.index, spaces)]
 
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
         """Return 1 for queries of a part with a piece on the positions ``inside`` of it, 0 where that is rounding."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +12,15 @@ import pytest
 
 from engine import Budget, Custom, Plan, Workload, load_plan, plan
 from engine.mechanisms import at_budget
+from engine.mechanisms.base import Limits
+from engine.mechanisms.querysmasher import QuerySmasher
 from engine.mechanisms.residual import ResidualMechanism
 from engine.plans import group_variance, variance
 from engine.plans.blocks import AlikeBlocks, total_pcost
 from engine.plans.group_variance import by_kind, quadratic_forms, squares_of_products
 from engine.plans.variance import VarianceBuilder
+from engine.spaces import Complement, Split, union_seconds
+from engine.workload import whole_group
 from tests.shapes import numeric
 
 PLACES = (group_variance, variance)
@@ -93,8 +98,8 @@ def test_another_budget_searches_and_lists_nothing_again(options, pcost, monkeyp
     expected = read.by_group()
     with monkeypatch.context() as blind:
         blind.setattr(ResidualMechanism, "_solve", lambda *_: pytest.fail("solved again"))
-        if "centers" not in options:  # rows of unions are taken as a whole
-            blind.setattr(VarianceBuilder, "_products", lambda *_: pytest.fail("listed again"))
+        blind.setattr(VarianceBuilder, "_products", lambda *_: pytest.fail("listed again"))
+        if "centers" not in options:  # of the group without attributes a union makes one number
             blind.setattr(group_variance.GroupVariance, "_sum", lambda *_: pytest.fail("added up again"))
             blind.setattr(group_variance, "pareto", lambda _: pytest.fail("compared again"))
         again = at_budget(made, budget)
@@ -115,6 +120,60 @@ def test_many_queries_of_a_large_strategy_are_not_listed(monkeypatch) -> None:
     workload = Workload(numeric(30, 25)).add(("a", "b"), "range").add(("a", "b"), "prefix")
     assert plan(workload, Budget(pcost=1.0), gap=0.5).rmse > 0
     assert 2 in lengths
+
+
+def beside(*, joint: bool) -> Workload:
+    """Groups that share one attribute, two or none with a union of two; a pair is asked together where ``joint``."""
+    workload = Workload(numeric(6, 5, 3, 2)).add("a", "prefix").add(("d", "a"), "prefix").add(())
+    for names in (("b",), ("c", "b"), ("a", "b", "c"), ("d", "b", "a"), ("c", "d")):
+        workload = workload.add(names, "prefix", weight=float(len(names)))
+    return workload.add(("b", "a"), "affine") if joint else workload
+
+
+def united(*, joint: bool) -> Split:
+    """A union of the total, two attributes and their pair, at tuned centers; and a complement for another pair."""
+    rng = np.random.default_rng(7)
+    rows = [rng.normal(size=(5 * 4, k)) for k in (5, 4)]
+    passed = Complement(by_axis=(rows[0], rows[1]), by_total=rng.normal(size=20))
+    return Split(
+        centers={"a": np.arange(1.0, 7.0) / 21.0, "b": np.array([0.4, 0.3, 0.1, 0.1, 0.1])},
+        complements={("a", "b"): passed} if joint else {},
+        unions={("a", "d"): ((), ("a",), ("d",), ("a", "d"))},
+    )
+
+
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("yes", [False, True])
+def test_variances_beside_a_union_are_those_of_single_queries(joint, yes, monkeypatch) -> None:
+    listed(monkeypatch, yes=yes)
+    workload = beside(joint=joint)
+    made = QuerySmasher(centers="tuned").made(workload, Budget(pcost=1.0), Limits(), np.inf, united(joint=joint)).plan
+    assert made.split.unions
+    for i, group in enumerate(workload.groups):
+        found, shape = made.variances(i), group.sizes
+        queries = whole_group(group)
+        order = [queries.axes.index(a) for a in range(len(shape))]
+        rows = queries.family.rows(queries.sizes).reshape(-1, *queries.sizes).transpose(0, *(1 + a for a in order))
+        np.testing.assert_allclose(found, [made.variance_of(group.attributes, row) for row in rows], rtol=1e-9)
+        assert made.group_variance(i).total() == pytest.approx(found.sum(), rel=1e-12)
+        assert made.group_variance(i).largest() == pytest.approx(found.max(), rel=1e-12)
+
+
+def test_parts_that_a_union_does_not_touch_are_a_factor(monkeypatch) -> None:
+    """Of 30 x 60 x 7 sums those on the one attribute in the union are gone through, as sums are forecast to be."""
+    workload = Workload(numeric(30, 60, 7, 2))
+    for names in itertools.chain.from_iterable(itertools.combinations("abcd", k) for k in (1, 2, 3)):
+        workload = workload.add(
+            names, {n: "prefix" if n in "ab" else Custom(np.eye(7 if n == "c" else 2)) for n in names}
+        )
+    counts = []
+    monkeypatch.setattr(variance, "whole_group", lambda group: counts.append(group.count) or whole_group(group))
+    made = plan(workload, Budget(pcost=1.0), centers="tuned")
+    assert list(made.split.unions) == [("a", "d")]
+    assert np.isfinite(made.max_variance)
+    assert max(counts) <= 30 * 2
+    assert sum(counts) < 200  # what is alike is gone through once
+    assert union_seconds(workload, ("a", "d"), made.split.unions["a", "d"]) < 1e-3
 
 
 def test_what_a_union_does_not_measure_is_seen(monkeypatch) -> None:

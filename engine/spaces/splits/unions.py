@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -190,7 +191,7 @@ def choose_unions(
             return math.inf
         own = _inside(spaces, attributes)
         dimension = dimension_of(workload, own)
-        # the variances of a union need every query of the groups inside
+        # the variances of a union may need every query of the groups inside
         formed = _needs_no_rows(workload, attributes, own)
         wide = [_entries(g, dimension, formed) for g in _touching(workload, attributes)]
         affordable = sum(wide) <= ENTRIES and rows_of_union(workload, attributes, own) <= memory_limit
@@ -209,7 +210,7 @@ def choose_unions(
     if len(spaces) > MAX_SPACES:
         return {}
     if math.fsum(map(_entries, workload.groups)) > ENTRIES:
-        # every query has a piece in the total: a union that holds it makes all of them be gone through
+        # every query has a piece in the total, and complements, which are found later, may couple it to all of them
         spaces = [space for space in spaces if space]
     clusters: dict[Space, float] = {}
     for space in sorted(spaces, key=len, reverse=True):
@@ -232,15 +233,16 @@ def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
     return [space for space in spaces if set(space) <= set(attributes)]
 
 
-def _entries(group: Group, least: int = 0, formed: bool = False) -> float:
+def _entries(group: Group, least: int = 0, formed: bool = False, parts: Sequence[Part] | None = None) -> float:
     """Return the entries of the query rows of a group, each at least so long, or what takes as long to go through.
 
-    ``formed`` says that products need no row a query; see `_needs_no_rows`.
+    ``formed`` says that products need no row a query, see `_needs_no_rows`; ``parts`` are those that are looked at.
     """
-    cells, counts = math.prod(group.sizes), [part.count for part in group.parts]
-    listed = float(group.count * max(cells, least)) if group.weight > 0.0 else 0.0
+    parts = group.parts if parts is None else parts
+    cells, counts = math.prod(part.cells for part in parts), [part.count for part in parts]
+    listed = float(math.prod(counts) * max(cells, least)) if group.weight > 0.0 else 0.0
     if formed and len(counts) > 1 and cells <= FORMS and group.query_weights is None:
-        return min(listed, float(KEPT * group.count + min(counts) * cells**2 // ROW))
+        return min(listed, float(KEPT * math.prod(counts) + min(counts) * cells**2 // ROW))
     return listed
 
 
@@ -338,10 +340,19 @@ def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Spac
     """Return in what time all queries of the groups inside a union are gone through, on one idle core.
 
     Its plan needs that to be made: what follows from a strategy that couples spaces is seen query by query, unless it
-    holds all spaces and the queries are products.
+    holds all spaces and the queries are products.  What parts that share nothing with its spaces ask is a factor, and
+    parts alike are gone through once.
     """
     through = dimension_of(workload, spaces) * rank_of(workload, attributes, spaces)
     formed = _needs_no_rows(workload, attributes, spaces)
-    listed = [g for g in workload.groups if () in spaces or set(g.attributes) & set(attributes)]
-    entries = [(_entries(g, formed=formed), math.prod(g.sizes)) for g in listed]
-    return math.fsum(own * (LISTED + 2.0 * through / (cells * PRODUCTS)) for own, cells in entries)
+    # complements, which are for pairs that are asked together, pass down what is no product
+    pairs = {frozenset(g.named(p.axes)) for g in workload.groups for p in g.parts if len(p.axes) == 2}
+    entries: dict[Any, tuple[float, int]] = {}
+    for group in workload.groups:
+        own, names = [space for space in spaces if set(space) <= set(group.attributes)], set(group.attributes)
+        touched = set().union(*own, *(pair for pair in pairs if pair <= names and any(set(s) < pair for s in own)))
+        parts = [part for part in group.parts if touched & set(group.named(part.axes))]
+        if own and group.weight > 0.0:
+            cells = math.prod(part.cells for part in parts)
+            entries[(*own, *(part.key for part in parts))] = _entries(group, formed=formed, parts=parts), cells
+    return math.fsum(found * (LISTED + 2.0 * through / (cells * PRODUCTS)) for found, cells in entries.values())
