@@ -51,6 +51,7 @@ CENTERS = ("uniform", "tuned")
 PRODUCT = 1.0  # seconds that the search for a product on the whole table may take
 WORTH = 1e-4  # share of the error that it must save: such a plan makes no published tables
 OF_TABLE = "One product of strategies on the whole table is better here than residual spaces are."
+KEPT_STEPS = 10  # plans that are made until all groups are kept, for forecasts only
 TOWARDS = (1.0, 0.5, 0.25)  # shares of a tuned split that are tried where groups are kept
 
 
@@ -111,13 +112,13 @@ class QuerySmasher(ResidualMechanism):
             return found
         unions = self._chosen(workload, parts.spaces, limits)
         more = max((union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0)
-        seconds = found.seconds + TUNED_SECONDS * len(parts.subworkloads)
-        whole = _holds_all(unions, parts.spaces)
+        whole, own = _holds_all(unions, parts.spaces), TUNED_SECONDS * len(parts.subworkloads)
+        # all spaces are searched again beside unions, and once more beside those that are worth it
+        seconds, step = found.seconds * (3.0 if unions and not whole else 1.0) + own, own + found.seconds
         for attributes, spaces in unions.items():
-            seconds += strategy_seconds(workload, attributes, spaces)
-            # unions of single products are hardly ever worth more than their spaces, and are left then
-            if whole or any(parts.of(space).mixed for space in spaces):
-                seconds += union_seconds(workload, attributes, spaces)
+            searched = strategy_seconds(workload, attributes, spaces) + union_seconds(workload, attributes, spaces)
+            seconds, step = seconds + searched, step + searched
+        seconds += 0.0 if self.keep is None else KEPT_STEPS * step
         if not whole:
             allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
             seconds += split_seconds(workload, parts.subworkloads, parts.factors, allowance)
@@ -130,29 +131,20 @@ class QuerySmasher(ResidualMechanism):
     def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
         if self.centers != "tuned":
             return super().best(workload, budget, limits, deadline)
-        linear, started = self.goal(workload).linear, time.monotonic()
-        # other objectives use all the time there is: a third for uniform centers, one for the search, one for its end
-        own = deadline if linear or math.isinf(deadline) else started + (deadline - started) / 3.0
-        uniform = self.made(workload, budget, limits, own, UNIFORM)
+        if not self.goal(workload).linear:
+            return self._uniform_last(workload, budget, limits, deadline)
+        started = time.monotonic()
+        uniform = self.made(workload, budget, limits, deadline, UNIFORM)
         took = time.monotonic() - started
-        allowance = Allowance(memory=limits.memory_limit, deadline=deadline - (2.0 if linear else 1.0) * took)
-        late = Allowance(deadline=deadline if linear else math.inf, stopped=allowance.stopped)
+        allowance = Allowance(memory=limits.memory_limit, deadline=deadline - 2.0 * took)
+        late = Allowance(deadline=deadline, stopped=allowance.stopped)
 
         def in_time(done: float, text: str) -> None:
             late.check()
-            limits.tell(done, text)
+            limits.tell(0.8 + 0.2 * done, text)
 
         def make(split: Split) -> list[Made]:
-            try:
-                made = self.made(workload, budget, replace(limits, progress=in_time), deadline, split, first=0.8)
-                # what a union of all spaces replaces is not searched for, so that it must be known to answer
-                return [made] if not split.unions or made.plan else []
-            # out of time, light queries drowned beside heavy ones, or this split alone is too large for its objective
-            except (TimeoutError, NotApplicable):
-                return []
-            except LimitExceeded:
-                allowance.stopped.add("memory")
-                return []
+            return self._tried(workload, budget, replace(limits, progress=in_time), deadline, split, allowance)
 
         found = sorted(self._found(workload, uniform, make, limits, allowance), key=lambda made: made.error)
         # light queries may be lost in the best of them; what uniform centers lose is said
@@ -162,6 +154,52 @@ class QuerySmasher(ResidualMechanism):
         if self.keep is not None and best is not uniform:
             best = self._keeping(workload, budget, limits, deadline, uniform, best)
         return replace(best, assemble=lambda: noted(best.plan, frozenset(allowance.stopped)))
+
+    def _tried(
+        self,
+        workload: Workload,
+        budget: Budget,
+        limits: Limits,
+        deadline: float,
+        split: Split,
+        allowance: Allowance,
+        known: float = math.inf,
+    ) -> list[Made]:
+        """Return the plan for a split, if there is one."""
+        try:
+            made = self.made(workload, budget, limits, deadline, split, known)
+            # what a union of all spaces replaces is not searched for, so that it must be known to answer
+            return [made] if not split.unions or made.plan else []
+        # out of time, light queries drowned beside heavy ones, or this split alone is too large for its objective
+        except (TimeoutError, NotApplicable):
+            return []
+        except LimitExceeded:
+            allowance.stopped.add("memory")
+            return []
+
+    def _uniform_last(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
+        """Return the best plan found for another objective than the sum.
+
+        A search for weights ends where its bound says that nothing better than what is known can come of it: with
+        uniform centers mostly after a few steps, once it is known what tuned ones lead to.
+        """
+        self.expected(workload, decompose(workload), limits)  # refuses what steps cannot weigh
+        started = time.monotonic()
+        third = (deadline - started) / 3.0  # searches use all the time there is
+
+        def between(low: float, high: float) -> Limits:
+            return replace(limits, progress=lambda done, text: limits.tell(low + (high - low) * done, text))
+
+        allowance, best = Allowance(memory=limits.memory_limit, deadline=started + third), None
+        for split in self._splits(workload, between(0.0, 0.7).tell, limits, allowance):
+            known, until = math.inf if best is None else best.error, started + 2.0 * third
+            if split.centers or split.complements:
+                for made in self._tried(workload, budget, between(0.7, 0.9), until, split, allowance, known):
+                    best = made if made.error < known and self._answers(made) else best
+        known = math.inf if best is None else best.error
+        uniform = self.made(workload, budget, between(0.9, 1.0), deadline, UNIFORM, known)
+        found = uniform if best is None or uniform.error <= best.error else best
+        return replace(found, assemble=lambda: noted(found.plan, frozenset(allowance.stopped)))
 
     def _keeping(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float, uniform: Made, best: Made

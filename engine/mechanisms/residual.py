@@ -145,18 +145,17 @@ class ResidualMechanism(Mechanism):
         return self.made(workload, budget, limits, deadline, UNIFORM)
 
     def made(
-        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, first: float = 0.0
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, known: float = math.inf
     ) -> Made:
-        """Return the plan for one split; progress starts from the fraction ``first``."""
-        solve = self._solved if self.goal(workload).linear else self._emphasised
-        return solve(workload, budget, limits, deadline, split, first)
+        """Return the plan for one split; a search for weights ends where no error below ``known`` can come of it."""
+        if self.goal(workload).linear:
+            return self._solved(workload, budget, limits, deadline, split)
+        return self._emphasised(workload, budget, limits, deadline, split, known)
 
-    def _solved(
-        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, first: float
-    ) -> Made:
+    def _solved(self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split) -> Made:
         """Return the plan for the weighted sum."""
         labels = self.axis_labels(workload)
-        parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, first, hurry=True)
+        parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, 0.0, hurry=True)
         found = Solved(
             split=split,
             memory_limit=min(solver.dense_limit, limits.memory_limit),
@@ -204,7 +203,7 @@ class ResidualMechanism(Mechanism):
         return Made(split=split, error=error, values={}, assemble=lambda: plan)
 
     def _emphasised(
-        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, first: float
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, known: float
     ) -> Made:
         """Return the plan for an objective that is no weighted sum."""
         labels = self.axis_labels(workload)
@@ -214,11 +213,11 @@ class ResidualMechanism(Mechanism):
             parts, solutions, solver = self.nearing(gap)._solve(asked, split, labels, quiet, deadline, 0.0, warm=warm)
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
-        told = lambda done, text: limits.tell(first + (1.0 - first) * min(done, 1.0), text)  # noqa: E731
+        told = lambda done, text: limits.tell(min(done, 1.0), text)  # noqa: E731
         # within a step the search only asks whether to go on
         quiet = replace(
             limits,
-            progress=limits.progress and (lambda _, text: limits.tell(first, text)),
+            progress=limits.progress and (lambda _, text: limits.tell(0.0, text)),
             workers=1,
             cache=False,  # steps on the way are asked for once
         )
@@ -228,7 +227,7 @@ class ResidualMechanism(Mechanism):
             bound, tradeoff = made.proof.bound, made.tradeoff
         # where every query may have a weight of its own, that may prove more than products do
         if not kept or (made.far and sum(g.count for g in workload.groups) <= WHOLE_QUERIES):
-            steps = TradeoffSearch(workload, self.goal(workload), split, labels, solve, told, deadline)
+            steps = TradeoffSearch(workload, self.goal(workload), split, labels, solve, told, deadline, known)
             single = steps.run()
             if not kept or single.value < kept[0].value:
                 witness = single if steps.witness is None else steps.witness

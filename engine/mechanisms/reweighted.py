@@ -93,6 +93,7 @@ class TradeoffSearch:
     solve : the mechanism for the weighted sum: workload, duals to start from and the gap of the standard error that is
         close enough -> decomposition, solutions, duals, endings.
     tell : called with a fraction and a text.
+    known : a value that another plan reaches: the search ends where its bound says that no smaller one can come.
     """
 
     def __init__(
@@ -104,8 +105,9 @@ class TradeoffSearch:
         solve: Solve,
         tell: Callable[[float, str], None],
         deadline: float,
+        known: float = math.inf,
     ) -> None:
-        self.workload, self.goal, self.split, self.labels = workload, goal, split, labels
+        self.workload, self.goal, self.split, self.labels, self.known = workload, goal, split, labels, known
         self.solve, self.tell, self.deadline, self.started = solve, tell, deadline, time.monotonic()
         spaces = list(decompose(workload, split, labels).spaces)
         self.same: Symmetry = symmetry(workload, spaces, goal, labels, split)
@@ -261,9 +263,13 @@ class TradeoffSearch:
         assert self.best is not None
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
         self.tell(self.evaluations / EVALUATIONS, f"Weighing the queries, gap {gap:.1e}")
-        if gap <= GAP or self.stale > PATIENCE or self.evaluations >= EVALUATIONS:
+        if gap <= GAP or self.stale > PATIENCE or self.evaluations >= EVALUATIONS or self._lost():
             raise StopIteration
         return mass
+
+    def _lost(self) -> bool:
+        """Return whether nothing better than what is known can come of this search."""
+        return self.witness is not None and self.witness.bound >= self.known
 
     def _slope(self, emphasis: Emphasis, builder: VarianceBuilder, asked: list[Asked], noises: Array) -> Array:
         """Return the derivative of the weighted sum of variances by the variables, at fixed strategies and shares."""
@@ -307,7 +313,7 @@ class TradeoffSearch:
                 "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights "
                 "closer together, or give those queries the weight 0."
             )
-        if not self.sharp and self.best.value > self.witness.bound * (1.0 + GAP) ** 2:
+        if not self.sharp and self.best.value > self.witness.bound * (1.0 + GAP) ** 2 and not self._lost():
             with contextlib.suppress(StopIteration, TimeoutError):
                 self._sharpen(self.best)
         for candidate in filter(None, (self.pending, self.best)):

@@ -136,6 +136,7 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
     lam = np.full(len(rows), float(np.sum(cost / z)) / len(rows)) / slack
     # at the optimum z times the stationarity condition says that the multipliers add up to the cost
     lam *= float(np.sum(cost / z)) / float(lam.sum())
+    lapack = scipy.linalg.lapack
     for _ in range(STEPS):
         residual = -cost / z**2 + scaled.T @ lam
         centered = float(lam @ slack) / len(rows)
@@ -146,10 +147,11 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
         aim = 0.15 * centered
         hessian = np.diag(2.0 * cost / z**3) + (scaled.T * (lam / slack)) @ scaled
         right = -residual - scaled.T @ ((aim - slack * lam) / slack)
-        try:
-            step = scipy.linalg.cho_solve(scipy.linalg.cho_factor(hessian, check_finite=False), right)
-        except scipy.linalg.LinAlgError:
+        # scipy's cho_factor and cho_solve, without what they check: of so few unknowns that takes longer than solving
+        factor, failed = lapack.dpotrf(hessian, clean=False)
+        if failed:
             break
+        step = lapack.dpotrs(factor, right)[0]
         change = -(scaled @ step)
         lam_step = (aim - slack * lam - lam * change) / slack
         if not np.isfinite(step).all() or not np.isfinite(lam_step).all():

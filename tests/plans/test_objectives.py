@@ -15,9 +15,10 @@ from engine import MECHANISMS, Attribute, Budget, Schema, Workload, load_plan, p
 from engine.errors import EngineError, PlanError
 from engine.mechanisms import residual, reweighted
 from engine.mechanisms.query_weights import POWER, PointWeights
+from engine.mechanisms.querysmasher import QuerySmasher
 from engine.mechanisms.residual import ResidualMechanism
 from engine.plans import Emphasis, Objective, VarianceBuilder, footprint, footprints, symmetry
-from engine.spaces import UNIFORM, decompose
+from engine.spaces import UNIFORM, Split, decompose
 from engine.workload import Custom, Width
 from tests import oracles, shapes
 from tests.pairs import pairwise
@@ -451,3 +452,42 @@ def test_time_limits_are_kept_with_what_was_found():
     found = plan(workload, ONE, objective="max", time_limit=1e-6)
     assert found.achieved <= plan(workload, ONE).max_variance ** 0.5 * 1.5
     assert found.certificate.lower_bound <= found.achieved
+
+
+def test_a_split_that_is_seen_to_be_worse_is_not_searched_to_its_end(monkeypatch):
+    """Weights prove after a few steps that uniform centers lead to nothing as good as tuned ones do."""
+    steps = []
+    evaluate = reweighted.TradeoffSearch.evaluate
+
+    def told(search, x):
+        steps.append(bool(search.split.centers or search.split.complements))
+        return evaluate(search, x)
+
+    monkeypatch.setattr(reweighted.TradeoffSearch, "evaluate", told)
+    monkeypatch.setattr(reweighted, "EVALUATIONS", 14)
+    workload = Workload(shapes.numeric(4, 3)).add("a", "prefix").add(("a", "b"), "affine").add(("a", "b"), "range")
+    uniform = plan(workload, ONE, objective="max", cache=False)
+    alone = len(steps)
+    steps.clear()
+    tuned = plan(workload, ONE, objective="max", centers="tuned", cache=False)
+    assert tuned.split.complements
+    assert tuned.max_variance < uniform.certificate.lower_bound**2
+    assert alone > 10
+    assert 0 < steps.count(False) < 0.5 * alone
+    assert steps[-1] is False  # what it is compared with is known by then
+
+
+@pytest.mark.parametrize("limit", [None, 1e-6])
+def test_of_tuned_and_uniform_centers_the_better_are_taken(limit, monkeypatch):
+    """Centers are tuned for the sum, and may be worse for another objective."""
+    workload = Workload(shapes.numeric(4, 3)).add("a", "prefix").add(("a", "b"), "affine").add("b", weight=50.0)
+    bad = Split(centers={"a": np.array([1.0, 0.0, 0.0, 0.0])})
+    monkeypatch.setattr(QuerySmasher, "_splits", lambda *_: [bad])
+    monkeypatch.setattr(reweighted, "EVALUATIONS", 8)
+    chosen = plan(workload, ONE, objective="max", centers="tuned", time_limit=limit)
+    alone = plan(workload, ONE, objective="max", time_limit=limit)
+    if limit is None:
+        assert not chosen.split.centers
+        assert chosen.max_variance == alone.max_variance
+    else:
+        assert chosen.max_variance <= alone.max_variance * (1.0 + 1e-9)
