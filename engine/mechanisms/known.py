@@ -182,25 +182,36 @@ def load_plan(text: str | bytes) -> Plan:
 
 
 def label_of(name: str, options: Mapping[str, Any]) -> str:
-    """Return the word for a mechanism with options, as in the column ``mechanism``.
+    """Return the word for a mechanism with options, as in the column ``mechanism``; what `plan` takes anyway is unsaid.
 
-    >>> label_of("querysmasher", {"centers": "tuned"})
-    'querysmasher (centers=tuned)'
+    Guarantee: what is planned differently has different words.
+
+    >>> label_of("querysmasher", {"objective": "sum", "centers": "tuned"}), label_of("wff", {"embedding": "cells"})
+    ('querysmasher (centers=tuned)', 'wff')
     """
-    words = ", ".join(f"{k}={v}" for k, v in options.items())
+    unsaid = {f.name: getattr(m(), f.name) for m in MECHANISMS if m.name == name for f in fields(m)}
+    words = ", ".join(f"{k}={v}" for k, v in options.items() if k not in unsaid or not _same(v, unsaid[k]))
     return f"{name} ({words})" if words else name
 
 
-def title_of(label: str) -> str:
-    """Return a label of a comparison in words for people.
+def _same(value: Any, other: Any) -> bool:
+    """Return whether an option has the other value; arrays, and True for 1, are none that a plan takes anyway."""
+    if isinstance(value, bool) != isinstance(other, bool):
+        return False
+    return isinstance(value, (str, bool, int, float, Mapping, type(None))) and bool(value == other)
 
-    >>> title_of("querysmasher (centers=tuned)"), title_of("identity"), title_of("nonsense")
-    ('QuerySmasher, tuned', 'Identity', 'nonsense')
+
+def title_of(label: str) -> str:
+    """Return a label of a comparison in words for people: words speak for themselves, numbers need their option.
+
+    >>> title_of("querysmasher (centers=tuned, gap=0.01)"), title_of("identity"), title_of("nonsense")
+    ('QuerySmasher, tuned, gap 0.01', 'Identity', 'nonsense')
     """
     name, _, options = label.partition(" (")
     titles = {m.name: m.title for m in MECHANISMS}
-    chosen = [word.partition("=")[2] or word for word in options.removesuffix(")").split(", ") if word]
-    return ", ".join([titles.get(name, name), *chosen])
+    chosen = [word.partition("=") for word in options.removesuffix(")").split(", ") if word]
+    words = [value if value.isalpha() else f"{key} {value}".strip() for key, _, value in chosen]
+    return ", ".join([titles.get(name, name), *words])
 
 
 def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:

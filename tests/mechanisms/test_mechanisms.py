@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,7 @@ import demo_data
 from engine import MECHANISMS, Attribute, Budget, Schema, Workload, compare, load_plan, plan
 from engine.errors import Cancelled, PlanError
 from engine.insight import comparison
+from engine.mechanisms import label_of, title_of
 from engine.mechanisms.base import Mechanism
 
 
@@ -148,3 +151,30 @@ def test_comparisons_keep_what_came_of_a_request_and_return_its_plans() -> None:
 def test_every_mechanism_has_words_for_its_users(mechanism: type[Mechanism]) -> None:
     assert mechanism.title
     assert mechanism.meaning.endswith(".")
+
+
+def test_labels_name_what_differs_from_the_defaults() -> None:
+    """A plan file records every option, and people look for what tells two rows apart."""
+    workload = Workload(cube(4, 1)).add("n0", "prefix")
+    made = load_plan(plan(workload, Budget(pcost=1.0), centers="tuned").to_json())
+    assert set(made.options) == {"objective", "centers", "solver", "gap"}
+    assert label_of(made.mechanism, made.options) == "querysmasher (centers=tuned)"
+    assert label_of("querysmasher", {"centers": "uniform", "gap": 1e-6, "keep": None}) == "querysmasher"
+    assert label_of("hdmm", {"restarts": True}) == "hdmm (restarts=True)"
+    assert label_of("nonsense", {"objective": "sum"}) == "nonsense (objective=sum)"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
+def test_what_is_planned_differently_has_labels_and_titles_of_its_own(mechanism: type[Mechanism]) -> None:
+    values: dict[str, tuple[object, ...]] = {
+        "objective": ("sum", "max", "lp"),
+        "max_records": (10**8, 5),
+        **mechanism.choices,
+    }
+    own = {"gap": (1e-6, 1e-5, 1e-4, 0.05), "keep": (None, 0.05, {0: 0.05}), "seed": (0, 2), "restarts": (2, 1)}
+    values |= {name: own[name] for name in own if name in {f.name for f in fields(mechanism)}}
+    choices = [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
+    labels = [label_of(mechanism.name, options) for options in choices]
+    assert len(set(labels)) == len({title_of(label) for label in labels}) == len(choices)
+    plain = {f.name: getattr(mechanism(), f.name) for f in fields(mechanism)}
+    assert label_of(mechanism.name, plain) == mechanism.name
