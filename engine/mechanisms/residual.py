@@ -226,7 +226,8 @@ class ResidualMechanism(Mechanism):
             kept = [made := balanced(workload, self.goal(workload), split, labels, told, deadline)]
             bound, tradeoff = made.proof.bound, made.tradeoff
         # where every query may have a weight of its own, that may prove more than products do
-        if not kept or (made.far and sum(g.count for g in workload.groups) <= WHOLE_QUERIES):
+        few = sum(g.count for g in workload.groups) <= WHOLE_QUERIES
+        if not kept or (made.far and few and time.monotonic() < deadline):
             steps = TradeoffSearch(workload, self.goal(workload), split, labels, solve, told, deadline, known)
             single = steps.run()
             if not kept or single.value < kept[0].value:

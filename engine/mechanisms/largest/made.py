@@ -7,6 +7,7 @@ has the Gram of a sum of products, and the minimum of a sum is at least the sum 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,10 +120,11 @@ def proof(
     emphasis: Emphasis,
     known: Callable[[Space, str], Array | None],
     recorded: Recorded | None = None,
+    deadline: float = math.inf,
 ) -> Proof:
     """Return what weights of the queries prove of every plan at privacy cost 1, in counts^2.
 
-    ``known`` gives the weights of cells, shape (cells,), to begin with.
+    ``known`` gives the weights of cells, shape (cells,), to begin with; past the deadline they are taken as they are.
     """
     parts = decompose(emphasis.apply(workload), split, labels)
     examples: dict[int, Space] = {}
@@ -140,7 +142,7 @@ def proof(
                     near = known(examples[k], examples[k][axis])
                     with threads_for(1):
                         problem = _search(factor, sub.centers[axis]).problem()
-                        mass = _start(problem, near, STEPS) if recorded is None else _next(recorded)
+                        mass = _start(problem, near, STEPS, deadline) if recorded is None else _next(recorded)
                         if len(mass) != problem.variables:
                             raise ValueError("recorded weights do not fit")
                         bounds[factor] = problem.bound(mass)
@@ -197,12 +199,14 @@ def _search(factor: Factor, pi: Array | None) -> Search:
     return Search(factor=factor, centers=(pi,))
 
 
-def _start(problem: DualProblem, near: Array | None, steps: int = 0) -> Array:
-    """Return weights of orbits from those of cells, or uniform ones, after so many steps. Shape (orbits,)."""
+def _start(problem: DualProblem, near: Array | None, steps: int = 0, deadline: float = math.inf) -> Array:
+    """Return weights of orbits from those of cells, or uniform ones, after at most so many steps. Shape (orbits,)."""
     cells = np.ones(len(problem.orbit)) if near is None else near
     mass: Array = np.bincount(problem.orbit, cells, minlength=problem.variables) / cells.sum()
     best, bound = mass, 0.0
     for _ in range(steps):
+        if time.monotonic() > deadline:
+            break
         total, costs = problem.evaluate(mass)
         if total > bound:
             best, bound = mass, total

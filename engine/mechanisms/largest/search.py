@@ -7,6 +7,7 @@ weights, made products group by group, prove the bound.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -257,7 +258,7 @@ def balanced(
             done += 1
             if time.monotonic() > deadline and done >= LEAST_STEPS:
                 break
-        found, last = _finished(workload, goal, split, labels, arranged, balance), left
+        found, last = _finished(workload, goal, split, labels, arranged, balance, deadline), left
         best = found if best is None else _both(best, found)
         left = math.sqrt(best.value / best.proof.bound) - 1.0
         lost = lost + 1 if left > WORTH * last else 0
@@ -266,14 +267,21 @@ def balanced(
 
 
 def _finished(
-    workload: Workload, goal: Objective, split: Split, labels: Mapping[str, Hashable], arranged: Arranged, now: _Balance
+    workload: Workload,
+    goal: Objective,
+    split: Split,
+    labels: Mapping[str, Hashable],
+    arranged: Arranged,
+    now: _Balance,
+    deadline: float,
 ) -> Balanced:
     """Return the plan and the proof that the weights of now lead to; their lines take no harm."""
     kept = [(line.mass, line.variances) for line in now.lines]
     numbers, same = now.layout.numbers, arranged.same
     masses = [line.mass for line in now.lines]
     emphasis = arranged.emphasis(now.emphasis(same))
-    shown = proof(workload, goal, split, labels, emphasis, lambda s, n: _known(masses, numbers, s, n))
+    near = functools.partial(_known, masses, numbers)
+    shown = proof(workload, goal, split, labels, emphasis, near, deadline=deadline)
     with threads_for(1):
         for line in now.lines:
             line.polish()
