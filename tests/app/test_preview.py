@@ -18,7 +18,7 @@ from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from pages.parts.workload import reference_form
 from tests import working
-from tests.app.test_pages import EVEN, Session, demo, expected, with_plan
+from tests.app.test_pages import EVEN, Session, demo, expected, wait, with_plan
 
 
 def opened(workload: Workload, **fields: object) -> Session:
@@ -293,7 +293,7 @@ def test_which_centers_were_taken_is_said_and_changed_by_one_click() -> None:
     assert "tuned centers: planning takes about" in session.said()
     assert said in session.said()
     assert session.metrics()["Typical error (counts)"] == amount(tuned.rmse)
-    session.press("keep_groups")
+    wait(session.press("keep_groups"))
     assert session.studio.taken == {"centers": "tuned", "keep": 0.0}
     assert "no group is less exact" in session.said()
     session.press("keep_none")

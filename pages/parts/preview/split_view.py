@@ -50,11 +50,13 @@ def _button(label: str, options: Mapping[str, Any], key: str) -> None:
 
 
 def _take(options: Mapping[str, Any]) -> None:
-    """Take these centers, and leave the other options as they are."""
+    """Take these centers, leave the other options as they are, and start the plan where that takes long."""
     studio = state.current()
     rest = {name: value for name, value in studio.options.items() if name not in (CENTERS, "keep")}
     with kept_for(CENTERS):
-        state.commit(studio.told(rest | dict(options)), redraw=True)
+        asked = studio.told(rest | dict(options))
+        plans.begin(asked)
+        state.commit(asked, redraw=True)
 
 
 def _single(studio: Studio, plan: Plan) -> str:
