@@ -48,7 +48,7 @@ def test_the_result_shows_without_scrolling_and_a_click_looks_at_a_group(visit: 
     for width, height in reversed(SIZES):
         page.set_viewport_size({"width": width, "height": height})
         visit.settle()
-        page.get_by_role("heading", name="More about this plan").scroll_into_view_if_needed()
+        page.get_by_role("heading", name="More about this plan").evaluate("heading => heading.scrollIntoView()")
         visit.settle()
         assert inside(visit, page.get_by_role("spinbutton", name="epsilon")), width  # it stays where it was
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})

@@ -20,7 +20,7 @@ SQL = "SELECT vote, COUNT(*) FROM survey WHERE age BETWEEN 20 AND 39 GROUP BY vo
 def drag(visit: Visit, start: tuple[float, float], end: tuple[float, float], *, chart: int = 0) -> None:
     """Draw a box on the picture of the cells, from one point to another in shares of its width and height."""
     plot = visit.page.get_by_test_id("stPlotlyChart").nth(chart).locator(".nsewdrag")
-    plot.scroll_into_view_if_needed()
+    plot.evaluate("picture => picture.scrollIntoView({block: 'nearest'})")
     place = plot.bounding_box()
     points = [(place["x"] + x * place["width"], place["y"] + y * place["height"]) for x, y in (start, end)]
     visit.page.mouse.move(*points[0])
