@@ -12,6 +12,9 @@ from types import ModuleType
 
 import pytest
 
+# what several test modules share tells its values, too, where it fails
+ROOMS = {f"tests.{folder.name}" for folder in Path(__file__).parent.iterdir() if folder.is_dir()}
+pytest.register_assert_rewrite(*(ROOMS - set(sys.modules)))
 # a shell lets what runs in its background ignore Ctrl-C, which some tests press
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

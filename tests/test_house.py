@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ROOT / "engine"
 SOURCES = sorted([*ENGINE.rglob("*.py"), *(ROOT / "pages").rglob("*.py"), ROOT / "app.py"])
 ROOMS = {".".join(p.parent.relative_to(ROOT).parts): p for p in ENGINE.rglob("__init__.py") if p.parent != ENGINE}
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+BESIDE = sorted(f for folder in ("benchmarks", "demo_data") for f in (ROOT / folder).rglob("*.py"))  # a command each
 MOST_MODULES, MOST_LINES = 16, 400
 
 
@@ -99,9 +101,9 @@ def back_doors(file: Path) -> list[str]:
 
 
 def test_no_folder_and_no_file_is_too_large() -> None:
-    folders = Counter(f.parent for f in [*SOURCES, *(ROOT / "tests").rglob("*.py")] if f.name != "__init__.py")
+    folders = Counter(f.parent for f in [*SOURCES, *TESTS] if f.name != "__init__.py")
     assert {str(f): n for f, n in folders.items() if n > MOST_MODULES} == {}
-    lines = {str(f): len(f.read_text(encoding="utf-8").splitlines()) for f in SOURCES}
+    lines = {str(f): len(f.read_text(encoding="utf-8").splitlines()) for f in [*SOURCES, *TESTS, *BESIDE]}
     assert {f: n for f, n in lines.items() if n > MOST_LINES} == {}
 
 
@@ -131,6 +133,21 @@ def test_a_back_door_is_noticed() -> None:
     text = "from engine.spaces.solvers import Options\nfrom engine.release import _secret\n"
     with planted("pages/planted.py", text) as file:
         assert len(back_doors(file)) == 2
+
+
+def from_tests(file: Path) -> list[str]:
+    """Return the imports of a file from a module of tests: what several need stands in a module of its own."""
+    return [
+        f"{file.relative_to(ROOT)}:{line} imports {name} from {module}"
+        for line, module, name in own_imports(file, "tests")
+        if any(word.startswith("test_") for word in [*module.split("."), name])
+    ]
+
+
+def test_tests_import_none_of_each_other() -> None:
+    assert [line for file in [*TESTS, *BESIDE] for line in from_tests(file)] == []
+    with planted("tests/planted.py", "from tests.app.test_pages import Session\nfrom tests import test_kept\n") as file:
+        assert len(from_tests(file)) == 2
 
 
 def sideways(file: Path) -> list[str]:

@@ -18,21 +18,28 @@ TOOLS = ("pytest", "hypothesis", "psutil", "duckdb")
 TESTS = (
     "tests/test_kept.py",
     "tests/test_config.py",
-    "tests/workload/test_sql.py",
-    "tests/release/test_counts.py",
+    "tests/workload/sql",
+    "tests/release/records/test_encoding.py",
+    "tests/release/records/test_tables.py",
+    "tests/release/records/test_refused.py",
+    "tests/release/records/test_counts.py",
+    "tests/release/records/test_hostile.py",
     "tests/figures",
-    "tests/app/test_workload.py",
+    "tests/app/workload",
+    "tests/app/shell/test_address.py",
 )
 MORE_TOOLS = ("hatch", "pyyaml")
 MORE = (
     "tests/workload",
-    "tests/release/test_counted.py",
+    "tests/release/records/test_counted.py",
     "tests/plans/test_explicit.py",
     "tests/publish",
     "tests/outside",
     "tests/commands",
     "tests/insight/test_compare.py",
     "tests/app/test_pages.py",
+    "tests/app/test_schema.py",
+    "tests/app/preview/test_plan.py",
 )
 
 

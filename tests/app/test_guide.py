@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pages.parts.shell import frame
-from tests.app.test_pages import ROOT, Session
+from tests.app.session import ROOT, Session
 
 FILES = sorted((ROOT / "pages" / "guides").glob("*.md"))
 PARTS = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", flags=re.DOTALL)

@@ -15,8 +15,7 @@ from pages.parts.lessons.lesson import Lesson, Shown
 from pages.parts.shell import link
 from pages.parts.shell.code import Script
 from pages.parts.shell.state import History, Studio
-from tests.app.test_pages import Session, demo
-from tests.app.test_release import wait
+from tests.app.session import Session, demo, wait
 
 NAMES = [lesson.name for lesson in LESSONS]
 

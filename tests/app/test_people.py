@@ -14,9 +14,9 @@ from engine.release import Ledger
 from pages.parts.jobs import work
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.app.test_coarse import decided, finished, spent
-from tests.app.test_pages import EVEN, Session
-from tests.app.test_release import wait, waiting
+from tests.app.coarse.given import decided, finished, spent
+from tests.app.release.given import waiting
+from tests.app.session import EVEN, Session, wait
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
 BUDGET = Budget(pcost=0.4, rows_per_person=3)

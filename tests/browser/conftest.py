@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -206,6 +206,24 @@ class Visit:
     def number(self, label: str, text: str) -> None:
         """Type into a field for a number and leave it."""
         self._type(self.page.get_by_role("spinbutton", name=label).first, text)
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float], *, chart: int = 0) -> None:
+        """Draw a box on a picture of the cells, from one point to another in shares of its width and height."""
+        plot = self.page.get_by_test_id("stPlotlyChart").nth(chart).locator(".nsewdrag")
+        plot.evaluate("picture => picture.scrollIntoView({block: 'nearest'})")
+        place = plot.bounding_box()
+        points = [(place["x"] + x * place["width"], place["y"] + y * place["height"]) for x, y in (start, end)]
+        self.page.mouse.move(*points[0])
+        self.page.mouse.down()
+        self.page.mouse.move(*points[1], steps=8)
+        with self.run():
+            self.page.mouse.up()
+
+    def moves(self, title: str, move: Callable[[], object]) -> None:
+        """Go back or forward to a page: one step, whatever pages wrote into their addresses on the way."""
+        with self.run():
+            move()
+        expect(self.page.get_by_role("heading", name=title, level=1)).to_be_visible()
 
     def _type(self, box: Locator, text: str) -> None:
         box.fill(text)

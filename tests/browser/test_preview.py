@@ -11,7 +11,6 @@ from engine import Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import HEIGHT, WIDTH, Visit
-from tests.browser.test_workload import drag
 
 ASKED = Workload.all_ways(Schema.from_json(demo_data.schemas()["survey"].read_bytes()), (1, 2))
 SURVEY = f"preview?{link.NAME}={link.packed(Studio(workload=ASKED))}"
@@ -118,7 +117,7 @@ def test_a_bad_group_is_mended_a_target_reached_a_probe_drawn_and_the_best_bound
     visit.unfold("One query of your own")
     visit.choose("Draw on the domain")
     visit.sees("The interval at other budgets")
-    drag(visit, (0.2561, 0.5), (0.5, 0.6), chart=2)  # 82 cells: the middles of the cells 21 to 40 lie inside
+    visit.drag((0.2561, 0.5), (0.5, 0.6), chart=2)  # 82 cells: the middles of the cells 21 to 40 lie inside
     visit.sees("39 ≤ age < 59" if visit.page.get_by_text("39 ≤ age < 59").count() else "age in [39, 59)")
     visit.sees("The interval at other budgets")
     visit.shot("30_probe")

@@ -9,7 +9,6 @@ from playwright.sync_api import expect
 
 from engine.release import Ledger
 from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit
-from tests.browser.test_ways import moved
 
 
 def test_the_whole_job_with_a_second_dataset_in_between(visit: Visit, tmp_path: Path) -> None:
@@ -105,7 +104,7 @@ def test_the_whole_job_with_a_second_dataset_in_between(visit: Visit, tmp_path: 
     # who comes back, by an arrow or a refresh, and a second tab find the same plan and the same result
     with visit.run():
         page.get_by_test_id("stSidebarNav").get_by_role("link", name="Guide").click()
-    moved(visit, "Release", page.go_back)  # opens where one was
+    visit.moves("Release", page.go_back)  # opens where one was
     visit.sees("Released for survey 1996")
     address, tab = page.url, page.context.new_page()
     for again in (page, tab):
@@ -145,10 +144,10 @@ def test_a_newcomer_rehearses_in_few_clicks_goes_back_page_by_page_and_edits(vis
     visit.settle()
     assert page.evaluate("history.length") == before + 5
     for title in ("Compare", "Preview", "Workload"):
-        moved(visit, title, page.go_back)
-    moved(visit, "Preview", page.go_forward)
+        visit.moves(title, page.go_back)
+    visit.moves("Preview", page.go_forward)
     for title in ("Workload", "Schema"):
-        moved(visit, title, page.go_back)
+        visit.moves(title, page.go_back)
 
     # the table of the schema keeps every edit
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})

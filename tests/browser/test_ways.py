@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import expect
 
 import demo_data
 from engine import Schema, Workload
@@ -44,13 +42,6 @@ def older(studio: Studio) -> str:
     return base64.urlsafe_b64encode(zlib.compress(json.dumps(document).encode(), 9)).decode()
 
 
-def moved(visit: Visit, title: str, move: Callable[[], object]) -> None:
-    """Go back or forward to a page: one step, whatever pages wrote into their addresses on the way."""
-    with visit.run():
-        move()
-    expect(visit.page.get_by_role("heading", name=title, level=1)).to_be_visible()
-
-
 @pytest.mark.parametrize(
     "titles",
     [("Preview", "Release", "Guide"), pytest.param(tuple(WORDS), marks=pytest.mark.full)],
@@ -70,6 +61,6 @@ def test_reload_and_arrows_lose_nothing(visit: Visit, titles: tuple[str, ...]) -
             visit.sees(CHOSEN)
     first, second = titles[-3:-1]
     for title, move in ((second, page.go_back), (first, page.go_back), (second, page.go_forward)):
-        moved(visit, title, move)
+        visit.moves(title, move)
         visit.sees(WORDS[title])
         visit.sees(CHOSEN)

@@ -17,19 +17,6 @@ FOREIGN = "img[src*=example], a[href*=example], a[href^=javascript], main b:text
 SQL = "SELECT vote, COUNT(*) FROM survey WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM survey"
 
 
-def drag(visit: Visit, start: tuple[float, float], end: tuple[float, float], *, chart: int = 0) -> None:
-    """Draw a box on the picture of the cells, from one point to another in shares of its width and height."""
-    plot = visit.page.get_by_test_id("stPlotlyChart").nth(chart).locator(".nsewdrag")
-    plot.evaluate("picture => picture.scrollIntoView({block: 'nearest'})")
-    place = plot.bounding_box()
-    points = [(place["x"] + x * place["width"], place["y"] + y * place["height"]) for x, y in (start, end)]
-    visit.page.mouse.move(*points[0])
-    visit.page.mouse.down()
-    visit.page.mouse.move(*points[1], steps=8)
-    with visit.run():
-        visit.page.mouse.up()
-
-
 def test_names_and_labels_are_shown_and_never_run(visit: Visit, tmp_path: Path) -> None:
     bad = "![x](http://example.com/a.png) <img src=http://example.com/b.png onerror=alert(1)> :red[y] $z$"
     labels = [bad, "[k](http://example.com)", "<b>c</b>", "=1+1"]
@@ -44,7 +31,7 @@ def test_names_and_labels_are_shown_and_never_run(visit: Visit, tmp_path: Path) 
     visit.press("Add all 1-way, 2-way sets")
     visit.choose("Drag a range")
     visit.pick("Attributes of the range", "![x]")
-    drag(visit, (0.1, 0.1), (0.6, 0.9))
+    visit.drag((0.1, 0.1), (0.6, 0.9))
     visit.press("Add this range")
     visit.shot("21_hostile_range")
     visit.choose("One set of attributes")
@@ -92,7 +79,7 @@ def test_groups_come_from_sql_and_from_a_range_dragged_or_moved_by_keyboard(visi
     # a range
     visit.choose("Drag a range")
     visit.sees("The range: ")
-    drag(visit, (0.2561, 0.5), (0.5, 0.6))  # 82 cells: the middles of the cells 21 to 40 lie inside
+    visit.drag((0.2561, 0.5), (0.5, 0.6))  # 82 cells: the middles of the cells 21 to 40 lie inside
     visit.sees("The range: 39 ≤ age < 59")
     visit.look("20_range")
     visit.press("Add this range")
@@ -106,10 +93,10 @@ def test_groups_come_from_sql_and_from_a_range_dragged_or_moved_by_keyboard(visi
     visit.sees("The range: 39 ≤ age < 60")
 
     # a second box moves the ends again, and a rectangle works on two attributes
-    drag(visit, (0.9, 0.2), (0.99, 0.6))
+    visit.drag((0.9, 0.2), (0.99, 0.6))
     visit.sees("The range: 92 ≤ age < 99")
     visit.pick("Attributes of the range", "party")
-    drag(visit, (0.05, 0.05), (0.5, 0.4))
+    visit.drag((0.05, 0.05), (0.5, 0.4))
     visit.sees("party in [")
     visit.look("20_rectangle")
     visit.press("Add this range")

@@ -1,7 +1,6 @@
 """Common parts of plans against the dense common mechanism on the full domain."""
 
 import itertools
-import math
 from contextlib import suppress
 from fractions import Fraction
 
@@ -9,34 +8,19 @@ import numpy as np
 import pytest
 
 import engine.choice.common_blocks
-import engine.choice.common_plan
 from demo_data import schemas
-from engine import Attribute, Budget, LinearMechanism, Schema, Workload, plan
-from engine.choice import CommonMechanism, CommonPlan, coarse_or_fine, nested_choices
+from engine import Budget, LinearMechanism, Schema, Workload, plan
+from engine.choice import CommonMechanism, CommonPlan, coarse_or_fine
 from engine.choice.common_blocks import rest
 from engine.choice.linear import residual
-from engine.choice.spends import exact_split
 from engine.errors import EngineError, LimitExceeded, PlanError
 from engine.release import estimate
 from engine.release.reconstruct import strategy_answers
 from engine.workload import Custom
-from tests.choice.test_common_mechanism import assert_maximal
-from tests.oracles import block_rows, workload_rows
+from tests.choice.matrices import assert_maximal
+from tests.choice.plans import RECORDS, cost_of, made, rows_of, schema, ways
+from tests.oracles import workload_rows
 from tests.shapes import SHAPES
-
-RECORDS = 10_000  # a small cap, so that the rounding of dense blocks does not raise the noise by more than 1e-10
-
-
-def schema(*sizes):
-    return Schema([Attribute.of_size("abcdefgh"[i], n) for i, n in enumerate(sizes)])
-
-
-def ways(sizes, k, family="marginal"):
-    return Workload.all_ways(schema(*sizes), ways=k, family=family)
-
-
-def made(workload, pcost=1.0, mechanism="querysmasher", **options):
-    return plan(workload, Budget(pcost=pcost), mechanism, max_records=RECORDS, cache=False, **options)
 
 
 def tuned_apart(workload, **options):
@@ -91,20 +75,6 @@ CASES = dict(cases())
 @pytest.fixture(scope="module", params=list(CASES))
 def split(request):
     return coarse_or_fine(*CASES[request.param])
-
-
-def rows_of(plan_schema, blocks):
-    """Strategy rows over noise on the full domain, shape (measurements, cells)."""
-    rows = [np.zeros((0, math.prod(a.size for a in plan_schema.attributes)))]
-    for block in blocks.values():
-        weights = 1.0 if block.weights is None else block.weights.reshape(-1, 1)
-        rows.append(weights * block_rows(plan_schema, block) / block.noise)
-    return np.concatenate(rows)
-
-
-def cost_of(plan_schema, blocks):
-    rows = rows_of(plan_schema, blocks)
-    return rows.T @ rows
 
 
 def close(given, expected, share=1e-9):
@@ -314,45 +284,6 @@ def test_blocks_of_other_products_share_nothing_when_they_are_too_large(monkeypa
     test_the_cost_matrices_of_look_and_residual_add_up_to_that_of_the_plan(split)
     with pytest.raises(LimitExceeded, match="6 coordinates are too many"):
         rest(options[0].blocks["a", "b"], options[1].blocks["a", "b"], RECORDS)
-
-
-@pytest.mark.parametrize("pcosts", [(1.0, 0.9999999999999998), (0.1, 0.30000000000000004), (0.7000000000000001, 1e-1)])
-def test_spends_are_shown_as_they_add_up(pcosts):
-    for look in (1 / 3 * min(pcosts), 0.09999, 1e-9):
-        for (first, second), total in zip(exact_split(look, pcosts, own=[True] * 2), pcosts, strict=True):
-            assert Fraction(repr(first)) + Fraction(repr(second)) == Fraction(repr(total))
-            assert look <= first < look + 1e-11 * max(pcosts)
-    with pytest.raises(PlanError, match="cannot be split"):
-        exact_split(1.0, pcosts, own=[True, True])
-
-
-@pytest.fixture
-def costlier(monkeypatch):
-    """Joint costs of so many parts or more are said to be half as much again."""
-
-    def planted(parts):
-        real = engine.choice.common_plan.joint_pcost
-        more = lambda given, records: real(given, records) * (1.5 if len(given) >= parts else 1.0)  # noqa: E731
-        monkeypatch.setattr(engine.choice.common_plan, "joint_pcost", more)
-
-    return planted
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-def test_look_and_rest_are_checked_against_the_plan(costlier, rows):
-    budget = Budget(pcost=1.0, rows_per_person=rows)
-    options = [plan(ways((3, 2, 2), k), budget) for k in (1, 2)]
-    assert coarse_or_fine(*options).stretch == pytest.approx(1.0, abs=1e-6)
-    costlier(2)
-    assert coarse_or_fine(*options).stretch == pytest.approx(math.sqrt(1.5), abs=1e-6)
-
-
-def test_a_chain_that_rounds_past_its_end_is_refused(costlier):
-    options = [made(ways((3, 2, 2), k)) for k in (1, 2, 3)]
-    assert nested_choices(*options).following is not None
-    costlier(3)
-    with pytest.raises(PlanError, match="round so often"):
-        nested_choices(*options)
 
 
 # --- what is refused, and files ---

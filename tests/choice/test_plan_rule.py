@@ -17,7 +17,7 @@ from engine import Attribute, Budget, LinearMechanism, NestedPlanRule, Schema, W
 from engine.choice import stepwise
 from engine.errors import NotApplicable, PlanError
 from engine.release import apply_group, count_marginals
-from tests.choice.test_common_plan import rows_of
+from tests.choice.plans import rows_of
 from tests.oracles import workload_rows
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.of_size("c", 2)])

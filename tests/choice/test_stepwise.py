@@ -1,7 +1,5 @@
-"""Look, decide, finish: in order, once each, exactly paid, and found again after a kill at any point."""
+"""Look, decide, finish: in order, once each, exactly paid, and found again."""
 
-import os
-import signal
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -9,29 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import engine.release.ledger.ledger
-from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, NestedPlanRule, Schema, Workload, plan
+from engine import Budget, NestedPlanRule
 from engine.choice import Decision, coarse_or_fine, nested_choices, step_files
 from engine.choice.stepwise import decide, finish, look, look_key, looks, rehearse_finish, resume
-from engine.errors import BudgetExceeded, EngineError, LedgerError, PlanError, ResultLost
+from engine.errors import BudgetExceeded, LedgerError, PlanError, ResultLost
 from engine.release import Ledger, apply_group, count_marginals
-from tests.choice.test_common_plan import cost_of
-from tests.release.ledger_worker import FORK
-from tests.waiting import CEILING
+from tests.choice.plans import cost_of
+from tests.choice.steps import CHAIN, COMMON, FINE, RECORDS, SCHEMA, same, spent, ways
 
 measuring = sys.modules["engine.release.measure"]
-SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
 REHEARSALS = 200
-
-
-def ways(k, pcost=0.4):
-    return plan(Workload.all_ways(SCHEMA, ways=k, family="marginal"), Budget(pcost=pcost))
-
-
-COMMON = coarse_or_fine(ways(1), ways(2), names=["1-way", "2-way"])
-RECORDS = synthetic(SCHEMA, 4000, seed=3)
-FINE = Decision(choice=1, certain=True, shares={"fine, lower": 0.9}, sentence="Fine.")
 STOP = Decision(choice=None, certain=True, shares={}, sentence="Stop.")
 
 
@@ -40,20 +25,6 @@ def ledger(tmp_path):
     made = Ledger.create(tmp_path / "office.ledger")
     made.add_dataset("survey", total=Budget(pcost=1.0))
     return made
-
-
-def spent(ledger):
-    return [Decimal(row.pcost) for row in ledger.rows() if row.kind == "spend"]
-
-
-def same(one, other):
-    assert one.plan.hash == other.plan.hash
-    assert (one.key, one.utc, one.dataset) == (other.key, other.utc, other.dataset)
-    for name in ("estimates", "answers_on_grid"):
-        found, expected = getattr(one, name), getattr(other, name)
-        assert found.keys() == expected.keys()
-        for space in expected:
-            np.testing.assert_array_equal(found[space], expected[space])
 
 
 # --- the usual way ---
@@ -200,9 +171,6 @@ def test_of_decisions_at_the_same_time_one_holds(ledger, monkeypatch):
 # --- chains of choices ---
 
 
-CHAIN = nested_choices(ways(1), ways(2), ways(3), names=["1-way", "2-way", "3-way"])
-
-
 @pytest.mark.parametrize("path", [["1-way"], ["look closer", "2-way"], ["look closer", "3-way"]])
 def test_every_way_through_a_chain_costs_what_its_end_costs_alone(ledger, path):
     key, common = look(CHAIN, RECORDS, dataset="survey", ledger=ledger).key, CHAIN
@@ -335,132 +303,6 @@ def test_another_release_is_no_look(ledger):
     (key,) = [row.key for row in ledger.rows() if row.kind == "spend"]
     with pytest.raises(LedgerError, match=r"not this step|cannot be read"):
         resume(ledger, key)
-
-
-# --- kills ---
-
-POINTS = ("counted", "spent", "drawn", "saved")
-
-
-def die_at(point):
-    """Make this process kill itself at one point of a step."""
-    die = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
-    spend, draw, save = (
-        engine.release.ledger.ledger.Ledger.spend,
-        measuring.draw,
-        engine.release.ledger.ledger.Ledger.save_result,
-    )
-
-    def dying_spend(*args, **fields):
-        if point == "counted":
-            die()
-        receipt = spend(*args, **fields)
-        if point == "spent" and receipt.fresh:
-            die()
-        return receipt
-
-    def dying_draw(*args):
-        answers = list(draw(*args))
-        if point == "drawn":
-            die()
-        return answers
-
-    def dying_save(*args, **fields):
-        path = save(*args, **fields)
-        if point == "saved":
-            die()
-        return path
-
-    engine.release.ledger.ledger.Ledger.spend, measuring.draw, engine.release.ledger.ledger.Ledger.save_result = (
-        dying_spend,
-        dying_draw,
-        dying_save,
-    )
-
-
-def killed(work, point):
-    def run():
-        die_at(point)
-        work()
-
-    process = FORK.Process(target=run)
-    process.start()
-    process.join(CEILING)
-    return process.exitcode == -signal.SIGKILL
-
-
-def looked_under(book):
-    return look(COMMON, RECORDS, dataset="survey", ledger=book)
-
-
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("step", ["look", "finish"])
-def test_a_kill_at_any_point_loses_nothing_and_is_charged_once(tmp_path, step, point):
-    book = Ledger.create(tmp_path / "office.ledger")
-    book.add_dataset("survey", total=Budget(pcost=2.0))
-    key, total = look_key(COMMON, dataset="survey"), Decimal(repr(COMMON.options[1].pcost))
-    first, second = (Decimal(repr(cost)) for cost in COMMON.spends[1])
-    if step == "look":
-        assert killed(lambda: look(COMMON, RECORDS, dataset="survey", ledger=book.path), point)
-        looked_under(book)
-        assert spent(book) == [first]
-        decide(book, key, verdict=FINE)
-        finish(book, key, RECORDS)
-    else:
-        before = looked_under(book)
-        decide(book, key, verdict=FINE)
-        assert killed(lambda: finish(book.path, key, RECORDS), point)
-        same(resume(book, key).look, before)
-        assert (resume(book, key).lost, resume(book, key).begun) == ((), point in ("spent", "drawn"))
-        done = finish(book, key, RECORDS)
-        same(resume(book, key).finished, done)
-        assert spent(book) == [first, second]
-    assert sum(spent(book)) == total
-    assert Ledger(book.path).verify() == ()
-    assert not list(Path(f"{book.path}.results").glob("*.journal"))
-    assert book.verify() == ()
-
-
-def test_a_campaign_of_kills_at_random_moments(tmp_path):
-    """Workers that look, decide and finish are killed again and again; then one worker ends what they began."""
-    path, rng = tmp_path / "office.ledger", np.random.default_rng(0)
-    Ledger.create(path).add_dataset("survey", total=Budget(pcost=8.0))
-    common = COMMON
-
-    def work():
-        for attempt in range(1, 7):
-            try:
-                key = look(common, RECORDS, dataset="survey", ledger=path, attempt=attempt).key
-                if resume(path, key).choice is None:
-                    decide(path, key, option=attempt % 2, by="A. Reader")
-                finish(path, key, RECORDS)
-            except EngineError:
-                continue
-
-    for _ in range(8):
-        process = FORK.Process(target=work)
-        process.start()
-        process.join(float(rng.uniform(0.02, 0.25)))
-        process.kill()
-        process.join()
-        assert Ledger(path).verify() == ()
-    work()
-    book, endings = Ledger(path), 0
-    for key in looks(book, "survey"):
-        try:
-            steps = resume(book, key)
-        except ResultLost:
-            continue
-        assert len(steps.choices) == 1
-        if steps.finished is not None:
-            i = common.names.index(steps.choice.option)
-            own = [Decimal(r.pcost) for r in book.rows() if r.kind == "spend" and (r.key == key or key in r.note)]
-            assert sum(own) == Decimal(repr(common.options[i].pcost))
-            same(finish(book, key, None), steps.finished)
-            endings += 1
-    keys = [row.key for row in book.rows() if row.kind == "spend"]
-    assert len(keys) == len(set(keys))
-    assert endings >= 3
 
 
 def test_result_files_are_checked(ledger, tmp_path):

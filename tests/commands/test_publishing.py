@@ -14,10 +14,8 @@ import pytest
 from engine import load_measurement
 from engine.commands import main
 from engine.publish import publish, uncertainty
-from tests.commands.test_questions import Said, folder, released
-from tests.commands.test_replies import asked
+from tests.commands.asking import Said, asked, released
 
-__all__ = ["folder"]  # a fixture
 WHERE = ["--ledger", "office", "--dataset", "people"]
 FEW = [*WHERE, "--draws", "4"]
 

@@ -15,31 +15,7 @@ from engine.choice.plan_rule import rows_of_group
 from engine.commands import main
 from engine.errors import NotAnswerable, WorkloadError
 from engine.insight import condition_query, further_answers
-from tests.commands.test_replies import asked
-
-Said = pytest.CaptureFixture[str]
-SCHEMA = Schema([Attribute.of_size("age", 5), Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("hours", 4)])
-SQL = "SELECT sex, COUNT(*) FROM t WHERE age <= 2 GROUP BY sex; SELECT COUNT(*) FROM t"
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "schema.json").write_text(SCHEMA.to_json())
-    (tmp_path / "asked.sql").write_text(SQL)
-    synthetic(SCHEMA, 300, seed=1).to_csv(tmp_path / "people.csv", index=False)
-    return tmp_path
-
-
-def released(folder: Path, *attempts: int) -> None:
-    """A release, or several, of all pairs."""
-    made = plan(Workload.all_ways(SCHEMA, (2,)), Budget(pcost=0.25))
-    (folder / "plan.json").write_text(made.to_json())
-    assert main(["budget", "create", "--ledger", "office"]) == 0
-    assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
-    given = ["release", "--plan", "plan.json", "--data", "people.csv", "--dataset", "people", "--ledger", "office"]
-    for attempt in attempts:
-        assert main([*given, "--attempt", str(attempt), "--out", f"{attempt}.csv"]) == 0
+from tests.commands.asking import SCHEMA, Said, asked, released
 
 
 def estimate(row: dict[str, Any]) -> tuple[float, ...]:

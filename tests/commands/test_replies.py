@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,30 +10,7 @@ import engine
 from demo_data.make_synthetic import synthetic
 from engine import Ledger, Schema, load_measurement, load_plan
 from engine.commands import main
-
-Said = pytest.CaptureFixture[str]
-
-
-def refuse(text: str) -> None:
-    """JSON has no such number."""
-    raise AssertionError(f"{text} is no JSON")
-
-
-def asked(said: Said, *arguments: object, code: int = 0) -> dict[str, Any]:
-    """The data of a reply, once its keys are those that the help names."""
-    said.readouterr()
-    given = [str(one) for one in arguments]
-    assert main([*given, "--json"]) == code
-    out = said.readouterr().out
-    assert out.count("\n") == 1
-    found = json.loads(out, parse_constant=refuse)
-    words = given[:2] if given[0] == "budget" else given[:1]
-    with pytest.raises(SystemExit):
-        main([*words, "--help"])
-    told = re.search(r"with the keys (.*?)\. Errors", " ".join(said.readouterr().out.split()))
-    assert told is not None
-    assert sorted(told[1].split(", ")) == sorted(found)
-    return found
+from tests.commands.asking import Said, asked
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ WORK, PRIVATE, WATCH = "pages/parts/jobs/work.py", "pages/parts/jobs/private.py"
 FOLDERS, DOWNLOAD = "pages/parts/release/folders.py", "pages/parts/release/download_view.py"
 DATASET, KEPT, PLANS = "pages/parts/release/dataset_form.py", "pages/parts/jobs/kept.py", "pages/parts/jobs/plans.py"
 ASKED, SESSIONS, FILES = "tests/server/test_guard.py", "tests/server/test_sessions.py", "tests/app/test_files.py"
-JOBS, RELEASE, PLANNED = "tests/app/test_jobs.py", "tests/app/test_release.py", "tests/app/test_plans.py"
+JOBS, PLANNED, SERVED = (f"tests/app/jobs/test_{name}.py" for name in ("jobs", "plans", "serve"))
+RELEASE, LEDGERS = (f"tests/app/release/test_{name}.py" for name in ("release", "ledgers"))
+CLICKS = "tests/app/shell/test_clicks.py"
 NO_KEY = f"{ASKED}::test_nothing_is_answered_without_the_key"
 STRANGER = f"{ASKED}::test_another_host_or_origin_is_refused_even_with_the_key"
 LINE = f"{ASKED}::test_the_websocket_opens_for_its_own_page_alone"
@@ -119,7 +121,7 @@ BUGS = (
         SERVE,
         "            record.exc_info = record.exc_text = None\n",
         "",
-        f"{FILES}::test_logs_name_the_kind_and_the_place_of_an_error_and_no_value",
+        f"{SERVED}::test_logs_name_the_kind_and_the_place_of_an_error_and_no_value",
     ),
     bug(
         "rehearsals outlive their session",
@@ -141,28 +143,28 @@ BUGS = (
         "pages/parts/shell/clicks.py",
         "if any(now.get(name, value) != value for name, value in held.items()):",
         "if False:",
-        "tests/app/test_history.py::test_a_rehearsal_has_the_size_typed_just_before",
+        f"{CLICKS}::test_a_rehearsal_has_the_size_typed_just_before",
     ),
     bug(
         "what is pressed before it was shown is spent",
         "pages/parts/shell/clicks.py",
         "        if spends:\n",
         "        if False:\n",
-        "tests/app/test_history.py::test_nothing_is_spent_on_other_records_than_were_shown",
+        f"{CLICKS}::test_nothing_is_spent_on_other_records_than_were_shown",
     ),
     bug(
         "a button that is gone does its work when it comes back",
         "pages/parts/shell/clicks.py",
         "        if drawn:\n",
         "        if False:\n",
-        "tests/app/test_history.py::test_a_button_that_is_gone_has_nothing_to_do_when_it_comes_back",
+        f"{CLICKS}::test_a_button_that_is_gone_has_nothing_to_do_when_it_comes_back",
     ),
     bug(
         "what memory ends is a damaged file",
         "engine/release/records/apart/asking.py",
         "    if code in ENDED:\n",
         "    if False:\n",
-        "tests/release/test_sources.py::test_a_forgotten_cell_far_away_is_told_and_ends_nothing",
+        "tests/release/records/apart/test_sheets.py::test_a_forgotten_cell_far_away_is_told_and_ends_nothing",
     ),
     bug(
         "an upload stays when its page is left",
@@ -226,7 +228,7 @@ BUGS = (
         DATASET,
         "by=form.total_by.strip()",
         'by=form.total_by.strip() or "somebody"',
-        f"{RELEASE}::test_a_total_is_changed_with_a_name_and_a_reason",
+        f"{LEDGERS}::test_a_total_is_changed_with_a_name_and_a_reason",
     ),
     bug(
         "every guide shows the last one",
@@ -261,7 +263,7 @@ BUGS = (
         "engine/spaces/splits/pairs.py",
         '("marginal", "circular", "total")',
         '("marginal", "circular", "total", "prefix", "range")',
-        "tests/spaces/test_centers.py::test_figures",
+        "tests/spaces/splits/test_centers.py::test_figures",
     ),
     bug(
         "another budget makes every block anew",

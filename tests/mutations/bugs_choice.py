@@ -4,10 +4,11 @@ from tests.mutations.planting import bug
 
 STEPWISE, RECORDS = "engine/choice/stepwise.py", "engine/choice/step_records.py"
 COMMON, SPENDS = "engine/choice/common_plan.py", "engine/choice/spends.py"
-SAME, STEPS, SPLIT = (
+SAME, STEPS, SPLIT, SPENT = (
     "tests/choice/test_same_records.py",
     "tests/choice/test_stepwise.py",
     "tests/choice/test_common_plan.py",
+    "tests/choice/test_spends.py",
 )
 
 BUGS = (
@@ -73,21 +74,21 @@ BUGS = (
         "        if max(costs) <= 1.0:\n",
         "        if max(costs) <= 2.0:\n",
         f"{SPLIT}::test_what_is_spent_is_what_the_plan_costs_and_covers_what_is_released",
-        f"{SPLIT}::test_look_and_rest_are_checked_against_the_plan",
+        f"{SPENT}::test_look_and_rest_are_checked_against_the_plan",
     ),
     bug(
         "a chain may pass its end",
         COMMON,
         "            if cost > price(option):\n",
         "            if False:\n",
-        f"{SPLIT}::test_a_chain_that_rounds_past_its_end_is_refused",
+        f"{SPENT}::test_a_chain_that_rounds_past_its_end_is_refused",
     ),
     bug(
         "look and rest are charged for one row",
         COMMON,
         "unit.of_person(joint_pcost([look, part], max_records)) / price(p)",
         "joint_pcost([look, part], max_records) / price(p)",
-        f"{SPLIT}::test_look_and_rest_are_checked_against_the_plan",
+        f"{SPENT}::test_look_and_rest_are_checked_against_the_plan",
     ),
     bug(
         "the look is charged for one row",
@@ -101,7 +102,7 @@ BUGS = (
         SPENDS,
         "first = cost.quantize(step, ROUND_CEILING)",
         "first = cost.quantize(step, 'ROUND_FLOOR')",
-        f"{SPLIT}::test_spends_are_shown_as_they_add_up",
+        f"{SPENT}::test_spends_are_shown_as_they_add_up",
         f"{SPLIT}::test_what_is_spent_is_what_the_plan_costs_and_covers_what_is_released",
     ),
     bug(

@@ -7,8 +7,8 @@ PLAN, STRATEGY = "engine/plans/plan.py", "engine/spaces/strategy.py"
 PRIVACY, GAUSSIAN = "engine/privacy.py", "engine/gaussian.py"
 COSTS, UNITS, MEANING = "tests/plans/test_costs.py", "tests/plans/test_neighbours.py", "tests/test_privacy.py"
 TABLES, INTAKE = "engine/release/records/tables.py", "engine/release/intake.py"
-WEIGHTS, OBJECTIVES = "engine/mechanisms/query_weights.py", "tests/plans/test_objectives.py"
-LARGEST, MAXIMA = "engine/mechanisms/largest", "tests/plans/test_largest.py"
+WEIGHTS, OBJECTIVES = "engine/mechanisms/query_weights.py", "tests/plans/test_query_weights.py"
+LARGEST, MAXIMA = "engine/mechanisms/largest", "tests/mechanisms/largest/test_largest.py"
 
 BUGS = (
     bug(
@@ -16,28 +16,28 @@ BUGS = (
         "engine/spaces/bounds/compositions.py",
         "value=1.0 / (d - 1), total=-1.0 / (d * (d - 1))",
         "value=1.0 / (d - 1)",
-        "tests/spaces/test_bounds.py::test_shares_of_compositions_are_brute_force",
+        "tests/spaces/bounds/test_bounds.py::test_shares_of_compositions_are_brute_force",
     ),
     bug(
         "sectors of products are counted too often",
         "engine/spaces/bounds/products.py",
         " - (math.comb(d, pairs - 1) if pairs else 0)",
         "",
-        "tests/spaces/test_bounds.py::test_products_of_any_order_have_the_norm_that_excitations_have",
+        "tests/spaces/bounds/test_bounds.py::test_products_of_any_order_have_the_norm_that_excitations_have",
     ),
     bug(
         "sets that are missing count in the bound for products",
         "engine/spaces/bounds/products.py",
         "    return out if whole and out and max(out) > 0 else None",
         "    return out if out and max(out) > 0 else None",
-        "tests/spaces/test_bounds.py::test_products_that_are_not_asked_alike_are_left_to_excitations",
+        "tests/spaces/bounds/test_bounds.py::test_products_that_are_not_asked_alike_are_left_to_excitations",
     ),
     bug(
         "the mean cell stands for the dearest where centers are tuned",
         "engine/spaces/solvers.py",
         "        dearest = max(1.0, float(np.einsum(",
         "        dearest = min(1.0, float(np.einsum(",
-        "tests/spaces/test_centers.py::test_no_solver_is_worse_at_centers_that_are_tuned",
+        "tests/spaces/splits/test_centers.py::test_no_solver_is_worse_at_centers_that_are_tuned",
     ),
     bug(
         "floating point slack left out",
@@ -292,21 +292,21 @@ BUGS = (
         TABLES,
         "    person = schema.person_column(person)\n",
         "",
-        "tests/release/test_people.py::test_what_the_schema_declares_needs_no_word",
+        "tests/release/records/test_people.py::test_what_the_schema_declares_needs_no_word",
     ),
     bug(
         "fewer rows are protected than are declared where no column keeps to it",
         INTAKE,
         "if not capped and rows_per_person < (",
         "if not capped and 0 > (",
-        "tests/release/test_people.py::test_no_release_protects_fewer_rows_than_are_declared_where_no_column_keeps_to_it",
+        "tests/release/records/test_people.py::test_no_release_protects_fewer_rows_than_are_declared_where_no_column_keeps_to_it",
     ),
     bug(
         "counts without a cap pass where the schema names the person",
         INTAKE,
         "if data.cap is None and part.schema.person is not None:",
         "if False:",
-        "tests/release/test_people.py::test_what_the_schema_declares_needs_no_word",
+        "tests/release/records/test_people.py::test_what_the_schema_declares_needs_no_word",
     ),
     bug(
         "queries above the mean gain no weight",
@@ -371,6 +371,6 @@ BUGS = (
         "engine/mechanisms/querysmasher.py",
         "if plan.weighted_rmse >= best.plan.weighted_rmse",
         "if plan.weighted_rmse <= best.plan.weighted_rmse",
-        "tests/mechanisms/test_products.py::test_tuned_is_as_good_as_a_product_on_the_whole_table",
+        "tests/mechanisms/products/test_products.py::test_tuned_is_as_good_as_a_product_on_the_whole_table",
     ),
 )

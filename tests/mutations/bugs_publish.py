@@ -276,7 +276,7 @@ BUGS = (
         "pages/parts/jobs/publishing.py",
         "            place.chmod(0o600)",
         "            place.chmod(0o644)",
-        "tests/app/test_release.py::test_one_release_however_often_it_is_asked_for",
+        "tests/app/release/test_release.py::test_one_release_however_often_it_is_asked_for",
     ),
     bug(
         "a release may be written over its ledger",

@@ -8,15 +8,16 @@ JOINT, PUBLISHED, EVIDENCE = f"{FOLDER}/joint.py", f"{FOLDER}/published.py", f"{
 QUALITY, UNCERTAIN, ACCEPTANCE = f"{FOLDER}/quality.py", f"{FOLDER}/uncertainty.py", f"{FOLDER}/acceptance.py"
 FILE, PACKAGE = "engine/publish/published_file.py", "engine/publish/tables_package.py"
 OPEN, FACTS = "engine/publish/open_form.py", f"{FOLDER}/facts.py"
-TABLES, ERRORS, PACKED = (f"tests/publish/test_{name}.py" for name in ("tables", "uncertainty", "tables_package"))
-SUMS, FILES = "tests/publish/test_metric.py", "tests/publish/test_published_file.py"
+TESTS, PACKED = "tests/publish/tables", "tests/publish/test_tables_package.py"
+TABLES, FITTED, ERRORS = (f"{TESTS}/test_{name}.py" for name in ("published", "fits", "uncertainty"))
+SUMS, FILES = f"{TESTS}/test_metric.py", "tests/publish/test_published_file.py"
 OPENED = f"{PACKED}::test_estimates_errors_and_covariances_follow_from_the_open_form_alone"
 
-IMPOSSIBLE, RULED = "tests/publish/test_impossible.py", "tests/workload/test_impossible.py"
-RULES, COUNTED = "engine/workload/impossible.py", "tests/release/test_people.py"
+IMPOSSIBLE, RULED = f"{TESTS}/test_impossible.py", "tests/workload/test_impossible.py"
+RULES, COUNTED = "engine/workload/impossible.py", "tests/release/records/test_people.py"
 
-TOTALS, RESUMED = "tests/publish/test_total.py", "tests/publish/test_resume.py"
-CRITERIA = "tests/publish/test_acceptance.py"
+TOTALS, RESUMED = f"{TESTS}/test_total.py", f"{TESTS}/test_resume.py"
+CRITERIA = f"{TESTS}/test_acceptance.py"
 STOPPED = f"{RESUMED}::test_a_fit_that_is_stopped_again_and_again_ends_at_the_same_numbers"
 
 BUGS = (
@@ -95,7 +96,7 @@ BUGS = (
         f"{FOLDER}/shrunk.py",
         "            if -float(assembled(contrasts, axes).min()) * table.size > enough * total:\n",
         "            if False:\n",
-        f"{TABLES}::test_only_tables_whose_margins_contradict_each_other_are_projected_together",
+        f"{FITTED}::test_only_tables_whose_margins_contradict_each_other_are_projected_together",
     ),
     bug(
         "every table hides what it alone might hide",
@@ -305,6 +306,6 @@ BUGS = (
         PUBLISHED,
         'total = found.total if fit == "none" else shrunk_total(*seen)',
         "total = found.total",
-        f"{TABLES}::test_a_total_is_drawn_towards_nothing_as_far_as_noise_may_have_made_it",
+        f"{FITTED}::test_a_total_is_drawn_towards_nothing_as_far_as_noise_may_have_made_it",
     ),
 )

@@ -19,13 +19,7 @@ from engine.errors import BudgetError, LimitExceeded, NotApplicable
 from engine.release import Ledger, apply_group, count_marginals, load_measurement, quantile
 from engine.spaces import exact_bound, global_bound
 from tests import oracles
-from tests.mechanisms.test_contract import (
-    check_certificate,
-    check_privacy,
-    check_round_trip,
-    check_summary,
-    check_variances,
-)
+from tests.mechanisms.checks import check_certificate, check_privacy, check_round_trip, check_summary, check_variances
 from tests.shapes import SHAPES
 
 measure = sys.modules["engine.release.measure"].measure

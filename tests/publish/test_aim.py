@@ -11,7 +11,7 @@ import pytest
 from engine import Attribute, Budget, Schema, Workload, load_plan, plan
 from engine.errors import Cancelled, NotApplicable, PlanError
 from engine.publish import aim, rehearsed, simulated, weighed_for_publishing
-from tests.publish.test_tables import SCHEMA, people
+from tests.publish.measured import SCHEMA, people
 
 PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
 BUDGET = Budget(pcost=0.02)

@@ -17,8 +17,8 @@ from engine.publish import publish, simulated, verify_package, write_package, wr
 from engine.publish.open_form import is_open
 from engine.publish.tables.contrasts import assembled
 from engine.release import read_plan
-from tests.publish.test_tables import SCHEMA, check, people
-from tests.publish.test_tables_package import from_files, in_r
+from tests.publish.measured import SCHEMA, check, people
+from tests.publish.recomputed import from_files, in_r
 
 measure = sys.modules["engine.release.measure"].measure
 RULES = ["a < 3 and b > 2", "c == 0 and d == 1"]

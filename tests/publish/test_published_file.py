@@ -19,7 +19,7 @@ from engine.publish import (
     write_published,
     write_records,
 )
-from tests.publish.test_tables import SCHEMA, measured_on
+from tests.publish.measured import SCHEMA, measured_on
 
 WORKLOAD = (
     Workload.all_ways(SCHEMA, (0, 1), family="marginal")

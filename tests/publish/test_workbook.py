@@ -22,7 +22,7 @@ from engine.publish import (
     write_tables,
     write_workbook,
 )
-from tests.publish.test_tables import measured_on
+from tests.publish.measured import measured_on
 
 REGIONS = ["=1+1", "http://north.example", "-5", "007", 'Süd "West"', "{=A1}"]
 SCHEMA = Schema(

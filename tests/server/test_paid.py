@@ -14,12 +14,12 @@ from engine import Attribute, Budget, Schema, Workload, measure
 from engine.release import Ledger
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.app.test_files import plant
-from tests.app.test_pages import expected
-from tests.app.test_release import SURVEY
+from tests.app.protected import plant
+from tests.app.release.given import SURVEY
+from tests.app.session import expected
+from tests.server.asked import QUERY
 from tests.server.client import Client, opened
 from tests.server.serving import Served, serving
-from tests.server.test_sessions import QUERY
 
 SMALL = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
 COARSE = "plan=" + link.packed(Studio(workload=Workload(SMALL), budget=Budget(pcost=0.4)))

@@ -13,17 +13,12 @@ import pytest
 
 from engine import Budget
 from engine.release import Ledger
-from pages.parts.shell import link
-from pages.parts.shell.state import Studio
-from tests.app.test_pages import expected
-from tests.app.test_release import SURVEY
+from tests.app.release.given import SURVEY
+from tests.server.asked import QUERY
 from tests.server.client import Client, opened
 from tests.server.serving import Served, serving
 from tests.server.uploading import upload
 from tests.waiting import CEILING, until
-
-MADE = expected("survey", (1,))
-QUERY = "plan=" + link.packed(Studio(workload=MADE.workload, budget=MADE.budget, options={"centers": "uniform"}))
 
 
 def private_files(folder: Path) -> list[Path]:

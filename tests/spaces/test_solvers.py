@@ -12,92 +12,20 @@ import engine.spaces.solvers as solvers
 from engine.spaces import DualProblem, Factor, Lift, Options, SubworkloadSolver, basis, decompose
 from engine.spaces.solvers import FixedBasisProblem, FourierProblem
 from engine.spaces.terms import assemble, merge
-from engine.workload import Circular, Custom, Family, Marginal, Prefix, Random, Range, Workload
+from engine.workload import Circular, Marginal, Prefix, Workload
 from tests import oracles, shapes
-
-TIGHT = Options(gap=1e-6)
-
-
-def kron(*matrices):
-    out = np.ones((1, 1))
-    for m in matrices:
-        out = np.kron(out, m)
-    return out
-
-
-def coordinates(sizes):
-    """Orthonormal basis of the residual space on all attributes, shape (cells, class coordinates)."""
-    return kron(*(basis(n) for n in sizes))
-
-
-def class_rows(rows, sizes):
-    return rows @ coordinates(sizes)
-
-
-def pair_rows(name, n, m):
-    from engine.workload import family
-
-    return family(name).rows((n, m))
-
-
-def stacked(*families_on_sizes):
-    return np.concatenate(families_on_sizes)
-
-
-def product(one: Family, other: Family, n, m):
-    return np.kron(one.rows((n,)), other.rows((m,)))
-
-
-PROBLEMS = {  # name -> (sizes, query rows on the cells)
-    "prefix": ((7,), Prefix().rows((7,))),
-    "range": ((6,), Range().rows((6,))),
-    "four cells": ((4,), stacked(3 * Prefix().rows((4,)), Prefix().rows((4,))[:, ::-1], Marginal().rows((4,)))),
-    "affine and prefix on four": ((4,), np.cumsum(np.array([[1, 0, 0, 0.0], [0, 1, 0, 0], [0, 0, 1, 0]]), axis=1)),
-    "two cells": ((2,), np.array([[1.0, 0.0]])),
-    "affine": ((5, 5), pair_rows("affine", 5, 5)),
-    "abs": ((4, 6), pair_rows("abs", 4, 6)),
-    "affine and abs": ((5, 5), stacked(pair_rows("affine", 5, 5), pair_rows("abs", 5, 5))),
-    "two products": ((4, 5), stacked(product(Range(), Range(), 4, 5), product(Prefix(), Prefix(), 4, 5))),
-    "random": ((3, 4), Random(count=30, seed=1).rows((3, 4))),
-    "random of low rank": ((4, 4), Random(count=4, seed=2).rows((4, 4))),
-    "three attributes": ((3, 3, 3), Random(p=0.4, count=50, seed=5).rows((3, 3, 3))),
-    "signed": ((5,), np.random.default_rng(0).standard_normal((4, 5))),
-    "one query": ((6,), np.array([[1.0, 0, 0, 1, 1, 0]])),
-    "uneven": ((5,), np.diag([1e3, 1, 1, 1e-2, 5.0])),
-}
-
-
-def problem_of(name, cls=DualProblem, low_rank=False):
-    sizes, rows = PROBLEMS[name]
-    c = class_rows(rows, sizes)
-    factor = Factor(sizes=sizes, matrix=c if low_rank else c.T @ c, low_rank=low_rank)
-    return cls(lift=Lift(sizes), factor=factor)
-
-
-def cell_gram(name):
-    sizes, rows = PROBLEMS[name]
-    N = coordinates(sizes)
-    pieces = class_rows(rows, sizes) @ N.T
-    return pieces.T @ pieces
-
-
-def solve(problem, options=TIGHT):
-    return problem.solution(*problem.maximise(options))
-
-
-def check_solution(solution, gram):
-    """The strategy is feasible and has the value; the bound is below; class coordinates come back from the answers."""
-    strategy = solution.strategy
-    assert strategy.column_norm <= 1 + 1e-9
-    assert np.sum(strategy.covariance * gram) == pytest.approx(solution.value, rel=1e-7)
-    assert 0 < solution.bound <= solution.value * (1 + 1e-12)
-    N = coordinates(strategy.sizes)
-    measured = strategy.rows @ N  # strategy rows as class rows
-    np.testing.assert_allclose(measured @ N.T, strategy.rows, atol=1e-9)  # nothing outside the residual space
-    span = strategy.pinv @ measured  # identity on what is measured
-    np.testing.assert_allclose(span @ span, span, atol=1e-6)
-    np.testing.assert_allclose(gram @ span.T, gram, atol=1e-6 * np.abs(gram).max())
-    assert strategy.complete == (np.linalg.matrix_rank(measured, tol=1e-7) == N.shape[1])
+from tests.spaces.problems import (
+    PROBLEMS,
+    TIGHT,
+    cell_gram,
+    check_solution,
+    class_rows,
+    coordinates,
+    kron,
+    pair_rows,
+    problem_of,
+    solve,
+)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -194,70 +122,6 @@ def test_what_is_measured_is_told_without_another_decomposition(least, low_rank)
     assert strategy.leaves_span(np.eye(strategy.dimension)).all()
 
 
-# ---- symmetry ---------------------------------------------------------------------------------------------------
-
-SYMMETRIC = {
-    "affine and abs": ((5, 5), stacked(pair_rows("affine", 5, 5), pair_rows("abs", 5, 5)), 25),
-    "range": ((9,), Range().rows((9,)), 9),
-    "range of two sizes": ((4, 5), product(Range(), Range(), 4, 5), 20),
-    "prefix squared": ((5, 5), product(Prefix(), Prefix(), 5, 5), 25),
-    "three ranges": ((3, 3, 3), kron(*[Range().rows((3,))] * 3) + 0.0, 27),
-    "three and a pair": (
-        (3, 3, 3),
-        stacked(kron(*[Prefix().rows((3,))] * 3), np.kron(pair_rows("affine", 3, 3), np.ones((1, 3)))),
-        27,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SYMMETRIC)
-def test_symmetry_reduction_changes_nothing(name, monkeypatch):
-    sizes, rows, cells = SYMMETRIC[name]
-    c = class_rows(rows, sizes)
-    factor = Factor(sizes=sizes, matrix=c.T @ c)
-    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 10**9)
-    plain = DualProblem(lift=Lift(sizes), factor=factor)
-    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
-    reduced = DualProblem(lift=Lift(sizes), factor=factor)
-    assert plain.variables == cells
-    assert reduced.variables < 0.7 * cells
-    assert len(reduced.roots) > 1 or len(sizes) == 1
-    one, other = solve(plain), solve(reduced)
-    assert other.value == pytest.approx(one.value, rel=1e-5)
-    assert other.bound <= one.value * (1 + 1e-9)
-    assert one.bound <= other.value * (1 + 1e-9)
-    check_solution(other, c.T @ c)
-    assert sum(map(len, reduced.roots)) == sum(map(len, plain.roots))
-    mass = np.random.default_rng(1).dirichlet(np.ones(reduced.variables))
-    spread = (mass / reduced.multiplicity)[reduced.orbit]
-    assert reduced.bound(mass) == pytest.approx(plain.bound(spread), rel=1e-9)
-
-
-def test_no_symmetry_is_seen_where_there_is_none(monkeypatch):
-    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
-    rng = np.random.default_rng(2)
-    for sizes in ((7,), (4, 4), (3, 3, 3)):
-        c = rng.standard_normal((40, math.prod(n - 1 for n in sizes)))
-        problem = DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c))
-        assert problem.variables == math.prod(sizes)
-    # swapping two attributes of equal size is no symmetry when they are asked differently
-    rows = class_rows(stacked(product(Prefix(), Custom(rng.random((3, 5))), 5, 5), pair_rows("affine", 5, 5)), (5, 5))
-    problem = DualProblem(lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=rows.T @ rows))
-    assert problem.variables == 25
-
-
-@pytest.mark.parametrize("weaken", [1e-3, 1e-6])
-def test_almost_symmetric_grams_are_no_symmetric_ones(weaken, monkeypatch):
-    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
-    rows = stacked(product(Prefix(), Prefix(), 5, 5), weaken * product(Range(), Marginal(), 5, 5))
-    c = class_rows(rows, (5, 5))
-    reduced = DualProblem(lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=c.T @ c))
-    check_solution(solve(reduced), c.T @ c)
-
-
-# ---- products ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     list(itertools.combinations(["prefix", "range", "signed", "affine", "one query"], 2)),
@@ -288,9 +152,6 @@ def test_subworkloads_of_products_are_solved_factor_by_factor():
     assert len(solver.duals) == 3  # every factor was solved once
 
 
-# ---- approximate constructions ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cls", [FixedBasisProblem, FourierProblem])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_approximate_solutions_are_feasible_and_certified(name, cls):
@@ -311,9 +172,6 @@ def test_circulant_grams_are_solved_exactly_by_all(asked, cls):
     eigenvalues = np.linalg.eigvalsh(factor.matrix)
     assert solution.value == pytest.approx(np.sqrt(eigenvalues).sum() ** 2 / 8, rel=1e-6)
     assert solution.gap <= 1e-6
-
-
-# ---- scale, limits, replay --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e12])

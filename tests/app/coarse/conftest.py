@@ -1,0 +1,26 @@
+"""Records and a ledger for the page Coarse or fine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from demo_data.make_synthetic import synthetic
+from engine import Budget
+from engine.release import Ledger
+from tests.app.coarse.given import SCHEMA
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    place = tmp_path / "records.csv"
+    synthetic(SCHEMA, 3000, seed=3).to_csv(place, index=False)
+    return place
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    made = Ledger.create(tmp_path / "office.ledger")
+    made.add_dataset("office", total=Budget(pcost=1.0))
+    return made

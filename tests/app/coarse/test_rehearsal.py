@@ -1,0 +1,136 @@
+"""The page Coarse or fine before any record is read: analyses, rule, rehearsal, and its Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from engine import Budget, NestedPlanRule, Workload, plan
+from engine.choice import analyses
+from engine.insight import worst_group
+from pages.parts.coarse import choose
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
+from tests.app.coarse.given import LOOK, SCHEMA, common_of, opened
+from tests.app.release.given import shown
+from tests.app.session import Session, wait
+
+
+def test_the_empty_page_says_what_to_do_and_has_an_example() -> None:
+    session = Session().go("coarse")
+    assert "There is no schema yet" in session.said()
+    assert "shown here once there are two plans" in session.said()
+    session.set(coarse_kind=choose.CENSUS)
+    assert "Choice 3: Age9, or Age23?" in session.said()
+    assert "schema = " in session.app.code[-1].value
+    assert not session.errors()
+    session.set(coarse_kind=choose.FILES)
+    assert "Open at least two plan files" in session.said()
+    session.set(coarse_step=LOOK)
+    assert "A look needs the analyses above" in session.said()
+
+
+def test_explanations_can_be_switched_off_here() -> None:
+    session = opened()
+    assert "the look is free" in session.said()
+    assert "Fix the rule before" in session.said()
+    session.set(tutorial=False)
+    assert "the look is free" not in session.said()
+    assert "Fix the rule before" not in session.said()
+
+
+def test_shares_and_rule_are_the_engines() -> None:
+    session, common = opened(), common_of()
+    assert f"{common.saved:.2%} of the dearest" in session.said()
+    assert "at least 5 standard errors" in session.said()
+    session.set(coarse_snr=20.0, coarse_share=0.3)
+    assert "at least 20 standard errors" in session.said()
+    assert "at least 30% of its 9 cells" in session.said()
+
+
+def test_bad_choices_are_told() -> None:
+    session = opened()
+    key = next(m.key for m in session.app.multiselect if m.key.startswith("coarse_ways"))
+    session.set(**{key: [2]})
+    assert "Give at least two numbers" in session.errors()
+    session.set(coarse_kind=choose.COARSER)
+    assert "no group with an attribute" in session.errors()
+
+
+def test_the_present_workload_against_a_coarser_one() -> None:
+    studio = Studio(workload=Workload(SCHEMA).add(("a", "b"), {"a": "range", "b": "marginal"}), budget=Budget(0.4))
+    session = Session(plan=link.packed(studio)).go("coarse").set(coarse_kind=choose.COARSER)
+    assert "one attribute fewer" in session.said()
+    assert not session.errors()
+    wait(session.press("coarse_rehearse"))
+    assert "asks for 50.0% of 13 cells" in session.said()
+
+
+def test_plan_files_are_options() -> None:
+    session = opened().set(coarse_kind=choose.FILES)
+    texts = {name: plan(w, Budget(pcost=0.4)).to_json() for name, w in analyses.by_ways(SCHEMA, (2, 1)).items()}
+    assert "Open at least two plan files" in session.said()
+    box = session.app.file_uploader(key="coarse_files")
+    for name, text in texts.items():
+        box.upload(f"{name}.json", text.encode(), "application/json")
+    session.run(box)
+    assert f"{common_of().saved:.2%} of the dearest" in session.said()
+    assert "['1-way.json', '2-way.json']" in session.app.code[-1].value
+    session.run(session.app.file_uploader(key="coarse_files").upload("bad.json", b"{}", "application/json"))
+    assert session.errors()
+
+
+def test_a_rehearsal_goes_all_the_way_and_spends_nothing() -> None:
+    session = opened()
+    assert "Nothing rehearsed yet" in session.said()
+    wait(session.press("coarse_rehearse"))
+    assert "REHEARSAL on simulated records" in session.said()
+    assert "2-way: at least" in session.said()
+    session.set(coarse_rehearsed_0_view="How many stand out")
+    assert "How many cells stand out" in session.said()
+    session.set(coarse_rehearsed_0_view="Answers of the look")
+    assert list(shown(session, -1)) == ["query", "answer", "std", "low", "high"]
+    wait(session.press("coarse_rest_0"))
+    assert "Rehearsed answers of 2-way" in session.said()
+    table = shown(session, -1)
+    assert list(table) == ["query", "answer", "std", "low", "high", "truth"]
+    assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
+    expected = plan(Workload.all_ways(SCHEMA, ways=2, family="marginal"), Budget(pcost=0.4))
+    np.testing.assert_allclose(table["std"], np.sqrt(expected.variances(worst_group(expected))), rtol=1e-6)
+    # a new look has new noise, so that the rest of the old one does not belong to it
+    wait(session.press("coarse_rehearse"))
+    assert "2-way: at least" in session.said()
+    assert "Rehearsed answers of 2-way" not in session.said()
+
+
+def test_a_rehearsal_that_stops_says_so() -> None:
+    session = wait(opened().set(coarse_snr=1e5).press("coarse_rehearse"))
+    assert "Stop: at most" in session.said()
+    assert "The rule says to stop" in session.said()
+
+
+def test_rivals_are_shown_beside_a_rehearsal() -> None:
+    session = wait(opened().press("coarse_rehearse"))
+    session.set(coarse_rivals_0=True)
+    wait(session)
+    table = next(d.value for d in session.app.dataframe if "way to choose" in d.value)
+    assert list(table["way to choose"]) == [
+        "the shared look",
+        "a separate look, as exact",
+        "thresholds on a noisy total",
+        "exponential mechanism",
+    ]
+    assert table["costs extra (pcost)"].iloc[0] == 0
+    assert "Right on these records" in session.said()
+
+
+@pytest.mark.parametrize("kind", [choose.WAYS, choose.CENSUS])
+def test_the_python_of_the_page_runs(kind: str, capsys: pytest.CaptureFixture) -> None:
+    session = opened().set(coarse_kind=kind)
+    names: dict = {}
+    exec(session.app.code[-1].value, names)
+    assert "the rule asks for 50.0%" in capsys.readouterr().out
+    if kind == choose.WAYS:
+        common = common_of()
+        assert names["common"].hash == common.hash
+        assert names["rule"].rule == NestedPlanRule(common=common, share=0.5, snr=5.0).rule

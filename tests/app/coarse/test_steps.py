@@ -1,0 +1,240 @@
+"""Look, decide, finish, resume for real: one of each however often it is asked for."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import demo_data
+from demo_data.make_synthetic import synthetic
+from engine import Budget, Schema, plan
+from engine.choice import analyses, stepwise
+from engine.release import Ledger
+from pages.parts.coarse import choose
+from pages.parts.coarse import stored as coarse_stored
+from pages.parts.jobs import work
+from tests.app.coarse.given import (
+    EARLIER,
+    LOOK,
+    SCHEMA,
+    button,
+    common_of,
+    decided,
+    finished,
+    kinds,
+    looked,
+    opened,
+    override,
+    radio,
+    ready,
+    spent,
+)
+from tests.app.release.given import answers, shown
+from tests.app.session import Session, wait
+
+
+def test_the_python_of_the_real_steps_runs(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ready(ledger, records).app.code[-1].value
+    monkeypatch.chdir(ledger.path.parent)
+    names: dict = {}
+    exec(script, names)
+    assert kinds(ledger) == ["spend", "saved", "note:decision", "spend", "saved"]
+    assert names["done"].plan.hash == common_of().options[1].hash
+
+
+def test_a_look_waits_for_its_confirmation(ledger: Ledger, records: Path) -> None:
+    session = ready(ledger, Path())
+    session.set(records_path="")
+    assert button(session, "coarse_look").disabled
+    assert "choose the records first" in session.said()
+    session.set(records_path=str(records))
+    for typed in ("", "Office", "offic"):
+        session.set(coarse_confirmation=typed)
+        assert button(session, "coarse_look").disabled
+    assert not button(session.set(coarse_confirmation="office"), "coarse_look").disabled
+    table = next(d.value for d in session.app.dataframe if "look (now)" in d.value)
+    for look, rest, alone in zip(table["look (now)"], table["rest (later)"], table["this analysis alone"], strict=True):
+        assert Decimal(look) + Decimal(rest) == Decimal(alone)
+    assert kinds(ledger) == []
+
+
+def test_the_budget_must_last_to_the_end(ledger: Ledger, records: Path) -> None:
+    session = ready(ledger, records, pcost=1.2, typed="office")
+    assert button(session, "coarse_look").disabled
+    assert "has 1 pcost left and at least 1.2 is needed to finish" in session.said()
+
+
+def test_look_decide_finish_once_each_however_often_it_is_asked(ledger: Ledger, records: Path) -> None:
+    common = common_of()
+    session, other = (ready(ledger, records, typed="office") for _ in range(2))
+    session.press("coarse_look")
+    other.press("coarse_look")
+    wait(session)
+    wait(other)
+    assert kinds(ledger) == ["spend", "saved", "note:rule"]
+    assert "Looked at office" in session.said()
+    assert "Rows read 3,000 = counted 3,000 + left out 0" in session.said()
+    assert "2-way: at least" in session.said()
+    assert "(the rule's verdict)" in radio(session).options[1]
+    decided(session)
+    decided(other)
+    assert not other.errors()
+    assert kinds(ledger)[3:] == ["note:decision"]
+    assert "'2-way' was decided, as the rule says" in session.said()
+    for one in (session, other):
+        one.set(coarse_confirm_finish="office")
+    session.press("coarse_finish")
+    other.press("coarse_finish")
+    wait(session)
+    wait(other)
+    assert kinds(ledger)[4:] == ["spend", "saved"]
+    assert "exactly what this analysis alone costs" in session.said()
+    assert sum(spent(ledger)) == Decimal(repr(common.options[1].pcost))
+    assert f"{spent(ledger)[0]:f} + {spent(ledger)[1]:f}" in session.said()
+    stored = stepwise.resume(ledger, stepwise.look_key(common, dataset="office")).finished
+    for one in (session, other, ready(ledger, records)):
+        pd.testing.assert_frame_equal(shown(one, -1), answers(stored))
+    assert len(kinds(ledger)) == 6
+    session.set(coarse_again_1=True)
+    assert "Attempt 2 draws new noise" in session.said()
+
+
+def test_a_new_session_finishes_what_another_began(ledger: Ledger, records: Path) -> None:
+    looked(ledger, records, snr=7.0)
+    # the next day: no analyses are chosen, and the rule on the page is another one
+    for job in list(work._JOBS):
+        work.forget(job)
+    session = Session().go("coarse").set(ledger_path=str(ledger.path), dataset="office")
+    assert "One look at office waits:" in session.said()
+    session.press("coarse_waiting")
+    assert "One look at office waits:" not in session.said()  # it stands there itself
+    assert next(e.label for e in session.app.expander) == "Steps 1 to 3, which are settled"
+    assert "1-way or 2-way; waits for a decision" in " ".join(session.app.selectbox(key="coarse_open_1").options)
+    assert "share 0.5, ratio 7, safety margin 3" in session.said()
+    assert "above 7 standard errors" in session.said()
+    decided(session)
+    (note,) = (row for row in Ledger(ledger.path).rows() if row.kind == "note:decision")
+    assert '"snr": 7.0' in note.note
+    assert "waits for the rest" in " ".join(session.app.selectbox(key="coarse_open_1").options)
+    again = Session().go("coarse").set(coarse_step=EARLIER, ledger_path=str(ledger.path))
+    finished(again.set(records_path=str(records)))
+    assert "exactly what this analysis alone costs" in again.said()
+    assert "decided, finished" in " ".join(again.app.selectbox(key="coarse_open_1").options)
+    assert kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
+
+
+def test_nobody_overrides_the_rule_without_name_and_reason(ledger: Ledger, records: Path) -> None:
+    session = looked(ledger, records)
+    session.run(radio(session).set_value("1-way"))
+    assert button(session, "coarse_record_").disabled
+    override(session, "1-way", " ", "x")
+    assert button(session, "coarse_record_").disabled
+    decided(override(session, "1-way", "A. Reader", "totals matter most"))
+    assert "'1-way' was decided by A. Reader, against the rule (totals matter most)" in session.said()
+    finished(session)
+    assert "Finished with '1-way'" in session.said()
+    assert sum(spent(ledger)) == Decimal(repr(common_of().options[0].pcost))
+
+
+def test_a_stop_can_be_followed_by_an_option(ledger: Ledger, records: Path) -> None:
+    session = looked(ledger, records, snr=1e4)
+    assert "Stop: at most" in session.said()
+    decided(session)
+    assert "To stop was decided, as the rule says" in session.said()
+    assert "The look above is the release" in session.said()
+    assert len(spent(ledger)) == 1
+    assert "coarse_finish" not in [b.key for b in session.app.button]
+    decided(override(session, "2-way", "A. Reader", "asked for"))
+    assert "'2-way' was decided by A. Reader" in session.said()
+    finished(session)
+    assert kinds(ledger) == ["spend", "saved", "note:rule", *["note:decision"] * 2, "spend", "saved"]
+
+
+def test_records_that_do_not_fit_spend_nothing(ledger: Ledger, records: Path) -> None:
+    good = records.read_bytes()
+    records.write_text("a,b\n1,2\n", encoding="utf-8")
+    session = looked(ledger, records)
+    assert "Look:" in session.errors()
+    assert kinds(ledger) == []
+    records.write_bytes(good)
+    wait(session.set(coarse_confirmation="office").press("coarse_look"))
+    decided(session)
+    records.unlink()
+    finished(session)
+    assert "The rest:" in session.errors()
+    assert len(spent(ledger)) == 1
+    records.write_bytes(good)
+    finished(session)
+    assert len(spent(ledger)) == 2
+
+
+def test_a_lost_look_and_a_lost_rest_are_told(ledger: Ledger, records: Path) -> None:
+    common = common_of()
+    key = stepwise.look_key(common, dataset="office")
+    ledger.spend(dataset="office", key=key, pcost=common.look.budget.pcost, plan_hash=f"look:{common.hash}")
+    session = ready(ledger, records)
+    assert "no result was saved" in session.errors()
+    session.set(coarse_again_1=True, coarse_confirmation="office")
+    wait(session.press("coarse_look"))
+    decided(session)
+    (second,) = [k for k in stepwise.looks(ledger, "office") if k != key]
+    rest = stepwise._rest_key(common, 1, second, 1)
+    ledger.spend(dataset="office", key=rest, pcost=common.residuals[1].spend, plan_hash=f"rest1:{common.hash}")
+    session.run(session.app)
+    assert "its result was never saved (attempts 1)" in session.errors()
+    assert "coarse_finish" not in [b.key for b in session.app.button]
+
+
+def test_a_rest_that_broke_off_is_ended_for_nothing(
+    ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = decided(looked(ledger, records))
+    (key,) = stepwise.looks(ledger, "office")
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "save_result", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            stepwise.finish(ledger, key, records)
+    session.run(session.app)
+    assert "spends nothing more" in str([w.value for w in session.app.warning])
+    assert button(session, "coarse_finish").label == "Measure the rest: spend 0 pcost"
+    finished(session)
+    assert kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
+
+
+@pytest.mark.parametrize("kind", [choose.WAYS, pytest.param(choose.CENSUS, marks=pytest.mark.full)])
+def test_looking_closer_leads_to_the_next_choice(ledger: Ledger, tmp_path: Path, kind: str) -> None:
+    if kind == choose.CENSUS:
+        schema = Schema.from_json(demo_data.schemas()["census"].read_bytes())
+        found, ways = analyses.census_ages(schema), {}
+    else:
+        schema, found, ways = SCHEMA, analyses.by_ways(SCHEMA, (1, 2, 3)), {"coarse_ways_3_True": [1, 2, 3]}
+    place = tmp_path / "people.csv"
+    synthetic(schema, 20_000, seed=5).to_csv(place, index=False)
+    session = opened(0.9, coarse_kind=kind, coarse_snr=20.0, **ways)
+    session.set(coarse_step=LOOK, ledger_path=str(ledger.path), records_path=str(place), coarse_confirmation="office")
+    wait(session.press("coarse_look"))
+    assert "look closer: at least" in session.said()
+    for number in range(2, len(found)):
+        finished(decided(session))
+        assert "look closer was decided" not in session.errors()
+        assert any(f"number {number}" in s.value for s in session.app.subheader)
+    finished(decided(session))
+    assert f"Spent in {len(found)} steps" in session.said()
+    assert "exactly what this analysis alone costs" in session.said()
+    finest = plan(list(found.values())[-1], Budget(pcost=0.9))
+    assert sum(spent(ledger)) == Decimal(repr(finest.pcost))
+    session.set(coarse_step=EARLIER)
+    (line,) = session.app.selectbox(key="coarse_open_1").options
+    assert " or ".join(found) in line
+    assert "decided, finished" in line
+
+
+def test_work_that_spends_is_marked(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marked, begin = {}, work.start
+    monkeypatch.setattr(work, "start", lambda key, *a, **k: marked.update({key: k}) or begin(key, *a, **k))
+    looked(ledger, records)
+    key = stepwise.look_key(common_of(), dataset="office")
+    assert marked[coarse_stored.look_job(ledger, key)]["spends"]

@@ -1,0 +1,208 @@
+"""What is compared: quick ones unasked, a toy mechanism, other budgets and options; and cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar
+
+import psutil
+import pytest
+
+from engine import Attribute, Budget, Plan, Schema, Workload, plan
+from engine.errors import NotApplicable
+from engine.insight import comparison, expected, quick_choices
+from engine.mechanisms import Forecast, known, title_of, variants
+from engine.mechanisms.base import Limits, Mechanism
+from engine.plans import Solved
+from engine.spaces import Bounded
+from engine.texts import amount
+from pages.parts.compare import run
+from pages.parts.jobs import kept, plans, work
+from pages.parts.shell import code, link
+from pages.parts.shell.state import Studio
+from tests.app.compare.given import ASKED, FEW, compared, frames, ran, with_small
+from tests.app.session import Session, demo, wait, with_plan
+from tests.waiting import until
+
+pytestmark = pytest.mark.usefixtures("comparing")
+
+
+def test_an_empty_page_says_what_to_do() -> None:
+    session = Session().go("compare")
+    assert "nothing to compare yet" in session.said()
+    assert next(b for b in session.app.button if b.key == "next").disabled
+    for view in ("How errors spread", "A against B", "Strategies"):
+        assert "Press Compare above" in session.set(compare_view=view).said()
+    assert "Open a plan file" in session.set(compare_view="Two plans").said()
+    session = with_small(page="compare").set(compare_chosen=[])
+    assert "Choose at least one mechanism" in session.said()
+
+
+def test_the_quick_ones_are_compared_without_a_word_and_the_others_wait_for_one() -> None:
+    session = with_plan("census", page="compare")
+    chosen = next(m for m in session.app.multiselect if m.key == "compare_chosen").value
+    table = expected(Workload.all_ways(demo("census"), (1, 2)), Budget(pcost=1.0)).set_index("mechanism")
+    assert chosen == quick_choices(table.reset_index())
+    assert len(chosen) == 5
+    assert (table.loc[chosen, "seconds"] <= 1.0).all()
+    session.until(lambda: "Done: the results are below" in session.said())
+    assert "is the most exact of" in session.said()
+    session.press("compare_all")  # chosen, and not begun: the slow ones are asked for
+    assert next(m for m in session.app.multiselect if m.key == "compare_chosen").value == list(variants())
+    assert not next(b for b in session.app.button if b.key == "compare_start").disabled
+    assert "the results of the choice before" in session.said()
+
+
+def test_what_the_views_begin_with_is_there_when_the_comparison_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, store = with_small(), Bounded[Plan](kept.BYTES)
+    monkeypatch.setattr(kept, "_plans", lambda: store)  # nobody has looked at a plan
+    compared(session, [FEW[0], FEW[2]])
+    for module, name in ((run, "load_plan"), (plans, "plan")):
+        monkeypatch.setattr(module, name, None)
+    for view in ("A against B", "Strategies", "Two plans"):
+        session.set(compare_view=view)
+    assert "Both plans have the same typical error" in session.said()
+
+
+def test_cancelling_ends_every_process() -> None:
+    asked = Workload.all_ways(demo("adult"), (1, 2, 3))
+    work.start("slow", slow, asked.to_json(), gentle=True)
+    found = lambda: work.find("slow")  # noqa: E731
+    until(lambda: found().text.startswith("Comparing: querysmasher") and workers(), words=lambda: found().text)
+    work.cancel("slow")
+    until(lambda: not found().running and not workers(), words=lambda: found().state)
+    assert found().state == "cancelled"
+
+
+def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:
+    pair = Workload(Schema([Attribute.of_size("a", 150), Attribute.of_size("b", 100)]))
+    coupled = pair.add(("a", "b"), "prefix").add(("a", "b"), "range", weight=2.0)  # quick at first, long to tune
+    session = Session(plan=link.packed(Studio(workload=coupled)))
+    session.set(compare_chosen=["wff", "querysmasher (centers=tuned)"]).go("compare")
+    session.press("compare_start")
+    assert "The comparison is running" in session.said()
+    assert "Press Compare above" not in session.said()
+    session.until(lambda: "1 of 2 mechanisms so far" in session.said())
+    assert f"{title_of('wff')} is the most exact of 1 mechanism" in session.said()
+    session.press("Cancel")
+    session.until(lambda: "cancelled" in session.said())
+    assert not next(b for b in session.app.button if b.key == "compare_start").disabled
+    assert "the most exact" not in session.said()
+
+
+def test_a_choice_of_ones_own_is_offered_and_leaves_with_its_mechanism() -> None:
+    session = with_small()
+    version = session.app.session_state["history"].version
+    session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"}).go("compare")
+    own = "querysmasher (solver=fourier)"
+    compared(session, [own, "wff"]).press("use_wff").go("preview").go("compare")
+    offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
+    assert title_of(own) not in offered.options
+    assert offered.value == ["wff"]
+
+
+def slow(workload: str, *, progress: Callable[[float, str], bool]) -> object:
+    choices = [("querysmasher", {"centers": "tuned"})]
+    return comparison(Workload.from_json(workload), Budget(pcost=3.0), choices, jobs=1, progress=progress)
+
+
+def workers() -> list[int]:
+    """Processes that the keepers of these tests forked and that still run."""
+    found = []
+    for one in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # ended meanwhile; a zombie is one of these
+            if "loky" in " ".join(one.cmdline()):
+                found += [p.pid for p in one.children() if p.status() != psutil.STATUS_ZOMBIE]
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy(Mechanism):
+    """Plans nothing."""
+
+    name: ClassVar[str] = "toy"
+    title: ClassVar[str] = "Toy"
+    meaning: ClassVar[str] = "Only here to be seen."
+    variants: ClassVar[tuple[dict, ...]] = ({}, {"size": "large"})
+    choices: ClassVar[dict[str, tuple]] = {"size": ("small", "large")}
+
+    size: str = "small"
+
+    def forecast(self, workload: Workload, limits: Limits) -> Forecast:
+        return Forecast(seconds=0.5, memory=1e6, text="nothing")
+
+    def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
+        raise NotApplicable("A toy plans nothing.")
+
+    def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
+        raise NotApplicable("A toy plans nothing.")
+
+
+def test_a_new_mechanism_appears_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "MECHANISMS", (*known.MECHANISMS, Toy))
+    session = with_small(page="compare")
+    offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
+    assert offered.options[-2:] == ["Toy", "Toy, large"]
+    compared(session, ["wff", "toy (size=large)"])
+    reasons = next(f for f in frames(session) if "reason" in f)
+    assert reasons["mechanism"].tolist() == ["Toy, large"]
+    assert "There is no mechanism 'toy'" in reasons["reason"][0]  # the processes have their own engine
+    session.go("preview")
+    version = session.app.session_state["history"].version
+    session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "toy"})
+    version = session.app.session_state["history"].version
+    session.set(**{f"option_size_{version}": "large"})
+    assert session.studio.options == {"size": "large"}
+
+
+def test_pure_epsilon_is_a_budget_of_its_own_kind() -> None:
+    session = with_small()
+    session.set(budget_unit="pure epsilon")
+    assert session.studio.budget == Budget.pure(1.0)
+    assert "keeps no budget of pure epsilon" in session.errors()
+    assert session.go("compare", compare_chosen=["laplace"]).metrics()["Privacy cost"] == "ε 1"
+    session.go("preview")
+    assert "pure epsilon 1" in session.said()
+    version = session.app.session_state["history"].version
+    session.set(**{"budget_pure epsilon_" + str(version): 0.5})
+    wait(session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "laplace"}))
+    assert not session.errors()
+    made = plan(ASKED, Budget.pure(0.5), "laplace")
+    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
+    assert ran(session)["made"].hash == made.hash
+    session.set(budget_unit="rho")
+    assert session.studio.budget == Budget(pcost=0.25)
+    session.press("undo")
+    assert session.studio.budget == Budget.pure(0.5)
+    assert session.app.session_state["budget_unit"] == "pure epsilon"
+    compared(session, ["laplace", "identity", "wff"])
+    assert "most exact of 2 mechanisms" in session.said()
+    assert "Budget.pure(0.5)" in session.app.code[-1].value
+
+
+def test_a_base_family_for_one_attribute() -> None:
+    session = with_small()
+    session.set(fold_mechanism=True).set(
+        **{f"mechanism_{session.app.session_state['history'].version}": "residualplanner+"}
+    )
+    version = session.app.session_state["history"].version
+    session.set(**{f"option_base_0_{version}": "range"})
+    assert session.studio.options == {"base": {"age": "range"}}
+    session.set(**{f"option_base_0_{version}": "as asked"})
+    assert session.studio.options == {}
+
+
+def test_budgets_as_python() -> None:
+    for budget in (Budget.pure(0.3), Budget.zcdp(0.1)):
+        assert eval(code.budget_text(budget), {"Budget": Budget}) == budget
+
+
+def test_every_mechanism_allows_the_choices_it_offers() -> None:
+    for mechanism in known.MECHANISMS:
+        for option, values in mechanism.choices.items():
+            assert option in mechanism.__dataclass_fields__
+            for value in values:
+                made = mechanism(**{option: {"x": value} if option == "base" else value})
+                assert made.options()[option] in (value, {"x": value})

@@ -1,0 +1,143 @@
+"""Every view of a comparison, and its Python."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from engine import Budget, Plan, Workload, plan
+from engine.insight import comparison
+from engine.mechanisms import title_of, variants
+from engine.texts import amount, cost
+from pages.parts.compare import run, views
+from tests.app.compare.given import ASKED, FEW, SCHEMA, compared, frames, ran, with_small
+from tests.app.session import Session
+
+pytestmark = pytest.mark.usefixtures("comparing")
+
+
+@pytest.fixture(scope="module")
+def small() -> Session:
+    return compared(with_small())
+
+
+def test_every_picture_of_the_ranking_is_there(small: Session) -> None:
+    said = small.set(compare_view="Ranking").said()
+    for title in ("Who answers these queries best", "What exactness costs in time", "Who loses where"):
+        assert title in said
+    assert "publishable from this count on" not in said
+    small.app.session_state["scale_records"] = 50_000
+    best = comparison(ASKED, Budget(pcost=1.0), FEW).frame["rmse"].min()
+    assert f"publishable from this count on: QuerySmasher {math.ceil(best / 0.15)}" in small.run(small.app).said()
+    small.set(compare_quality=True)
+    (table,) = (t.value for t in small.app.dataframe if "attributes" in t.value)
+    assert table["QuerySmasher"].between(0.0, 1.0).all()
+    assert (
+        "Four times the budget halves" in small.set(compare_view="Other budgets").app.get("plotly_chart")[-1].proto.alt
+    )
+
+
+def test_the_ranking_is_the_engines_and_every_variant_can_be_chosen(small: Session) -> None:
+    small.set(compare_view="Ranking")
+    offered = next(m for m in small.app.multiselect if m.key == "compare_chosen")
+    assert offered.options == [title_of(label) for label in variants()]
+    found = comparison(ASKED, Budget(pcost=1.0), FEW)
+    best = found.frame.iloc[0]
+    assert (
+        f"{title_of(best['mechanism'])} is the most exact of 3 mechanisms with {amount(best['rmse'])} counts"
+        in small.said()
+    )
+    reasons = next(f for f in frames(small) if "reason" in f)
+    assert reasons["mechanism"].tolist() == ["Laplace mechanism"]
+    assert "Laplace noise" in reasons["reason"][0]
+    assert sorted(ran(small)["found"].plans) == sorted(found.plans)
+
+
+def test_a_second_look_is_there_at_once(small: Session) -> None:
+    again = with_small(page="compare").set(compare_chosen=FEW)
+    assert "Done: the results are below" in again.said()
+    # another choice keeps what there is on screen until it is compared
+    assert "the results of the choice before" in again.set(compare_chosen=FEW[:2]).said()
+    assert "is the most exact of 3 mechanisms" in again.said()
+    fresh = with_small(page="compare").set(compare_chosen=FEW[:2])
+    assert "is the most exact of 3" not in fresh.said()  # what another session chose is not shown here
+
+
+def test_a_mechanism_goes_into_the_studio_with_its_options(small: Session) -> None:
+    small.set(compare_view="Ranking")
+    assert next(b for b in small.app.button if b.key == "use_querysmasher").disabled
+    small.press("use_wff")
+    assert small.studio.mechanism == "wff"
+    assert next(b for b in small.app.button if b.key == "use_wff").disabled
+    assert small.press("undo").studio.mechanism == "querysmasher"
+    version = small.app.session_state["history"].version
+    assert version > 0
+
+
+def test_distributions(small: Session) -> None:
+    small.set(compare_view="How errors spread", spread_of=["wff", "identity"])
+    assert "95% are within" in small.said()
+    assert "wff" in small.app.code[-1].value
+    assert set(ran(small)["spreads"]) == {"wff", "identity"}
+    assert "Choose at least one mechanism to draw" in small.set(spread_of=[]).said()
+
+
+def test_one_against_another(small: Session) -> None:
+    small.set(compare_view="A against B", pair_a="identity", pair_b="wff")
+    metrics = small.metrics()
+    one, other = (plan(ASKED, Budget(pcost=1.0), name) for name in ("identity", "wff"))
+    worse = worst = 0.0
+    for i in range(len(ASKED.groups)):
+        ratio = (one.variances(i) / other.variances(i)) ** 0.5
+        worse += float((ratio > 1.000001).sum())
+        worst = max(worst, float(ratio.max()))
+    assert metrics["Queries less exact under A"] == f"{worse / ASKED.queries:.1%}"
+    assert metrics["Worst ratio A / B"] == amount(worst)
+    small.set(pair_group=2).set(pair_across_2=[0])
+    assert not small.errors()
+    assert ran(small)["lost"].worst == pytest.approx(worst, rel=1e-6)
+
+
+def test_strategies(small: Session) -> None:
+    small.set(compare_view="Strategies", strategy_of_0="identity")
+    assert "Kronecker product of its factors" in small.said()
+    small.set(strategy_of_0="querysmasher")
+    assert not small.errors()
+    assert isinstance(ran(small)["made"], Plan)
+
+
+def test_two_plans(small: Session) -> None:
+    small.set(compare_view="Two plans", diff_first="querysmasher", diff_second_False="identity")
+    assert "The mechanism differs: querysmasher and identity." in small.said()
+    other = plan(Workload.all_ways(SCHEMA, (1,)), Budget(pcost=4.0))
+    small.run(small.app.file_uploader(key="diff_file").upload("p.json", other.to_json().encode(), "text/plain"))
+    small.set(diff_first="the present plan", diff_second_True="the uploaded file")
+    assert "The budget differs: pcost 1 and pcost 4." in small.said()
+    assert "1 group only the first plan has." in small.said()
+    assert 'Path("plan.json")' in small.app.code[-1].value
+    small.run(small.app.file_uploader(key="diff_file").upload("p.json", b"{}", "text/plain"))
+    assert "not a plan file" in small.errors()
+    small.set(compare_view="Ranking")
+
+
+def test_a_plan_of_a_comparison_is_the_present_one(small: Session) -> None:
+    label, (name, options) = run.present(small.studio)
+    assert (label, name, dict(options)) == ("querysmasher", "querysmasher", {})
+    assert math.isfinite(comparison(small.studio.workload, Budget(pcost=1.0), FEW).bound)
+
+
+def test_a_dot_of_another_budget_is_taken_with_its_mechanism(small: Session) -> None:
+    before = small.studio
+    small.set(compare_view="Other budgets")
+    assert "Choose a dot" in small.said()
+    # what a click on the lines leaves behind
+    small.app.session_state["only_here"][views.DOT] = (before.key, "wff", 10.0)
+    small.run(small.app)
+    made = plan(before.asked, Budget(pcost=10.0), "wff")
+    said = f"{title_of('wff')} at ε {cost(made.budget.epsilon(1e-6))}: typical error {amount(made.rmse)} counts"
+    assert said in small.said().replace("*", "")
+    small.press("use_dot")
+    assert (small.studio.mechanism, small.studio.budget) == ("wff", Budget(pcost=10.0))
+    assert "typical error" not in small.said()  # the dot was one of another budget
+    assert small.press("undo").studio is before

@@ -1,0 +1,299 @@
+"""Jobs: one a key, one value, as many workers as cores, stopped and forgotten with all their files."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import load_plan
+from engine.insight import PRELOADED
+from pages.parts.jobs import private, tasks, work
+from pages.parts.jobs.status import Status
+from tests.app.session import expected
+from tests.waiting import until
+from tests.working import broken, deaf, endless, killed, loaded, quick, reads, unreadable, unwritable
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    clear()  # what tests of pages left behind
+    yield
+    clear()
+
+
+def clear() -> None:
+    jobs = list(work._JOBS.values())
+    for key in list(work._JOBS):
+        work.cancel(key)
+        ended(key)
+        work.forget(key)
+    until(lambda: all(job.process is None for job in jobs))  # a job is over a moment before its process
+
+
+def ended(key: str) -> Status | None:
+    until(lambda: work.find(key) is None or not work.find(key).running)
+    return work.find(key)
+
+
+def processes() -> list[object]:
+    return [job.process for job in work._JOBS.values() if job.process is not None]
+
+
+def test_a_worker_begins_with_what_takes_long_to_import() -> None:
+    slow = ["pandas", *PRELOADED]
+    work.start("loaded", loaded, *slow)
+    assert ended("loaded").result == slow
+
+
+def test_cancelling_by_its_key_ends_the_process() -> None:
+    work.start("deaf", deaf)
+    work.start("deaf", deaf)
+    (process,) = processes()
+    until(lambda: work.find("deaf").text == "started")
+    work.cancel("deaf")
+    assert ended("deaf").state == "cancelled"
+    assert not process.is_alive()
+    assert work.start("deaf", endless).running
+
+
+def test_work_that_spends_is_asked_and_never_killed() -> None:
+    work.start("spends", endless, spends=True)
+    (process,) = processes()
+    work.cancel("spends")
+    assert ended("spends").state == "done"
+    until(lambda: process.exitcode == 0)
+
+
+@pytest.mark.parametrize("spends", [True, False])
+@pytest.mark.parametrize(("function", "word"), [(broken, "exit code 1"), (killed, "killed"), (unwritable, "denied")])
+def test_a_worker_that_fails_is_told_without_its_traceback(
+    function: Callable, word: str, spends: bool, capfd: pytest.CaptureFixture
+) -> None:
+    work.start("fails", function, spends=spends)
+    found = ended("fails")
+    assert found.state in ("died", "failed")
+    assert found.result is None
+    assert word in found.error
+    told = found.error + "".join(capfd.readouterr())
+    assert "a value" not in told
+    assert "secret" not in told
+    assert "Traceback" not in told
+
+
+def test_a_job_is_done_only_together_with_its_result() -> None:
+    seen: list[Status] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            found = work.find("racing")
+            if found is not None and found.done:
+                seen.append(found)
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for number in range(5):
+        work.start("racing", quick, number)
+        assert ended("racing").result == number
+        until(lambda number=number: seen and seen[-1].result == number)  # a busy machine may keep the watcher waiting
+        work.forget("racing")
+    over.set()
+    watcher.join()
+    assert {found.result for found in seen} == set(range(5))
+
+
+def test_as_many_workers_as_cores_and_the_rest_in_line() -> None:
+    keys = [f"queue{i}" for i in range(work.WORKERS + 3)]
+    for key in keys:
+        work.start(key, endless)
+    waiting = keys[work.WORKERS :]
+    assert len(processes()) == work.WORKERS
+    assert [work.find(key).state for key in waiting] == ["waiting"] * 3
+    assert [work.before(key) for key in waiting] == [0, 1, 2]
+    work.start("spends", quick, 1, spends=True)
+    assert work.before("spends") == 0
+    assert work.before(waiting[0]) == 1
+    work.cancel(waiting[1])
+    assert work.find(waiting[1]).state == "cancelled"
+    work.cancel(keys[0])
+    assert ended("spends").result == 1
+    until(lambda: work.find(waiting[0]).state == "running")
+    assert work.find(waiting[2]).state == "waiting"
+    until(lambda: len(processes()) == work.WORKERS)
+
+
+def test_work_that_takes_every_core_waits_for_them_and_is_not_passed_by() -> None:
+    work.start("one", endless)
+    work.start("wide", endless, gentle=True)
+    work.start("late", quick, 1)
+    assert work.find("wide").state == "waiting" or work.WORKERS == 1
+    assert work.find("late").state == "waiting"
+    work.cancel("one")
+    until(lambda: work.find("wide").state == "running")
+    assert work.find("late").state == "waiting"
+    work.cancel("wide")
+    assert ended("late").result == 1
+
+
+class Planted:
+    """A timer that fires when the test says so."""
+
+    def __init__(self, seconds: float, function: Callable[[], None]) -> None:
+        assert seconds == work.GRACE
+        self.fire = function
+
+    def start(self) -> None:
+        self.__class__.last = self
+
+
+def test_a_job_goes_with_the_last_who_held_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work.threading, "Timer", Planted)
+    file = private.new_file("rehearsal")
+    work.start("kept", quick, 7, holder="a", files=[file])
+    work.hold("kept", "b")
+    ended("kept")
+    work.start("runs", deaf, holder="a")
+    work.leave("a")
+    assert work.find("runs") is not None
+    Planted.last.fire()
+    until(lambda: work.find("runs") is None)
+    assert work.find("kept").result == 7
+    assert file.exists()
+    work.leave("b")
+    work.hold("kept", "c")  # the page was loaded again
+    Planted.last.fire()
+    assert work.find("kept").result == 7
+    work.let_go("kept", "c")
+    assert work.find("kept") is None
+    assert not file.exists()
+
+
+def test_a_spend_outlives_its_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(work, "GRACE", 0.0)
+    gate = tmp_path / "gate"
+    work.start("spends", slow_spend, str(gate), holder="a", spends=True)
+    until(lambda: work.find("spends").text == "spending")
+    (process,) = processes()
+    work.leave("a")
+    until(lambda: work._JOBS["spends"].abandoned)
+    assert process.is_alive()
+    gate.touch()
+    until(lambda: work.find("spends") is None)
+    until(lambda: process.exitcode == 0)
+
+
+def test_a_file_that_was_asked_for_is_written_also_when_everybody_has_left(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    work.start("stays", slow_spend, str(gate), holder="a", stays=True)
+    until(lambda: work.find("stays").text == "spending")
+    (process,) = processes()
+    work.let_go("stays", "a")
+    assert process.is_alive()
+    assert work.find("stays").running
+    gate.touch()
+    until(lambda: work.find("stays") is None)
+    until(lambda: process.exitcode == 0)
+
+
+def test_a_worker_that_cannot_be_started_ends_its_job_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (BlockingIOError(11, "Resource temporarily unavailable"), EOFError()):
+        copy = private.new_file("records")
+        with monkeypatch.context() as patch:
+            patch.setattr(work, "launch", lambda *_, error=error, **__: raising(error))
+            assert work.start("refused", quick, 1, copies=[copy]).state == "died"
+        assert "could not be started" in work.find("refused").error
+        assert not copy.exists()
+        assert work.start("refused", quick, 1).state in ("running", "done")  # it may end before it is looked at
+        assert ended("refused").result == 1
+        work.forget("refused")
+
+
+def raising(error: Exception) -> None:
+    raise error
+
+
+def test_a_result_that_cannot_be_read_ends_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[type] = []
+    monkeypatch.setattr(threading, "excepthook", lambda told: seen.append(told.exc_type))
+    work.start("unreadable", unreadable)
+    assert ended("unreadable").state == "died"
+    until(lambda: not processes() and seen)  # the thread that reads ends after its job did
+    assert seen == [ValueError]
+
+
+def slow_spend(gate: str, *, progress: Callable) -> None:
+    progress(0.1, "spending")
+    until(Path(gate).exists)
+
+
+def test_copies_of_records_go_when_the_work_ends_however_it_ends() -> None:
+    for function in (reads, killed, broken, deaf, endless):
+        copy = private.new_file("records")
+        copy.write_text("a record")
+        work.start("copies", function, *([str(copy)] if function is reads else []), copies=[copy])
+        if function in (deaf, endless):  # what still runs is not started twice
+            twice = private.new_file("records")
+            work.start("copies", function, copies=[twice])
+            assert not twice.exists()
+            until(lambda: work.find("copies").text in ("started", "working"))
+            work.cancel("copies")
+        assert ended("copies").state in ("done", "died", "cancelled")
+        until(lambda copy=copy: not copy.exists())
+        work.forget("copies")
+
+
+def test_the_private_folder_is_for_its_owner_and_what_dead_servers_left_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stat.S_IMODE(private.folder().stat().st_mode) == 0o700
+    script = "from pages.parts.jobs import private; print(private.new_file('records'), flush=True); input()"
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    servers = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    files = [Path(server.stdout.readline().strip()) for server in servers]
+    servers[0].kill()
+    servers[0].wait()
+    stranger, elsewhere = tmp_path / "dp-workbench-link", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").touch()
+    stranger.symlink_to(elsewhere)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    private.sweep()
+    assert [file.exists() for file in files] == [False, True, True]
+    assert (elsewhere / "kept").exists()
+    servers[1].communicate("\n")
+    assert not files[1].parent.exists()
+    servers[2].kill()
+    servers[2].wait()
+
+
+def test_plans_made_by_a_worker_are_the_same() -> None:
+    made = expected("cps")
+    work.start("same", tasks.make_plan, made.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
+    assert load_plan(ended("same").result).hash == made.hash
+
+
+def test_what_the_latest_jobs_reached_is_kept_and_older_ones_are_let_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(private, "folder", lambda: tmp_path)
+    for number in range(private.LATEST + 3):
+        place = private.reached(f"job {number}")
+        (place / "state").write_text("")
+        os.utime(place, (number, number))
+    assert len(list((tmp_path / "reached").iterdir())) <= private.LATEST + 1
+    assert not (private.reached("job 0") / "state").exists()
+    assert (private.reached(f"job {private.LATEST + 2}") / "state").exists()

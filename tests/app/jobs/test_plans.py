@@ -1,0 +1,191 @@
+"""Plans of the app: kept for all sessions up to a number of bytes, and never searched again for another budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import demo_data
+from engine import Attribute, Budget, Custom, Plan, Schema, Workload, figures, insight, plan
+from engine.mechanisms import at_budget
+from engine.spaces import Bounded
+from engine.texts import amount
+from engine.values import held_bytes
+from pages.parts.jobs import kept, plans, work
+from pages.parts.shell import state
+from pages.parts.workload import forecast_form
+from tests.app.session import expected, wait, with_plan
+from tests.working import endless
+
+
+def looked_at(made: Plan) -> Plan:
+    for look in (Plan.by_group, insight.worst_error, lambda p: figures.spread_picture(p, 3.0), figures.budget_picture):
+        look(made)
+    assert made.certificate.gap < 1
+    return made
+
+
+@pytest.mark.parametrize(("name", "ways"), [("adult", (1, 2)), ("cps", (1, 2, 3)), ("survey", (1, 2))])
+def test_the_size_of_a_plan_is_no_less_than_what_it_holds(name: str, ways: tuple[int, ...]) -> None:
+    made = expected(name, ways)
+    counted = kept.size(made)
+    assert held_bytes(looked_at(made)) <= counted <= 4 * held_bytes(made)
+
+
+def test_plans_go_by_their_bytes_and_not_by_the_number_of_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = expected("survey", (1,)).workload
+    store = Bounded[Plan](60 * kept.size(plan(asked, Budget(pcost=60))))
+    monkeypatch.setattr(kept, "_plans", lambda: store)
+    users = [str(number) for number in range(60)]
+    for user in users:
+        kept.plan_of_key(user, lambda user=user: plan(asked, Budget(pcost=1 + int(user))))
+    assert all(kept.known(user) for user in users)
+    kept.plan_of_key("large", lambda: expected("survey", (1, 2)))
+    assert kept.known("large")
+    assert not kept.known("0")
+    assert kept.known("59")
+    assert store.used <= store.limit
+    assert 20 * kept.size(expected("adult", (1, 2))) < kept.BYTES
+
+
+def test_what_plans_share_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Bounded[Plan](kept.BYTES)
+    monkeypatch.setattr(kept, "_plans", lambda: store)
+    schema = Schema.from_json(demo_data.schemas()["adult"].read_bytes())
+    asked = state.Studio(workload=Workload.all_ways(schema, ways=(1, 2)))
+    owners = [replace(asked, budget=Budget(pcost=1 + k / 64)) for k in range(6)]
+    made, used = [], []
+    for owner in owners:
+        made.append(plans.at_once(owner))
+        used.append(store.used)
+    assert [kept.known(owner.key) for owner in owners] == made
+    tables = len(made) * (kept.TABLES + kept.GROUP * len(asked.asked.groups))
+    assert held_bytes(made) <= store.used <= held_bytes(made) + tables
+    assert max(b - a for a, b in pairwise(used)) < used[0] / 2
+    # another budget is another noise: what a plan knows of its queries is there once
+    assert max(held_bytes(other, made[0]) for other in made[1:]) < 0.08 * held_bytes(made[0])
+    assert kept.plan_of_key("the same again", lambda: made[0]) is made[0]
+    assert store.used == used[-1]
+
+
+def test_a_plan_without_room_beside_others_is_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, store = expected("survey", (1,)).workload, Bounded[Plan](1)
+    both = {key: plan(asked, Budget(pcost=pcost)) for key, pcost in (("first", 1), ("second", 2))}
+    alone = Bounded[Plan](max(map(kept.size, both.values())))
+    monkeypatch.setattr(kept, "_plans", lambda: store)
+    monkeypatch.setattr(kept, "_large", lambda: alone)
+    for key, made in both.items():
+        assert kept.plan_of_key(key, lambda made=made: made) is made
+        assert kept.known(key) is made
+    assert kept.known("first") is None
+    assert store.used == 0
+
+
+def test_another_budget_of_a_quick_plan_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Bounded[Plan](kept.BYTES)
+    monkeypatch.setattr(kept, "_plans", lambda: store)
+    session = with_plan("survey", (1,)).set(budget_unit="pcost")
+    monkeypatch.setattr(plans, "plan", None)
+    session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
+    assert session.metrics()["Typical error (counts)"] == amount(plan(session.studio.asked, Budget(pcost=4.0)).rmse)
+
+
+def never_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget every plan that was made or asked for, and let planning count as long."""
+    store = Bounded[Plan](kept.BYTES)
+    monkeypatch.setattr(kept, "_plans", lambda: store)
+    monkeypatch.setattr(plans, "AT_ONCE", -1.0)
+    for key in list(work._JOBS):
+        work.forget(key)
+
+
+def test_another_budget_of_a_long_plan_is_neither_searched_nor_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    never_planned(monkeypatch)
+    session = with_plan("survey", (1,))
+    wait(session.press("plan_now"))
+    jobs = set(work._JOBS)
+    monkeypatch.setattr(plans, "plan", None)
+    session.set(budget_unit="pcost").set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
+    made = plan(session.studio.asked, Budget(pcost=4.0))
+    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
+    assert {job for job in set(work._JOBS) - jobs if job.startswith("plan|")} == set()
+    assert not any(b.key == "plan_now" for b in session.app.button)
+    session.set(budget_unit="pure epsilon")  # another kind of noise is another question
+    assert any(b.key == "plan_now" for b in session.app.button)
+
+
+def test_a_plan_that_takes_longer_than_was_foretold_goes_on_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Bounded[Plan](kept.BYTES)
+    monkeypatch.setattr(kept, "_plans", lambda: store)
+    monkeypatch.setattr(plans, "PATIENCE", -1.0)
+    jobs = set(work._JOBS)
+    session = wait(with_plan("survey", (2,)))
+    assert session.metrics()["Typical error (counts)"] == amount(expected("survey", (2,)).rmse)
+    assert [work.find(job).done for job in set(work._JOBS) - jobs if job.startswith("plan|")] == [True]
+
+
+def test_a_plan_that_waits_for_a_worker_says_how_many_are_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    never_planned(monkeypatch)
+    monkeypatch.setattr(work, "WORKERS", 1)
+    others = ["works", "waits"]
+    try:
+        for other in others:
+            work.start(other, endless)
+        session = with_plan("survey", (1,)).press("plan_now")
+        (bar,) = session.app.get("progress")
+        (plan_job,) = (key for key in work._JOBS if key.startswith("plan|"))
+        assert work.before(plan_job) >= 1
+        assert f"waits for a worker, {work.before(plan_job)} before it" in bar.proto.text
+        session.press("Cancel")
+    finally:
+        for other in others:
+            work.cancel(other)
+
+
+def test_figures_of_a_plan_are_kept_as_long_as_it_is_whoever_looks_at_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[Plan] = []
+    by_group = Plan.by_group
+    monkeypatch.setattr(Plan, "by_group", lambda made: computed.append(made) or by_group(made))
+    many = [plan(expected("survey", (1,)).workload, Budget(pcost=1 + k)) for k in range(20)]  # one of each user
+    for _ in range(2):
+        for made in many:
+            insight.group_table(made)
+            insight.worst_error(made)
+    assert computed == many
+
+
+def test_what_single_groups_hold_counts_too() -> None:
+    schema = Schema([Attribute.of_size("age", 200)])
+    weighted = Workload(schema).add("age", "range", query_weights=np.ones(200 * 201 // 2))
+    own = Workload(schema).add("age", Custom(np.eye(200)))
+    for asked in (weighted, own):
+        made = plan(asked, Budget(pcost=1.0))
+        assert held_bytes(asked) > 100_000 > kept.TABLES
+        assert kept.size(made) >= held_bytes(looked_at(made))
+
+
+def test_many_plans_of_many_groups_share_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To know their size no group is looked through, and another budget makes no block that nobody looks at."""
+    schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
+    made = plan(Workload.all_ways(schema, (2,)), Budget(pcost=1.0))
+    looked: list[object] = []
+    monkeypatch.setattr(kept, "held_bytes", lambda *given, apart=(): looked.extend(apart) or 0)
+    other = at_budget(made, Budget(pcost=2.0))
+    kept.size(other, made)
+    assert looked == list(made.workload.groups)
+    insight.breakdown(other, 0)
+    assert len(made.blocks._made) == 0
+    assert len(other.blocks._made) < 10
+    assert other.home == {space: key for key, block in other.blocks.items() for space in block.spaces}
+
+
+def test_what_pages_keep_of_a_workload_hardly_makes_its_plans_larger() -> None:
+    """It is looked through whenever the size of a plan is counted, and of many groups it was most of the plan."""
+    schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
+    asked = Workload.all_ways(schema, (2,))
+    before = held_bytes(asked, apart=asked.groups)
+    assert forecast_form.not_asked_yet(asked, asked.groups) == ()
+    assert held_bytes(asked, apart=asked.groups) - before < 200 * len(asked.groups)

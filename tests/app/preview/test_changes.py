@@ -1,0 +1,129 @@
+"""Why a group is bad, what a change would bring, and which centers a plan has."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from engine import Budget, Schema, Workload, insight, plan
+from engine.insight import worst_group
+from engine.texts import amount
+from tests.app.preview.given import opened
+from tests.app.session import EVEN, Session, demo, expected, wait
+
+
+def test_why_a_group_is_bad(session: Session) -> None:
+    made = expected()
+    assert session.app.selectbox(key="group").value == worst_group(made)
+    session.set(group=3, why_what="Its least exact query")
+    variances = made.variances(3)
+    assert f"Query {variances.argmax()}:" in session.said()
+    assert f"Standard error {amount(math.sqrt(variances.max()))} counts" in session.said()
+    session.set(why_what="One query by number", why_query_3=2)
+    assert made.workload.describe_in_group(3, 2) in session.said()
+    assert not session.errors()
+
+
+@pytest.mark.parametrize("name", ["weight", "coarser", "drop", "budget"])
+def test_a_change_is_tried_kept_and_undone(session: Session, name: str) -> None:
+    before = session.studio.to_json()
+    number = next(i for i, g in enumerate(session.studio.asked.groups) if g.attributes == ("age",))
+    session.set(group=number).press(f"what_if_{name}")
+    assert session.studio.to_json() == before
+    assert "What if:" in session.said()
+    frame = session.app.dataframe[-1].value.set_index("errors in counts")
+    assert frame["before"].iloc[0] == pytest.approx(expected().rmse)
+    after = float(frame["after"].iloc[0])
+    session.press("what_if_keep")
+    assert session.metrics()["Typical error (counts)"] == amount(after)
+    assert not any(b.key == "what_if_keep" for b in session.app.button)
+    studio = session.studio
+    weights = [g.weight for g in studio.workload.groups]
+    assert {
+        "weight": weights[number] == 4.0,
+        "coarser": studio.schema["age"].size == 25,
+        "drop": len(weights) == 5,
+        "budget": studio.budget == Budget(pcost=2.0),
+    }[name]
+    session.press("undo")
+    assert session.studio.to_json() == before
+
+
+def test_only_bins_of_the_group_are_offered_and_the_worst_group_is_looked_at_first(session: Session) -> None:
+    made, worst = expected(), worst_group(expected())
+    assert worst != 0
+    assert session.app.selectbox(key="group").value == worst
+    for number, group in enumerate(made.workload.groups):
+        numeric = [name for name in group.attributes if made.schema[name].kind == "numeric"]
+        session.set(group=number)
+        (button,) = (b for b in session.app.button if b.key == "what_if_coarser")
+        assert button.disabled == (not numeric)
+        offered = [s.options for s in session.app.selectbox if s.key == f"why_attribute_{number}"]
+        assert offered == ([numeric] if numeric else [])
+        if number and not numeric:
+            break
+
+
+def test_a_change_that_does_not_apply_says_why_and_one_can_be_forgotten(session: Session) -> None:
+    session.press("what_if_drop").press("what_if_forget")
+    assert "What if:" not in session.said()
+    session.press("what_if_drop").press("what_if_keep").press("what_if_drop")
+    assert "would ask nothing" in session.errors()
+    assert "What if:" not in session.said()
+    version = session.app.session_state["history"].version
+    session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "residualplanner+"}).press("what_if_tuned")
+    assert "no centers to tune" in session.errors()
+
+
+def test_a_slow_change_is_planned_in_a_worker() -> None:
+    asked = Workload(Schema.from_json('{"x": 40, "y": 30}')).add(("x", "y"), "prefix").add("x", "range")
+    session = opened(asked).press("what_if_tuned")
+    session.until(lambda: any(b.key == "what_if_keep" for b in session.app.button))
+    session.press("what_if_keep")
+    assert session.studio.taken == {"centers": "tuned"}
+    assert not any(b.key == "what_if_tuned" for b in session.app.button)
+
+
+def test_a_change_is_dropped_when_the_request_changes(session: Session) -> None:
+    session.press("what_if_budget")
+    session.set(budget_unit="pcost")
+    session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 3.0})
+    assert "What if:" not in session.said()
+
+
+def test_errors_that_centers_do_not_change_are_not_called_smaller() -> None:
+    session = opened(Workload.all_ways(demo("cps"), (1, 2), "marginal"), options={"centers": "tuned"})
+    assert "With uniform centers errors would be the same." in session.said()
+    assert "smaller errors" not in session.said()
+
+
+def test_which_centers_were_taken_is_said_and_changed_by_one_click() -> None:
+    asked = Workload.all_ways(demo("cps"), (1, 2))
+    session = opened(asked, options={})
+    tuned, even = (plan(asked, Budget(pcost=1.0), centers=centers) for centers in ("tuned", "uniform"))
+    said = insight.single_groups_text(tuned, even)
+    assert "less exact, " in said  # a group of it loses
+    assert "tuned centers: planning takes about" in session.said()
+    assert said in session.said()
+    assert session.metrics()["Typical error (counts)"] == amount(tuned.rmse)
+    wait(session.press("keep_groups"))
+    assert session.studio.taken == {"centers": "tuned", "keep": 0.0}
+    assert "no group is less exact" in session.said()
+    session.press("keep_none")
+    assert session.studio.options == {}
+    session.press("centers_uniform")
+    assert session.studio.options == EVEN
+    assert session.metrics()["Typical error (counts)"] == amount(even.rmse)
+    assert "as in the paper: chosen" in session.said()
+    session.press("centers_tuned")
+    assert session.studio.options == {}
+    assert said in session.said()
+
+
+def test_the_form_offers_what_the_workload_decides(session: Session) -> None:
+    version = session.app.session_state["history"].version
+    session.set(fold_mechanism=True).set(**{f"option_centers_{version}": "tuned"})
+    assert session.studio.options == {}
+    session.set(**{f"option_centers_{version}": "uniform"})
+    assert session.studio.options == EVEN

@@ -1,0 +1,134 @@
+"""A plan as the Preview page shows it: its numbers, views, budget and mechanism, and its file."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import Budget, Schema, Workload, plan
+from engine.insight import fitness
+from engine.texts import amount
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
+from tests.app.preview.given import opened
+from tests.app.session import Session, demo, expected, wait, with_plan
+
+
+def test_the_preview_shows_the_plans_own_numbers() -> None:
+    session, made = Session().set(demo="cps").press("Use this schema").press("next"), expected(centers="tuned")
+    wait(session.set(ways_ask="Cumulative tables", ways=[1, 2]).press("add_ways").press("next"))
+    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
+    assert session.metrics()["Largest error (counts)"] == amount(made.max_variance**0.5)
+    for unit, values in (("rho", [2.0]), ("mu", [2.0]), ("pcost", [4.0])):
+        session.set(budget_unit=unit)
+        key = f"budget_{unit}_{session.app.session_state['history'].version}"
+        session.set(**{key: values[0]})
+        assert session.studio.budget.pcost == 4.0
+        assert session.metrics()["Typical error (counts)"] == amount(expected(pcost=4.0, centers="tuned").rmse)
+    assert made.rmse == pytest.approx(2 * expected(pcost=4.0, centers="tuned").rmse, rel=1e-6)
+    version = session.app.session_state["history"].version
+    session.set(budget_unit="epsilon, delta").set(**{f"budget_epsilon_{version}": 1.0})
+    assert session.studio.budget == Budget.approx(1.0, 1e-6)
+    assert session.press("undo").metrics()["Typical error (counts)"] == amount(
+        expected(pcost=4.0, centers="tuned").rmse
+    )
+
+
+@pytest.mark.parametrize(
+    ("unit", "key", "value"),
+    [
+        ("pcost", "pcost", -1.0),
+        ("pcost", "pcost", 0.0),
+        ("rho", "rho", -1e-9),
+        ("mu", "mu", 0.0),
+        ("epsilon, delta", "delta", 2.0),
+        ("epsilon, delta", "epsilon", 0.0),
+        ("guessing risk", "guessed right, % of the time", 50.0),
+    ],
+)
+def test_budgets_that_are_none(unit: str, key: str, value: float) -> None:
+    session = with_plan().set(budget_unit=unit)
+    before = session.studio.to_json()
+    session.set(**{f"budget_{key}_{session.app.session_state['history'].version}": value})
+    assert session.errors()
+    assert session.studio.to_json() == before
+    assert session.metrics()["Typical error (counts)"] == amount(expected().rmse)
+
+
+def test_every_view_of_a_plan() -> None:
+    session, made = with_plan("survey"), expected("survey")
+    for fold in ("share", "usable", "shares", "probe", "limit", "promise", "mechanism"):
+        session.set(**{f"fold_{fold}": True})
+        assert not session.errors()
+    session.set(group=12).set(across_12=[1], fixed_12_0=3).set(across_12=[])
+    assert "Choose one or two" in session.said()
+    session.set(tolerance=1000.0)
+    assert "100.0% of 9,417 queries" in session.said()
+    session.set(probe_names=["age", "vote"], probe_vote=[1])
+    tensor = [[0.0, 1.0]] * 82
+    assert session.metrics()["Standard error"] == f"{amount(made.variance_of(('age', 'vote'), tensor) ** 0.5)} counts"
+    session.set(probe_how="Write a condition", probe_text="age >= 30 and vote == 'Nobody'")
+    assert "does not have" in session.errors()
+    session.set(probe_names=["education", "vote", "party"], probe_how="Choose cells")
+    assert "does not measure" in session.errors()
+
+
+def test_mechanisms_and_their_options() -> None:
+    session = with_plan()
+    version = session.app.session_state["history"].version
+    session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"})
+    assert session.studio.taken == {"solver": "fourier"}
+    assert session.metrics()["Typical error (counts)"] != amount(expected().rmse)
+    session.set(**{f"mechanism_{version}": "residualplanner"})
+    assert session.studio.mechanism == "residualplanner"
+    assert session.studio.options == {}
+    assert session.press("undo").press("undo").metrics()["Typical error (counts)"] == amount(expected().rmse)
+
+
+def test_a_plan_file_brings_everything_back() -> None:
+    made = plan(Workload.all_ways(demo("census"), (2,)), Budget(pcost=0.3), max_records=10**6)
+    session = Session().go("preview")
+    session.run(session.app.file_uploader(key="plan_file").upload("p.json", b'{"format": "plan/1"}', "text/plain"))
+    assert "lacks" in session.errors()
+    session.run(session.app.file_uploader(key="plan_file").upload("p.json", made.to_json().encode(), "text/plain"))
+    assert session.studio.workload == made.workload
+    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
+    assert "max_records=1000000" in session.app.code[-1].value
+
+
+def test_a_long_plan_waits_for_a_word_and_can_be_cancelled() -> None:
+    schema = Schema.from_json('{"x": 80, "y": 50}')
+    asked = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")
+    here = Studio(workload=asked)
+    session = Session(plan=link.packed(here)).go("preview")
+    assert "Planning this takes about" in session.said()
+    assert "Typical error (counts)" not in session.metrics()
+    assert "there is no plan yet" in session.said()
+    session.press("plan_now")
+    session.press("Cancel")
+    for _ in range(100):
+        if "cancelled" in session.said():
+            break
+        session.run(session.app)
+    assert "cancelled" in session.said()
+    assert any(b.key == "plan_now" for b in session.app.button)
+
+
+def test_the_groups_are_drawn_as_a_map_where_there_are_pairs(session: Session) -> None:
+    session.set(ways_shown_2="Map")
+    assert "Largest standard error, pair by pair" in session.said()
+    assert "Choose a cell to look at its group." in session.said()
+    alone = opened(Workload.all_ways(demo("cps"), (1,)))
+    assert "Map" not in next(r for r in alone.app.radio if r.label.startswith("Groups")).options
+
+
+@pytest.mark.usefixtures("searching")
+def test_the_distance_to_the_best_is_found_once_and_told_in_the_headline() -> None:
+    asked = Workload(demo("survey")).add("vote").add("education").add(("vote", "education"))
+    session = opened(asked)
+    assert "Over its bound" not in session.metrics()  # no other figure stands here while the bound is searched
+    session.until(lambda: session.metrics()["Over the best possible"] != "searching…")
+    made, bound = plan(asked, Budget(pcost=1.0)), fitness.mechanism_bound(asked)
+    assert session.metrics()["Over the best possible"] == f"≤ {fitness.above_best(made, bound)}"
+    assert "Over its bound" not in session.metrics()  # one claim, the strong one
+    assert fitness.bound_text(made, bound) in session.set(fold_limit=True).said()
+    assert not session.errors()

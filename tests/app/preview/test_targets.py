@@ -1,0 +1,168 @@
+"""Targets: the budget that reaches them, the weights or locks that serve them, used and taken back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from demo_data.make_synthetic import synthetic
+from engine import Budget, Schema, Workload, budget_for, plan, share_within
+from engine.insight import NoiseScale, budget_for_quality, budget_for_query, fitness, quality_text
+from engine.publish import aim, rehearsed, weighed_for_publishing
+from engine.texts import amount, cost
+from pages.parts.jobs import publishing
+from pages.parts.preview import aim_form
+from pages.parts.preview.lock_form import EACH, PRESENT
+from pages.parts.shell import link
+from pages.parts.workload import reference_form
+from tests import working
+from tests.app.preview.given import opened
+from tests.app.session import EVEN, Session, demo, expected, with_plan
+
+
+def pcost_shown(session: Session) -> float:
+    return session.app.number_input(key=f"budget_pcost_{session.app.session_state['history'].version}").value
+
+
+def test_a_target_gives_a_budget_and_undo_takes_it_back(session: Session) -> None:
+    made = expected()
+    session.set(budget_unit="pcost", fold_share=True, tolerance=4.0, tolerance_share=0.95)
+    found = budget_for(made.workload, 4.0, 0.95)
+    assert f"a budget of pcost {cost(found.pcost)} is needed; this plan spends pcost 1." in session.said()
+    assert fitness.within_text(made, 4.0) in session.said()
+    session.press("use_budget_share")
+    assert session.studio.budget == found
+    assert pcost_shown(session) == pytest.approx(found.pcost)
+    again = plan(made.workload, found)
+    assert session.metrics()["Typical error (counts)"] == amount(again.rmse)
+    assert share_within(again, 4.0) >= 0.95
+    assert budget_for(again.workload, 4.0, 0.95) == session.studio.budget  # and now it is the present one
+    assert session.app.number_input(key="tolerance").value == 4.0  # the target stays while the plan changes
+    assert fitness.within_text(again, 4.0) in session.said()
+    session.press("undo")
+    assert session.studio.budget == Budget(pcost=1.0)
+    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
+
+
+def test_a_tolerance_for_the_interval_is_stricter(session: Session) -> None:
+    made = expected()
+    session.set(fold_share=True, tolerance=10.0, tolerance_is="95% interval", tolerance_share=1.0)
+    error = fitness.error_for(made, 10.0)
+    assert error == pytest.approx(10 / 1.959964)
+    assert fitness.within_text(made, error) in session.said()
+    assert "To bring every query within it" in session.said()
+    session.press("use_budget_share")
+    assert session.studio.budget == budget_for(made.workload, error)
+    again = plan(made.workload, session.studio.budget)
+    assert math.sqrt(again.max_variance) <= error
+
+
+def test_a_target_out_of_reach_is_told_in_words() -> None:
+    asked = Workload(demo("census")).add("sex").add("age", "marginal", weight=0.0)
+    session = opened(asked).set(fold_share=True)
+    assert "can be answered at all" in session.errors()
+    assert not any(b.key == "use_budget_share" for b in session.app.button)
+    assert "cannot be answered" in session.errors()
+
+
+def test_a_probe_is_drawn_and_its_budget_used() -> None:
+    session, made = with_plan("survey"), expected("survey")
+    session.set(fold_probe=True, probe_how="Draw on the domain", range_names_10=["age"])
+    session.run(session.app.select_slider(key="range_age_82_0").set_range(10, 20))
+    tensor = [float(10 <= i <= 20) for i in range(82)]
+    error = made.variance_of(("age",), tensor) ** 0.5
+    assert session.metrics()["Standard error"] == f"{amount(error)} counts"
+    session.set(probe_wanted=3.0).press("use_budget_probe")
+    assert session.studio.budget == budget_for_query(made, ["age"], tensor, fitness.error_for(made, 3.0))
+    again = plan(made.workload, session.studio.budget)
+    reached = 1.959964 * again.variance_of(("age",), tensor) ** 0.5
+    assert reached == pytest.approx(3.0, rel=1e-6)
+    assert session.metrics()["95% interval"] == "answer ± 3.00 counts"
+    assert session.press("undo").studio.budget == Budget(pcost=1.0)
+
+
+def test_a_probe_that_counts_nothing_needs_no_budget(session: Session) -> None:
+    session.set(fold_probe=True, probe_names=["sex"], probe_sex=[])
+    assert "without any noise" in session.said()
+    assert not session.errors()
+
+
+def test_noise_is_read_on_the_scale_of_the_records(session: Session) -> None:
+    session.set(fold_usable=True)
+    assert "Give it to see" in session.said()
+    session.set(scale_records=50_000)
+    scale = NoiseScale(records=50_000)
+    assert quality_text(expected(), scale) in session.said()
+    assert session.set(scale_publishable=40.0).errors()
+    session.set(scale_publishable=15.0, usable_share=0.95).press("use_budget_usable")
+    assert session.studio.budget == budget_for_quality(expected(), scale, 0.95)
+
+
+def test_targets_with_locks_are_solved_used_and_taken_back() -> None:
+    asked = Workload.all_ways(Schema.from_json('{"a": 3, "b": 4, "c": 2}'), (1, 2), "marginal")
+    session, made = opened(asked), plan(asked, Budget(pcost=1.0))
+    before = session.studio
+    session.set(fold_targets=True)
+    rows = [n.label for n in session.app.number_input if (n.key or "").startswith("target_")]
+    assert [row.replace("\\", "").split(" ")[0] for row in rows] == ["1-way", "2-way"]
+    keys = [n.key for n in session.app.number_input if (n.key or "").startswith("target_")]
+    session.set(**dict(zip(keys, (10.0, 50.0), strict=True))).press("targets_solve")
+    session.until(lambda: any(b.key == "targets_use" for b in session.app.button))
+    targets = [{1: 10.0, 2: 50.0}[len(group.attributes)] for group in made.workload.groups]
+    needed = budget_for(made.workload, targets, fit="shape")
+    assert f"It takes ε {cost(needed.epsilon(1e-6))}" in session.said().replace("*", "")
+    assert session.studio is before
+    session.press("targets_use")
+    assert session.studio.budget == needed
+    assert session.studio.options == EVEN | {"objective": "max", "targets": targets}
+    names: dict = {}
+    exec(session.app.code[-1].value, names)
+    assert names["made"].hash == plan(made.workload, needed, objective="max", targets=targets).hash
+    assert session.metrics()["Typical error (counts)"] == amount(names["made"].rmse)
+    assert link.unpacked(link.packed(session.studio)).to_json() == session.studio.to_json()
+    session.press("what_if_drop").press("what_if_keep")  # the groups that stay keep their targets
+    assert session.studio.options["targets"] == targets[:3]
+    assert not session.errors()
+    session.go("workload").set(add_how="One set of attributes").press("add_total").go("preview")
+    assert session.studio.options == EVEN
+    assert "They went with a change of the groups" in session.said()
+    session.press("undo")
+    assert session.studio.options["targets"] == targets[:3]
+    assert "They went with" not in session.said()
+    session.set(fold_targets=True).press("targets_forget")
+    assert session.studio.options == EVEN
+    assert "They went with" not in session.said()
+    session.set(targets_goal=PRESENT, targets_for=EACH)
+    assert len([c for c in session.app.checkbox if (c.key or "").startswith("lock_")]) == 3
+
+
+def test_weights_for_published_tables_are_found_used_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aim_form.publishing, "weigh", working.doubled)
+    asked = Workload.all_ways(Schema.from_json('{"a": 20, "b": 4, "c": 2}'), (1, 2), "marginal")
+    session = opened(asked)
+    session.set(fold_aim=True).press("aim_find")
+    session.until(lambda: any(b.key == "aim_use" for b in session.app.button))
+    said = session.said()
+    assert "never the records that are to be protected" in said
+    assert "On the reference the published tables miss 10.0% of the counts, instead of 20.0%" in said
+    assert any('aim="published", reference=reference)' in c.value for c in session.app.code)
+    session.press("aim_use")
+    assert [g.weight for g in session.studio.asked.groups] == [2.0] * len(asked.groups)
+    session.press("undo")
+    assert session.studio.asked.to_json() == asked.to_json()
+    session.set(fold_aim=True, aim_reference=reference_form.PUBLIC)
+    assert session.app.button(key="aim_find").disabled
+
+
+def test_the_worker_finds_the_weights_that_the_engine_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsed, "REHEARSALS", (1, 1))
+    monkeypatch.setattr(aim, "QUERY_POWERS", (0.0, 0.5))
+    asked, budget = Workload.all_ways(Schema.from_json('{"a": 40, "b": 3}'), (1, 2), "marginal"), Budget(pcost=0.01)
+    records = synthetic(asked.schema, 1_000, 1)
+    wanted = weighed_for_publishing(asked, budget, records, "residualplanner").to_json()
+    for reference in ((1_000, 1), records.to_csv(index=False).encode()):
+        request = asked.to_json(), budget.to_dict(), "residualplanner", {}
+        text, before, after = publishing.weigh(*request, reference, progress=lambda share, words: True)
+        assert text == wanted != asked.to_json()
+        assert after < before

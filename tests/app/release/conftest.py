@@ -1,0 +1,17 @@
+"""The ledger that tests of the Release page begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine import Budget
+from engine.release import Ledger
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    made = Ledger.create(tmp_path / "budget.ledger")
+    made.add_dataset("survey", total=Budget(pcost=2.5))
+    return made

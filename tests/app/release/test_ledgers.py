@@ -1,0 +1,61 @@
+"""Ledgers and datasets on the Release page: made by hand, never from what is damaged, changed by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine import Budget
+from engine.release import Ledger
+from tests.app.release.given import releasing
+
+
+def test_a_ledger_and_a_dataset_are_made_by_hand(tmp_path: Path) -> None:
+    place = tmp_path / "new.ledger"
+    session = releasing(place)
+    assert "There is no ledger here" in session.said()
+    assert not place.exists()
+    session.press("create_ledger")
+    assert "Declare the dataset" in session.said()
+    planned = session.studio.budget
+    for unit, total in {"mu": planned.mu, "rho": planned.rho, "pcost": planned.pcost}.items():
+        (box,) = (n for n in session.set(dataset_unit=unit).app.number_input if n.key == "dataset_total")
+        assert total <= box.value <= 1.001 * total
+        assert "pays for 1 release of the present plan" in session.said()
+    assert "pays for 3 releases" in session.set(dataset_total=3.2).said()
+    session.set(dataset_name="a", dataset_total=0.0).press("declare")
+    assert "pcost was given as 0.0" in session.errors()
+    session.set(dataset_total=0.5).press("declare")
+    assert not session.errors()
+    assert Ledger(place).status("a").total == 0.5
+    assert "0 of 0.5 pcost spent" in next(p.text for p in session.app.get("progress"))
+    assert "has 0.5 pcost left" in session.said()
+    session.set(dataset_name="A", dataset_total=9.0).press("declare")
+    assert "already" in session.errors()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a ledger", b"SQLite format 3\x00" + b"\x00" * 4000])
+def test_a_damaged_ledger_is_never_a_fresh_budget(tmp_path: Path, content: bytes) -> None:
+    place = tmp_path / "bad.ledger"
+    place.write_bytes(content)
+    session = releasing(place)
+    assert session.errors()
+    assert not any(b.key in ("release", "create_ledger", "declare") for b in session.app.button)
+    assert place.read_bytes() == content
+
+
+def test_a_total_is_changed_with_a_name_and_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "office.ledger"
+    book = Ledger.create(path)
+    book.add_dataset("people", total=Budget(pcost=1.0))
+    book.spend(dataset="people", key="a", pcost=0.75, plan_hash="p")
+    session = releasing(path)
+    (box,) = (n for n in session.app.number_input if n.key.startswith("new_people_"))
+    assert (box.value, box.min) == (1.0, 0.75)
+    session.run(box.set_value(2.5))
+    assert "name" in session.press("change_total").errors()  # nobody has said who
+    session.set(total_by="R. Office", total_reason="a second wave").press("change_total")
+    assert not session.errors()
+    assert book.status("people").left == 1.75
+    assert "2.5 pcost, changed by R. Office: a second wave" in session.said()

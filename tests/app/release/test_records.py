@@ -1,0 +1,129 @@
+"""Records for a release: files, uploads, databases, and what becomes of rows that do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+
+from engine import Attribute, Budget, Schema, Workload
+from engine.release import Ledger, load_measurement
+from pages.parts.jobs import tasks
+from pages.parts.release.records_form import Source
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
+from tests.app.release.given import SURVEY, kinds, ready, waiting
+from tests.app.session import Session, expected, wait
+
+
+@pytest.mark.parametrize("how", ["File on this machine", "Upload"])
+def test_letters_of_older_spreadsheets_are_read(tmp_path: Path, how: str) -> None:
+    """What the wrong encoding makes of a label fits no label; the check says what to do, and the release counts."""
+    schema = Schema([Attribute.categorical("city", ["Köln", "Łódź"])])
+    rows = "city;n\n" + "Köln;1\n" * 600 + "Łódź;1\n" * 400
+    place = tmp_path / "records.csv"
+    place.write_bytes(rows.encode("cp1250"))
+    book = Ledger.create(tmp_path / "budget.ledger")
+    book.add_dataset("cities", total=Budget(pcost=1.0))
+    studio = Studio(workload=Workload(schema).add("city", "marginal"), budget=Budget(pcost=1.0))
+    session = Session(plan=link.packed(studio)).go("preview")
+    session.go("release", step="2. Release", ledger_path=str(book.path), records_how=how)
+    if how == "Upload":
+        session.run(session.app.file_uploader(key="records_file").upload("s.csv", place.read_bytes(), "text/csv"))
+    else:
+        session.set(records_path=str(place))
+    wait(session.set(rows_are="ignored", number_column="n").press("check_records"))
+    assert any("save the file as UTF-8, or give its encoding" in e.value.replace("\\", "") for e in session.app.error)
+    wait(session.set(records_encoding="cp1250", confirmation="cities").press("release"))
+    assert "Released for cities" in session.said()
+    (spend,) = (row for row in Ledger(book.path).rows() if row.kind == "spend")
+    answers = load_measurement(book, spend.key).answers(0)
+    assert np.abs(answers["answer"].to_numpy() - [600, 400]).max() < 40
+
+
+def test_an_upload_is_read_and_its_copy_removed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ledger.path.parent / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    session = ready(ledger, records="").set(records_how="Upload")
+    content = Path(SURVEY).read_bytes()
+    session.run(session.app.file_uploader(key="records_file").upload("s.csv", content, "text/csv"))
+    wait(session.set(confirmation="survey").press("release"))
+    assert "Released for survey" in session.said()
+    assert not list(folder.rglob("records*"))
+
+
+def test_a_table_that_the_settings_name_is_chosen_and_counted_where_it_is(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with duckdb.connect(str(tmp_path / "held.duckdb")) as database:
+        database.execute(f"create table people as from read_csv('{SURVEY}')")
+    settings = tmp_path / "sources.toml"
+    settings.write_text(f'[census]\naddress = "duckdb://{tmp_path / "held.duckdb"}"\ntable = "people"\n')
+    assert "Database" not in ready(ledger).app.radio(key="records_how").options
+    monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(settings))
+    session = ready(ledger, records="").set(records_how="Database", confirmation="survey")
+    assert session.app.selectbox(key="records_table").value == "census"
+    assert not waiting(session)
+    made = expected("survey", (1,)).to_json()
+    by_file, by_name = (
+        tasks.check(made, data, "survey", str(ledger.path), {}, progress=lambda *_: True)
+        for data in (SURVEY, Source(name="census").to_file()[0])
+    )
+    assert by_name == by_file
+    monkeypatch.chdir(ledger.path.parent)
+    exec(session.app.code[0].value, {})
+    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+    settings.write_text("[census]\n")
+    assert "must hold texts" in session.set(confirmation="x").app.error[0].value
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("age\n36\n", "education"),
+        ("", "records"),
+        (None, "records"),
+    ],
+)
+def test_records_that_cannot_be_read_spend_nothing(ledger: Ledger, content: str | None, words: str) -> None:
+    place = ledger.path.parent / "records.csv"
+    if content is not None:
+        place.write_text(content, encoding="utf-8")
+    session = ready(ledger, records=str(place)).set(confirmation="survey")
+    wait(session.press("release"))
+    assert "Release:" in session.errors()
+    assert words in session.errors()
+    assert kinds(ledger) == ["ledger", "dataset"]
+    place.write_bytes(Path(SURVEY).read_bytes())
+    wait(session.set(confirmation="survey").press("release"))
+    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+
+
+def test_rows_can_be_left_out(ledger: Ledger) -> None:
+    place = ledger.path.parent / "records.csv"
+    lines = Path(SURVEY).read_text(encoding="utf-8").splitlines()
+    place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
+    session = ready(ledger, records=str(place)).set(confirmation="survey")
+    wait(session.press("check_records"))
+    assert "left out 1" in session.said()
+    assert "age: 1 outside the public domain" in session.said()
+    fits = session.app.dataframe[-1].value.set_index("Column")
+    assert fits.loc["age"].tolist() == [944, 0, 1, 0, 1, "136 (1)"]
+    assert (fits["Known"] + fits["Missing"] + fits["Not known"] == 945).all()
+    assert kinds(ledger) == ["ledger", "dataset"]
+    session.set(records_path=SURVEY)
+    assert "left out 1" not in session.said()  # of other records than those that are chosen now
+    assert all("Not known" not in frame.value for frame in session.app.dataframe)
+    wait(session.press("check_records"))
+    assert "left out 0" in session.said()
+    session.set(records_path=str(place))
+    assert "left out 1" in session.said()
+    place.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    wait(session.press("check_records"))
+    assert "left out 0" in session.said()  # the file was mended
+    place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
+    wait(session.press("release"))
+    assert "Rows read 945 = counted 944 + left out 1" in session.said()

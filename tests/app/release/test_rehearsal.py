@@ -1,0 +1,93 @@
+"""Rehearsals and simulated records: the truth beside the answers, and nothing spent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import demo_data
+import engine
+from engine import Budget, Schema, Workload, measure
+from engine.release import Ledger
+from pages.parts.jobs import publishing, tasks
+from pages.parts.release import download_view
+from pages.parts.release.published_view import FILES
+from tests.app.release.given import SURVEY, releasing, shown
+from tests.app.session import Session, wait, with_plan
+
+
+def test_the_page_begins_with_the_rehearsal_once_there_is_a_plan() -> None:
+    session = Session().go("release")
+    assert "What was paid for before is found in the ledger" in session.said()
+    assert session.app.session_state["step"] == "3. Paid releases"
+    session.app.session_state["history"] = with_plan("survey", (1,)).app.session_state["history"]
+    assert "Nothing rehearsed yet" in session.go("preview").go("release").said()
+
+
+def test_a_rehearsal_shows_the_truth_and_spends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = with_plan("survey", (1,), page="release")
+    assert "Nothing rehearsed yet" in session.said()
+    wait(session.set(rows=500).press("rehearse"))
+    assert "REHEARSAL on simulated records" in session.said()
+    table = shown(session)
+    assert list(table) == ["query", "answer", "std", "low", "high", "truth"]
+    records = tasks.synthetic(session.studio.schema, 500, 1)
+    assert table["truth"].iloc[-1] == (records["age"] < 100).sum()
+    assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
+    session.set(rehearsal_view="Ask something else", rehearsal_ask_names=["vote"])
+    assert "(rehearsal)" in session.said()
+    assert "The true count lies between" in session.said()
+    assert max(map(len, session.metrics().values())) <= 12  # longer ones are cut off in a third of a narrow page
+    session.set(rehearsal_together="minus", rehearsal_other_names=["vote"])
+    assert ") minus (" in session.said()
+    assert next(m.value for m in session.app.metric if m.label == "Standard error").startswith("0")
+    session.set(rehearsal_view="Do the intervals hold?", coverage_rehearsals=20).press("coverage_start")
+    wait(session)
+    assert "In 20 rehearsals" in session.said()
+    session.set(rehearsal_view="Tables to publish", rehearsal_simulate=True)
+    assert "Nothing published yet" in session.said()
+    wait(session.press("rehearsal_publish"))
+    sides = session.app.dataframe[0].value
+    np.testing.assert_array_equal(sides["answer"], table["answer"])
+    assert (sides["published"].dropna() >= 0).all()
+    assert any("criterion" in frame.value for frame in session.app.dataframe)
+    assert "criteria read released numbers alone" in session.said()
+    files = {b.label for b in session.app.get("download_button") if not b.disabled}
+    assert files >= {"Tables (zip)", "Workbook (xlsx)", "Published as CSV", "Published as Parquet", "Simulated records"}
+    assert list(session.set(rehearsal_shown="Published").app.dataframe[0].value) == list(sides)[:7]
+    session.set(rehearsal_least=1e6)  # another rule is another work
+    assert "Nothing published yet" in session.said()
+    monkeypatch.setattr(download_view, "IN_BROWSER", 1)
+    session.set(rehearsal_view="Download")
+    assert "the package have to wait: More than 1 answers" in session.said()
+    assert "rehearsal=True" in session.app.code[-1].value
+    session.set(rows=501)
+    assert "Nothing rehearsed yet" in session.said()
+
+
+def test_another_release_judges_simulated_records(ledger: Ledger, tmp_path: Path) -> None:
+    schema = Schema.from_json(demo_data.schemas()["survey"].read_bytes())
+    names, budget = schema.names[:3], Budget(pcost=0.4)
+    asked = Workload(schema).add(names[:2]), Workload(schema).add(names[:2][::-1]), Workload(schema).add(names)
+    given = {"dataset": "survey", "ledger": ledger, "on_refused": "drop"}
+    first, near, far = (measure(engine.plan(one, budget), SURVEY, **given) for one in asked)
+    made = {}
+    for other in (near, far):
+        files = {kind: str(tmp_path / kind) for kind in FILES}
+        source = {"ledger": str(ledger.path), "key": first.key}
+        made[other.key] = publishing.publish_tables(
+            source, "shrunk", True, (True, None, other.key), {}, files, progress=lambda *_: True
+        )
+    judged = made[near.key]["acceptance"]
+    assert list(judged["cost"]) == [0.0, 0.0, 0.0, near.plan.pcost]
+    assert not made[near.key]["no judge"]
+    assert len(made[far.key]["acceptance"]) == 3
+    assert f"no column {names[2]}" in made[far.key]["no judge"]
+    session = releasing(ledger.path, "3. Paid releases")
+    key = f"paid_{max(int(row.seq) for row in ledger.rows() if row.kind == 'spend')}"
+    session.set(**{f"{key}_view": "Tables to publish", f"{key}_simulate": True})
+    (choice,) = (box for box in session.app.selectbox if box.key == f"{key}_judge")
+    assert len(choice.options) == 3
+    assert "pcost" in choice.options[1]

@@ -1,0 +1,158 @@
+"""The release itself: confirmation, one draw per key, results, and what broke off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from engine import measure
+from engine.errors import Cancelled
+from engine.release import Ledger, load_measurement
+from pages.parts.jobs import private, publishing
+from pages.parts.release.published_view import FILES
+from tests.app.release.given import SURVEY, kinds, ready, shown, waiting
+from tests.app.session import expected, wait
+
+
+def stopped_twice(source: dict[str, str], files: dict[str, str]) -> tuple[dict[str, Any], Path]:
+    """What is published at the third attempt, and where the first two left what they had reached."""
+    reached, told = private.reached("a job"), list[str]()
+
+    def attempt(most: int) -> dict[str, Any]:
+        told.clear()
+
+        def heard(fraction: float, text: str) -> bool:
+            told.append(text)
+            return len(told) < most
+
+        given = source, "shrunk", True, (True, None, ""), {"least_count": 5.0}, files, str(reached)
+        return publishing.publish_tables(*given, progress=heard)
+
+    for most in (8, 20):
+        with pytest.raises(Cancelled):
+            attempt(most)
+        assert list(reached.rglob("*.npz"))
+    return attempt(10**6), reached
+
+
+def test_the_release_waits_for_the_typed_name(ledger: Ledger) -> None:
+    session = ready(ledger, records="")
+    assert waiting(session)
+    assert "choose the records first" in session.said()
+    session.set(records_path=SURVEY)
+    for typed in ("", "Survey", "surve"):
+        session.set(confirmation=typed)
+        assert waiting(session)
+        assert "type the dataset's name exactly" in session.said()
+    assert not waiting(session.set(confirmation="survey"))
+    assert kinds(ledger) == ["ledger", "dataset"]
+
+
+def test_one_release_however_often_it_is_asked_for(ledger: Ledger) -> None:
+    session = ready(ledger).set(confirmation="survey")
+    other = ready(ledger).set(confirmation="survey")
+    session.press("release")
+    other.press("release")
+    wait(session)
+    wait(other)
+    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+    assert "Released for survey" in session.said()
+    assert "Rows read 944 = counted 944 + left out 0" in session.said()
+    session.set(release_result_group=0)
+    first = shown(session)
+    for again in (other, ready(ledger)):
+        pd.testing.assert_frame_equal(shown(again.set(release_result_group=0)), first)
+    for _ in range(3):
+        session.run(session.app)
+    pd.testing.assert_frame_equal(shown(session), first)
+    (spend,) = (row for row in Ledger(ledger.path).rows() if row.kind == "spend")
+    stored = load_measurement(ledger, spend.key)
+    pd.testing.assert_frame_equal(stored.answers(0), first)
+    assert "truth" not in first
+
+    files = {kind: str(ledger.path.parent / f"made.{kind}") for kind in FILES}
+    source = {"ledger": str(ledger.path), "key": spend.key}
+    made, reached = stopped_twice(source, files)
+    assert not reached.exists()
+    assert made["total"] == len(pd.read_csv(files["records"])) == len(stored.publish(integer=True).people)
+    assert made["acceptance"]["met"][0]
+    assert {Path(file).stat().st_mode & 0o777 for file in files.values()} == {0o600}
+    for kind in ("csv", "zip"):
+        assert b"REHEARSAL" not in Path(files[kind]).read_bytes()
+
+    session.set(release_result_group=4, release_result_confidence=0.9)
+    pd.testing.assert_frame_equal(shown(session), stored.answers(4, confidence=0.9))
+    session.set(release_result_view="Ask something else", release_result_ask_names=["vote"])
+    answer = stored.answer(("vote",), [1.0, 0.0])
+    assert session.metrics()["Answer (counts)"] == f"{answer.answer:,.1f}"
+    session.set(release_result_ask_names=["vote", "party"])
+    assert "does not measure" in session.errors()
+    target = ledger.path.parent / "answers.csv"
+    session.set(release_result_view="Download", release_result_path=str(target))
+    wait(session.press("release_result_write"))
+    assert "Written" in session.said()
+    assert len(pd.read_csv(target)) == stored.plan.workload.queries
+
+    session.set(again_1=True)
+    assert "Attempt 2 draws new noise and spends" in session.said()
+    wait(session.set(confirmation="survey").press("release"))
+    assert kinds(ledger)[4:] == ["spend", "saved"]
+    session.set(release_result_view="Answers", release_result_group=0)
+    assert (shown(session)["answer"] != first["answer"]).all()
+    session.set(again_2=True)
+    assert waiting(session.set(confirmation="survey"))
+    assert "has 0.5 pcost left and this plan costs 1" in session.said()
+
+
+def test_a_lost_result_is_told_and_costs_a_new_attempt(ledger: Ledger) -> None:
+    session = ready(ledger)
+    made = expected("survey", (1,))
+    ledger.spend(dataset="survey", key=f"survey|{made.hash}|1", pcost=made.pcost, plan_hash=made.hash)
+    session.run(session.app)
+    assert "no result was saved" in session.errors()
+    assert not any(b.key == "release" for b in session.app.button)
+    session.set(again_1=True, confirmation="survey")
+    assert not waiting(session)
+
+
+def test_a_release_that_broke_off_is_ended_by_the_same_click_for_nothing(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = expected("survey", (1,))
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "save_result", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            measure(made, SURVEY, dataset="survey", ledger=ledger)
+    session = ready(ledger)
+    assert "spends nothing more" in session.said() + session.errors() + str(session.app.warning)
+    wait(session.set(confirmation="survey").press("release"))
+    assert "Released for survey" in session.said()
+    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+
+
+def test_a_paid_result_is_shown_whatever_became_of_the_job_of_this_page(ledger: Ledger) -> None:
+    session = ready(ledger, records=str(ledger.path.parent / "missing.csv")).set(confirmation="survey")
+    wait(session.press("release"))
+    assert "there is no file" in session.errors()
+    measure(expected("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)  # another program was faster
+    session.run(session.app)
+    assert "Released for survey" in session.said()
+    assert "Rows read" not in session.said()
+
+
+def test_what_happened_to_the_rows_is_told_once_and_nobody_else(ledger: Ledger) -> None:
+    session = ready(ledger)
+    other = ready(ledger)
+    wait(session.set(confirmation="survey").press("release"))
+    for again in (other.run(other.app), ready(ledger)):
+        assert "Released for survey" in again.said()
+        assert "Rows read" not in again.said()
+    assert "Rows read 944" in session.said()
+    session.set(release_result_group=4)
+    assert "Rows read 944" in session.said()
+    session.go("preview").go("release").set(step="2. Release")
+    assert "Released for survey" in session.said()
+    assert "Rows read" not in session.said()

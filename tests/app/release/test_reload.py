@@ -1,0 +1,118 @@
+"""What a reload, another browser and the next day see of a release, and what is remembered for that."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import engine
+from engine import Budget, measure, stepwise
+from engine.release import Ledger
+from pages.parts.jobs import kept, plans
+from pages.parts.shell import places
+from tests.app.release.given import SURVEY, answers, kinds, ready, shown
+from tests.app.session import Session, expected, wait
+
+
+@pytest.fixture
+def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sessions that begin from now on are in the browser of this name."""
+    monkeypatch.setenv("DP_WORKBENCH_SETTINGS", str(tmp_path / "settings"))
+
+    def sit_at(name: str) -> None:
+        monkeypatch.setattr(places, "browser", lambda: name)
+
+    return sit_at
+
+
+def reloaded(session: Session, page: str = "release") -> Session:
+    """A new session at the address of an old one."""
+    return Session(**session.app.query_params).go(page)
+
+
+def test_a_reload_shows_the_same_dataset_tab_and_result(ledger: Ledger, browser: Callable[[str], None]) -> None:
+    browser("mine")
+    ledger.add_dataset("other", total=Budget(pcost=1.0))
+    session = ready(ledger).set(dataset="other")
+    wait(session.set(confirmation="other").press("release"))
+    again = reloaded(session)
+    assert "Released for other" in again.said()
+    pd.testing.assert_frame_equal(shown(again), shown(session))
+    assert kinds(ledger) == ["ledger", "dataset", "dataset", "spend", "saved"]
+    for word in (str(ledger.path), "other"):
+        assert word not in str(session.app.query_params)
+
+
+def test_a_reload_shows_its_tab_whether_the_plan_is_there_or_has_to_be_made_again(
+    ledger: Ledger, browser: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser("mine")
+    session = ready(ledger)
+    wait(session.set(confirmation="survey").press("release"))
+    kept._plans.clear()  # the server was started again
+    monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # and planning takes long
+    again = reloaded(session)
+    assert "This needs the plan" in again.said()
+    wait(again.press("plan_now"))
+    assert "Released for survey" in again.said()
+
+
+def test_another_browser_with_the_same_address_sees_nothing_of_it(
+    ledger: Ledger, browser: Callable[[str], None]
+) -> None:
+    browser("mine")
+    session = ready(ledger)
+    wait(session.set(confirmation="survey").press("release"))
+    for name in ("theirs", ""):
+        browser(name)
+        for other in (reloaded(session), reloaded(session).set(step="2. Release")):
+            assert other.studio.to_json() == session.studio.to_json()
+            shown = str(other.app.main) + str(other.app.sidebar)
+            for word in (str(ledger.path), "Released for", "Rows read", "2.5 pcost", "'survey'"):
+                assert word not in shown
+
+
+def test_paid_releases_are_found_from_the_ledger_without_a_plan(ledger: Ledger, browser: Callable[[str], None]) -> None:
+    browser("mine")
+    ledger.add_dataset("other", total=Budget(pcost=9.0))
+    made = [
+        measure(expected("survey", ways, pcost), SURVEY, dataset=dataset, ledger=ledger)
+        for dataset, ways, pcost in (("survey", (1,), 1.0), ("other", (1, 2), 2.0), ("other", (1,), 0.5))
+    ]
+    common = engine.coarse_or_fine(expected("survey", (1,)), expected("survey", (1, 2)))
+    stepwise.look(common, SURVEY, dataset="other", ledger=ledger)
+    session = Session().go("release")
+    assert not any(b.key == "release" for b in session.app.button)
+    session.set(ledger_path=str(ledger.path))
+    for again in (session, Session().go("release")):  # the second one is a new day: the ledger is remembered
+        assert "1 release of survey" in " ".join(s.value for s in again.app.subheader)
+        pd.testing.assert_frame_equal(shown(again), answers(made[0]))
+        again.set(dataset="other")
+        assert len(again.app.selectbox(key="paid").options) == 2
+        pd.testing.assert_frame_equal(shown(again), answers(made[2]))
+        again.set(paid=made[1].key)
+        pd.testing.assert_frame_equal(shown(again), answers(made[1]))
+        assert "Look 1 of" in again.said()
+        assert "waits for a decision" in again.said()
+    pd.testing.assert_frame_equal(shown(reloaded(session)), answers(made[1]))
+    session.press("paid_look_0")
+    session.app.switch_page("pages/coarse.py")
+    assert "What the look says" in " ".join(s.value for s in session.run(session.app).app.subheader)
+    assert len([k for k in kinds(ledger) if k == "spend"]) == 4
+
+
+def test_the_settings_hold_places_and_are_for_their_owner(ledger: Ledger, browser: Callable[[str], None]) -> None:
+    browser("mine")
+    session = ready(ledger)
+    file = ledger.path.parent / "settings" / "places.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert set(json.loads(file.read_text())["mine"]) == {"pages", "ledgers", "used"}
+    for content in ("", "[]", "{", "[" * 100_000):
+        file.write_text(content)
+        assert "Privacy cost" in reloaded(session).metrics()

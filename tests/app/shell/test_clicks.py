@@ -1,0 +1,93 @@
+"""Clicks: what is changed just before a button is pressed is in what it does."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from streamlit.testing.v1 import AppTest
+
+from engine import Budget
+from engine.release import Ledger
+from pages.parts.shell.clicks import AGAIN
+from tests.app.release.given import SURVEY, ready
+from tests.app.session import Session, wait, with_plan
+
+
+def both(session: Session, button: str, **fields: object) -> Session:
+    """Change fields and press a button in one run, as both arrive where somebody is quick or the server is busy."""
+    for key, value in fields.items():
+        if (field := session._widget(key)) is not None:
+            field.set_value(value)
+        else:  # tabs
+            session.app.session_state[key] = value
+    session.app.button(key=button).click()
+    return session.run(session.app)
+
+
+def test_a_weight_typed_just_before_is_that_of_the_group() -> None:
+    session = with_plan("survey", (1,), page="workload").set(
+        add_how="One set of attributes", group_names=["age", "vote"]
+    )
+    both(session, "add_group", group_weight=2.5)
+    assert session.studio.workload.groups[-1].weight == 2.5
+    assert "1 group added" in session.said()
+    before = len(session.studio.workload.groups)
+    session.run(session.app)  # and once only
+    assert len(session.studio.workload.groups) == before
+
+
+def test_a_field_below_a_button_counts_from_the_first_drawing_on() -> None:
+    def page() -> None:
+        import streamlit as st
+
+        from pages.parts.shell import clicks
+
+        done = st.session_state.setdefault("done", [])
+        with clicks.heard():
+            clicks.button("Note", done.append, st.session_state.get("size", 1), key="note")
+            clicks.button("Note twice", done.extend, 2 * [st.session_state.get("size", 1)], key="twice")
+            st.number_input("Size", value=1, key="size")
+
+    app = AppTest.from_function(page).run()
+    app.number_input(key="size").set_value(5)
+    assert app.button(key="note").click().run().session_state["done"] == [5]
+    assert app.button(key="twice").click().run().session_state["done"] == [5, 5, 5]
+
+
+def test_a_rehearsal_has_the_size_typed_just_before() -> None:
+    session = with_plan("survey", (1,), page="release")
+    both(session, "rehearse", rows=321)
+    wait(session)
+    assert "REHEARSAL on simulated records" in session.said()
+
+
+def test_what_cannot_be_done_with_the_new_values_is_not_done() -> None:
+    session = with_plan("survey", (1,), page="workload").set(ways=[2])
+    before = session.studio.workload.groups
+    both(session, "add_ways", ways=[])
+    assert session.studio.workload.groups == before
+    session.set(ways=[2])  # nor later, when it could be done again
+    assert session.studio.workload.groups == before
+
+
+def test_a_button_that_is_gone_has_nothing_to_do_when_it_comes_back() -> None:
+    session = with_plan("survey", (1,), page="workload").set(ways=[2])
+    before = session.studio.workload.groups
+    both(session, "add_ways", add_how="One set of attributes")
+    session.set(add_how="All k-way sets")
+    assert any(found.key == "add_ways" and not found.disabled for found in session.app.button)
+    assert session.studio.workload.groups == before
+
+
+def test_nothing_is_spent_on_other_records_than_were_shown(tmp_path: Path) -> None:
+    book, other = Ledger.create(tmp_path / "office.ledger"), tmp_path / "other.csv"
+    book.add_dataset("survey", total=Budget(pcost=2.5))
+    shutil.copy(SURVEY, other)
+    session = ready(book).set(confirmation="survey")
+    both(session, "release", records_path=str(other))
+    assert [told.value for told in session.app.toast] == [AGAIN]
+    assert book.status("survey").spent == 0.0
+    session.set(confirmation="survey").press("release")
+    wait(session)
+    assert book.status("survey").spent > 0.0

@@ -1,0 +1,207 @@
+"""Undo and redo give back the same bytes over long random sessions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from engine import Attribute, Budget, Schema, Workload, plan
+from engine.workload import Custom, Group, Width, box_workload, make_group, workload_from_sql
+from engine.workload import Random as RandomSets
+from pages.parts.shell import link
+from pages.parts.shell.state import LIMIT, History, Studio
+from tests.app.session import Session
+
+SCHEMA = Schema(
+    [
+        Attribute.numeric("age", [0, 18, 65, 90]),
+        Attribute.categorical("sex", ["F", "M"]),
+        Attribute.of_size("code", 4),
+        Attribute.of_size("rank", 3),
+    ]
+)
+FAMILIES = ("marginal", "prefix", "range", "circular", "total", Width(2), RandomSets(p=0.4, count=3, seed=2))
+SQL = (
+    "SELECT age, sex, COUNT(*) FROM t GROUP BY CUBE (age, sex)",
+    "SELECT COUNT(*) FROM t WHERE age >= 18 OR sex = 'F'",
+    "SELECT code, COUNT(*) FROM t WHERE code + rank <= 3 GROUP BY code",
+)
+
+
+def with_groups(studio: Studio, groups: tuple[Group, ...]) -> Studio:
+    return replace(studio, workload=Workload(SCHEMA, groups))
+
+
+def add(studio: Studio, draw: Random) -> Studio:
+    ways = [
+        lambda: Workload(SCHEMA).add(("code", "rank"), draw.choice(["affine", "abs", "marginal", *FAMILIES[1:]])),
+        lambda: Workload(SCHEMA).add(
+            "age", Custom(predicates=[f"age >= {draw.choice([18, 65])}"]), 0.1 * draw.random()
+        ),
+        lambda: Workload(SCHEMA).add("rank", Custom(matrix=[[draw.random(), 0, -1]], labels=["mine"])),
+        lambda: Workload(SCHEMA).add("rank", "marginal", 1.0, [draw.random() for _ in range(3)]),
+        lambda: workload_from_sql(SCHEMA, draw.choice(SQL)),
+        lambda: box_workload(SCHEMA, {"age": (0, draw.randrange(3)), "code": (1, draw.randrange(1, 4))}),
+        lambda: Workload.all_ways(SCHEMA, (draw.choice([1, 2, 3]),)),
+    ]
+    return with_groups(studio, (*studio.workload.groups, *draw.choice(ways)().groups))
+
+
+def remove(studio: Studio, draw: Random) -> Studio:
+    return with_groups(studio, tuple(g for g in studio.workload.groups if draw.random() < 0.7))
+
+
+def reweigh(studio: Studio, draw: Random) -> Studio:
+    weight = draw.choice([0.0, 0.1, 1 / 3, 1e-7, 2.5])
+    return with_groups(
+        studio, tuple(replace(g, weight=weight) if draw.random() < 0.5 else g for g in studio.workload.groups)
+    )
+
+
+def change_family(studio: Studio, draw: Random) -> Studio:
+    groups = list(studio.workload.groups)
+    if groups:
+        i = draw.randrange(len(groups))
+        names = groups[i].attributes
+        family = draw.choice(["marginal", "total", Width(1)]) if "sex" not in names else "marginal"
+        groups[i] = make_group(SCHEMA, names, family if names else "total", groups[i].weight)
+    return with_groups(studio, tuple(groups))
+
+
+def budget(studio: Studio, draw: Random) -> Studio:
+    ways: list[Callable[[], Budget]] = [
+        lambda: Budget(pcost=draw.random()),
+        lambda: Budget.zcdp(0.1 * draw.randint(1, 9)),
+        lambda: Budget.gdp(draw.random()),
+        lambda: Budget.approx(draw.choice([0.1, 1.0, 3.0]), 1e-6),
+    ]
+    return replace(studio, budget=draw.choice(ways)())
+
+
+def mechanism(studio: Studio, draw: Random) -> Studio:
+    name = draw.choice(["querysmasher", "residualplanner+", "identity"])
+    options = {"querysmasher": [{}, {"solver": "fourier"}], "residualplanner+": [{"base": "prefix"}]}.get(name, [{}])
+    return replace(studio, mechanism=name, options=draw.choice(options))
+
+
+EDITS = (add, remove, reweigh, change_family, budget, mechanism)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_thirty_random_edits_and_back_again(seed: int) -> None:
+    draw = Random(seed)
+    history = History(present=Studio(workload=Workload(SCHEMA)))
+    texts = [history.present.to_json()]
+    for _ in range(30):
+        edit = draw.choice(EDITS)
+        before, studio = history, edit(history.present, draw)
+        history = history.push(studio, redraw=draw.random() < 0.5)
+        assert (history is before) == (studio.to_json() == texts[-1])
+        if history is not before:
+            texts.append(history.present.to_json())
+            # a file and an address bring back the very same request
+            assert Studio.from_json(texts[-1]).to_json() == texts[-1]
+            assert link.unpacked(link.packed(history.present)).to_json() == texts[-1]
+    assert len(texts) > 10
+    for _ in range(draw.randrange(5)):  # going to and fro changes nothing
+        history = history.undo().undo().redo().redo()
+    seen = [history.present.to_json()]
+    while history.past:
+        history = history.undo()
+        seen.append(history.present.to_json())
+    assert seen == texts[::-1]
+    while history.future:
+        history = history.redo()
+    assert history.present.to_json() == texts[-1]
+    assert len(history.past) == len(texts) - 1
+
+
+def test_only_the_last_steps_are_remembered() -> None:
+    history = History(present=Studio(workload=Workload(SCHEMA)))
+    for k in range(LIMIT + 20):
+        history = history.push(replace(history.present, budget=Budget(pcost=1.0 + k)), redraw=False)
+    assert len(history.past) == LIMIT
+    for _ in range(LIMIT + 20):
+        history = history.undo()
+    assert history.present.budget == Budget(pcost=20.0)
+
+
+def test_a_session_on_the_page_and_back_again() -> None:
+    draw = Random(3)
+    session = Session().set(demo="census").press("Use this schema").press("next")
+    texts = [session.studio.to_json()]
+    for _ in range(9):
+        groups = len(session.studio.workload.groups)
+        step = draw.choice(["ways", "range", "sql", "remove", "weigh"] if groups else ["ways", "range", "sql"])
+        if step == "ways":
+            session.set(add_how="All k-way sets", ways=[1, 2]).press("add_ways")
+        elif step == "range":
+            session.set(add_how="Drag a range").press("add_range")
+        elif step == "sql":
+            session.set(add_how="Write SQL", sql_text="SELECT sex, COUNT(*) FROM t WHERE age <= 39 GROUP BY sex")
+            session.press("add_sql")
+        else:
+            key = f"chosen_{session.app.session_state['history'].version}"
+            session.set(new_weight=draw.choice([0.5, 2.0, 3.0]), **{key: [draw.randrange(groups)]}).press(step)
+        if session.studio.to_json() != texts[-1]:
+            texts.append(session.studio.to_json())
+    assert len(texts) > 7
+    for text in texts[-2::-1]:
+        assert session.press("undo").studio.to_json() == text
+    for text in texts[1:]:
+        assert session.press("redo").studio.to_json() == text
+
+
+def links(studio: Studio) -> Studio:
+    return link.unpacked(link.packed(studio))
+
+
+def test_centers_that_are_left_open_follow_the_workload_and_a_link_keeps_its_plan() -> None:
+    small = Studio(workload=Workload.all_ways(SCHEMA, (1, 2)))
+    assert (small.taken, small.left_open) == ({"centers": "tuned"}, True)
+    assert links(small).question == small.question
+    assert links(small).left_open
+    old = small.question.replace('"centers": "tuned"', "")  # as links were written while all plans were uniform
+    opened = Studio.from_json(f'{{"budget": {json.dumps(small.budget.to_dict())}, "question": {old}}}')
+    assert (opened.taken, opened.options) == ({}, {"centers": "uniform"})
+    assert plan(opened.asked, opened.budget, **opened.taken).options["centers"] == "uniform"
+    assert links(opened).taken == {}
+    assert opened.question_key != small.question_key
+    back = opened.told({"centers": "tuned"})
+    assert (back.options, back.question) == ({}, small.question)
+
+
+def test_a_changed_request_leaves_open_what_was_open() -> None:
+    here = Studio(workload=Workload.all_ways(SCHEMA, (1, 2)))
+    fewer = replace(here.request, workload=Workload.all_ways(SCHEMA, (1,)))
+    assert here.asking(fewer).left_open
+    even = here.asking(replace(fewer, options={}))
+    assert (even.left_open, even.taken) == (False, {})
+    kept = here.told({"centers": "tuned", "keep": 0.0})
+    assert (kept.options, kept.taken) == ({"keep": 0.0}, {"centers": "tuned", "keep": 0.0})
+    assert links(kept).taken == kept.taken
+
+
+def test_analyses_are_even_where_nobody_chose() -> None:
+    here = Studio(workload=Workload(SCHEMA))
+    assert replace(here.even, workload=Workload.all_ways(SCHEMA, (1,))).taken == {}
+    chosen = replace(here, options={"centers": "tuned"})
+    assert chosen.even is chosen
+    other = replace(here, mechanism="identity")
+    assert other.even is other
+
+
+def test_undo_remembers_no_long_texts() -> None:
+    history = History()
+    for pcost in (1.0, 2.0, 2.0, 3.0):
+        history = history.push(
+            Studio(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=pcost)), redraw=False
+        )
+        link.packed(history.present)
+    assert len(history.past) == 3  # the empty one and two; a step that changes nothing is none
+    texts = [value for studio in (*history.past, history.present) for value in vars(studio).values()]
+    assert all(len(text) < 1_000 for text in texts if isinstance(text, str))

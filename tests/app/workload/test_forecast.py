@@ -1,0 +1,98 @@
+"""What groups would cost is told before they are added, and what is too dear is named and mended."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from engine import Budget, Workload, forecast, insight, plan
+from engine.texts import amount
+from pages.parts.jobs import dear, plans
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
+from tests.app.session import EVEN, Session, demo
+from tests.app.workload.given import on_workload
+
+JOINT = {"add_how": "One set of attributes", "group_names": ["age", "hours-per-week"], "group_how": "Joint"}
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("dear", "plans"):
+        monkeypatch.setattr(f"pages.parts.jobs.{module}.MEMORY_LIMIT", 1.8e8)
+
+
+def test_sums_of_two_large_attributes_do_not_stand_in_the_way() -> None:
+    asked = Workload.all_ways(demo("adult"), (1, 2)).add(("age", "hours-per-week"), "affine")
+    session = Session(plan=link.packed(Studio(workload=asked))).go("preview")
+    assert "Planning has to wait" not in session.said()
+    assert not session.errors()
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("remedy", ["Remove it", "Approximate it", "Its marginal table instead"])
+def test_the_group_that_makes_planning_too_dear_is_named_and_mended(remedy: str) -> None:
+    asked = Workload.all_ways(demo("adult"), (1, 2)).add(("age", "hours-per-week"), "affine").add("sex", "marginal")
+    session = Session(plan=link.packed(Studio(workload=asked))).go("preview")
+    assert "Planning has to wait" in session.said()
+    assert "is group 105: age × hours-per-week, affine" in session.said()
+    session.press(remedy)
+    assert not session.errors()
+    assert "Typical error (counts)" in session.metrics()
+    now = session.studio.asked.groups
+    assert [g.attributes for g in now if g.family_text == "affine" and g.weight] == []
+    assert len(now) == len(asked.groups) - (remedy == "Remove it")
+    assert session.press("undo").studio.asked == asked
+
+
+@pytest.mark.usefixtures("little_memory", "foretelling")
+def test_a_group_is_forecast_before_it_is_added() -> None:
+    asked = Workload.all_ways(demo("adult"), (1, 2))
+    session = Session(plan=link.packed(Studio(workload=asked, options=EVEN))).go("workload")
+    session.set(**JOINT)
+    assert "What makes it so dear is age × hours-per-week, affine." in session.said()
+    assert not any(b.label.startswith("Add: Remove it") for b in session.app.button)  # it is not there yet
+    session.press("Add: Approximate it")
+    (added,) = session.studio.asked.groups[len(asked.groups) :]
+    assert added.weight == 0.0
+    session.set(group_names=["sex", "race"], group_how="The same on each")
+    assert "asked already" not in session.errors()
+    session.set(group_names=["sex", "race", "income"])
+    assert "Planning it takes about 1 second." in session.said()
+
+
+def test_the_forecast_is_that_of_the_plan_that_would_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Workload.all_ways(demo("survey"), (1, 2))
+    assert Studio(workload=asked).taken  # tuned, which takes too long with tables beside it
+    session = Session(plan=link.packed(Studio(workload=asked))).go("workload").set(ways_ask="Tables", ways=[1, 2])
+    tables = Workload.all_ways(demo("survey"), (1, 2), dict.fromkeys(demo("survey").names, "marginal"))
+    both = Workload(asked.schema, (*asked.groups, *tables.groups))
+    told = f"Planning it takes about {dear.duration(forecast(both).seconds)}."
+    assert told in session.said()
+    monkeypatch.setattr(insight, "forecast_added", None)  # a page that is drawn again does not work it out again
+    session.app.run()
+    assert not session.app.exception
+    assert told in session.said()
+
+
+@pytest.mark.usefixtures("foretelling")
+def test_how_exact_new_groups_would_be_is_told_before_they_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = on_workload("cps", add_how="One set of attributes").set(group_names=["income", "sex"])
+    tuned = partial(plan, budget=Budget(pcost=1.0), centers="tuned")
+    first = Workload(demo("cps")).add(("income", "sex"), "marginal")
+    assert insight.added_text(tuned(first), 1) in session.set(same="marginal").said()
+    session.press("add_group").set(group_names=["age"], same="range", group_weight=2.0)
+    both = first.add("age", "range", weight=2.0)
+    text = insight.added_text(tuned(both), 1, tuned(first))
+    assert "That of the others goes from" in text
+    assert f"At ε 4.887: {text}" in session.said().replace("*", "")
+    session.press("add_group").go("preview")
+    row = tuned(both).by_group().iloc[1]
+    assert f"typical error of {amount(row['rmse'])} counts, the largest {amount(row['max_std'])}." in text
+    assert session.studio.asked == both
+    monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # what takes long is foretold by a worker, on request
+    session.go("workload").set(group_names=["income"], same="prefix")
+    assert "These" not in session.said()
+    session.press("foresee").until(lambda: "At ε 4.887" in session.said())
+    assert session.studio.asked == both

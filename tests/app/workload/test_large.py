@@ -1,0 +1,106 @@
+"""Thousands of groups or hundreds of attributes: pages stay quick, and nobody goes through all unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from engine import Attribute, Budget, Schema, Workload, insight
+from engine.insight import ask
+from engine.workload import Group
+from pages.parts.compare import run
+from pages.parts.shell import code, link
+from pages.parts.shell.state import History, Studio
+from tests.app.session import Session
+from tests.app.workload.given import large_workload
+
+
+def test_a_large_workload_stays_editable() -> None:
+    workload = large_workload()
+    assert len(workload.groups) > 2_900
+    session = Session().go("workload")
+    content = workload.to_json().encode()
+    session.run(session.app.file_uploader(key="workload_file").upload("w.json", content, "application/json"))
+    assert len(session.app.dataframe[0].value) == 100
+    session.set(find="x3 x25")
+    found = ask.find_groups(workload, "x3 x25")
+    assert set(session.app.dataframe[0].value["group"]) == set(found)
+    assert len(found) == 25  # one pair, 24 triples
+    assert all({"x3", "x25"} <= set(workload.groups[i].attributes) for i in found)
+    version = session.app.session_state["history"].version
+    session.set(new_weight=7.0, **{f"chosen_{version}": found[:2]}).press("weigh")
+    assert [i for i, g in enumerate(session.studio.workload.groups) if g.weight == 7.0] == found[:2]
+    session.set(change_which=f"All {len(found)} groups found").press("remove")
+    assert len(session.studio.workload.groups) == len(workload.groups) - len(found)
+    session.set(find="").set(page_29=29)
+    assert session.app.dataframe[0].value["group"].iloc[0] == 2_800
+    assert "no group has all" in session.set(find="nothing").said().lower()
+    session.press("undo").press("undo")
+    assert session.studio.workload == workload
+
+
+def test_pages_of_numbers() -> None:
+    numbers = range(250)
+    assert [ask.page_of(numbers, page, 100)[0][0] for page in (1, 2, 3, 4, 0)] == [0, 100, 200, 200, 0]
+    assert ask.page_of([], 1, 100) == ([], 1)
+
+
+def test_an_edit_of_thousands_of_groups_costs_no_long_text() -> None:
+    # the address is but a name, and the code is not written line by line: both would grow with the groups
+    studio = Studio(workload=Workload(large_workload().schema, large_workload().groups * 10))
+    text = code.workload_script(studio).text()
+    assert len(text) < 2_000
+    assert len(studio.question) > link.MAX_QUESTION
+
+
+class Counted(tuple):
+    """Groups that count how often somebody goes through all of them."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Group]:
+        Counted.looks += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("page", ["workload", "compare", "release", "start"])
+def test_a_page_that_is_drawn_again_does_not_go_through_all_groups_again(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "begin", lambda *_: None)
+    schema = Schema([Attribute.of_size(f"question {i}", 2, kind="categorical") for i in range(30)])
+    asked = Workload(schema, Counted(Workload.all_ways(schema, (1, 2)).groups))
+    session = Session()
+    session.app.session_state["history"] = History(present=Studio(workload=asked))
+    session.go(page)
+    Counted.looks = 0
+    session.run(session.app)
+    assert Counted.looks == 0
+
+
+def test_what_there_is_of_a_comparison_is_looked_up_without_going_through_all_groups_again() -> None:
+    asked = Workload(large_workload().schema, Counted(large_workload().groups))
+    assert insight.compared_so_far(asked, Budget(pcost=1.0), ["wff"]) is None
+    Counted.looks = 0
+    assert insight.compared_so_far(asked, Budget(pcost=1.0), ["wff"]) is None
+    assert Counted.looks == 0
+
+
+def test_pages_of_hundreds_of_attributes_list_no_pairs_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Schema([Attribute.of_size(f"x{i}", 4) for i in range(300)])
+    asked, listed = Workload.all_ways(schema, (1,)), []
+    build = Workload.all_ways
+
+    def listing(schema: Schema, ways: tuple[int, ...], *more: object) -> Workload:
+        listed.append(tuple(ways))
+        return build(schema, ways, *more)
+
+    monkeypatch.setattr(Workload, "all_ways", listing)
+    session = Session(plan=link.packed(Studio(workload=asked))).go("workload")
+    session.set(ways_ask="Cumulative tables", ways_weight=2.0).set(ways_weight=3.0)
+    assert listed == [(1,), (1,)]  # once for each kind, however often the page is drawn
+    session.press("add_ways")
+    assert "asked already" in session.errors()
+    assert "Choose two numbers of attributes" in session.go("coarse").said()
+    assert listed == [(1,), (1,)]

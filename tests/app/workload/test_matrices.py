@@ -1,0 +1,84 @@
+"""Matrix files, of NumPy and of spreadsheets, read or refused."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from engine.errors import WorkloadError
+from engine.workload import read_matrix
+from tests.app.session import with_plan
+from tests.app.workload.given import on_workload
+
+
+def saved(array: np.ndarray, **options: bool) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.eye(3), np.arange(6).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.ones(3, bool)],
+    ids=["floats", "whole", "columns first", "one row"],
+)
+def test_numpy_files(array: np.ndarray) -> None:
+    np.testing.assert_array_equal(read_matrix(saved(array)), np.atleast_2d(array))
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_matrices_as_spreadsheets_of_any_language_write_them(separator: str) -> None:
+    np.testing.assert_array_equal(
+        read_matrix("1,0.5\r\n0,-2\r\n".replace(",", separator).encode()), [[1, 0.5], [0, -2]]
+    )
+
+
+def header(shape: str, kind: str = "<f8") -> bytes:
+    text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (saved(np.array([{"a": 1}], dtype=object), allow_pickle=True), "real numbers"),
+        (saved(np.ones((2, 3, 4))), "shape"),
+        (saved(np.ones((2, 3), complex)), "real numbers"),
+        (saved(np.array([["a"]])), "real numbers"),
+        (saved(np.array(3.0)), "shape"),
+        (saved(np.eye(3))[:-5], "announces"),
+        (saved(np.eye(3))[:20], "no array"),
+        (b"\x93NUMPY\x09\x00", "no array"),
+        (b"\x93NUMPY", "no array"),
+        (header("(1000000, 1000000)"), "announces"),
+        (header("(-1, 3)"), "announces"),
+        (header("('x', 3)"), "no array"),
+        (header("(2, 3)", "|O"), "real numbers"),
+        (header("__import__('os')"), "no array"),
+        (b"1,2\n3,x\n", "Line 2"),
+    ],
+)
+def test_matrix_files_that_are_refused(content: bytes, words: str) -> None:
+    with pytest.raises(WorkloadError, match=words):
+        read_matrix(content)
+
+
+def test_a_numpy_file_on_the_page() -> None:
+    session = on_workload("census", add_how="One set of attributes").set(group_names=["sex"])
+    session.set(group_how="Joint", joint="custom", joint_how="Matrix file")
+    session.run(session.app.file_uploader(key="joint_file").upload("m.npy", saved(np.eye(3)), "application/x"))
+    assert "3 columns" in session.errors()
+    session.run(session.app.file_uploader(key="joint_file").upload("m.npy", saved(np.eye(2)), "application/x"))
+    assert session.press("add_group").studio.workload.groups[0].count == 2
+
+
+def test_a_matrix_file() -> None:
+    session = with_plan(page="workload").set(add_how="One set of attributes", group_names=["sex"])
+    session.set(group_how="Joint", joint="custom", joint_how="Matrix file")
+    assert "No matrix file" in session.errors()
+    session.run(session.app.file_uploader(key="joint_file").upload("m.csv", b"1,1,1\n", "text/csv"))
+    assert "3 columns" in session.errors()
+    session.run(session.app.file_uploader(key="joint_file").upload("m.csv", b"1,1\n1,-1\n", "text/csv"))
+    assert session.press("add_group").studio.workload.groups[-1].count == 2

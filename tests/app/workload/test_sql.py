@@ -1,0 +1,65 @@
+"""Groups written as SQL: checked while they are written, refused in words, with an example."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import Attribute, Schema
+from engine.workload import example, workload_from_sql
+from tests.app.session import demo
+from tests.app.workload.given import SURVEY, on_workload
+
+
+def test_sql_is_checked_while_it_is_written_and_added() -> None:
+    session = on_workload(add_how="Write SQL")
+    assert not any(b.key == "add_sql" for b in session.app.button)
+    text = "SELECT vote, COUNT(*) FROM t WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM t"
+    session.set(sql_text=text)
+    assert "This adds 2 groups with 3 queries" in session.said()
+    assert "20 <= age < 40" in session.said()
+    session.set(sql_weight=2.5).press("add_sql")
+    expected = workload_from_sql(SURVEY, text, whole_numbers=["age"])
+    assert [g.to_dict() | {"weight": 1.0} for g in session.studio.workload.groups] == [
+        g.to_dict() | {"weight": 1.0} for g in expected.groups
+    ]
+    assert [g.weight for g in session.studio.workload.groups] == [2.5, 2.5]
+    assert session.press("undo").studio.workload.groups == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("SELECT AVG(age) FROM t", "all queries are counts"),
+        ("SELECT COUNT(*) FROM t WHERE income > 3", "no attribute 'income'"),
+        ("SELECT COUNT(*) FROM t WHERE household_income < 100", "nearest edges are 0 and 3000"),
+        ("DROP TABLE t", "only SELECT"),
+        ("(" * 5000, "brackets"),
+        ("'", "does not end"),
+        ("<img src=x onerror=alert(1)>", "only SELECT"),
+    ],
+)
+def test_sql_that_is_refused_says_why_and_adds_nothing(text: str, words: str) -> None:
+    session = on_workload(add_how="Write SQL").set(sql_text=text)
+    assert words in session.errors()
+    assert not any(b.key == "add_sql" for b in session.app.button)
+    assert session.studio.workload.groups == ()
+
+
+def test_whole_numbers_are_a_choice() -> None:
+    session = on_workload(add_how="Write SQL").set(sql_text="SELECT COUNT(*) FROM t WHERE age <= 39")
+    assert "age < 40" in session.said()
+    assert "cuts through the bin [39, 40)" in session.set(sql_whole=[]).errors()
+
+
+@pytest.mark.parametrize("name", ["survey", "adult", "cps", "census", "loans"])
+def test_the_example_can_be_added(name: str) -> None:
+    session = on_workload(name, add_how="Write SQL").press("sql_example").press("add_sql")
+    assert session.studio.workload == workload_from_sql(demo(name), example(demo(name)))
+
+
+def test_the_example_quotes_what_sql_would_misread() -> None:
+    schema = Schema([Attribute.of_size(n, 3) for n in ("group", 'a"b', "é", "x y", "plain", "1st", "--", "'", "ﬁ")])
+    for first in range(len(schema)):
+        names = schema.names[first:] + schema.names[:first]
+        turned = schema.subset(names)
+        assert workload_from_sql(turned, example(turned)).groups[0].attributes == names[:2]

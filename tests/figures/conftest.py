@@ -1,0 +1,14 @@
+"""Plans that pictures are drawn of."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import Budget, Plan, plan
+from tests.figures.given import workload
+
+
+@pytest.fixture(scope="session")
+def plans() -> dict[str, Plan]:
+    names = ("identity", "querysmasher", "wff")
+    return {name: plan(workload(), Budget(pcost=0.7), name) for name in names}

@@ -1,0 +1,28 @@
+"""A workload that pictures are drawn of, and what every picture has."""
+
+from __future__ import annotations
+
+from engine import Attribute, Schema, Workload
+from engine.figures import Picture
+
+SCHEMA = Schema(
+    [Attribute.of_size("age", 6), Attribute.categorical("sex", ["F", "<b>M</b>"]), Attribute.of_size("x", 5)]
+)
+
+
+def workload(weight: float = 1.0) -> Workload:
+    return (
+        Workload.all_ways(SCHEMA, (1, 2, 3))
+        .add((), "total")
+        .add(("age",), "range", weight=weight)
+        .add(("x",), "circular")
+        .add(("age", "x"), "affine")
+    )
+
+
+def checked(picture: Picture) -> Picture:
+    assert picture.title
+    assert picture.alt
+    assert len(picture.table)
+    assert "<b>" not in picture.figure.to_json().replace("\\u003c", "<")
+    return picture

@@ -1,0 +1,94 @@
+"""Every mechanism keeps what it promises on workloads drawn at random, and where queries hardly count."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine import Budget, Workload, plan
+from engine.errors import EngineError, NotApplicable, PlanError
+from engine.workload import Custom, Random, Width
+from tests import oracles, shapes
+from tests.mechanisms.checks import (
+    check_any_query,
+    check_certificate,
+    check_optimal,
+    check_privacy,
+    check_round_trip,
+    check_summary,
+    check_variances,
+)
+from tests.mechanisms.requests import CASES, budget_for
+
+pytestmark = pytest.mark.usefixtures("toy_is_known", "few_levels")
+
+
+@st.composite
+def workloads(draw):
+    """Up to four groups of any family on up to three attributes of at most five cells."""
+    sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    workload = Workload(shapes.numeric(*sizes))
+    for _ in range(draw(st.integers(1, 4))):
+        names = draw(st.permutations(workload.schema.names))[: draw(st.integers(0, len(sizes)))]
+        cells = workload.schema.cells(names)
+        choices = ["each", "random", "custom"] + ["affine", "abs"] * (len(names) == 2)
+        kind = draw(st.sampled_from(choices)) if names else "total"
+        weight = draw(st.sampled_from([1.0, 1.0, 0.25, 6.0, 0.0]))
+        if kind == "random":
+            asked = Random(p=0.5, count=draw(st.integers(1, 8)), seed=draw(st.integers(0, 99)))
+        elif kind == "custom":
+            entries = st.lists(st.integers(-2, 3), min_size=cells, max_size=cells)
+            asked = Custom(draw(st.lists(entries, min_size=1, max_size=4)))
+        elif kind == "each":
+            one = st.sampled_from(["marginal", "prefix", "range", "circular", "total", Width(1)])
+            asked = {name: draw(one) for name in names}
+        else:
+            asked = kind
+        workload = workload.add(names, asked, weight=weight)
+        count = workload.groups[-1].count
+        if draw(st.integers(0, 4)) == 0:
+            importance = draw(st.lists(st.sampled_from([1.0, 0.0, 3.0]), min_size=count, max_size=count))
+            before = Workload(workload.schema, workload.groups[:-1])
+            workload = before.add(names, asked, weight=weight, query_weights=importance)
+    return workload
+
+
+@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@given(workload=workloads(), case=st.sampled_from([c.values for c in CASES]))
+def test_random_workloads(workload, case):
+    mechanism, options = case
+    rows, weights = oracles.workload_rows(workload), oracles.query_weights(workload)
+    if not any(np.any(W[w > 0]) for W, w in zip(rows, weights, strict=True)):
+        with pytest.raises(EngineError):
+            plan(workload, budget_for(mechanism, 1.0), mechanism, **options)
+        return
+    try:
+        made = plan(workload, budget_for(mechanism, 1.0), mechanism, **options)
+    except NotApplicable:
+        return
+    explicit = oracles.explicit(made)
+    check_privacy(made, explicit)
+    check_summary(made, check_variances(made, explicit, rows))
+    check_any_query(made, explicit, rows)
+    check_certificate(made)
+    check_round_trip(made)
+    if (mechanism, options) == ("querysmasher", {}):
+        check_optimal(made, oracles.class_optimum(workload, 1.0, 1e-5))
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e-13, 1e-11, 1e-9, 1e-6])
+def test_queries_that_hardly_count_are_answered_or_refused_never_half_measured(scale):
+    schema = shapes.numeric(4, 3)
+    light = Workload(schema).add(("a", "b"), "affine").add(("a", "b"), "marginal", weight=scale)
+    small = Workload(schema).add("a", Custom([[1 / scale, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 1]]))
+    shifted = Workload(schema).add("b", Custom([[1 / scale] * 3, [1, 0, 0]]))
+    for workload in (light, small, shifted):
+        try:
+            made = plan(workload, Budget(pcost=1.0))
+        except PlanError as refusal:
+            assert scale < 1e-5
+            assert "1e" in str(refusal) or "weight" in str(refusal)  # noqa: PT017
+            continue
+        explicit = oracles.explicit(made)
+        for i, W in enumerate(oracles.workload_rows(workload)):
+            np.testing.assert_allclose(made.variances(i), explicit.variances(W), rtol=1e-6, atol=1e-9)

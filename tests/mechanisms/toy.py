@@ -1,0 +1,67 @@
+"""One mechanism more, for which everything is checked that is checked for those of the engine."""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+import engine.mechanisms.known
+from engine.errors import LimitExceeded
+from engine.mechanisms import check_request
+from engine.mechanisms.base import Mechanism
+from engine.plans import Plan, calibrate
+from engine.spaces import Strategy, decompose
+from engine.spaces.terms import assemble, merge
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResidualIdentity(Mechanism):
+    """Measure every residual space as it stands: a mechanism that nothing in the engine knows about."""
+
+    name = "toy"
+    title = "Toy"
+    meaning = "Equal noise on every cell of a residual space."
+
+    def plan(self, workload, budget, limits):
+        check_request(workload, budget)
+        limits.tell(0.0, "Decomposing the workload")
+        parts = decompose(workload)
+        values, bounds, strategies = {}, {}, {}
+        for i, (space, (number, scale)) in enumerate(parts.spaces.items()):
+            limits.tell((i + 1) / (len(parts.spaces) + 1), "Next residual space")
+            sizes = workload.schema.sizes(space)
+            if 8 * math.prod(sizes) ** 2 > limits.memory_limit:
+                raise LimitExceeded(f"{math.prod(sizes)} cells are more than the memory limit allows.")
+            sub, axes = parts.subworkloads[number], tuple(range(len(sizes)))
+            gram = assemble(merge(sub, parts.factors), axes, sizes).dense() if axes else sub.terms[0].coefficient
+            shrink = math.prod(1 - 1 / n for n in sizes)
+            strategies[space] = tuple(((axis,), self._strategy(n)) for axis, n in enumerate(sizes))
+            values[space] = scale * float(np.trace(np.atleast_2d(gram))) * shrink
+            roots = np.sqrt(np.maximum(np.linalg.eigvalsh(np.atleast_2d(gram)), 0.0))
+            bounds[space] = scale * float(roots.sum()) ** 2 / math.prod(sizes)
+        total = sum(math.sqrt(v) for v in values.values())
+        noises = {s: math.sqrt(total / (budget.pcost * math.sqrt(v))) for s, v in values.items()}
+        limits.tell(1.0, "Planned")
+        return Plan(
+            workload=workload,
+            budget=budget,
+            mechanism=self.name,
+            options=self.options(),
+            blocks=calibrate(strategies, noises, budget.pcost, self.max_records),
+            bound=sum(math.sqrt(b) for b in bounds.values()) ** 2,
+            statement="No strategy that measures the residual spaces on their own beats the singular value bound.",
+            duals=(),
+            max_records=self.max_records,
+        )
+
+    def rebuild(self, workload, budget, *solved, **more):
+        return self.plan(workload, budget, engine.mechanisms.known.Limits())
+
+    @staticmethod
+    @functools.cache
+    def _strategy(n):
+        from engine.spaces import basis
+
+        norm = math.sqrt(1 - 1 / n)
+        return Strategy(sizes=(n,), rows=basis(n).T / norm, pinv=np.eye(n - 1) * norm, complete=True)

@@ -1,0 +1,78 @@
+"""Plan files hold the search for another objective, and are refused when it was tampered with."""
+
+import base64
+import json
+import math
+
+import numpy as np
+import pytest
+
+from engine import load_plan
+from engine.errors import EngineError
+from tests.plans.goals import GOALS, made, packed
+
+
+@pytest.mark.parametrize("centers", ["uniform", "tuned"])
+@pytest.mark.parametrize("goal", GOALS, ids=lambda g: g["objective"])
+@pytest.mark.parametrize(
+    "shape", ["query_weighted", *(pytest.param(s, marks=pytest.mark.full) for s in ("custom_matrix", "nested"))]
+)
+def test_plan_files_hold_the_search(shape, goal, centers):
+    found = made("querysmasher", shape, **goal, centers=centers)
+    text = found.to_json()
+    again = load_plan(text)
+    assert again.to_json() == text
+    assert again.certificate == found.certificate
+    for i in range(len(found.workload.groups)):
+        np.testing.assert_array_equal(again.variances(i), found.variances(i))
+    for space, block in found.blocks.items():
+        assert (again.blocks[space].noise, again.blocks[space].grid) == (block.noise, block.grid)
+
+
+def test_plans_of_the_sum_are_written_as_before():
+    document = json.loads(made("querysmasher", "nested", "sum").to_json())
+    assert "tradeoff" not in document["solved"]
+    assert "achieved" not in document["solved"]
+    assert not {"power", "targets"} & set(document["options"])
+    assert load_plan(json.dumps(document)).tradeoff is None
+
+
+def _set(*path, value):
+    def change(document):
+        for key in path[:-1]:
+            document = document[key]
+        document[path[-1]] = value(document[path[-1]]) if callable(value) else value
+
+    return change
+
+
+def _louder(text):
+    values = np.frombuffer(base64.b64decode(text), "<f8").copy()
+    values[0] *= 2
+    return packed(*values)
+
+
+TRADEOFF = ("solved", "tradeoff")
+TAMPERINGS = {
+    "no search": _set(*TRADEOFF, value=None),
+    "no shares": _set(*TRADEOFF, "shares", value=packed()),
+    "negative shares": _set(*TRADEOFF, "shares", value=packed(-1.0)),
+    "other shares": _set(*TRADEOFF, "shares", value=_louder),
+    "other weights": _set(*TRADEOFF, "emphasis", "weights", value=packed(1.0)),
+    "infinite weights": _set(*TRADEOFF, "emphasis", "weights", value=packed(math.inf)),
+    "no vectors": _set(*TRADEOFF, "emphasis", "vectors", value=[]),
+    "kinds that are not there": _set(*TRADEOFF, "emphasis", "kinds", value=lambda kinds: [99] * len(kinds)),
+    "no kinds": _set(*TRADEOFF, "emphasis", "kinds", value=[]),
+    "no emphasis": _set(*TRADEOFF, "emphasis", value=None),
+    "promise": _set("solved", "achieved", value=lambda v: v * 0.99),
+    "objective": _set("options", "objective", value="sum"),
+    "targets": _set("options", "targets", value=1.0),
+}
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS)
+def test_tampered_searches_are_refused(tampering):
+    document = json.loads(made("querysmasher", "nested", "max").to_json())
+    TAMPERINGS[tampering](document)
+    with pytest.raises(EngineError):
+        load_plan(json.dumps(document))

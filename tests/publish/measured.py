@@ -1,0 +1,53 @@
+"""Rehearsals on people who gather in few cells, and what all published tables keep to."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from engine import Attribute, Budget, Schema, plan
+from engine.publish import simulated
+
+SIZES = (9, 7, 5, 2)
+SCHEMA = Schema([Attribute.of_size(name, n) for name, n in zip("abcd", SIZES, strict=True)])
+FITS = ("shrunk", "nonnegative")
+
+
+def people(schema, records, seed):
+    """Tables of records that gather in few cells, as people do: a function from attributes to their exact table."""
+    rng = np.random.default_rng(seed)
+    shares = np.ones(())
+    for n in schema.sizes(schema.names):
+        shares = np.multiply.outer(shares, rng.dirichlet(np.full(n, 0.4)))
+    shares = 0.9 * shares.ravel() + 0.1 * rng.dirichlet(np.full(schema.size, 0.05))
+    whole = rng.multinomial(records, shares).reshape(schema.sizes(schema.names))
+
+    def table(names):
+        kept = [schema.order[name] for name in names]
+        summed = whole.sum(axis=tuple(a for a in range(whole.ndim) if a not in kept))
+        return summed.transpose([sorted(kept).index(a) for a in kept]).astype(float)
+
+    return table
+
+
+def measured_on(workload, budget=None, *, records=3_000, seed=1, mechanism="residualplanner", **options):
+    budget = Budget(pcost=0.05) if budget is None else budget
+    table = people(workload.schema, records, seed)
+    made = plan(workload, budget, mechanism=mechanism, **options)
+    return simulated(made, table, np.random.default_rng(seed)), table
+
+
+def sets(schema, ways):
+    return [names for k in ways for names in itertools.combinations(schema.names, k)]
+
+
+def check(published, workload):
+    """All tables of the groups and below them: >= 0, of one total, each the sum of the larger ones."""
+    for group in workload.groups:
+        table = published.table(group.attributes)
+        assert (table >= 0).all()
+        assert abs(table.sum() - published.total) <= 1e-9
+        for axis in range(table.ndim):
+            rest = group.attributes[:axis] + group.attributes[axis + 1 :]
+            assert np.abs(table.sum(axis=axis) - published.table(rest)).max() <= 1e-9

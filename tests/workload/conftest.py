@@ -1,0 +1,22 @@
+"""How long hostile input may take, and that nothing complains of it."""
+
+import signal
+import warnings
+
+import pytest
+
+
+@pytest.fixture
+def quick():
+    """No input hangs the engine, and none makes the numerics complain."""
+
+    def too_long(*_):
+        raise TimeoutError("the input kept the engine busy for a minute")
+
+    previous = signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, 60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, previous)

@@ -1,0 +1,25 @@
+"""Small workloads that hostile input is tried on, and how a refusal is checked."""
+
+import numpy as np
+import pytest
+
+from engine import Budget, Workload
+from engine.errors import EngineError
+from engine.workload import Custom, Width
+from tests.shapes import numeric
+
+ORDERED = numeric(4, 3, 5)
+EMPTY = Workload(ORDERED)
+GOOD = EMPTY.add(("a", "b"), {"a": "prefix", "b": Width(2)}, query_weights=np.arange(8.0)).add("c", Custom(np.eye(5)))
+ONE = Budget(pcost=1.0)
+
+
+def refused(error, words, call, *args, **kwargs):
+    """Check that a call is refused by this error, with these words in a message of a bearable length."""
+    with pytest.raises(error) as caught:
+        call(*args, **kwargs)
+    message = str(caught.value)
+    assert isinstance(caught.value, EngineError)
+    assert 20 <= len(message) <= 1000, message
+    for word in words:
+        assert word.lower() in message.lower(), message

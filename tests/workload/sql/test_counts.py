@@ -1,0 +1,251 @@
+"""SQL to workloads: the groups count what DuckDB counts for the same SQL, or a comparison is refused."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine import Workload
+from engine.errors import WorkloadError
+from engine.release import count_marginals
+from engine.workload import workload_from_sql
+from tests.workload.sql.given import EDGES, RECORDS, SCHEMA, group_rows
+
+WHOLE = ("age",)
+
+
+def cell_of(name: str, value: object) -> int:
+    """Number of the cell in which a value of the records lies."""
+    attribute = SCHEMA[name]
+    if attribute.labels is not None:
+        return attribute.labels.index(value)
+    if attribute.edges is None:
+        return int(value)
+    return min(max(bisect.bisect_right(attribute.edges, value) - 1, 0), attribute.size - 1)
+
+
+FROM = "COUNT(*) AS n FROM t"
+BANDED = {
+    f"SELECT CASE WHEN age < 18 THEN 'c' WHEN age < 65 THEN 'a' ELSE 'o' END AS band, {FROM} GROUP BY band": (
+        ["age < 18", "18 <= age < 65", "age >= 65"]
+    ),
+    f"SELECT CASE WHEN age < 18 THEN 'x' WHEN age < 65 THEN 'a' ELSE 'x' END, {FROM} GROUP BY 1": (
+        ["not 18 <= age < 65", "18 <= age < 65"]
+    ),
+    f"SELECT CASE code WHEN 1 THEN 'x' WHEN 3 THEN 'y' END, {FROM} WHERE age < 18 AND code < 4 GROUP BY ALL": (
+        ["code == 1 and age < 18", "code == 3 and age < 18", "code in [0, 2] and age < 18"]
+    ),
+    f"SELECT CASE WHEN code > 2 THEN 'x' ELSE 'y' END, {FROM} WHERE code + \"hours-per-week\" < 6 GROUP BY 1": (
+        ["code >= 3 and code + hours_per_week < 6", "code <= 2 and code + hours_per_week < 6"]
+    ),
+}
+
+
+def database_counts(sql: str) -> dict[frozenset[tuple[str, int]], int]:
+    """What DuckDB answers: counts by the cells of the attributes that are grouped by."""
+    with duckdb.connect(config={"enable_external_access": "false", "threads": "1"}) as database:
+        database.register("t", RECORDS)
+        found = database.execute(sql).fetch_df()
+    counts: dict[frozenset[tuple[str, int]], int] = {}
+    for row in found.to_dict("records"):
+        named = {key: value for key, value in row.items() if key in SCHEMA and not pd.isna(value)}
+        cells = frozenset((name, cell_of(name, value)) for name, value in named.items())
+        counts[cells] = counts.get(cells, 0) + int(row["n"])
+    return counts
+
+
+def engine_counts(workload: Workload, sets: list[tuple[str, ...]]) -> dict[frozenset[tuple[str, int]], int]:
+    """What the groups answer on the exact tables, by the one cell of the grouped attributes that a query is about."""
+    counts: dict[frozenset[tuple[str, int]], int] = {}
+    assert len(workload.groups) == len(sets)
+    for group, grouped in zip(workload.groups, sets, strict=True):
+        assert set(grouped) <= set(group.attributes)
+        rows = group_rows(group)
+        table = count_marginals(RECORDS, SCHEMA, [group.attributes])[group.attributes]
+        answers = rows @ table.ravel()
+        for row, answer in zip(rows.reshape(len(rows), *table.shape), answers, strict=True):
+            axes = [group.attributes.index(name) for name in grouped]
+            others = tuple(a for a in range(table.ndim) if a not in axes)
+            touched = np.argwhere(np.any(row, axis=others)) if axes else np.empty((1, 0), dtype=int)
+            assert len(touched) == 1
+            in_order = [name for name in group.attributes if name in grouped]
+            cells = frozenset(zip(in_order, map(int, touched[0]), strict=True))
+            assert cells not in counts
+            counts[cells] = int(answer)
+    return counts
+
+
+def check(sql: str, sets: list[tuple[str, ...]]) -> Workload:
+    """The workload of a SQL, after comparing every count with DuckDB's."""
+    workload = workload_from_sql(SCHEMA, sql, whole_numbers=WHOLE)
+    ours, theirs = engine_counts(workload, sets), database_counts(sql)
+    assert {cells for cells, n in theirs.items() if n} <= set(ours)
+    assert ours == {cells: theirs.get(cells, 0) for cells in ours}
+    assert Workload.from_json(workload.to_json()) == workload
+    return workload
+
+
+CASES = {
+    "SELECT COUNT(*) AS n FROM t": ([()], "all records"),
+    "SELECT COUNT(1) AS n FROM t": ([()], "all records"),
+    "SELECT age, sex, COUNT(*) AS n FROM t GROUP BY age, sex": ([("age", "sex")], "age = [0, 18) and sex = F"),
+    "SELECT COUNT(*) AS n FROM t WHERE age BETWEEN 20 AND 39": ([()], "20 <= age < 40"),
+    "SELECT COUNT(*) AS n FROM t WHERE age >= 20 AND age < 40": ([()], "20 <= age < 40"),
+    "SELECT COUNT(*) AS n FROM t WHERE 40 > age AND NOT 19 >= age": ([()], "20 <= age < 40"),
+    "SELECT COUNT(*) AS n FROM t WHERE age NOT BETWEEN 20 AND 39": ([()], "not 20 <= age < 40"),
+    "SELECT COUNT(*) AS n FROM t WHERE sex <> 'F'": ([()], "sex != 'F'"),
+    "SELECT COUNT(*) AS n FROM t WHERE sex IN ('it''s or \"not\"')": ([()], "sex == 'it\\'s or \"not\"'"),
+    "SELECT COUNT(*) AS n FROM t WHERE \"class\" = 'é' AND t.code <= 1": ([()], "class_ == 'é' and code <= 1"),
+    "SELECT COUNT(*) AS n FROM t WHERE code NOT IN (1, 3)": ([()], "code not in [1, 3]"),
+    "SELECT COUNT(*) AS n FROM t WHERE code = 2 OR age < 18": ([()], "code == 2 or age < 18"),
+    "SELECT COUNT(*) AS n FROM t WHERE (code = 2 OR age < 18) AND sex = 'F'": (
+        [()],
+        "sex == 'F' and (code == 2 or age < 18)",
+    ),
+    'SELECT COUNT(*) AS n FROM t WHERE code + "hours-per-week" <= 3': ([()], "code + hours_per_week <= 3"),
+    'SELECT COUNT(*) AS n FROM t WHERE ABS(code - "hours-per-week") <= 1': ([()], "abs(code - hours_per_week) <= 1"),
+    'SELECT COUNT(*) AS n FROM t WHERE 2 * code - -1 > "hours-per-week"': ([()], "2 * code - -1 > hours_per_week"),
+    "SELECT COUNT(*) AS n FROM t WHERE code * 2 - 1 < 4.5": ([()], "code <= 2"),
+    "SELECT COUNT(*) AS n FROM t WHERE income >= 0 AND income < 10.25": ([()], "0 <= income < 10.25"),
+    "SELECT sex, COUNT(*) AS n FROM t AS p WHERE p.age < 40 GROUP BY sex": ([("sex",)], "sex = F and age < 40"),
+    "SELECT age, COUNT(*) AS n FROM t WHERE age >= 40 GROUP BY 1": ([("age",)], "40 <= age < 65"),
+    "SELECT COUNT(*) AS n, code, sex FROM t WHERE age < 18 OR age >= 65 GROUP BY ALL": (
+        [("code", "sex")],
+        "code = 0 and sex = F and not 18 <= age < 65",
+    ),
+    'SELECT sex, code, COUNT(*) AS n FROM t WHERE code + "hours-per-week" = 5 GROUP BY sex, code': (
+        [("sex", "code")],
+        "sex == 'F' and code == 2 and code + hours_per_week == 5",
+    ),
+    "SELECT age, COUNT(*) AS n FROM t WHERE age >= 20 AND (code = 1 OR sex = 'F') GROUP BY age": (
+        [("age",)],
+        "20 <= age < 40 and (code == 1 or sex == 'F')",
+    ),
+    "SELECT sex, age, COUNT(*) AS n FROM t GROUP BY CUBE (sex, age)": (
+        [("sex", "age"), ("sex",), ("age",), ()],
+        "sex = F and age = [0, 18)",
+    ),
+    "SELECT sex, age, code, COUNT(*) AS n FROM t WHERE code < 3 GROUP BY sex, ROLLUP (age, code)": (
+        [("sex", "age", "code"), ("sex", "age"), ("sex",)],
+        "sex = F and age = [0, 18) and code == 0",
+    ),
+    "SELECT sex, age, code, COUNT(*) AS n FROM t GROUP BY GROUPING SETS ((sex), (age, code), ())": (
+        [("sex",), ("age", "code"), ()],
+        "sex = F",
+    ),
+    "SELECT sex, age, code, COUNT(*) AS n FROM t GROUP BY CUBE ((sex, age), code)": (
+        [("sex", "age", "code"), ("sex", "age"), ("code",), ()],
+        "sex = F and age = [0, 18) and code = 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("sql", CASES)
+def test_the_groups_count_what_the_database_counts(sql: str) -> None:
+    sets, first = CASES[sql]
+    assert check(sql, sets).describe(0) == first
+
+
+@pytest.mark.parametrize("sql", BANDED)
+def test_bands_of_cells(sql: str) -> None:
+    made = workload_from_sql(SCHEMA, sql, whole_numbers=WHOLE)
+    (group,) = made.groups
+    assert [made.describe(i) for i in range(len(made))] == BANDED[sql]
+    table = count_marginals(RECORDS, SCHEMA, [group.attributes])[group.attributes]
+    with duckdb.connect() as database:
+        database.register("t", RECORDS)
+        theirs = database.execute(sql).fetch_df()["n"]
+    assert sorted(group_rows(group) @ table.ravel()) == sorted(theirs)
+
+
+def conditions_in_sql() -> st.SearchStrategy[str]:
+    """Conditions that follow the cells."""
+    edge, code, signs = st.sampled_from(EDGES[1:-1]), st.integers(-1, 6), ["=", "<>", "<", "<=", ">", ">="]
+    label = st.sampled_from([label.replace("'", "''") for label in SCHEMA["sex"].labels])
+    atoms = st.one_of(
+        st.builds("age {} {}".format, st.sampled_from(["<", ">="]), edge),
+        st.builds(lambda a, b: f"age BETWEEN {a} AND {b - 1}", edge, edge),
+        st.builds(lambda sign, e: f"{e - 1} {sign} age", st.sampled_from([">=", "<"]), edge),
+        st.builds("sex {} '{}'".format, st.sampled_from(["=", "<>", "!="]), label),
+        st.builds("sex {} ('{}', '{}')".format, st.sampled_from(["IN", "NOT IN"]), label, label),
+        st.builds("code {} {}".format, st.sampled_from(signs), code),
+        st.builds('code {} "hours-per-week" {} {}'.format, st.sampled_from("+-"), st.sampled_from(signs), code),
+        st.builds('ABS(code - 2 * "hours-per-week") {} {}'.format, st.sampled_from(signs), code),
+        st.builds("income {} {}".format, st.sampled_from(["<", ">="]), st.sampled_from([0, 10.25])),
+    )
+    return st.recursive(
+        atoms,
+        lambda inner: st.one_of(
+            st.builds("({}) AND ({})".format, inner, inner),
+            st.builds("({}) OR ({})".format, inner, inner),
+            st.builds("NOT ({})".format, inner),
+        ),
+        max_leaves=6,
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(conditions_in_sql(), st.lists(st.sampled_from(["age", "sex", "code"]), unique=True, max_size=2))
+def test_random_conditions(condition: str, grouped: list[str]) -> None:
+    columns = "".join(f"{name}, " for name in grouped)
+    by = f" GROUP BY {', '.join(grouped)}" if grouped else ""
+    sql = f"SELECT {columns}COUNT(*) AS n FROM t WHERE {condition}{by}"
+    try:
+        check(sql, [tuple(grouped)])
+    except WorkloadError as error:
+        assert "No record can meet" in str(error), condition  # noqa: PT017
+        assert sum(database_counts(sql).values()) == 0
+
+
+@pytest.mark.parametrize("whole", [(), ("age", "income")])
+@pytest.mark.parametrize("sign", ["<", "<=", ">", ">=", "=", "<>"])
+@pytest.mark.parametrize("name", ["age", "income"])
+def test_a_comparison_is_exact_or_refused(name: str, sign: str, whole: tuple[str, ...]) -> None:
+    attribute = SCHEMA[name]
+    step = 1.0 if whole else 0.125
+    values = np.arange(-20, 100, step)
+    if not attribute.clip:
+        values = values[(values >= attribute.edges[0]) & (values <= attribute.edges[-1])]
+    cells = np.array([cell_of(name, v) for v in values])
+    compare = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "=": np.equal}
+    for constant in (-11, -10.5, -1, 0, 17, 18, 19, 19.5, 20, 39, 40, 64, 65, 89, 90, 91, 10.25, 49, 50, 51):
+        held = (compare | {"<>": np.not_equal})[sign](values, constant)
+        mixed = any(len(set(held[cells == i])) > 1 for i in range(attribute.size))
+        try:
+            made = workload_from_sql(
+                SCHEMA, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}", whole_numbers=whole
+            )
+        except WorkloadError as error:
+            text = str(error)
+            assert mixed == ("cuts through" in text), (name, sign, constant, text)
+            assert mixed or not held.any()
+            continue
+        (group,) = made.groups
+        row = group_rows(group)[0] if group.attributes else np.ones(attribute.size)
+        assert not mixed
+        assert (row[cells] == held).all()
+
+
+def test_a_refused_comparison_names_the_nearest_edges_and_what_to_write() -> None:
+    with pytest.raises(WorkloadError, match=r"age <= 39 cuts through the bin \[20, 40\) of 'age'.*20 and 40"):
+        workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t WHERE age BETWEEN 20 AND 39")
+    offers = 0
+    for sign, constant in itertools.product(["<", "<=", ">", ">=", "=", "<>"], [-11, 5, 39, 77, 90]):
+        for name in ("age", "income"):
+            try:
+                workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}")
+            except WorkloadError as error:
+                if "write " not in str(error):
+                    continue
+                advice = str(error).split("write ")[1].split(", or say")[0].rstrip(".")
+                for offer in advice.split(" or "):
+                    workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE {offer}")  # what is advised is accepted
+                    offers += 1
+    assert offers > 20

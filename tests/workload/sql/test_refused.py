@@ -1,0 +1,174 @@
+"""Whatever SQL does not count records is refused in words, hostile texts within their limits."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from engine import Attribute, Schema
+from engine.errors import WorkloadError
+from engine.workload import workload_from_sql
+from engine.workload.sql.text import MAX_TEXT, MAX_TOKENS
+from tests.workload.sql.given import SCHEMA
+
+REFUSED = {
+    "": "no SQL",
+    " ;; -- nothing": "no SQL",
+    "SELECT SUM(age) FROM t": "all queries are counts",
+    "SELECT AVG(age), COUNT(*) FROM t": "all queries are counts",
+    "SELECT sex FROM t GROUP BY sex": "0 COUNT",
+    "SELECT COUNT(*), COUNT(*) FROM t": "2 COUNT",
+    "SELECT COUNT(age) FROM t": "does not count all records",
+    "SELECT COUNT(DISTINCT age) FROM t": "does not count all records",
+    "SELECT COUNT(*) FILTER (WHERE sex = 'F') FROM t": "Select attributes and COUNT",
+    "SELECT COUNT(*) OVER () FROM t": "Select attributes and COUNT",
+    "SELECT * FROM t": "Select attributes and COUNT",
+    "SELECT age + 1, COUNT(*) FROM t GROUP BY 1": "Select attributes and COUNT",
+    "SELECT CASE WHEN age < 18 THEN 'a' END, COUNT(*) FROM t": "selected but not in GROUP BY",
+    "SELECT age, COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 'a' END": "selected but not in GROUP BY",
+    "SELECT COUNT(*) FROM t GROUP BY age, CASE WHEN age < 18 THEN 'a' END": "grouped in two ways",
+    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 1 ELSE 2 END, CASE WHEN age < 20 THEN 1 END": "two ways",
+    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN 'a' WHEN sex = 'F' THEN 'b' END": "one and the same",
+    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 OR code = 1 THEN 'a' END": "one and the same",
+    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 18 THEN sex ELSE 'b' END": "after THEN or ELSE",
+    "SELECT COUNT(*) FROM t GROUP BY CASE WHEN age < 19 THEN 'a' END": "cuts through",
+    "SELECT sex, COUNT(*) FROM t": "not in GROUP BY",
+    "SELECT sex, COUNT(*) FROM t GROUP BY 2": "points at no attribute",
+    "SELECT sex, COUNT(*) FROM t GROUP BY 9": "points at no attribute",
+    "SELECT COUNT(*) FROM t GROUP BY age / 10": "Group by attributes",
+    "SELECT sex, COUNT(*) FROM t GROUP BY sex WITH ROLLUP": "GROUP BY|brackets",
+    "SELECT DISTINCT sex, COUNT(*) FROM t GROUP BY sex": "DISTINCT",
+    "SELECT sex, COUNT(*) FROM t GROUP BY sex HAVING COUNT(*) > 5": "HAVING",
+    "SELECT sex, COUNT(*) FROM t GROUP BY sex ORDER BY 2": "ORDER BY",
+    "SELECT sex, COUNT(*) FROM t GROUP BY sex LIMIT 5": "LIMIT",
+    "SELECT COUNT(*) FROM t JOIN u ON t.age = u.age": "JOIN",
+    "SELECT COUNT(*) FROM t, u": "JOIN",
+    "SELECT COUNT(*) FROM (SELECT * FROM t)": "Subqueries",
+    "SELECT COUNT(*) FROM read_csv('/etc/passwd')": "functions",
+    "SELECT COUNT(*) FROM t TABLESAMPLE 10%": "sample",
+    "SELECT COUNT(*)": "no FROM",
+    "WITH u AS (SELECT * FROM t) SELECT COUNT(*) FROM u": "only SELECT",
+    "SELECT COUNT(*) FROM t UNION ALL SELECT COUNT(*) FROM t": "UNION",
+    "SELECT COUNT(*) FROM t; SELECT COUNT(*) FROM u": "Statement 2.*same one",
+    "SELECT COUNT(*) FROM t; DROP TABLE t": "Statement 2.*DROP",
+    "COPY t TO 'file'": "COPY",
+    "PRAGMA database_list": "PRAGMA",
+    "SELECT COUNT(*) FROM t WHERE 1 = 1": "compares no attribute",
+    "SELECT COUNT(*) FROM t WHERE TRUE": "cannot be asked",
+    "SELECT COUNT(*) FROM t WHERE height > 3": "no attribute 'height'",
+    "SELECT COUNT(*) FROM t WHERE u.age < 18": "another table",
+    'SELECT COUNT(*) FROM t WHERE sex = "F"': "no attribute 'F'|single quotes",
+    "SELECT COUNT(*) FROM t WHERE sex = 'f'": "no label 'f'",
+    "SELECT COUNT(*) FROM t WHERE sex < 'F'": "no order",
+    "SELECT COUNT(*) FROM t WHERE sex = 1": "has labels",
+    "SELECT COUNT(*) FROM t WHERE age = '18'": "without quotes",
+    "SELECT COUNT(*) FROM t WHERE age < 1e999": "finite",
+    "SELECT COUNT(*) FROM t WHERE age < -'18'": "not a number",
+    "SELECT COUNT(*) FROM t WHERE age IS NULL": "collects missing values",
+    "SELECT COUNT(*) FROM t WHERE sex LIKE 'F%'": "cannot be asked",
+    "SELECT COUNT(*) FROM t WHERE code IN (SELECT 1)": "cannot be asked",
+    "SELECT COUNT(*) FROM t WHERE EXISTS (SELECT 1)": "cannot be asked",
+    "SELECT COUNT(*) FROM t WHERE FLOOR(code) = 1": "cannot be compared",
+    "SELECT COUNT(*) FROM t WHERE code / 2 = 1": "cannot be compared",
+    "SELECT COUNT(*) FROM t WHERE code * 0.1 < 1": "not whole",
+    "SELECT COUNT(*) FROM t WHERE age + code < 20": "has bins",
+    "SELECT COUNT(*) FROM t WHERE age < code": "has bins",
+    "SELECT COUNT(*) FROM t WHERE code * 9007199254740992 < 3": "stop being exact",
+    "SELECT COUNT(*) FROM t WHERE age < 18 AND age >= 20": "No record can meet",
+    'SELECT COUNT(*) FROM t WHERE code + "hours-per-week" > 99': "No record can meet",
+    "SELECT COUNT(*) FROM t WHERE (((": "no valid SQL",
+    "SELECT COUNT(*) FROM t WHERE sex = 'F": "does not end",
+    "SELECT COUNT(*) FROM t WHERE code < ?": "cannot be",
+    "SELECT FROM WHERE": "SQL|FROM|COUNT",
+}
+
+
+@pytest.mark.parametrize("sql", REFUSED)
+def test_what_is_refused_says_why(sql: str) -> None:
+    with pytest.raises(WorkloadError, match=f"(?s){REFUSED[sql]}") as caught:
+        workload_from_sql(SCHEMA, sql)
+    assert len(str(caught.value)) < 700
+
+
+WIDE = Schema([Attribute.of_size(f"x{i}", 10) for i in range(40)])
+START = "SELECT COUNT(*) FROM t WHERE "
+HOSTILE = {
+    "brackets": START + "(" * 100_000 + "code = 1" + ")" * 100_000,
+    "fewer brackets": START + "(" * 60 + "code = 1" + ")" * 60,
+    "nots": START + "NOT " * 5_000 + "code = 1",
+    "minuses": START + "code = " + "- " * 5_000 + "1",
+    "a long sum": START + "code" + " + code" * 5_000 + " = 1",
+    "a long list of mixed ors": START + " OR ".join(f"(code = {i % 5} AND age < 18)" for i in range(500)),
+    "megabytes": START + "code = 1 OR " * 300_000,
+    "a long text": START + f"sex = '{'F' * 150_000}'",
+    "a long name": START + f"{'x' * 150_000} = 1",
+    "a long number": START + f"code = {'9' * 150_000}",
+    "case": START + "CASE WHEN " * 500 + "1" + " END" * 500,
+    "subqueries": "SELECT COUNT(*) FROM " + "(SELECT * FROM " * 30 + "t" + ")" * 30,
+    "nulls": START + "sex = '\x00'",
+    "directions": START + "sex = '\u202e\u2066F'",
+    "surrogates": START + "sex = '\ud800'",
+    "full width": "ＳＥＬＥＣＴ COUNT(*) FROM t",
+    "another quote": START + "sex = ‘F’",
+    "injection": START + "sex = '' OR ''=''; DROP TABLE t; --",
+    "bytes": b"SELECT COUNT(*) FROM t",
+    "nothing": None,
+    "jinja": START + "{{ code }} = 1",
+    "many statements": "SELECT COUNT(*) FROM t;" * 20_000,
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_texts_are_refused(case: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        workload_from_sql(SCHEMA, HOSTILE[case])
+    assert 20 <= len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("by", ["CUBE", "ROLLUP"])
+def test_too_many_sets_and_cells(by: str) -> None:
+    names = ", ".join(WIDE.names)
+    made = f"SELECT COUNT(*) FROM t GROUP BY {by} ({names})"
+    if by == "CUBE":
+        with pytest.raises(WorkloadError, match="CUBE of 40"):
+            workload_from_sql(WIDE, made)
+        with pytest.raises(WorkloadError, match="more than 5,000 sets"):
+            workload_from_sql(
+                WIDE, "SELECT COUNT(*) FROM t GROUP BY CUBE (x1,x2,x3,x4,x5,x6,x7), CUBE(x8,x9,x10,x11,x12,x13)"
+            )
+    else:
+        assert len(workload_from_sql(WIDE, made).groups) == 41
+    with pytest.raises(WorkloadError, match="written down one by one"):
+        workload_from_sql(WIDE, "SELECT COUNT(*) FROM t WHERE x0 + x1 < 9 GROUP BY x2, x3, x4, x5")
+    with pytest.raises(WorkloadError, match="more than 4,000,000 cells"):
+        workload_from_sql(WIDE, START + " + ".join(WIDE.names[:8]) + " < 9")
+
+
+WORDS = """
+    SELECT COUNT(*) COUNT ( ) * FROM t WHERE AND OR NOT IN BETWEEN GROUP BY CUBE ROLLUP GROUPING SETS age sex code = < >
+    <> <= >= + - / 1 20 40.5 'F' 'M' "code" , ; . ABS NULL IS CASE WHEN THEN ELSE END ALL AS DISTINCT LIMIT HAVING ::
+    [ ] { } $1 ? @ # % ^ && | -> ~ INTERVAL CAST DATE EXTRACT TRIM VALUES PIVOT UNNEST LAMBDA x'00' e'\\n'
+"""
+
+
+def test_random_words_give_a_workload_or_a_refusal() -> None:
+    draw = random.Random(7)
+    words = WORDS.split()
+    made = 0
+    for k in range(3_000):
+        text = " ".join(draw.choices(words, k=draw.randint(1, 14)))
+        if k % 3:
+            text = f"SELECT COUNT(*) FROM t {'WHERE ' if k % 3 == 1 else 'GROUP BY '}{text}"
+        try:
+            made += len(workload_from_sql(SCHEMA, text).groups) > 0
+        except WorkloadError as error:
+            assert 20 <= len(str(error)) < 1000  # noqa: PT017
+    assert made > 5
+
+
+def test_limits_are_what_the_messages_say() -> None:
+    with pytest.raises(WorkloadError, match=f"{MAX_TEXT:,} are read"):
+        workload_from_sql(SCHEMA, " " * (MAX_TEXT + 1))
+    with pytest.raises(WorkloadError, match=f"{MAX_TOKENS:,} are read"):
+        workload_from_sql(SCHEMA, "a " * (MAX_TOKENS + 1))

@@ -1,0 +1,52 @@
+"""Statements of SQL: several in one text, their sets, and the names of attributes and tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import Attribute, Budget, Schema, Workload, plan
+from engine.errors import WorkloadError
+from engine.workload import workload_from_sql
+from tests.workload.sql.given import SCHEMA
+
+
+def test_several_statements_and_a_plan() -> None:
+    text = """
+        SELECT COUNT(*) FROM t;  -- everyone
+        SELECT sex, COUNT(*) FROM t WHERE age >= 65 GROUP BY sex;;
+        /* pairs */ select Code, count(*) from T group by "code"
+    """
+    made = workload_from_sql(SCHEMA, text, "t")
+    assert [g.attributes for g in made.groups] == [(), ("sex", "age"), ("code",)]
+    budget = Budget(pcost=1.0)
+    again = Workload.from_json(made.to_json())
+    assert plan(made, budget).hash == plan(again, budget).hash
+
+
+def test_names_are_found_exactly_first_and_then_loosely() -> None:
+    schema = Schema([Attribute.of_size(name, 3) for name in ("Age", "age", "a-b", "Sex")])
+
+    def named(column: str) -> tuple[str, ...]:
+        return workload_from_sql(schema, f"SELECT COUNT(*) FROM t WHERE {column} = 1").groups[0].attributes
+
+    assert [named(c) for c in ("Age", "age", "SEX", "a_b", '"a-b"', "A_B")] == [
+        (name,) for name in ("Age", "age", "Sex", "a-b", "a-b", "a-b")
+    ]
+    with pytest.raises(WorkloadError, match="could be 'Age' or 'age'"):
+        named("AGE")
+    with pytest.raises(WorkloadError, match="no attribute 'Sexx'; close names: 'Sex'"):
+        named("Sexx")
+
+
+def test_the_same_set_twice_is_asked_once() -> None:
+    sets = "((sex), (age, sex), (sex), (sex, age, sex), ())"
+    made = workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t GROUP BY GROUPING SETS {sets}")
+    assert [set(g.attributes) for g in made.groups] == [{"sex"}, {"age", "sex"}, set()]
+
+
+def test_the_table_can_be_given() -> None:
+    assert len(workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM People", "PEOPLE")) == 1
+    with pytest.raises(WorkloadError, match="the table here is 'people'"):
+        workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", "people")
+    with pytest.raises(WorkloadError, match="names of the schema"):
+        workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", whole_numbers=["height"])

@@ -1,0 +1,208 @@
+"""Groups, weights and families that do not fit, and sizes beyond all limits: refused quickly, in words."""
+
+import math
+
+import numpy as np
+import pytest
+
+from engine import Attribute, Schema, Workload, forecast, plan
+from engine.errors import EngineError, LimitExceeded, SchemaError, WorkloadError
+from engine.workload import Custom, Random, Width
+from tests.shapes import mixed, numeric
+from tests.workload.given import EMPTY, ONE, refused
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+FORTY = Schema([Attribute.of_size(f"x{i}", 10) for i in range(40)])
+
+
+# ---- groups that do not fit -------------------------------------------------------------------------------------
+
+FAMILIES_THAT_DO_NOT_FIT = {
+    "affine on one": (("a",), "affine", ["affine", "2 attributes", "1 (a)"]),
+    "affine on three": (("a", "b", "c"), "affine", ["2 attributes", "3 (a, b, c)"]),
+    "abs on none": ((), "abs", ["abs", "attribute"]),
+    "affine on none": ((), "affine", ["affine", "attribute"]),
+    "two queries on none": ((), Custom([[1.0], [2.0]]), ["custom"]),
+    "affine for one of two": (("a", "b"), {"a": "affine", "b": "marginal"}, ["affine", "2 attributes"]),
+    "width larger than the attribute": (("b",), Width(4), ["width 4", "3 cells", "'b'"]),
+    "width larger than one of two": (("a", "b"), Width(4), ["width 4", "3 cells"]),
+    "unheard of": (("a",), "median", ["'median'", "prefix", "range"]),
+    "empty word": (("a",), "", ["''", "prefix"]),
+    "number": (("a",), 7, ["7", "prefix"]),
+    "nothing": (("a",), None, ["None", "prefix"]),
+    "list": (("a",), ["prefix"], ["['prefix']"]),
+    "class": (("a",), Width, ["Width"]),
+    "width without a width": (("a",), "width", ["width", "parameters"]),
+    "custom without queries": (("a",), "custom", ["custom", "matrix"]),
+    "mapping that lacks one": (("a", "b"), {"a": "prefix"}, ["a", "a, b"]),
+    "mapping with one too many": (("a",), {"a": "prefix", "b": "prefix"}, ["a, b"]),
+    "mapping of no names": (("a", "b"), {}, ["no attribute", "a, b"]),
+    "mapping for nothing": ((), {"a": "prefix"}, ["no attribute"]),
+    "mapping to rubbish": (("a",), {"a": {"a": "prefix"}}, ["prefix"]),
+    "columns too few": (("a", "b"), Custom(np.ones((2, 11))), ["11 columns", "12 cells"]),
+    "columns too many": (("a",), Custom(np.ones((2, 5))), ["5 columns", "4 cells"]),
+}
+
+
+@pytest.mark.parametrize("case", FAMILIES_THAT_DO_NOT_FIT)
+def test_families_that_do_not_fit(case):
+    attributes, family, words = FAMILIES_THAT_DO_NOT_FIT[case]
+    refused(WorkloadError, words, EMPTY.add, attributes, family)
+
+
+@pytest.mark.parametrize("family", ["prefix", "range", "circular", Width(2), "affine", "abs"], ids=str)
+def test_order_matters_on_categorical_attributes(family):
+    attributes = ("sex", "age") if family in ("affine", "abs") else ("sex",)
+    refused(WorkloadError, ["'sex'", "categorical", "marginal"], Workload(mixed()).add, attributes, family)
+
+
+@pytest.mark.parametrize(
+    "names", [("d",), ("a", "d"), ("A",), ("",), (None,), (1,), (("a",),), (["a"],), ("a" * 10**6,)]
+)
+def test_unknown_attributes(names):
+    with pytest.raises((SchemaError, WorkloadError)) as caught:
+        EMPTY.add(names)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "b", "a")])
+def test_repeated_attributes(names):
+    refused(WorkloadError, ["twice", "a"], EMPTY.add, names)
+
+
+WEIGHTS = [-1, -1e-300, math.nan, math.inf, -math.inf, True, False, "1", None, [1.0], 1j, np.complex128(1), 10**400]
+
+
+@pytest.mark.parametrize("weight", WEIGHTS, ids=lambda w: f"{type(w).__name__} {w!s:.8}")
+def test_weights(weight):
+    refused(WorkloadError, ["weight", "0 or more"], EMPTY.add, "a", "prefix", weight)
+
+
+@pytest.mark.parametrize("weight", [5e-324, 1e-300, 1e-100, 1e-30, 1e30, 1e100, 1e300, 1.7e308])
+def test_extreme_weights_are_served_or_refused(weight):
+    try:
+        made = plan(EMPTY.add(("a", "b"), "prefix", weight=weight), ONE)
+    except EngineError as refusal:
+        assert "weight" in str(refusal) or "noise" in str(refusal)  # noqa: PT017
+        return
+    usual = plan(EMPTY.add(("a", "b"), "prefix"), ONE)
+    assert made.rmse == pytest.approx(usual.rmse, rel=1e-4)
+
+
+QUERY_WEIGHTS = {
+    "too few": [1, 2, 3],
+    "too many": [1] * 5,
+    "none": [],
+    "table": [[1, 2, 3, 4]],
+    "one number": 1.0,
+    "negative": [1, 1, -1, 1],
+    "nan": [1, 1, math.nan, 1],
+    "inf": [1, 1, math.inf, 1],
+    "text": ["a", "b", "c", "d"],
+    "ragged": [[1], [1, 2], 3, 4],
+    "complex": [1j, 1, 1, 1],
+    "mapping": {"a": 1},
+    "huge": [10**400, 1, 1, 1],
+}
+
+
+@pytest.mark.parametrize("case", QUERY_WEIGHTS)
+def test_query_weights(case):
+    refused(WorkloadError, ["query weights"], EMPTY.add, "a", "prefix", query_weights=QUERY_WEIGHTS[case])
+
+
+def test_query_weights_of_too_many_queries():
+    big = Workload(FORTY)
+    refused(WorkloadError, ["10,000,000,000", "at most"], big.add, FORTY.names[:10], "prefix", query_weights=[1.0])
+
+
+@pytest.mark.parametrize("ways", [(-1,), (41,), (1.5,), ("1",), (True,), (None,), -1, 41, (2, 99)])
+def test_ways(ways):
+    refused(WorkloadError, ["40 attributes"], Workload.all_ways, FORTY, ways)
+
+
+FAMILY_VALUES = [
+    lambda: Width(0),
+    lambda: Width(-1),
+    lambda: Width(2.0),
+    lambda: Width(True),
+    lambda: Width("3"),
+    lambda: Random(p=0),
+    lambda: Random(p=1),
+    lambda: Random(p=math.nan),
+    lambda: Random(p="0.3"),
+    lambda: Random(p=True),
+    lambda: Random(count=0),
+    lambda: Random(count=1.5),
+    lambda: Random(seed=-1),
+    lambda: Random(seed=2**63),
+    lambda: Random(seed=None),
+    lambda: Custom(),
+    lambda: Custom([[1]], predicates=["a == 1"]),
+    lambda: Custom([]),
+    lambda: Custom([[]]),
+    lambda: Custom([[1, math.nan]]),
+    lambda: Custom([[1, math.inf]]),
+    lambda: Custom([[1, 2], [3]]),
+    lambda: Custom([["a"]]),
+    lambda: Custom([[1j]]),
+    lambda: Custom(np.ones((2, 2, 2))),
+    lambda: Custom([[10**400]]),
+    lambda: Custom([[1, 0]], labels=["one", "two"]),
+    lambda: Custom([[1, 0]], labels=[7]),
+    lambda: Custom(predicates=[]),
+    lambda: Custom(predicates=[7]),
+    lambda: Custom(predicates="a == 1"),
+    lambda: Custom(predicates=7),
+]
+
+
+@pytest.mark.parametrize("number", range(len(FAMILY_VALUES)))
+def test_family_values(number):
+    refused(WorkloadError, [], FAMILY_VALUES[number])
+
+
+# ---- sizes ------------------------------------------------------------------------------------------------------
+
+
+def test_all_five_way_tables_of_forty_attributes():
+    refused(WorkloadError, ["658,008", "200,000"], Workload.all_ways, FORTY, 5)
+    refused(WorkloadError, ["200,000 allowed"], Workload.all_ways, FORTY, range(1, 41))
+
+
+def test_rows_that_fit_no_memory():
+    refused(WorkloadError, ["random", "cells", "fewer"], Workload(FORTY).add, FORTY.names[:8], Random())
+    refused(WorkloadError, ["random"], Workload(FORTY).add, FORTY.names, Random(count=1))
+    refused(WorkloadError, ["custom"], Workload(FORTY).add, FORTY.names[:9], Custom(predicates=["x0 == 1"]))
+
+
+@pytest.mark.parametrize("family", ["marginal", "prefix", "range", "circular"])
+def test_attributes_of_a_million_values_are_counted_and_refused_before_anything_is_built(family):
+    workload = Workload(Schema([Attribute.of_size("id", 10**6)])).add("id", family)
+    expected = {"range": 10**6 * (10**6 + 1) // 2, "circular": 10**12}
+    assert workload.queries == expected.get(family, 10**6)
+    refused(LimitExceeded, ["memory"], plan, workload, ONE)
+    refused(LimitExceeded, ["memory"], plan, workload, ONE, "residualplanner")
+
+
+@pytest.mark.parametrize("family", ["affine", "abs", {"x": "range", "y": "prefix"}], ids=str)
+def test_pairs_of_enormous_attributes(family):
+    workload = Workload(Schema([Attribute.of_size("x", 10**6), Attribute.of_size("y", 10**6)])).add(("x", "y"), family)
+    assert workload.queries > 0
+    refused(LimitExceeded, ["memory"], plan, workload, ONE)
+
+
+@pytest.mark.parametrize("attributes", [25, 40])
+def test_groups_on_very_many_attributes(attributes):
+    """One group on 40 attributes has 2^40 residual spaces inside it."""
+    workload = Workload(FORTY).add(FORTY.names[:attributes], "marginal")
+    assert workload.queries == 10**attributes
+    assert workload.describe(0).count(" and ") == attributes - 1
+    refused(LimitExceeded, [str(attributes), "residual spaces"], plan, workload, ONE)
+    refused(LimitExceeded, ["residual spaces"], forecast, workload)
+
+
+def test_a_problem_beyond_the_memory_limit():
+    asked = Workload(numeric(200, 200)).add(("a", "b"), "range").add(("a", "b"), Random(count=50))
+    refused(LimitExceeded, ["200 x 200", "0.0342 GB", "memory_limit"], plan, asked, ONE, memory_limit=1e7)

@@ -1,0 +1,153 @@
+"""Predicates: read and never run, refused quickly where they are hostile, with names that are no words."""
+
+import pytest
+
+from engine import Attribute, Schema, Workload
+from engine.errors import WorkloadError
+from engine.insight import condition_query
+from engine.workload import Custom
+from tests.shapes import mixed
+from tests.workload.given import refused
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+PREDICATES = [
+    "__import__('os').system('true')",
+    "__import__('os')",
+    "open('/etc/passwd')",
+    "().__class__.__bases__",
+    "wave.__class__ == 1",
+    "[x for x in (1, 2)]",
+    "lambda: 1",
+    "(wave := 1) == 1",
+    "wave if wave else wave",
+    "f'{wave}' == '1'",
+    "wave[0] == 1",
+    "{1: 2}",
+    "exec('1')",
+    "print(wave)",
+    "abs(wave, 1) == 0",
+    "abs(x=wave) == 0",
+    "wave ** 9 ** 9 == 1",
+    "9 ** 9 ** 9 ** 9 == wave",
+    "wave / 0 == 1",
+    "wave // 1 == 0",
+    "wave % 2 == 0",
+    "wave << 99999999 == 1",
+    "wave | 1 == 1",
+    "~wave == 1",
+    "wave is 1",
+    "wave",
+    "1",
+    "'F'",
+    "",
+    "   ",
+    "and",
+    "age >= 30 and",
+    "age >= 30; age < 20",
+    "import os",
+    "age >= 30\n\nimport os",
+    "\x00",
+    "age >= 30 # \x00",
+    "height >= 30",
+    "True == wave",
+    "sex == 'Q'",
+    "sex == 1",
+    "sex < 'M'",
+    "sex in 'FM'",
+    "sex in sex",
+    "sex == sex",
+    "age == 'old'",
+    "age + 1 >= 30",
+    "age >= 25",
+    "age > 30",
+    "age == 30",
+    "25 <= age",
+    "age in [30]",
+    "wave + sex == 1",
+    "wave == 1j",
+    "wave + 1 <= 1" + "0" * 400,
+    "wave * 1e999 <= 1",
+    "wave + 1e999 - 1e999 <= 1",
+    "wave == None",
+    "wave == ...",
+    "wave == b'1'",
+    "(" * 300 + "wave == 1" + ")" * 300,
+    "not " * 3000 + "wave == 1",
+    "wave == " + "-" * 3000 + "1",
+    "wave" + " + 1" * 2400 + " == 1",
+    "wave == " + "1" * 9000,
+    "wave == 1 or " * 100_000 + "wave == 0",
+    "x" * 1_000_000,
+    "(" * 9_999,
+    "[" * 5_000 + "]" * 4_999,
+    "ｗave >= 1 and ｗ == 2",
+]
+FINE = {
+    "wave == 1 or " * 700 + "wave == 0": 24,
+    "(" * 40 + "wave == 1" + ")" * 40: 12,
+    "age >= 30 and sex == 'F'": 4,
+    "0 <= age <= 120": 24,
+    "age < 20 or 65 <= age": 12,
+    "20 <= age and not age >= 65": 12,
+    "sex in ['F', 'X'] and wave not in (1,)": 8,
+    "wave - 1 == -1": 12,
+    "abs(wave - 1) + 2 * wave <= 1": 12,
+    "True": 24,
+    "False or wave == 0": 12,
+    "age <= 120": 24,
+    "age >= -5": 24,
+    "age > 1e6": 0,
+}
+
+
+@pytest.mark.parametrize("number", range(len(PREDICATES)), ids=lambda i: repr(PREDICATES[i][:30]))
+def test_predicates_are_read_never_run(number):
+    refused(
+        WorkloadError,
+        ["predicate"],
+        Workload(mixed()).add,
+        ("age", "sex", "wave"),
+        Custom(predicates=[PREDICATES[number]]),
+    )
+
+
+@pytest.mark.parametrize("text", FINE, ids=lambda t: t[:30])
+def test_predicates_that_are_fine(text):
+    (part,) = Workload(mixed()).add(("age", "sex", "wave"), Custom(predicates=[text])).groups[0].parts
+    assert part.family.rows(part.sizes).sum() == FINE[text]
+
+
+def test_names_that_are_no_words():
+    schema = Schema([Attribute.of_size("hours-per-week", 3), Attribute.of_size("hours per week", 2)])
+    one = Workload(schema).add("hours-per-week", Custom(predicates=["hours_per_week <= 1"]))
+    assert one.groups[0].parts[0].family.rows((3,)).tolist() == [[1, 1, 0]]
+    both = Custom(predicates=["hours_per_week <= 1"])
+    refused(WorkloadError, ["hours_per_week", "backticks"], Workload(schema).add, schema.names, both)
+
+
+def test_names_in_backticks():
+    names = ["hours-per-week", "hours per week", "it's", 'a "b"', "größe (€)", "class"]
+    schema = Schema([Attribute.of_size(name, 3) for name in names] + [Attribute.categorical("c", ["`x`", "it's"])])
+
+    def held(*asked: str, where: str) -> int:
+        found = Workload(schema).add(asked, Custom(predicates=[where])).groups[0].parts[0]
+        return int(found.family.rows(found.sizes).sum())
+
+    for name in names:  # each by itself, and whatever else is there
+        assert held(name, where=f"`{name}` >= 1") == 2
+        assert held(*names[:2], *{name} - set(names[:2]), where=f"`{name}` >= 1 and 0 <= `{name}`") in (6, 18)
+    assert held(*names[:2], where="`hours-per-week` + `hours per week` <= 1") == 3
+    assert held("c", where="c == '`x`'") == 1
+    assert held("c", where='c == "it\'s"') == 1
+    assert held("c", "it's", where="c == '`x`' and `it's`==0") == 1
+    assert condition_query(schema, '`a "b"` == 1 and `class`==2').attributes == ('a "b"', "class")
+    for wrong, words in {
+        "`hours per weeks` == 1": ["hours per weeks", "hours per week"],
+        "`hours-per-week == 1": ["cannot be read", "`hours-per-week` in backticks"],
+        "hours per week == 1": ["cannot be read", "backticks"],
+        "'hours per week' == 1": ["as a text", "`hours per week`"],
+        "`` == 1": ["names ''"],
+        "`it's` == 'a' + `it's`": ["predicate"],
+    }.items():
+        refused(WorkloadError, words, Workload(schema).add, (*names[:2], "it's"), Custom(predicates=[wrong]))
