@@ -18,11 +18,15 @@ SLACK = 1e-4  # what rounding to the grid and a stopped search may cost
 def check_privacy(made, explicit):
     """The explicit matrices cost what the plan states, block by block, and that is the budget up to rounding."""
     parts = {space: explicit.block_pcost(space) for space in made.blocks}
+    slack = SLACK
     for space, block in made.blocks.items():
-        # in the L1 norm rounding is charged for every answer, which shows when there is hardly any budget
-        slack = SLACK if made.budget.pcost > 1e-3 else 10 * SLACK
+        # rounding is charged as a grid step for every answer: in the L1 norm it shows where there is hardly any budget
+        steps = block.measurements if block.law == "laplace" else math.sqrt(block.measurements)
+        rounding = steps / block.grid_noise / math.sqrt(parts[space] or math.inf)
+        own = SLACK + (1 + rounding) ** 2 - 1
+        slack = max(slack, own)
         nothing = 1e-9 * made.budget.pcost * (parts[space] == 0)  # rows that count no cell
-        assert parts[space] <= block.pcost(made.max_records) <= parts[space] * (1 + slack) + nothing, space
+        assert parts[space] <= block.pcost(made.max_records) <= parts[space] * (1 + own) + nothing, space
     assert explicit.pcost <= made.pcost <= made.budget.pcost
     assert made.pcost >= made.budget.pcost * (1 - SLACK)
     epsilons = made.budget.law == "laplace"  # epsilons of Laplace noise add up, costs of Gaussian noise do
