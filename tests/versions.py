@@ -19,6 +19,7 @@ TESTS = (
     "tests/test_kept.py",
     "tests/test_config.py",
     "tests/workload/sql",
+    "tests/workload/test_conditions.py",
     "tests/release/records/test_encoding.py",
     "tests/release/records/test_tables.py",
     "tests/release/records/test_refused.py",

@@ -17,7 +17,7 @@ from engine.errors import EngineError, LimitExceeded, PlanError
 from engine.release import estimate
 from engine.release.reconstruct import strategy_answers
 from engine.workload import Custom
-from tests.choice.matrices import assert_maximal
+from tests.choice.matrices import assert_maximal, close
 from tests.choice.plans import RECORDS, cost_of, made, rows_of, schema, ways
 from tests.oracles import workload_rows
 from tests.shapes import SHAPES
@@ -77,10 +77,6 @@ def split(request):
     return coarse_or_fine(*CASES[request.param])
 
 
-def close(given, expected, share=1e-9):
-    np.testing.assert_allclose(given, expected, rtol=0, atol=share * np.abs(expected).max())
-
-
 # --- the identities of the common mechanism ---
 
 
@@ -103,7 +99,7 @@ def test_the_look_is_below_every_plan_and_equal_to_the_dense_common_mechanism(sp
     close(
         look,
         cost_of_dense(dense),
-        1e-8 if len(split.options) == 2 or set(split.found.values()) == {"closed form"} else 0.2,
+        share=1e-8 if len(split.options) == 2 or set(split.found.values()) == {"closed form"} else 0.2,
     )
 
 
@@ -241,7 +237,7 @@ def test_looks_of_later_analyses_refine_those_of_earlier_ones():
         assert np.linalg.eigvalsh(fine - coarse)[0] > -1e-9 * np.abs(fine).max()
         # CM_1234 -> CM_234 -> CM_34: the increment is a mechanism of its own
         step = residual(*(LinearMechanism(rows_of(chain[0].schema, looks[i].blocks)) for i in (k + 1, k)))
-        close(coarse + step.B.T @ step.B, fine, 1e-8)
+        close(coarse + step.B.T @ step.B, fine, share=1e-8)
     assert [np.linalg.matrix_rank(cost) for cost in costs] == [2, 4, 8]
 
 

@@ -116,7 +116,7 @@ def test_far_mechanisms_are_folded() -> None:
     assert unknown.figure.layout.xaxis.title.text == "times the best of these"
 
 
-def test_the_map_shows_who_loses_where(found: Comparison, plans: dict[str, Plan]) -> None:
+def test_the_map_shows_who_loses_where(plans: dict[str, Plan]) -> None:
     asked = workload()
     compared = comparison(asked, Budget(pcost=0.7), list(plans))
     picture = checked(where_picture(compared, asked))

@@ -20,10 +20,10 @@ def check_privacy(made, explicit):
     parts = {space: explicit.block_pcost(space) for space in made.blocks}
     slack = SLACK
     for space, block in made.blocks.items():
-        # rounding is charged as a grid step for every answer: in the L1 norm it shows where there is hardly any budget
+        # where there is hardly any budget, it shows that a grid step of noise / 2^30 is charged for every answer
         steps = block.measurements if block.law == "laplace" else math.sqrt(block.measurements)
-        rounding = steps / block.grid_noise / math.sqrt(parts[space] or math.inf)
-        own = SLACK + (1 + rounding) ** 2 - 1
+        rounding = steps / 2**30 / math.sqrt(parts[space] or math.inf)
+        own = max(SLACK, (1 + rounding) ** 2 - 1 + SLACK / 10)
         slack = max(slack, own)
         nothing = 1e-9 * made.budget.pcost * (parts[space] == 0)  # rows that count no cell
         assert parts[space] <= block.pcost(made.max_records) <= parts[space] * (1 + own) + nothing, space

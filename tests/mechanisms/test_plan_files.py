@@ -8,6 +8,7 @@ import pytest
 from engine import load_plan
 from engine.errors import EngineError
 from tests.mechanisms.requests import planned
+from tests.plans.tampering import changed
 
 pytestmark = pytest.mark.usefixtures("toy_is_known", "few_levels")
 
@@ -20,36 +21,27 @@ def _halved(packed):
     return base64.b64encode(values.tobytes()).decode()
 
 
-def _set(*path, value):
-    def change(document):
-        for key in path[:-1]:
-            document = document[key]
-        document[path[-1]] = value(document[path[-1]]) if callable(value) else value
-
-    return change
-
-
 TAMPERINGS = {
-    "budget": _set("budget", "pcost", value=2.0),
-    "promised cost": _set("solved", "pcost", value=0.5),
-    "promised error": _set("solved", "weighted_rmse", value=lambda v: v * 0.99),
-    "hash": _set("solved", "hash", value="0" * 64),
-    "weight": _set("workload", "groups", 0, "weight", value=7.0),
-    "family": _set("workload", "groups", 0, "family", value="circular"),
-    "size": _set("workload", "schema", "attributes", 0, "size", value=5),
-    "fewer groups": _set("workload", "groups", value=lambda groups: groups[:-1]),
-    "records": _set("max_records", value=5),
-    "mechanism": _set("mechanism", value="unheard of"),
-    "option": _set("options", value={"solver": ["optimal"]}),
-    "unknown option": _set("options", value={"colour": "red"}),
-    "format": _set("format", value="plan/0"),
-    "duals": _set("solved", "duals", value=lambda duals: [_halved(d) for d in duals]),
-    "one dual less": _set("solved", "duals", value=lambda duals: duals[:-1]),
-    "one dual more": _set("solved", "duals", value=lambda duals: [*duals, duals[-1]]),
-    "negative dual": _set("solved", "duals", 0, value="AAAAAAAA8L8="),
-    "infinite dual": _set("solved", "duals", 0, value="AAAAAAAA8H8="),
-    "dual of no bytes": _set("solved", "duals", 0, value=""),
-    "dual that is no text": _set("solved", "duals", 0, value=[1.0]),
+    "budget": changed("budget", "pcost", value=2.0),
+    "promised cost": changed("solved", "pcost", value=0.5),
+    "promised error": changed("solved", "weighted_rmse", value=lambda v: v * 0.99),
+    "hash": changed("solved", "hash", value="0" * 64),
+    "weight": changed("workload", "groups", 0, "weight", value=7.0),
+    "family": changed("workload", "groups", 0, "family", value="circular"),
+    "size": changed("workload", "schema", "attributes", 0, "size", value=5),
+    "fewer groups": changed("workload", "groups", value=lambda groups: groups[:-1]),
+    "records": changed("max_records", value=5),
+    "mechanism": changed("mechanism", value="unheard of"),
+    "option": changed("options", value={"solver": ["optimal"]}),
+    "unknown option": changed("options", value={"colour": "red"}),
+    "format": changed("format", value="plan/0"),
+    "duals": changed("solved", "duals", value=lambda duals: [_halved(d) for d in duals]),
+    "one dual less": changed("solved", "duals", value=lambda duals: duals[:-1]),
+    "one dual more": changed("solved", "duals", value=lambda duals: [*duals, duals[-1]]),
+    "negative dual": changed("solved", "duals", 0, value="AAAAAAAA8L8="),
+    "infinite dual": changed("solved", "duals", 0, value="AAAAAAAA8H8="),
+    "dual of no bytes": changed("solved", "duals", 0, value=""),
+    "dual that is no text": changed("solved", "duals", 0, value=[1.0]),
 }
 
 

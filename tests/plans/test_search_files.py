@@ -10,6 +10,7 @@ import pytest
 from engine import load_plan
 from engine.errors import EngineError
 from tests.plans.goals import GOALS, made, packed
+from tests.plans.tampering import changed
 
 
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])
@@ -37,15 +38,6 @@ def test_plans_of_the_sum_are_written_as_before():
     assert load_plan(json.dumps(document)).tradeoff is None
 
 
-def _set(*path, value):
-    def change(document):
-        for key in path[:-1]:
-            document = document[key]
-        document[path[-1]] = value(document[path[-1]]) if callable(value) else value
-
-    return change
-
-
 def _louder(text):
     values = np.frombuffer(base64.b64decode(text), "<f8").copy()
     values[0] *= 2
@@ -54,19 +46,19 @@ def _louder(text):
 
 TRADEOFF = ("solved", "tradeoff")
 TAMPERINGS = {
-    "no search": _set(*TRADEOFF, value=None),
-    "no shares": _set(*TRADEOFF, "shares", value=packed()),
-    "negative shares": _set(*TRADEOFF, "shares", value=packed(-1.0)),
-    "other shares": _set(*TRADEOFF, "shares", value=_louder),
-    "other weights": _set(*TRADEOFF, "emphasis", "weights", value=packed(1.0)),
-    "infinite weights": _set(*TRADEOFF, "emphasis", "weights", value=packed(math.inf)),
-    "no vectors": _set(*TRADEOFF, "emphasis", "vectors", value=[]),
-    "kinds that are not there": _set(*TRADEOFF, "emphasis", "kinds", value=lambda kinds: [99] * len(kinds)),
-    "no kinds": _set(*TRADEOFF, "emphasis", "kinds", value=[]),
-    "no emphasis": _set(*TRADEOFF, "emphasis", value=None),
-    "promise": _set("solved", "achieved", value=lambda v: v * 0.99),
-    "objective": _set("options", "objective", value="sum"),
-    "targets": _set("options", "targets", value=1.0),
+    "no search": changed(*TRADEOFF, value=None),
+    "no shares": changed(*TRADEOFF, "shares", value=packed()),
+    "negative shares": changed(*TRADEOFF, "shares", value=packed(-1.0)),
+    "other shares": changed(*TRADEOFF, "shares", value=_louder),
+    "other weights": changed(*TRADEOFF, "emphasis", "weights", value=packed(1.0)),
+    "infinite weights": changed(*TRADEOFF, "emphasis", "weights", value=packed(math.inf)),
+    "no vectors": changed(*TRADEOFF, "emphasis", "vectors", value=[]),
+    "kinds that are not there": changed(*TRADEOFF, "emphasis", "kinds", value=lambda kinds: [99] * len(kinds)),
+    "no kinds": changed(*TRADEOFF, "emphasis", "kinds", value=[]),
+    "no emphasis": changed(*TRADEOFF, "emphasis", value=None),
+    "promise": changed("solved", "achieved", value=lambda v: v * 0.99),
+    "objective": changed("options", "objective", value="sum"),
+    "targets": changed("options", "targets", value=1.0),
 }
 
 
