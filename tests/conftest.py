@@ -21,6 +21,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # or each of the many processes that tests start would compile the engine and its libraries anew
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+gc.disable()  # until everything is imported and collected, of which nothing is garbage
 # before NumPy is imported: the tests are many and small, and threads that wait for each other cost more than they bring
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # before any test module is imported: no test reads or writes the cache of the person who runs it
@@ -89,7 +90,13 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 def pytest_collection_finish() -> None:
     """What is imported and collected by now stays to the end: nobody need look through it for garbage again."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)  # and less often through what tests make, of which little is garbage in cycles
+    gc.enable()
+    gc.set_threshold(400_000, 10, 10)  # and less often through what tests make, of which little is garbage in cycles
+
+
+def pytest_sessionfinish() -> None:
+    """Let go of everything: it ends with the process, and nobody need look through it for garbage before."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
