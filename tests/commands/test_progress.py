@@ -119,6 +119,7 @@ def test_ctrl_c_between_the_spend_and_its_answers_waits_until_they_are_saved(
     assert (said.out, said.err.splitlines()[-1]) == ("", "Stopped.")
     assert not Path("a.csv").exists()
     assert Ledger("office").status("people").spent == MADE.pcost
+    assert [row.kind for row in Ledger("office").rows()][-2:] == ["spend", "saved"]  # not only what a journal holds
     assert main(["verify", "--ledger", "office"]) == 0
     assert main([*given, "--out", "a.csv"]) == 0
     assert "nothing new was spent" in capsys.readouterr().out
