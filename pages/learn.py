@@ -2,8 +2,7 @@
 
 import streamlit as st
 
-from pages.parts.lessons import address, quiz, view
-from pages.parts.lessons.known import LESSONS
+from pages.parts.lessons import LESSONS, address, quiz, view
 from pages.parts.shell import code, frame, show
 
 frame.require()

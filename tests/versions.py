@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("pytest", "hypothesis", "psutil", "duckdb")
 TESTS = (
-    "tests/test_kept.py",
+    "tests/kept",
     "tests/test_config.py",
     "tests/workload/sql",
     "tests/workload/test_conditions.py",

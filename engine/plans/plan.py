@@ -21,12 +21,11 @@ from engine.checks import span, whole
 from engine.errors import PlanError, Unanswered
 from engine.plans.answers import SpaceAnswers, TableAnswers, finite_table, unmeasured
 from engine.plans.blocks import GUARD, Block, apply_factors, homes, measures_piece, table_of_blocks
-from engine.plans.certificate import Certificate
 from engine.plans.emphasis import pack
 from engine.plans.group_variance import GroupVariance, by_kind, table_of_groups
 from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
 from engine.plans.objectives import Objective, achieved_norm, objective
-from engine.plans.solved import Solved, Tradeoff, canonical, pack_split
+from engine.plans.solved import Certificate, Solved, Tradeoff, canonical, pack_split
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
 from engine.spaces import UNIFORM, Space, Split, best_bound, part_of, pieces

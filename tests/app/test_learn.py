@@ -9,8 +9,7 @@ import pytest
 
 from engine import Budget, Plan, Workload, plan
 from engine.lessons import binned, centered_pairs, clipped, contest, smash, smashed_picture, yes_or_no
-from pages.parts.lessons import centers, view
-from pages.parts.lessons.known import LESSONS
+from pages.parts.lessons import LESSONS, centers, view
 from pages.parts.lessons.lesson import Lesson, Shown
 from pages.parts.shell import link
 from pages.parts.shell.code import Script

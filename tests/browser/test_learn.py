@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import expect
 
-from pages.parts.lessons.known import LESSONS
+from pages.parts.lessons import LESSONS
 from tests.browser.conftest import HEIGHT, NARROW, WIDTH, Visit
 
 # text too pale by day, text too pale by night, and a button without a name

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from pages.parts.lessons.known import LESSONS
+from pages.parts.lessons import LESSONS
 from tests.browser.conftest import Visit
 
 WIDTH, HEIGHT, LINE = 1080, 675, 45  # pixels of a frame, and of the line of words below it

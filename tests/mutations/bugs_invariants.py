@@ -99,7 +99,7 @@ BUGS = (
     ),
     bug(
         "a bound for mechanisms without exact totals is told beside them",
-        "engine/plans/certificate.py",
+        "engine/plans/solved.py",
         "        elif exact:\n",
         "        elif False:\n",
         NOTHING,

@@ -34,7 +34,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 FOLDERS = ("demo_data", "engine", "pages", ".streamlit", ".readme", ".ci", "benchmarks", "tests")
 FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md", "app.py", "pyproject.toml")
 APP = "dp_query_workbench"
-OF_THE_SOURCE = ("tests/test_config.py", "tests/test_kept.py", "tests/workload", "tests/commands", "tests/outside")
+OF_THE_SOURCE = ("tests/test_config.py", "tests/kept", "tests/workload", "tests/commands", "tests/outside")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A lesson: plain words, an interactive picture in steps, questions with feedback, and what an instructor wants to see.
 
-To write one: a `Lesson` in a file of its own, and its name in ``known.LESSONS``.
+To write one: a `Lesson` in a file of its own, and its name in ``LESSONS``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Files that an earlier version wrote, and that they can still be read."""
