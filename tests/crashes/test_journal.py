@@ -89,6 +89,10 @@ def test_after_a_kill_the_same_call_ends_the_release_and_is_charged_once(
     killed(lambda: released(made, ledger), owner, name, after=after)
     assert ledger.status("survey").spent == (made.pcost if spent else 0.0)
     assert bool(kept(ledger)) is journaled
+    # what the same records still end is told apart from what is saved, also by who opened the ledger before
+    if spent:
+        waits = name not in ("save_result", "remove")
+        assert left_open(ledger, release_key(dataset="survey", plan_hash=made.hash, attempt=1)) is waits
     assert all(p.stat().st_mode & 0o777 == 0o600 for p in kept(ledger))
     found = released(made, ledger)
     assert ledger.status("survey").spent == made.pcost, "less than twice the cost is in the total"
@@ -157,6 +161,23 @@ def test_a_spend_without_a_journal_gets_no_new_one(ledger: Ledger) -> None:
         assert own is None
         assert again
         assert not kept(ledger)
+
+
+def test_where_no_lock_tells_the_living_from_the_dead_nothing_is_swept_up_or_kept(
+    made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(lambda: released(made, ledger), measuring, "draw", after=False)
+    (stale,) = Path(f"{ledger.path}.results").glob("*.part")  # the space of its result
+    monkeypatch.setattr("engine.release.ledger.results.fcntl", None)
+    monkeypatch.setattr(keeping, "LOCKS", False)
+    assert Ledger(ledger.path).status("survey").spent == made.pcost
+    assert stale.exists()
+    real, during = measuring.draw, []
+    monkeypatch.setattr(measuring, "draw", lambda *given: during.append(kept(ledger)) or real(*given))
+    before = kept(ledger)
+    ledger.add_dataset("census", total=Budget(pcost=1.0))
+    assert measure(made, RECORDS, dataset="census", ledger=ledger.path).key
+    assert during == [before]
 
 
 def test_what_was_kept_without_a_spend_goes_with_the_next_opening(made: Plan, ledger: Ledger) -> None:

@@ -15,6 +15,7 @@ from engine.privacy import Budget
 from engine.release import Ledger, release_key, total_history, verify_ledger
 from engine.release.ledger.balance import balance, exact
 from engine.release.ledger.chain import Row
+from engine.release.ledger.total import TotalDefinition
 from tests.release.ledger.given import spend
 
 
@@ -163,6 +164,12 @@ def test_attempts_are_whole_numbers_from_one():
     for attempt in (0, -1, 1.0, True, "1", None):
         with pytest.raises(LedgerError, match="whole number from 1"):
             release_key(dataset="adult", plan_hash="1f3a", attempt=attempt)
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "rho"}, {"rows_per_person": 0}, {"neighbours": "either"}])
+def test_a_total_of_no_known_kind_is_refused(wrong):
+    with pytest.raises(LedgerError, match="of the total"):
+        TotalDefinition(**wrong)
 
 
 def test_notes_are_kept_in_the_chain_and_cost_nothing(ledger):
