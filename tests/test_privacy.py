@@ -267,6 +267,13 @@ def test_stored_budgets_come_back_bit_by_bit_and_damage_is_refused():
             Budget.from_dict(damaged)
 
 
+@pytest.mark.parametrize("epsilon", [-1.0, True, "1.0", math.nan, 2.0])
+def test_an_epsilon_that_is_none_or_another_is_refused(epsilon):
+    assert Budget(pcost=1.0, pure_epsilon=1.0) == Budget.pure(1.0)
+    with pytest.raises(BudgetError):
+        Budget(pcost=1.0, pure_epsilon=epsilon)
+
+
 def test_a_budget_cannot_be_changed():
     with pytest.raises(AttributeError):
         Budget(1.0).pcost = 2.0

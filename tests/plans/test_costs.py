@@ -137,3 +137,25 @@ def test_blocks_of_few_kinds_cost_what_each_of_them_costs(law: str) -> None:
     assert [block.attributes for block in made.values()] == spaces
     assert [own for own, _ in made.measured()] == spaces
     assert made["a",] is made["a",]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_replacing_is_bounded_over_all_pairs_whatever_the_signs(seed: int) -> None:
+    """Cells of unlike columns, more pairs than the search has bins: some attributes must stay and others move far."""
+    rng = np.random.default_rng(seed)
+    sizes = dict(zip("abc", rng.integers(2, 7, 3).tolist(), strict=True))
+    blocks, moved = {}, []
+    for names in ("a", "b", "ab", "bc", "abc"):
+        factors = [strategy((rng.standard_normal((2, sizes[n])) + 0.5).tolist()) for n in names]
+        made = dataclasses.replace(
+            block(*factors), attributes=tuple(names), noise=float(rng.uniform(1, 3)), grid=2.0**-40
+        )
+        blocks[made.attributes] = made
+        table = columns(made).reshape(-1, *(sizes[n] if n in names else 1 for n in "abc")) / made.noise
+        moved.append(np.broadcast_to(table, (len(table), *sizes.values())).reshape(len(table), -1))
+    B = np.concatenate(moved)
+    gram = B.T @ B
+    truth = float((np.diag(gram)[:, None] + np.diag(gram) - 2.0 * gram).max())
+    bound = replaced_pcost(blocks, RECORDS)
+    assert truth <= bound <= 4.0 * total_pcost(blocks, RECORDS)
+    assert bound <= 2.5 * truth
