@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a text for a query": (lambda: M.answer(["age"], "x"), "numbers|(4,)"),
     "a query that is no pair": (lambda: P.covariance([3]), "int|Give a pair"),
     "coefficients of another number": (lambda: M.combination([("age", [1, 0, 0, 0])], [1, 2]), "(2,)|1 queries"),
+    "a coefficient that is none": (lambda: M.combination([("age", [1, 0, 0, 0])], [math.nan]), "1 queries|finite"),
     "a name for a group": (lambda: M.answers("age"), "'age'|0 to 2"),
     "a group that is not there": (lambda: P.variances(99), "99|0 to 2"),
     "a confidence in percent": (lambda: M.answers(0, confidence=95), "95|below 1"),

@@ -109,6 +109,7 @@ def test_answers_are_consistent_and_follow_the_texts(small_plan: Plan, records: 
         assert list(frame["query"]) == [workload.describe(index + i) for i in range(group.count)]
         np.testing.assert_allclose(frame["std"], np.sqrt(small_plan.variances(number)))
         np.testing.assert_allclose(frame["high"] - frame["low"], 2 * 1.6448536 * frame["std"], rtol=1e-6)
+        np.testing.assert_allclose((frame["high"] + frame["low"]) / 2, frame["answer"], atol=1e-9)
         pd.testing.assert_frame_equal(
             drawn.answers(number, 1, 4, confidence=0.9), frame.iloc[1:4].reset_index(drop=True)
         )
@@ -121,6 +122,8 @@ def test_free_queries_and_differences_have_exact_errors(small_plan: Plan, record
     found = drawn.answer(("age", "sex"), table)
     assert found.answer == pytest.approx(float(np.sum(table * drawn.marginal(("age", "sex")))))
     assert found.std == pytest.approx(math.sqrt(small_plan.variance_of(("age", "sex"), table)))
+    half = 1.9599640 * found.std
+    assert (found.low, found.high) == pytest.approx((found.answer - half, found.answer + half))
     men, women = [0.0, 1.0], [1.0, 0.0]
     difference = drawn.combination([(("sex",), men), (("sex",), women)], [1.0, -1.0])
     direct = drawn.answer(("sex",), [-1.0, 1.0])
