@@ -2,5 +2,5 @@
 
     python -m tests.mutations [--only NAME ...] [--jobs 2]
 
-To touch: the patches are in the modules `bugs_*`, one a room; `planting` copies the project, patches it and runs tests.
+To touch: the patches are in `bugs`; `planting` copies the project, patches it and runs tests.
 """

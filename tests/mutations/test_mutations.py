@@ -15,10 +15,10 @@ from tests.mutations.planting import ROOT, Bug, bug, copied, planted
 
 # by tests of far less than a second
 EVERY_RUN = (
-    "noise scale of a release wrong by one percent",
-    "a block of the same shape is given the first table",
-    "the cap of rows is off by one",
-    "joint cost is that of the largest part",
+    "release noise scale off by 1%",
+    "block of equal shape receives the first table",
+    "row cap off by one",
+    "joint cost of the largest part only",
 )
 
 
@@ -81,7 +81,7 @@ def test_a_bug_that_nobody_notices_is_told(monkeypatch: pytest.MonkeyPatch, caps
 @pytest.mark.parametrize("option", ["--only", "--exactly"])
 def test_a_name_that_fits_no_bug_is_refused_with_near_ones(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        runner.main([option, EVERY_RUN[0], "the cap of rows is of by one"])  # one that fits does not excuse the other
+        runner.main([option, EVERY_RUN[0], "row cap of by one"])  # one that fits does not excuse the other
     assert ended.value.code == 2
     told = capsys.readouterr().err
-    assert "'the cap of rows is of by one'; near: 'the cap of rows is off by one'" in told
+    assert "'row cap of by one'; near: 'row cap off by one'" in told
