@@ -13,6 +13,7 @@ from engine import Budget, plan
 from engine.choice import CommonMechanism, LinearMechanism, coarse_or_fine, nested_choices
 from engine.choice.spends import exact_split
 from engine.errors import PlanError
+from engine.plans import joint_pcost
 from tests.choice.matrices import exact, mechanism
 from tests.choice.plans import made, ways
 
@@ -48,23 +49,33 @@ def test_spends_are_shown_as_they_add_up(pcosts):
 
 @pytest.fixture
 def costlier(monkeypatch):
-    """Joint costs of so many parts or more are said to be half as much again."""
+    """Multiply the joint cost of at least ``parts`` parts by a factor."""
 
-    def planted(parts):
+    def plant(parts, factor=1.5):
         real = engine.choice.common_plan.joint_pcost
-        more = lambda given, records: real(given, records) * (1.5 if len(given) >= parts else 1.0)  # noqa: E731
+        more = lambda given, records: real(given, records) * (factor if len(given) >= parts else 1.0)  # noqa: E731
         monkeypatch.setattr(engine.choice.common_plan, "joint_pcost", more)
 
-    return planted
+    return plant
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_look_and_rest_are_checked_against_the_plan(costlier, rows):
+@pytest.mark.parametrize("factor", [1.5, 1.0 + 1e-4, 1.0 + 1e-7])
+def test_look_and_rest_are_checked_against_the_plan(costlier, rows, factor):
     budget = Budget(pcost=1.0, rows_per_person=rows)
     options = [plan(ways((3, 2, 2), k), budget) for k in (1, 2)]
-    assert coarse_or_fine(*options).stretch == pytest.approx(1.0, abs=1e-6)
-    costlier(2)
-    assert coarse_or_fine(*options).stretch == pytest.approx(math.sqrt(1.5), abs=1e-6)
+    assert coarse_or_fine(*options).stretch == pytest.approx(1.0, abs=1e-8)
+    costlier(2, factor)
+    assert coarse_or_fine(*options).stretch == pytest.approx(math.sqrt(factor), abs=1e-8)
+
+
+@pytest.mark.parametrize("caps", [(10_000, 10**8), (10**8, 10_000)])
+def test_look_and_rest_use_smallest_max_records(caps):
+    options = [plan(ways((3, 2, 2), k), Budget(pcost=1.0), max_records=n) for k, n in zip((1, 2), caps, strict=True)]
+    both = coarse_or_fine(*options)
+    assert [both.look.max_records, *(r.max_records for r in both.residuals)] == [10_000] * 3
+    for left, option in zip(both.residuals, options, strict=True):
+        assert joint_pcost([both.look.blocks, left.blocks], 10_000) <= option.pcost
 
 
 def test_a_chain_that_rounds_past_its_end_is_refused(costlier):

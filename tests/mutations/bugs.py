@@ -502,6 +502,20 @@ BUGS = (
         ),
     ),
     Bug(
+        name="both stages exceed the plan's cost by 0.1%",
+        file="engine/choice/common_plan.py",
+        old="        if max(costs) <= 1.0:\n",
+        new="        if max(costs) <= 1.001:\n",
+        tests=("tests/choice/test_spends.py::test_look_and_rest_are_checked_against_the_plan",),
+    ),
+    Bug(
+        name="both stages use the largest record limit",
+        file="engine/choice/common_plan.py",
+        old="    max_records = min(p.max_records for p in options)\n",
+        new="    max_records = max(p.max_records for p in options)\n",
+        tests=("tests/choice/test_spends.py::test_look_and_rest_use_smallest_max_records",),
+    ),
+    Bug(
         name="two decisions accepted for one first stage",
         file="engine/choice/stepwise.py",
         old="text=text, key=key, earlier=len(steps.choices))",
