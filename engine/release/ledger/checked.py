@@ -4,12 +4,16 @@ A program decides by rows that it checked itself and remembers: whatever happens
 every transaction the rows after those are read, and checked from the last known hash on.  An edit of the rows before is
 told, too: the times of the file then differ from those after the last transaction, and all rows are compared with what
 is remembered (about 2 ms per 1,000 rows; so it is when another program has spent).  Opening and `verify` check all.
+
+The rows that this program wrote itself are remembered as well: the next transaction must read exactly those rows after
+the checked ones, so a copy of the file from before the own write is refused.  Rows of other programs may follow them.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,17 +26,31 @@ _EDITED = "rows that were sound before were edited while it was in use"
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """Rows that were checked: their cells, the last of them, what they add up to, and how the file looked then."""
+    """Rows that were checked: their cells, the last of them, what they add up to, and how the file looked then.
+
+    `written` are the cells of the rows that this program added after them and has not read back yet.
+    """
 
     cells: list[RowCells]
     head: Row
     book: Balance
     times: tuple[int, ...]
     rules: int
+    written: tuple[RowCells, ...] = ()
 
-    def committed(self, path: Path) -> Checked:
-        """The same after this program's own commit, which has changed the times of the file."""
-        return replace(self, times=_times(path))
+    @property
+    def length(self) -> int:
+        """Number of rows that the file must contain at least."""
+        return len(self.cells) + len(self.written)
+
+    @property
+    def last(self) -> tuple[int, str]:
+        """Number and hash of the last row that the file must contain."""
+        return (self.written[-1][0], self.written[-1][-1]) if self.written else (self.head.seq, self.head.hash)
+
+    def committed(self, path: Path, written: Iterable[RowCells]) -> Checked:
+        """Return the state after this program's own commit, which has changed the times of the file."""
+        return replace(self, times=_times(path), written=tuple(written))
 
 
 def check(connection: sqlite3.Connection, path: Path, known: Checked | None) -> tuple[Checked | None, list[str]]:
@@ -51,6 +69,8 @@ def check(connection: sqlite3.Connection, path: Path, known: Checked | None) -> 
     if known and cells[: len(known.cells)] != known.cells:
         cut = len(cells) < len(known.cells) or cells[len(known.cells) - 1] != known.cells[-1]
         problems, known = [_OLDER if cut else _EDITED], None
+    elif known and tuple(cells[len(known.cells) : known.length]) != known.written:
+        problems, known = [_OLDER], None
     rows = rows_of(cells[len(known.cells) :] if known else cells)
     book, broken = balance(rows, known.book if known else None)
     problems += chain_problems(connection, rows, known.head if known else None) + broken

@@ -5,6 +5,7 @@ draw, `save_result`, show.  Of all calls that ever spend the same key exactly on
 caller may draw; everybody else reads the saved result.  A missing or damaged ledger refuses, it is never a fresh
 budget.  Private values never enter it: it holds names, costs, hashes and notes.
 
+An open `Ledger` refuses a file that lacks a row it has read or written.
 What it cannot see: two copies of a ledger used side by side, and an old copy put back while no program has it open,
 unless a saved result or an earlier receipt (`verify(receipts=...)`) gives it away.  Whoever may write the file may
 forge it: the hashes show accidents and careless edits, they are no signature.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,7 +25,16 @@ from engine.checks import instance, whole
 from engine.errors import BudgetExceeded, LedgerError, ResultLost
 from engine.privacy import Budget
 from engine.release.ledger.balance import Balance, DatasetStatus, Fingerprint, Receipt, balance
-from engine.release.ledger.chain import Row, append, chain_problems, create_file, file_problems, read_rows, transaction
+from engine.release.ledger.chain import (
+    Row,
+    append,
+    chain_problems,
+    create_file,
+    file_problems,
+    read_cells,
+    read_rows,
+    transaction,
+)
 from engine.release.ledger.changes import changed_total
 from engine.release.ledger.checked import Checked, check
 from engine.release.ledger.journal import remove_ended
@@ -83,6 +94,7 @@ class Ledger:
         self.path = Path(path).resolve()
         self.wait = wait
         self._checked: Checked | None = None
+        self._lock = threading.Lock()
         with self._transaction(write=False) as (book, _):
             if problems := stray_results(self.path, book.spends):
                 raise self._distrust(problems)
@@ -327,8 +339,12 @@ class Ledger:
         return self.result_path(key).read_bytes()
 
     def verify(self, *, receipts: Iterable[Receipt] = (), results: bool = True) -> tuple[str, ...]:
-        """Every problem in words, none if all is sound; see `verify_ledger`."""
-        return verify_ledger(self.path, receipts=receipts, results=results, wait=self.wait)
+        """Every problem in words, none if all is sound; see `verify_ledger`.
+
+        The last row that this object has read or written must be in the file, too.
+        """
+        hashes = [self._checked.last] if self._checked else []
+        return verify_ledger(self.path, receipts=receipts, hashes=hashes, results=results, wait=self.wait)
 
     @contextmanager
     def _transaction(self, *, write: bool) -> Iterator[tuple[Balance, _Add]]:
@@ -345,8 +361,16 @@ class Ledger:
                 return head
 
             yield checked.book, add
+            # not from `add`, which may write a row for the clock as well
+            written = read_cells(connection, checked.head.seq) if write else []
         # a row added here counts as checked only when the next transaction has read it back
-        self._checked = checked.committed(self.path) if write else checked
+        self._remember(checked.committed(self.path, written) if write else checked)
+
+    def _remember(self, checked: Checked) -> None:
+        """Keep what a transaction checked, unless another thread has already kept a longer history."""
+        with self._lock:
+            if self._checked is None or checked.length >= self._checked.length:
+                self._checked = checked
 
     def _distrust(self, problems: list[str]) -> LedgerError:
         return LedgerError(

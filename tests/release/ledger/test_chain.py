@@ -11,10 +11,11 @@ import pytest
 import engine.release.ledger.chain
 import engine.release.ledger.checked
 from engine.errors import BudgetExceeded, LedgerError
+from engine.privacy import Budget
 from engine.release import Ledger, verify_ledger
 from engine.release.ledger.balance import balance
 from engine.release.ledger.chain import Row
-from tests.release.ledger.given import fill, spend
+from tests.release.ledger.given import fill, in_child, spend
 from tests.release.ledger_worker import edits, tamper
 
 
@@ -229,6 +230,65 @@ def test_a_ledger_set_back_is_noticed_in_use_by_its_results_and_by_receipts(ledg
     shutil.copy(old, ledger.path)
     with pytest.raises(LedgerError, match="no spend in the ledger: rows were lost"):
         Ledger(ledger.path)
+
+
+@pytest.mark.parametrize("write", ["spend", "total", "saved", "note", "declare"])
+def test_ledger_set_back_after_own_write_is_refused(ledger, tmp_path, write):
+    receipt = spend(ledger)
+    writes = {
+        "spend": lambda: spend(ledger, attempt=2),
+        "total": lambda: ledger.change_total("adult", total=Budget(pcost=0.5), by="Ann", reason="less"),
+        "saved": lambda: ledger.save_result(receipt=receipt, content=b"noisy"),
+        "note": lambda: ledger.note(dataset="adult", kind="decision", text="enough"),
+        "declare": lambda: ledger.add_dataset("census", total=Budget(pcost=1.0)),
+    }
+    earlier = tmp_path / "earlier"
+    shutil.copy(ledger.path, earlier)
+    writes[write]()
+    shutil.copy(earlier, ledger.path)
+    assert any("set back" in problem for problem in ledger.verify())
+    for use in (lambda: spend(ledger, attempt=3), lambda: ledger.status("adult"), lambda: ledger.find("k")):
+        with pytest.raises(LedgerError, match="older copy"):
+            use()
+
+
+def test_ledger_set_back_and_continued_elsewhere_is_refused(ledger, tmp_path):
+    shutil.copy(ledger.path, tmp_path / "earlier")
+    spend(ledger)
+    shutil.copy(tmp_path / "earlier", ledger.path)
+    other = Ledger(ledger.path)
+    for attempt in (2, 3):
+        spend(other, attempt=attempt)
+    with pytest.raises(LedgerError, match="older copy"):
+        spend(ledger, attempt=4)
+
+
+def test_ledger_set_back_after_clock_row_is_refused(ledger, tmp_path, monkeypatch):
+    spend(ledger)
+    shutil.copy(ledger.path, tmp_path / "earlier")
+    monkeypatch.setattr(engine.release.ledger.chain, "utc_now", lambda: "2001-01-01T00:00:00.000000Z")
+    spend(ledger, attempt=2)
+    spend(ledger, attempt=3)
+    assert [row.kind for row in ledger.rows()][3:] == ["clock", "spend", "spend"]
+    shutil.copy(tmp_path / "earlier", ledger.path)
+    with pytest.raises(LedgerError, match="older copy"):
+        spend(ledger, attempt=4)
+
+
+def test_writes_of_another_process_in_between_are_allowed(ledger):
+    spend(ledger, pcost=0.1)
+    assert in_child(lambda: spend(Ledger(ledger.path), attempt=2, pcost=0.2).fresh) == "True"
+    assert spend(ledger, attempt=3, pcost=0.3).fresh
+    assert in_child(lambda: spend(ledger, attempt=4, pcost=0.1).fresh) == "True"
+    assert (ledger.status("adult").left, ledger.verify()) == (0.3, ())
+
+
+def test_older_transaction_of_a_thread_forgets_no_row(ledger):
+    spend(ledger)
+    earlier = ledger._checked
+    spend(ledger, attempt=2)
+    ledger._remember(earlier)
+    assert ledger._checked.length == 4
 
 
 def test_a_receipt_of_another_history_is_not_in_the_ledger(ledger, tmp_path):
