@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import warnings
 from pathlib import Path
 
 from engine.commands.given import add_budget_options, budget_of
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import LedgerError
 from engine.publish import verify_package
-from engine.release import DatasetStatus, Ledger, verify_ledger
+from engine.release import ConfusableName, DatasetStatus, Ledger, verify_ledger
 
 LEFT = "dataset total spent left note counts kind rows_per_person neighbours exact"
 
@@ -54,7 +56,11 @@ def _add(given: argparse.Namespace) -> Reply:
     book, total = Ledger(given.ledger), budget_of(given)
     # mu, and epsilon with delta, are read off the curve of Gaussian noise
     kind = "gdp" if given.mu is not None or given.epsilon is not None else None
-    book.add_dataset(given.dataset, total=total, note=given.note, kind=kind)
+    with warnings.catch_warnings(record=True) as similar:
+        warnings.simplefilter("always", ConfusableName)
+        book.add_dataset(given.dataset, total=total, note=given.note, kind=kind)
+    for warning in similar:
+        print(f"Warning: {warning.message}", file=sys.stderr)
     status = book.status(given.dataset)
     return Reply(text=f"{given.dataset}: {status.describe()}. {total.describe()}", data=_left(status))
 

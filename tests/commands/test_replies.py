@@ -117,3 +117,17 @@ def test_the_version_is_printed(capsys: Said) -> None:
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"{engine.__version__}\n"
+
+
+def test_budget_add_confusable_name_warns_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked(capsys, "budget", "create", "--ledger", "office")
+    add = ["budget", "add", "--ledger", "office", "--pcost", "1", "--dataset"]
+    assert main([*add, "adult"]) == 0
+    assert "Warning" not in capsys.readouterr().err
+    assert main([*add, "\u0430dult"]) == 0
+    assert capsys.readouterr().err.count("Warning") == 1
+    assert main([*add, "adult\ufe0f"]) == 1
+    assert "invisible" in capsys.readouterr().err

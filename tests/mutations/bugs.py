@@ -413,9 +413,16 @@ BUGS = (
     Bug(
         name="look-alike dataset name has its own budget",
         file="engine/release/ledger/words.py",
-        old='return " ".join(unicodedata.normalize("NFKC", name).casefold().split())',
+        old='return " ".join(visible(name).casefold().split())',
         new="return name",
         tests=("tests/release/ledger/test_budget.py::test_a_name_that_only_looks_different_gets_no_second_budget",),
+    ),
+    Bug(
+        name="invisible characters in dataset names accepted",
+        file="engine/release/ledger/words.py",
+        old="    if invisible := INVISIBLE.search(name):\n",
+        new="    if invisible := INVISIBLE.match(name):\n",
+        tests=("tests/release/ledger/test_names.py::test_add_dataset_invisible_character_is_refused",),
     ),
     Bug(
         name="costs missing from the hash chain",

@@ -9,7 +9,14 @@ from engine.release.ledger.chain import Row
 from engine.release.ledger.changes import TotalChange, total_history
 from engine.release.ledger.journal import broken_off, journal
 from engine.release.ledger.keys import good_signature
-from engine.release.ledger.ledger import REHEARSED, Ledger, release_key, verify_ledger
+from engine.release.ledger.ledger import (
+    REHEARSED,
+    ConfusableName,
+    Ledger,
+    confusable_text,
+    release_key,
+    verify_ledger,
+)
 from engine.release.ledger.total import TotalDefinition
 from engine.release.ledger.words import NOTE
 
@@ -17,6 +24,7 @@ __all__ = [
     "EXACT",
     "NOTE",
     "REHEARSED",
+    "ConfusableName",
     "DatasetStatus",
     "Fingerprint",
     "Ledger",
@@ -25,6 +33,7 @@ __all__ = [
     "TotalChange",
     "TotalDefinition",
     "broken_off",
+    "confusable_text",
     "good_signature",
     "journal",
     "release_key",

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ from engine.release.ledger.chain import (
 )
 from engine.release.ledger.changes import changed_total
 from engine.release.ledger.checked import Checked, check
+from engine.release.ledger.confusable import looks_like
 from engine.release.ledger.journal import remove_ended
 from engine.release.ledger.keys import key_file, secret, sign_with
 from engine.release.ledger.results import (
@@ -51,10 +53,14 @@ from engine.release.ledger.results import (
     stray_results,
 )
 from engine.release.ledger.total import TotalDefinition, exact, same_charge
-from engine.release.ledger.words import KEY, NOTE, dataset_name, hash_text, lookalike, one_line
+from engine.release.ledger.words import KEY, NOTE, dataset_name, hash_text, lookalike, new_dataset_name, one_line
 
 _SPARE = 1 << 16  # bytes beside a result: for the row that tells of it, and for what compresses differently
 REHEARSED = "note:rehearsed"
+
+
+class ConfusableName(UserWarning):
+    """A new dataset has a name that looks like that of another one."""
 
 
 class _Add(Protocol):
@@ -129,9 +135,12 @@ class Ledger:
         `kind` is what the total counts, see `TotalDefinition`; by default "pure" for a budget of pure epsilon, which
         then takes no Gaussian noise, and "zcdp" for all others.  Give "gdp" for a total in mu, or in epsilon and delta.
 
-        Raises: LedgerError if the name, or one that only looks different, is there already.
+        Warns (`ConfusableName`) if the name looks like that of another dataset; see `confusable_names`.
+
+        Raises: LedgerError if the name, or one that only looks different, is there already, or if it has invisible
+        characters.
         """
-        name, note = dataset_name(dataset), one_line("note", note, most=NOTE, empty=True)
+        name, note = new_dataset_name(dataset), one_line("note", note, most=NOTE, empty=True)
         instance("total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError)
         defined = TotalDefinition(
             kind=kind or ("zcdp" if total.pure_epsilon is None else "pure"),
@@ -147,6 +156,14 @@ class Ledger:
                         f"Dataset {known!r} is in the ledger already, with its own budget; use that name."
                     )
             add(kind="dataset", dataset=name, key=name, pcost=amount, plan_hash=defined.to_text(), note=note)
+            similar = _confusable(book, name)
+        for other in similar:
+            warnings.warn(confusable_text(name, other), ConfusableName, stacklevel=2)
+
+    def confusable_names(self, dataset: str) -> list[str]:
+        """Names of other datasets in this ledger that a reader may take for this one, such as with Cyrillic letters."""
+        with self._transaction(write=False) as (book, _):
+            return _confusable(book, dataset)
 
     def change_total(self, dataset: str, *, total: Budget, by: str, reason: str) -> None:
         """Raise or lower the total of a dataset, never below what is spent, by a row that says who and why.
@@ -412,6 +429,18 @@ def verify_ledger(
     if results:
         problems += filter(None, (result_problem(place, row) for row in book.saved.values()))
     return tuple(problems)
+
+
+def confusable_text(name: str, other: str) -> str:
+    """The warning for a dataset name that looks like another one."""
+    return (
+        f"The dataset name {name!r} looks like {other!r}, which has a budget of its own in this ledger. If these are "
+        f"the same records, use the name {other!r}."
+    )
+
+
+def _confusable(book: Balance, name: str) -> list[str]:
+    return [other for other in book.totals if other != name and looks_like(name, other)]
 
 
 def _enough(book: Balance, status: DatasetStatus, pcost: float, pure_epsilon: float | None) -> None:

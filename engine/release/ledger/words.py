@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 from engine.errors import LedgerError
+from engine.release.ledger.confusable import INVISIBLE, visible
 
 NAME, KEY, NOTE = 200, 500, 2000  # most characters of a dataset name, a key, a note
 
@@ -36,6 +37,16 @@ def hash_text(plan_hash: str) -> str:
     return plan_hash
 
 
+def new_dataset_name(dataset: str) -> str:
+    """The name of a dataset that is declared now: as `dataset_name`, and without invisible characters."""
+    name = dataset_name(dataset)
+    if invisible := INVISIBLE.search(name):
+        raise LedgerError(
+            f"The dataset name contains the invisible character U+{ord(invisible[0]):04X}. Type it again without it."
+        )
+    return name
+
+
 def lookalike(name: str) -> str:
     """What a name looks like: the same for names that only look different to a machine."""
-    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return " ".join(visible(name).casefold().split())

@@ -8,7 +8,7 @@ import streamlit as st
 
 from engine import Budget, insight
 from engine.errors import EngineError, LedgerError
-from engine.release import DatasetStatus, Ledger, Receipt, total_history
+from engine.release import DatasetStatus, Ledger, Receipt, confusable_text, total_history
 from engine.texts import cost, how_many
 from pages.parts.release import folders
 from pages.parts.shell import clicks, places, state
@@ -133,7 +133,9 @@ def dataset(book: Ledger) -> DatasetStatus | None:
             "The budget belongs to the records, under this name, whatever file holds them. It is all that releases of "
             "these records may ever cost together. A later change stays on the ledger with a name and a reason."
         )
-        st.text_input("Name of the dataset", key="dataset_name")
+        name = st.text_input("Name of the dataset", key="dataset_name").strip()
+        for other in book.confusable_names(name):
+            st.warning(plain(confusable_text(name, other)))
         language = st.radio(
             "Say the total as", [word for word in UNITS if word != RISK], horizontal=True, key="dataset_unit"
         )

@@ -59,3 +59,13 @@ def test_a_total_is_changed_with_a_name_and_a_reason(tmp_path: Path) -> None:
     assert not session.errors()
     assert book.status("people").left == 1.75
     assert "2.5 pcost, changed by R. Office: a second wave" in session.said()
+
+
+def test_declare_confusable_name_warns_before_the_press(tmp_path: Path) -> None:
+    path = tmp_path / "office.ledger"
+    Ledger.create(path).add_dataset("adult", total=Budget(pcost=1.0))
+    session = releasing(path).set(dataset_name="\u0430dult")
+    assert any("looks like" in warning.value for warning in session.app.warning)
+    assert not any("looks like" in w.value for w in session.set(dataset_name="people").app.warning)
+    assert "invisible" in session.set(dataset_name="adult\ufe0f").press("declare").errors()
+    assert [status.dataset for status in Ledger(path).datasets()] == ["adult"]
