@@ -50,11 +50,11 @@ def survey_schema() -> Schema:
     """Public domain of the survey: answer cards, whole years of adult age, and round place sizes."""
     return Schema(
         [
-            Attribute.numeric("age", range(18, 101)),
+            Attribute.numeric("age", range(18, 101), integer=True),
             Attribute.categorical("education", EDUCATION),
             Attribute.numeric("household_income", [*INCOME_FROM, INCOME_END]),
             Attribute.numeric("place_population_thousands", PLACE_EDGES),
-            Attribute.numeric("tv_news_days", range(9)),
+            Attribute.numeric("tv_news_days", range(9), integer=True),
             Attribute.categorical("party", PARTY),
             Attribute.categorical("own_placement", PLACEMENT),
             Attribute.categorical("democrat_placement", PLACEMENT),

@@ -22,6 +22,18 @@ TUTORIAL = (
     "Values outside the schema are refused or counted as *other* later, as you decide here."
 )
 
+NEW_ATTRIBUTE = {
+    "new_name": "",
+    "new_labels": "",
+    "new_other": "",
+    "new_missing": "",
+    "new_edges": "",
+    "new_clip": False,
+    "new_integer": False,
+    "new_size": 10,
+    "new_kind": "numeric",
+}
+
 
 def use_demo() -> None:
     """Take the chosen demo schema."""
@@ -55,11 +67,13 @@ def add_attribute() -> None:
                 missing=form.new_missing or None,
             )
         elif form.domain == "Bins":
-            made = Attribute.numeric(form.new_name, edge_numbers(form.new_edges), clip=form.new_clip)
+            made = Attribute.numeric(
+                form.new_name, edge_numbers(form.new_edges), clip=form.new_clip, integer=form.new_integer
+            )
         else:
             made = Attribute.of_size(form.new_name, form.new_size, kind=form.new_kind)
         state.choose_schema(appended(state.current().schema, made))
-        form.new_name = ""
+        form.update(NEW_ATTRIBUTE)  # nothing of this attribute may describe the next one
 
 
 def use_unit(person: str, rows: str) -> None:
@@ -88,9 +102,10 @@ def starting_points() -> None:
             on_change=use_upload,
             max_upload_size=10,
             help="CSV, or the only sheet of a workbook: one row per attribute under name,kind,size,labels,edges,other,"
-            "missing,clip. JSON: as downloaded below, or simply {'age': 85, 'sex': 2} for codes from 0. A row of the "
-            "kind person has as its name the column that tells the person, and as its size the most rows of one. A "
-            "data dictionary: name,value,label with a row a value, or name,values. Never upload records here.",
+            "missing,clip and, for attributes of whole numbers, integer. JSON: as downloaded below, or simply "
+            "{'age': 85, 'sex': 2} for codes from 0. A row of the kind person has as its name the column that tells "
+            "the person, and as its size the most rows of one. A data dictionary: name,value,label with a row a "
+            "value, or name,values. Never upload records here.",
         )
         draft_form.other_files()
     draft_form.draw()
@@ -122,6 +137,12 @@ def table_editor(schema: Schema) -> None:
         "clip": st.column_config.SelectboxColumn(
             "clip", options=["true", "false"], help="Numbers outside go to the first or last bin"
         ),
+        "integer": st.column_config.SelectboxColumn(
+            "whole numbers",
+            options=["true", "false"],
+            help="With bin edges: all values are whole numbers. Fractions are refused, and SQL reads age <= 39 as "
+            "age < 40",
+        ),
     }
     st.data_editor(
         rows(base),
@@ -150,9 +171,15 @@ def attribute_form() -> None:
         elif kind == "Bins":
             st.text_input("Bin edges", key="new_edges", placeholder="0, 18, 65, 120   or   0:100:5")
             st.checkbox("Put numbers outside into the first or last bin (otherwise refuse them)", key="new_clip")
+            st.checkbox(
+                "The values are whole numbers (fractions are refused)",
+                key="new_integer",
+                help="Then SQL may ask age <= 39, which is age < 40. Leave it empty for amounts with cents.",
+            )
         else:
             left, right = st.columns(2)
-            left.number_input("Number of codes (0, 1, 2, ...)", min_value=1, value=10, key="new_size")
+            st.session_state.setdefault("new_size", NEW_ATTRIBUTE["new_size"])
+            left.number_input("Number of codes (0, 1, 2, ...)", min_value=1, key="new_size")
             right.selectbox("Kind", ["numeric", "categorical"], key="new_kind")
         st.button("Add attribute", on_click=add_attribute)
         show_kept("form")

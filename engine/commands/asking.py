@@ -40,7 +40,7 @@ def _ask(given: argparse.Namespace) -> Reply:
     found = release_of(given)
     together: dict[str, Any] | None = None
     if given.workload is not None:
-        asked = asked_in(given.workload, found.plan.schema, whole_numbers=given.whole_numbers)
+        asked = asked_in(given.workload, found.plan.schema)
         answers: list[Any] = further_answers(found, asked, given.confidence).to_dict("records")
     else:
         queries = [condition_query(found.plan.schema, text) for text in given.where or [""]]

@@ -17,6 +17,13 @@ from engine.workload import Schema, Workload
 def add_workload_options(command: argparse.ArgumentParser) -> None:
     """Add the files and numbers that say what is asked."""
     add_asked_file(command)
+    command.add_argument(
+        "--whole-numbers",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="attributes of the SQL whose values are whole numbers: age <= 39 is age < 40, and fractions are refused",
+    )
     command.add_argument("--schema", type=Path, help="schema JSON, CSV or a sheet, with --ways or with SQL")
     command.add_argument(
         "--exact",
@@ -33,9 +40,6 @@ def add_asked_file(command: argparse.ArgumentParser, group: Any = None) -> None:
     """Add a file of queries, to a group of options of which one is needed where there is one."""
     words = "workload JSON, or SQL: SELECT age, COUNT(*) FROM t GROUP BY age"
     (group or command).add_argument("--workload", type=Path, help=words)
-    command.add_argument(
-        "--whole-numbers", nargs="+", default=[], metavar="NAME", help="in SQL age <= 39 is age < 40 for these"
-    )
 
 
 def workload_of(given: argparse.Namespace) -> Workload:
@@ -51,6 +55,8 @@ def _asked(given: argparse.Namespace) -> Workload:
     if given.workload is None:
         if given.schema is None:
             raise WorkloadError("Nothing says what is asked. Give --workload, or --schema with --ways.")
+        if given.whole_numbers:
+            raise WorkloadError("--whole-numbers needs SQL. Give --workload, or leave it out.")
         return Workload.all_ways(schema_of(given.schema), tuple(given.ways or (1, 2, 3)))
     if given.ways is not None:
         raise WorkloadError("--workload and --ways both say what is asked. Give one of them.")
@@ -65,16 +71,21 @@ def asked_in(path: Path, schema: Schema | None, *, whole_numbers: Sequence[str] 
     """
     text = file_bytes(path, WorkloadError)
     if path.suffix.lower() != ".sql":
+        if whole_numbers:
+            raise WorkloadError("--whole-numbers needs SQL. Leave it out, or write the workload as SQL.")
         found = Workload.from_json(text)
         if schema is not None and found.schema != schema:
             raise WorkloadError(f"The workload {path} is on another schema. Leave --schema out, or write SQL on it.")
         return found
     if schema is None:
         raise WorkloadError(f"The SQL in {path} needs the attributes that it asks about. Give them by --schema.")
-    from engine.workload import workload_from_sql
+    from engine.workload import sql_readings, workload_from_sql
 
     try:
-        return workload_from_sql(schema, text.decode(), whole_numbers=whole_numbers)
+        workload = workload_from_sql(schema, text.decode(), whole_numbers=whole_numbers)
+        for written, reading in sql_readings(schema, text.decode(), whole_numbers=whole_numbers):
+            print(f"{path}: {written} is read as {reading}", file=sys.stderr)
+        return workload
     except UnicodeDecodeError:
         raise WorkloadError(f"The file {path} is no text in UTF-8. Save it as one.") from None
 

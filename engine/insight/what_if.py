@@ -151,7 +151,8 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
     fine = attribute.edges if attribute.edges is not None else (*range(attribute.size), attribute.size - 1)
     edges = [fine[i] for i in range(0, attribute.size - factor + 1, factor)]
     missing = attribute.missing if isinstance(attribute.missing, float) else None
-    return Attribute.numeric(attribute.name, [*edges, fine[-1]], missing=missing, clip=attribute.clip)
+    integer = attribute.edges is None or attribute.integer  # codes are whole numbers
+    return Attribute.numeric(attribute.name, [*edges, fine[-1]], missing=missing, clip=attribute.clip, integer=integer)
 
 
 def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:

@@ -90,7 +90,7 @@ def _attribute_of(name: str, values: set[str]) -> Attribute | None:
         return Attribute.categorical(name, sorted(values))
     if whole and len(set(numbers)) <= FEW:
         return Attribute.categorical(name, [f"{number:.0f}" for number in sorted(set(numbers))])
-    return spanned(name, math.floor(min(numbers)), math.ceil(max(numbers)))
+    return spanned(name, math.floor(min(numbers)), math.ceil(max(numbers)), integer=whole)
 
 
 def _numbers(values: set[str]) -> list[float] | None:

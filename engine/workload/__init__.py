@@ -7,7 +7,7 @@ Only public descriptions are known here; no records, no noise, no budget.
 from typing import TYPE_CHECKING, Any
 
 from engine.workload.alike import AlikeGroups, outside, subsets
-from engine.workload.attribute import Attribute
+from engine.workload.attribute import Attribute, attribute_from_texts
 from engine.workload.conditions import box_workload
 from engine.workload.draft import (
     HOLD,
@@ -24,18 +24,20 @@ from engine.workload.matrix_file import read_matrix
 from engine.workload.predicates import named_in
 from engine.workload.runs import Circular, Intervals, Marginal, Prefix, Range, Suffix, Total, Width
 from engine.workload.schema import Schema
-from engine.workload.schema_text import KEYS, MAX_FILE, decoded_text
+from engine.workload.schema_text import ALL_KEYS, KEYS, MAX_FILE, TRUE_OR_FALSE, decoded_text
 from engine.workload.whole_group import whole_group
 
 if TYPE_CHECKING:
-    from engine.workload.sql import example, whole_edges, workload_from_sql
+    from engine.workload.sql import example, sql_readings, workload_from_sql
 
 __all__ = [
+    "ALL_KEYS",
     "FAMILIES",
     "HOLD",
     "KEYS",
     "MAX_FILE",
     "SMALLEST_WEIGHT",
+    "TRUE_OR_FALSE",
     "Abs",
     "Affine",
     "AlikeGroups",
@@ -55,6 +57,7 @@ __all__ = [
     "Total",
     "Width",
     "Workload",
+    "attribute_from_texts",
     "box_workload",
     "columns_of_records",
     "decoded_text",
@@ -68,9 +71,9 @@ __all__ = [
     "schema_from_dictionary",
     "schema_template",
     "spanned",
+    "sql_readings",
     "subsets",
     "usual_family",
-    "whole_edges",
     "whole_group",
     "workload_from_sql",
 ]
@@ -78,7 +81,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Fetch what reads SQL when it is asked for: its parser takes a quarter of a second to import."""
-    if name in ("example", "whole_edges", "workload_from_sql"):
+    if name in ("example", "sql_readings", "workload_from_sql"):
         from engine.workload import sql
 
         return getattr(sql, name)

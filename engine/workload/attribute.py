@@ -6,7 +6,8 @@ because a label that appears only when one person is present gives that person a
     attribute kind   given by   cells                                           values in the records
     categorical      labels     one per label                                   text, equal to a label
     numeric          edges      n + 1 edges make n bins [e_i, e_{i+1}),         numbers; the last bin also
-                                the last one closed: [e_{n-1}, e_n]             holds its right edge
+                                the last one closed: [e_{n-1}, e_n]             holds its right edge; whole
+                                                                                numbers only with `integer`
     either           size       codes 0 .. size - 1                             whole numbers, already encoded
 """
 
@@ -23,9 +24,10 @@ from typing import Any
 
 from engine.errors import SchemaError
 from engine.texts import MAX_NAME, plain, shown
-from engine.workload.schema_text import FORBIDDEN, KEYS, MAX_LABEL, check_text
+from engine.workload.schema_text import ALL_KEYS, FORBIDDEN, MAX_LABEL, check_text, parse_row
 
 MAX_CELLS = 10_000_000
+MAX_INTEGER = 2**53  # largest edge of an attribute of whole numbers
 KINDS = ("categorical", "numeric")
 
 
@@ -39,7 +41,8 @@ class Attribute:
     number of cells; `labels`, one text per cell, or None; `edges`, size + 1 increasing numbers, or None; `other`, the
     label of the cell that collects text outside the domain (None: refuse it); `missing`, the label of the cell that
     collects missing values or, with edges, the number they are replaced by (None: refuse them); `clip`, with edges:
-    numbers outside go into the first or last bin (False: refuse them).
+    numbers outside go into the first or last bin (False: refuse them); `integer`, with edges: all values are whole
+    numbers (fractions are refused), so that SQL may read ``age <= 39`` as ``age < 40``.
 
     >>> Attribute.numeric("age", [0, 20, 65, 120]).label(2)
     '[65, 120]'
@@ -55,6 +58,7 @@ class Attribute:
     other: str | None = None
     missing: str | float | None = None
     clip: bool = False
+    integer: bool = False
 
     @classmethod
     def categorical(
@@ -72,14 +76,28 @@ class Attribute:
 
     @classmethod
     def numeric(
-        cls, name: str, edges: Iterable[float], *, clip: bool = False, missing: float | None = None
+        cls,
+        name: str,
+        edges: Iterable[float],
+        *,
+        clip: bool = False,
+        missing: float | None = None,
+        integer: bool = False,
     ) -> Attribute:
         """Bins between increasing edges: closed on the left, open on the right, the last one closed on both sides."""
         what = f"edges of attribute {shown(name)}"
         entries = sequence(edges, what, "a list of numbers")
         numbers = [edge if type(edge) is float and edge else _number(edge, what) for edge in entries]
         value = None if missing is None else _number(missing, f"missing of attribute {shown(name)}")
-        return cls(name=name, kind="numeric", size=len(numbers) - 1, edges=tuple(numbers), missing=value, clip=clip)
+        return cls(
+            name=name,
+            kind="numeric",
+            size=len(numbers) - 1,
+            edges=tuple(numbers),
+            missing=value,
+            clip=clip,
+            integer=integer,
+        )
 
     @classmethod
     def of_size(cls, name: str, size: int, kind: str = "numeric") -> Attribute:
@@ -100,6 +118,8 @@ class Attribute:
             raise SchemaError(f"{who} has more than {MAX_CELLS:,} cells; merge cells into coarser ones")
         if not isinstance(self.clip, bool):
             raise SchemaError(f"{who} has clip of type {type(self.clip).__name__}; give true or false")
+        if not isinstance(self.integer, bool):
+            raise SchemaError(f"{who} has integer of type {type(self.integer).__name__}; give true or false")
         if self.labels is not None and self.edges is not None:
             raise SchemaError(f"{who} has both labels and edges; give one of them")
         if self.labels is not None:
@@ -110,6 +130,8 @@ class Attribute:
             self._check_edges(who)
         elif self.clip:
             raise SchemaError(f"{who} has clip, which needs edges; give edges or leave it out")
+        elif self.integer:
+            raise SchemaError(f"{who} has integer, which needs edges; give edges or leave it out")
         if self.missing is not None and self.labels is None and self.edges is None:
             raise SchemaError(f"{who} has missing, which needs labels or edges; give them or leave it out")
 
@@ -150,6 +172,14 @@ class Attribute:
                 raise SchemaError(f"{who} replaces missing values by no finite number; give one, or leave it out")
             if not self.clip and not edges[0] <= self.missing <= edges[-1]:
                 raise SchemaError(f"{who} replaces missing values by a number outside its edges; move it inside")
+        if self.integer:
+            numbers = edges if self.missing is None else (*edges, self.missing)
+            # beyond this limit neighbouring whole numbers are the same float
+            if not all(number.is_integer() and abs(number) <= MAX_INTEGER for number in numbers):
+                raise SchemaError(
+                    f"{who} has integer, but an edge or the number for missing values is not a whole number up to "
+                    f"{MAX_INTEGER:,}; change that number, or leave integer out"
+                )
 
     def label(self, i: int) -> str:
         """Text of cell i, 0 <= i < size.
@@ -196,7 +226,12 @@ class Attribute:
             found["edges"] = list(self.edges)
         else:
             found["size"] = self.size
-        optional = {"other": self.other, "missing": self.missing, "clip": self.clip or None}
+        optional = {
+            "other": self.other,
+            "missing": self.missing,
+            "clip": self.clip or None,
+            "integer": self.integer or None,
+        }
         return found | {key: value for key, value in optional.items() if value is not None}
 
     @classmethod
@@ -204,9 +239,10 @@ class Attribute:
         """Inverse of `to_dict`.  Raises: SchemaError for unknown keys, contradictions and wrong types."""
         if not isinstance(document, dict):
             raise SchemaError(f"an attribute is given as {type(document).__name__}; give an object with name and kind")
-        unknown = [key for key in document if key not in KEYS]
+        unknown = [key for key in document if key not in ALL_KEYS]
         if unknown:
-            raise SchemaError(f"an attribute has the unknown key {shown(unknown[0])}; the keys are {', '.join(KEYS)}")
+            keys = ", ".join(ALL_KEYS)
+            raise SchemaError(f"an attribute has the unknown key {shown(unknown[0])}; the keys are {keys}")
         found = {key: value for key, value in document.items() if value is not None}
         name, kind = found.pop("name", None), found.pop("kind", None)
         check_text(name, "attribute name", MAX_NAME)
@@ -227,6 +263,15 @@ class Attribute:
         if size is not None and (type(size) is not int or size != attribute.size):
             raise SchemaError(f"attribute {shown(name)} has a size that differs from its {attribute.size:,} cells")
         return attribute
+
+
+def attribute_from_texts(row: Mapping[str, str]) -> Attribute:
+    """Return the attribute that one row of a schema CSV describes; empty texts are left out.  Raises: SchemaError.
+
+    >>> attribute_from_texts({"name": "sex", "kind": "categorical", "labels": "F|M", "edges": ""}).labels
+    ('F', 'M')
+    """
+    return Attribute.from_dict(parse_row(row))
 
 
 def sequence(values: Any, what: str, wanted: str) -> list[Any]:
@@ -254,5 +299,6 @@ def _call(build: Callable[..., Attribute], name: str, domain: Any, options: dict
         return build(name, domain, **options)
     except TypeError:
         raise SchemaError(
-            f"attribute {shown(name)} mixes options: labels go with other and missing, edges with missing and clip"
+            f"attribute {shown(name)} mixes options: labels go with other and missing, edges with missing, clip and "
+            "integer"
         ) from None

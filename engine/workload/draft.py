@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from engine.checks import one_of
 from engine.errors import SchemaError
 from engine.texts import delimiter
-from engine.workload.attribute import Attribute
+from engine.workload.attribute import MAX_INTEGER, Attribute
 from engine.workload.schema import Schema
-from engine.workload.schema_text import KEYS, decoded_text
+from engine.workload.schema_text import ALL_KEYS, KEYS, decoded_text
 
 NAMES = ("name", "variable", "variable name", "column", "column name", "field", "attribute")
 VALUES = ("value", "code", "values", "codes", "categories", "labels", "range", "value code")
@@ -93,7 +93,7 @@ def columns_of_records(text: str | bytes) -> tuple[str, ...]:
         return ()
     lower = {cell.lower() for cell in header}
     named = all(header) and len(lower) == len(header) and not any(map(_is_number, header))
-    ours = lower <= set(KEYS) or {"name", "kind"} <= lower or _columns(header) is not None
+    ours = lower <= set(ALL_KEYS) or {"name", "kind"} <= lower or _columns(header) is not None
     return tuple(header) if named and not ours else ()
 
 
@@ -146,14 +146,18 @@ def _drafted(name: str, pairs: Sequence[tuple[str, str]], hold: str) -> Attribut
     return Attribute.categorical(name, [meaning if hold == "labels" and meaning else code for code, meaning in pairs])
 
 
-def spanned(name: str, low: int, high: int) -> Attribute:
-    """Return a numeric attribute of whole numbers: a cell for each, or even bins where that would be more than 200.
+def spanned(name: str, low: int, high: int, *, integer: bool = True) -> Attribute:
+    """Return a numeric attribute from ``low`` to ``high``: a cell per whole number, or 50 even bins if more than 200.
+
+    With ``integer`` the values are declared to be whole numbers, as far as floats tell whole numbers apart.
 
     >>> spanned("age", 0, 99).size, spanned("income", 0, 99_999).size
     (100, 50)
     """
     step = 1 if high - low < FINEST else -(-(high + 1 - low) // BINS)
-    return Attribute.numeric(name, [float(edge) for edge in range(low, high + 1 + step, step)])
+    edges = [float(edge) for edge in range(low, high + 1 + step, step)]
+    exact = max(map(abs, edges)) <= MAX_INTEGER
+    return Attribute.numeric(name, edges, integer=integer and exact)
 
 
 def _is_number(text: str) -> bool:

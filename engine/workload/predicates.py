@@ -223,9 +223,11 @@ class _Reader:
         edges = np.array(a.edges)
         low, high = edges[:-1], edges[1:]
         with np.errstate(under="ignore"):  # the number below 0 is subnormal
-            before = np.nextafter(high, low)
+            before = high - 1 if a.integer else np.nextafter(high, low)
         end = np.where(np.arange(a.size) == a.size - 1, high, before)
         middle = np.where((low < constant) & (constant < high), constant, low / 2 + high / 2)
+        if a.integer:
+            middle = np.minimum(np.floor(middle), end)
         verdicts = [np.asarray(holds(values)) for values in (low, middle, before, end)]
         cut = np.flatnonzero(np.any(verdicts, axis=0) & ~np.all(verdicts, axis=0))
         if len(cut):

@@ -353,7 +353,8 @@ class Schema:
         return cls.from_dict(read_json(text))
 
     def to_csv(self) -> str:
-        r"""CSV text, one row per attribute, with the header name,kind,size,labels,edges,other,missing,clip.
+        r"""CSV text, one row per attribute, with the header name,kind,size,labels,edges,other,missing,clip
+        and, where an attribute declares whole numbers, integer.
 
         Labels and edges are joined by |.  A backslash stands before | and \ inside a text and before = + - @ at its
         start, so that a spreadsheet never takes a label for a formula.  A last row of the kind person has the person

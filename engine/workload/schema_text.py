@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine.errors import SchemaError
@@ -26,6 +26,9 @@ PERSON_KIND = "person"  # of the row that tells whose rows these are
 RULE_KIND = "impossible"  # of a row with a rule for cells that none may have
 EXACT_KIND = "exact"  # of a row with a table that is public and exact
 KEYS = ("name", "kind", "size", "labels", "edges", "other", "missing", "clip")
+OPTIONAL_KEYS = ("integer",)  # CSV columns that are written only where an attribute uses them
+ALL_KEYS = KEYS + OPTIONAL_KEYS
+TRUE_OR_FALSE = ("clip", "integer")
 
 # Control characters, line separators, text-direction overrides and lone surrogates: they corrupt logs and files, or
 # make a label look like another one.
@@ -63,14 +66,19 @@ def read_json(text: str | bytes) -> Any:
 
 
 def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
-    """CSV text of attribute descriptions, one row each, under the header KEYS.  Raises: SchemaError if too long."""
+    """CSV text of attribute descriptions, one row each, under the header KEYS and the optional keys in use.
+
+    Raises: SchemaError if a cell is too long.
+    """
+    documents = list(attributes)
+    keys = KEYS + tuple(key for key in OPTIONAL_KEYS if any(key in document for document in documents))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(KEYS)
-    for found in attributes:
-        cells = [_cell(found.get(key)) for key in KEYS]
+    writer.writerow(keys)
+    for document in documents:
+        cells = [_cell(document.get(key)) for key in keys]
         if max(map(len, cells)) > MAX_CSV_FIELD:
-            raise SchemaError(f"attribute {shown(found['name'])} is too long for a CSV cell; use JSON")
+            raise SchemaError(f"attribute {shown(document['name'])} is too long for a CSV cell; use JSON")
         writer.writerow(cells)
     return out.getvalue()
 
@@ -85,8 +93,8 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
     rows: list[tuple[int, dict[str, Any]]] = []
     try:
         header = [cell.strip().lower() for cell in next(reader, [])]
-        if len(set(header)) < len(header) or not {"name", "kind"} <= set(header) <= set(KEYS):
-            raise SchemaError(f"it must name columns among {', '.join(KEYS)}, each once; name and kind are needed")
+        if len(set(header)) < len(header) or not {"name", "kind"} <= set(header) <= set(ALL_KEYS):
+            raise SchemaError(f"it must name columns among {', '.join(ALL_KEYS)}, each once; name and kind are needed")
         for row in reader:
             if not row:
                 continue
@@ -94,7 +102,7 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
                 raise SchemaError(f"{len(row)} fields under {len(header)} columns; give one field per column")
             if len(rows) > MAX_ATTRIBUTES:  # one row more may tell whose rows these are
                 raise SchemaError(f"more than {MAX_ATTRIBUTES:,} attributes; leave some out")
-            rows.append((reader.line_num, _parsed(dict(zip(header, row, strict=True)))))
+            rows.append((reader.line_num, parse_row(dict(zip(header, row, strict=True)))))
     except csv.Error:
         raise SchemaError(f"line {reader.line_num} is not valid CSV; check its quotes and length") from None
     except SchemaError as error:
@@ -155,8 +163,8 @@ def _texts(cell: str) -> list[str]:
     return ["".join(part) for part in parts]
 
 
-def _parsed(row: dict[str, str]) -> dict[str, Any]:
-    """Values of one CSV row in the types that a JSON description has."""
+def parse_row(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return one CSV row in the types of a JSON description.  Raises: SchemaError."""
     numeric = bool(row.get("edges"))
     found: dict[str, Any] = {}
     for key, cell in row.items():
@@ -169,9 +177,9 @@ def _parsed(row: dict[str, str]) -> dict[str, Any]:
             found[key] = [_parsed_number(text, float) for text in texts]
         elif len(texts) > 1:
             raise SchemaError(f"the column {key} takes one text; write \\| for a | inside it")
-        elif key == "clip":
+        elif key in TRUE_OR_FALSE:
             if cell.lower() not in ("true", "false"):
-                raise SchemaError("the column clip takes true or false")
+                raise SchemaError(f"the column {key} takes true or false")
             found[key] = cell.lower() == "true"
         elif key == "size" or (key == "missing" and numeric):
             found[key] = _parsed_number(texts[0], int if key == "size" else float)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from engine import Attribute, Schema
+from engine.errors import SchemaError
+from pages.parts.workload.schema_table import edited
 from tests.app.session import Session, demo, with_plan
 
 
@@ -72,3 +77,52 @@ def test_another_schema_keeps_the_groups_that_fit_and_names_the_rest() -> None:
     assert len(session.studio.workload.groups) == 3
     assert len(session.press("undo").studio.workload.groups) == 15
     assert "no longer fit" not in session.said()
+
+
+def test_added_attribute_leaves_nothing_to_the_next() -> None:
+    session = Session().set(new_name="sex", new_labels="F\nM", new_other="else", new_missing="gone")
+    session.press("Add attribute").set(new_name="job", new_labels="clerk\ncashier").press("Add attribute")
+    session.set(new_name="age", domain="Bins", new_edges="0, 9, 18", new_clip=True, new_integer=True)
+    session.press("Add attribute").set(new_name="rate", new_edges="0, 1, 2").press("Add attribute")
+    session.set(new_name="code", domain="Codes", new_size=3, new_kind="categorical").press("Add attribute")
+    session.set(new_name="rank").press("Add attribute")
+    assert session.studio.schema == Schema(
+        [
+            Attribute.categorical("sex", ["F", "M"], other="else", missing="gone"),
+            Attribute.categorical("job", ["clerk", "cashier"]),
+            Attribute.numeric("age", [0, 9, 18], clip=True, integer=True),
+            Attribute.numeric("rate", [0, 1, 2]),
+            Attribute.of_size("code", 3, kind="categorical"),
+            Attribute.of_size("rank", 10),
+        ]
+    )
+
+
+def test_refused_attribute_stays_in_the_form() -> None:
+    session = Session().set(new_name="sex", new_labels="F\nF", new_missing="gone").press("Add attribute")
+    assert session.app.session_state["new_labels"] == "F\nF"
+    assert session.app.session_state["new_missing"] == "gone"
+
+
+ROWS = Schema([Attribute.of_size(name, 2) for name in ("a", "b", "c")])
+
+
+@pytest.mark.parametrize(
+    ("edits", "row"),
+    [
+        ({"edited_rows": {2: {"size": "two"}}}, "row 3"),
+        ({"edited_rows": {2: {"size": "two"}}, "deleted_rows": [0]}, "row 2"),
+        ({"added_rows": [{"kind": "numeric"}, {"name": "d", "kind": "numeric", "edges": "2|1"}]}, "row 5"),
+    ],
+)
+def test_table_errors_name_the_displayed_row(edits: dict[str, Any], row: str) -> None:
+    with pytest.raises(SchemaError, match=row):
+        edited(ROWS, edits)
+
+
+def test_table_edits_whole_numbers() -> None:
+    schema = Schema([Attribute.numeric("age", [0, 18, 90])])
+    assert edited(schema, {"edited_rows": {0: {"integer": "true"}}})["age"].integer
+    assert edited(schema, {"edited_rows": {0: {"clip": "true"}}})["age"] == Attribute.numeric(
+        "age", [0, 18, 90], clip=True
+    )

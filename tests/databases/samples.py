@@ -37,6 +37,8 @@ ATTRIBUTES = {
     "bins": lambda name: Attribute.numeric(name, [-1.5, 0.1, 1 / 3, 2.5, 10]),
     "clipped": lambda name: Attribute.numeric(name, [0.1, 0.25, 1, 2**53, 2**60], clip=True, missing=0.5),
     "codes": lambda name: Attribute.of_size(name, 5),
+    "integer bins": lambda name: Attribute.numeric(name, [-1, 0, 2, 10], integer=True),
+    "clipped integer bins": lambda name: Attribute.numeric(name, [0, 1, 9, 2**53], clip=True, missing=2, integer=True),
 }
 ROWS = pa.table(VALUES)
 

@@ -7,8 +7,8 @@ fast paths for text, whole numbers and floats and falls back on the rule, once p
     None, NaN, NaT, NA, ""        missing                            missing
     text                          equal to a label, exactly          the number it spells ("12", "1.5e3")
     whole number, 12 or 12.0      the text "12"                      that number, compared exactly
-    other number, 0.5             its shortest text "0.5"            that number; a code must be whole
-    decimal, 0.50                 "0.5", or else "0.50"              that number; a code must be whole
+    other number, 0.5             its shortest text "0.5"            that number; refused where only whole numbers are
+    decimal, 0.50                 "0.5", or else "0.50"              that number; refused where only whole numbers are
     True, False                   the text "True", "False"           1, 0
     anything else (dates, lists)  refused                            refused
 
@@ -63,6 +63,11 @@ class Encoder:
     def dtype(self) -> type[np.signedinteger]:
         """Integer type of the codes."""
         return code_type(self.attribute.size)
+
+    @property
+    def needs_whole(self) -> bool:
+        """Whether fractions are refused: of codes, and where the schema declares whole numbers."""
+        return self.attribute.labels is None and (self.attribute.edges is None or self.attribute.integer)
 
     @cached_property
     def missing(self) -> int:
@@ -149,11 +154,9 @@ class Encoder:
     def _number(self, number: Any) -> int:
         """Code of a number that is no NaN; Python compares int, float and Decimal exactly, whatever their size."""
         edges, size = self.attribute.edges, self.attribute.size
+        if self.needs_whole and _is_fraction(number):
+            return FRACTION
         if edges is None:
-            if number in (math.inf, -math.inf):
-                return OUTSIDE
-            if number != (number.to_integral_value() if isinstance(number, Decimal) else math.floor(number)):
-                return FRACTION
             return int(number) if 0 <= number < size else OUTSIDE
         if not self.attribute.clip and not edges[0] <= number <= edges[-1]:
             return OUTSIDE
@@ -223,15 +226,23 @@ class Encoder:
         if self.attribute.edges is None:
             inside = (numbers >= 0) & (numbers < self.attribute.size)
             codes = np.where(inside, numbers, OUTSIDE).astype(self.dtype)
-            codes[np.isfinite(numbers) & (np.floor(numbers) != numbers)] = FRACTION
         else:
             edges = np.asarray(self.attribute.edges)
             found = np.searchsorted(edges, numbers, side="right") - 1
             codes = np.clip(found, 0, self.attribute.size - 1).astype(self.dtype)
             if not self.attribute.clip:
                 codes[(numbers < edges[0]) | (numbers > edges[-1])] = OUTSIDE
+        if self.needs_whole:
+            codes[np.isfinite(numbers) & (np.floor(numbers) != numbers)] = FRACTION
         codes[nan] = self.missing
         return codes
+
+
+def _is_fraction(number: Any) -> bool:
+    """Whether a number that is no NaN has digits after the point."""
+    if number in (math.inf, -math.inf):
+        return False
+    return bool(number != (number.to_integral_value() if isinstance(number, Decimal) else math.floor(number)))
 
 
 def is_scalar(kind: pa.DataType) -> bool:

@@ -3,11 +3,11 @@
 To touch: what a WHERE may say is in `conditions`, what GROUP BY may say in `grouping`; no SQL is ever run.
 """
 
-from engine.workload.sql.text import example, whole_edges
-from engine.workload.sql.translate import workload_from_sql
+from engine.workload.sql.text import example
+from engine.workload.sql.translate import sql_readings, workload_from_sql
 
 __all__ = [
     "example",
-    "whole_edges",
+    "sql_readings",
     "workload_from_sql",
 ]

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from sqlglot import exp
 
-from engine.errors import EngineError, WorkloadError
+from engine.errors import WorkloadError
 from engine.texts import MAX_NAME, near_matches, plain, shown
 from engine.workload import conditions
 from engine.workload.attribute import Attribute
@@ -47,11 +46,9 @@ class Columns:
     Attributes
     ----------
     qualifiers : names of the table in lower case; a column may be written ``table.column`` with one of them.
-    whole : names of the attributes with bins whose records hold whole numbers only.
     """
 
     schema: Schema
-    whole: frozenset[str] = frozenset()
     qualifiers: frozenset[str] = frozenset()
 
     def find(self, node: exp.Expr) -> Attribute:
@@ -88,8 +85,8 @@ class Columns:
         )
 
 
-def said(node: exp.Expr | None) -> str:
-    """Return a piece of SQL for a message, never long."""
+def said(node: exp.Expr | None, limit: int = 80) -> str:
+    """Return a piece of SQL for a message, in at most ``limit`` characters."""
     if node is None:
         return "nothing"
     try:
@@ -97,7 +94,7 @@ def said(node: exp.Expr | None) -> str:
     except (ValueError, TypeError, AttributeError, RecursionError):
         found = type(node).__name__.upper()
     found = " ".join(found.split())
-    return found if len(found) <= 80 else f"{found[:77]}..."
+    return found if len(found) <= limit else f"{found[: limit - 3]}..."
 
 
 def extra(node: exp.Expr, *allowed: str) -> list[str]:
@@ -135,7 +132,7 @@ def _comparison(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
         left, sign, right = right, FLIP[sign], left
     if isinstance(left, exp.Column) and _is_constant(right):
         attribute = columns.find(left)
-        return conditions.of_cells(attribute, _inside(attribute, sign, _constant(right), columns.whole))
+        return conditions.of_cells(attribute, _inside(attribute, sign, _constant(right)))
     return _arithmetic(left, sign, right, columns)
 
 
@@ -160,7 +157,7 @@ def _constant(node: exp.Expr) -> str | int | float:
     raise WorkloadError(f"{said(node)} is not a finite number. Write it in digits, such as 20 or 1.5.")
 
 
-def _inside(a: Attribute, sign: str, constant: str | int | float, whole: Collection[str]) -> Inside:
+def _inside(a: Attribute, sign: str, constant: str | int | float) -> Inside:
     """Cells of one attribute that a comparison with a constant holds for."""
     if a.labels is not None:
         if not isinstance(constant, str):
@@ -178,9 +175,10 @@ def _inside(a: Attribute, sign: str, constant: str | int | float, whole: Collect
     if a.edges is None:
         compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
         return np.asarray((compare | {"=": operator.eq, "<>": operator.ne})[sign](np.arange(a.size), constant))
-    yes, cut = _binned(a, sign, float(constant), a.name in whole)
+    yes, cut = _binned(a, sign, float(constant), a.integer)
     if len(cut):
-        helps = a.name not in whole and not len(_binned(a, sign, float(constant), True)[1])
+        whole_edges = all(map(float.is_integer, a.edges))
+        helps = not a.integer and whole_edges and not len(_binned(a, sign, float(constant), True)[1])
         raise _cut(a, sign, float(constant), int(cut[0]), helps)
     return yes
 
@@ -192,10 +190,9 @@ def _binned(a: Attribute, sign: str, c: float, whole: bool) -> tuple[Inside, npt
     if a.clip:  # numbers outside are counted in the first and the last bin
         low[0], high[-1] = -math.inf, math.inf
     is_open = np.arange(a.size) < a.size - 1
-    if whole:
-        low, high = np.ceil(low), np.where(is_open, np.ceil(high) - 1, np.floor(high))
+    if whole:  # the edges are whole numbers, too
+        high = np.where(is_open, high - 1, high)
         is_open = np.zeros(a.size, dtype=bool)
-    empty = low > high  # bins in which no whole number lies
     if sign in ("=", "<>"):
         yes, no = (low == c) & (high == c), (c < low) | (high < c) | (is_open & (high == c))
         no |= whole and not c.is_integer()
@@ -204,7 +201,7 @@ def _binned(a: Attribute, sign: str, c: float, whole: bool) -> tuple[Inside, npt
     else:
         yes, no = high <= c, low > c
     inside = no if sign in ("<>", ">", ">=") else yes
-    return inside & ~empty, np.flatnonzero(~(yes | no | empty))
+    return inside, np.flatnonzero(~(yes | no))
 
 
 def _cut(a: Attribute, sign: str, c: float, i: int, helps: bool) -> WorkloadError:
@@ -223,7 +220,7 @@ def _cut(a: Attribute, sign: str, c: float, i: int, helps: bool) -> WorkloadErro
         advice = " or ".join(above + ([] if last else [f"{a.name} >= {high}"]))
     advice = f"write {f'NOT ({advice})' if sign == '<>' else advice}" if advice else "leave the condition out"
     clipped = ", which also holds the numbers outside," if a.clip and (first or last) else ""
-    hint = ", or say that its records hold whole numbers only" if helps else ""
+    hint = f", or declare in the schema that the values of {a.name} are whole numbers" if helps else ""
     return WorkloadError(
         f"{a.name} {sign} {plain(c)} cuts through the bin {a.label(i)}{clipped} of '{a.name}'. The nearest edges are "
         f"{low} and {high}: {advice}{hint}."
@@ -286,17 +283,3 @@ def _sum(node: exp.Expr, columns: Columns, found: dict[str, Attribute], depth: i
     if bound > MAX_NUMBER:
         raise WorkloadError(f"{said(node)} can pass {MAX_NUMBER:,}, where numbers stop being exact. Use smaller ones.")
     return f"{left} {signs[type(node)]} {right}", bound
-
-
-def known(schema: Schema, names: Iterable[str]) -> frozenset[str]:
-    """Return names of attributes, checked.
-
-    >>> sorted(known(Schema([Attribute.of_size("age", 4)]), ["age"]))
-    ['age']
-    """
-    try:
-        return frozenset(schema[name].name for name in names)
-    except (EngineError, TypeError):
-        raise WorkloadError(
-            "The attributes with whole numbers must be names of the schema. Leave others out."
-        ) from None

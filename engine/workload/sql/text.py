@@ -104,16 +104,6 @@ def check_clauses(found: exp.Select, table: str | None, *, strict: bool) -> str:
     return source.name
 
 
-def whole_edges(schema: Schema) -> list[str]:
-    """Return the names of the attributes whose bins have whole numbers for edges, as whole numbers usually have.
-
-    >>> from engine import Attribute
-    >>> whole_edges(Schema([Attribute.numeric("age", [0, 18, 65]), Attribute.numeric("rate", [0, 0.5, 1])]))
-    ['age']
-    """
-    return [a.name for a in schema.attributes if a.edges is not None and all(map(float.is_integer, a.edges))]
-
-
 def example(schema: Schema) -> str:
     """Return SQL that the schema can answer, to begin with.
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 from sqlglot import exp
 
 from engine.checks import instance
-from engine.errors import WorkloadError
+from engine.errors import EngineError, WorkloadError
 from engine.workload import conditions
 from engine.workload.conditions import Condition, Inside
 from engine.workload.families import Custom
@@ -23,12 +24,13 @@ from engine.workload.family import Family
 from engine.workload.groups import Group, Workload, make_group
 from engine.workload.predicates import evaluate
 from engine.workload.schema import Schema
-from engine.workload.sql.conditions import Columns, extra, known, read, said
+from engine.workload.sql.conditions import Columns, extra, read, said
 from engine.workload.sql.grouping import Grouping
 from engine.workload.sql.text import check_clauses, parsed, statements
 
 MAX_GROUPS = 5_000  # groups of one text
 MAX_ROWS = 5_000  # cells of a GROUP BY that a WHERE leaves some of
+MAX_READING = 300  # characters of a condition and of its reading
 MAX_ENTRIES = 10_000_000  # cells x queries that are written down one by one
 NEVER = "No record can meet the condition of WHERE, so the counts are 0. Leave the statement out."
 
@@ -43,7 +45,8 @@ def workload_from_sql(
     text : one SELECT or several with ``;`` between them: COUNT(*), one table, WHERE, and GROUP BY with attributes,
         CASE, CUBE, ROLLUP and GROUPING SETS.
     table : the name that FROM has to give; any one name when left out.
-    whole_numbers : attributes with bins whose records hold whole numbers only, so that ``age <= 39`` is ``age < 40``.
+    whole_numbers : attributes with bins whose values are whole numbers, so that ``age <= 39`` is ``age < 40``.  The
+        schema of the returned workload declares them (`Attribute.integer`), and counting then refuses fractions.
 
     Raises
     ------
@@ -55,15 +58,40 @@ def workload_from_sql(
     >>> [asked.describe(i) for i in range(len(asked))]
     ['sex = F and age < 40', 'sex = M and age < 40']
     """
+    return _translate(schema, text, table, whole_numbers)[0]
+
+
+def sql_readings(
+    schema: Schema, text: str, table: str | None = None, *, whole_numbers: Iterable[str] = ()
+) -> list[tuple[str, str]]:
+    """Return each condition of SQL as written and as read on the cells of the schema, each pair once.
+
+    The parameters and errors are those of `workload_from_sql`.
+
+    >>> from engine import Attribute
+    >>> schema = Schema([Attribute.numeric("age", [0, 20, 40, 90], integer=True)])
+    >>> sql_readings(schema, "SELECT COUNT(*) FROM t WHERE age BETWEEN 20 AND 39")
+    [('age BETWEEN 20 AND 39', '20 <= age < 40')]
+    """
+    return _translate(schema, text, table, whole_numbers)[1]
+
+
+def _translate(
+    schema: Schema, text: str, table: str | None, whole_numbers: Iterable[str]
+) -> tuple[Workload, list[tuple[str, str]]]:
+    """Return the workload of SQL statements and the readings of their conditions."""
     instance("schema", schema, Schema, give="the Schema that the SQL asks about", error=WorkloadError)
-    whole, groups = known(schema, whole_numbers), []
+    schema = _with_whole_numbers(schema, whole_numbers)
+    groups: list[Group] = []
+    readings: dict[tuple[str, str], None] = {}
     seen = table
     for number, (tokens, source) in enumerate(statements(text), 1):
         try:
             found = parsed(tokens, source)
             seen = check_clauses(found, seen, strict=table is not None)
-            columns = Columns(schema=schema, whole=whole, qualifiers=_qualifiers(found))
+            columns = Columns(schema=schema, qualifiers=_qualifiers(found))
             groups += _groups(found, columns)
+            readings |= dict.fromkeys(_readings(found, columns))
         except WorkloadError as error:
             raise WorkloadError(f"Statement {number}: {error}") from None
         except RecursionError:
@@ -72,7 +100,34 @@ def workload_from_sql(
             raise WorkloadError(f"The SQL makes more than {MAX_GROUPS:,} groups. Ask for fewer at once.")
     if not groups:
         raise WorkloadError("There is no SQL yet. Write SELECT age, COUNT(*) FROM t GROUP BY age, or the like.")
-    return Workload(schema, tuple(groups))
+    return Workload(schema, tuple(groups)), list(readings)
+
+
+def _with_whole_numbers(schema: Schema, names: Iterable[str]) -> Schema:
+    """Return the schema in which the values of these attributes are declared to be whole numbers."""
+    try:
+        declared = {schema[name].name for name in names if schema[name].edges is not None}
+        return replace(
+            schema, attributes=tuple(replace(a, integer=a.integer or a.name in declared) for a in schema.attributes)
+        )
+    except (EngineError, TypeError) as error:
+        reason = f" {error}." if isinstance(error, EngineError) else ""
+        raise WorkloadError(
+            f"The attributes with whole numbers must be names of the schema, with whole edges.{reason}"
+        ) from None
+
+
+def _readings(select: exp.Select, columns: Columns) -> Iterable[tuple[str, str]]:
+    """Yield the conditions of WHERE and CASE as written and as read."""
+    where = select.args.get("where")
+    nodes = [where.this] if where is not None else []
+    for case in select.find_all(exp.Case):
+        tests = [when.this for when in case.args["ifs"]]
+        nodes += tests if case.this is None else [exp.EQ(this=case.this, expression=test) for test in tests]
+    for node in nodes:
+        reading = conditions.text(read(node, columns)) or "True"
+        shortened = reading if len(reading) <= MAX_READING else f"{reading[: MAX_READING - 3]}..."
+        yield said(node, MAX_READING), shortened
 
 
 def _qualifiers(found: exp.Select) -> frozenset[str]:

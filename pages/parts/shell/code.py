@@ -170,7 +170,12 @@ def _long(lines: list[str]) -> bool:
 
 
 def _attribute(attribute: Attribute) -> str:
-    extra = {"other": attribute.other, "missing": attribute.missing, "clip": attribute.clip or None}
+    extra = {
+        "other": attribute.other,
+        "missing": attribute.missing,
+        "clip": attribute.clip or None,
+        "integer": attribute.integer or None,
+    }
     more = "".join(f", {key}={value!r}" for key, value in extra.items() if value is not None)
     if attribute.labels is not None:
         return f"Attribute.categorical({attribute.name!r}, {list(attribute.labels)!r}{more})"

@@ -1,4 +1,4 @@
-"""The schema as a table that can be edited: rows out, a schema back, through the engine's own CSV reader."""
+"""The schema as an editable table: rows of texts, and the schema that edited rows describe."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 
 from engine import Attribute, Schema
 from engine.errors import SchemaError
-from engine.workload import KEYS
+from engine.workload import ALL_KEYS, TRUE_OR_FALSE, attribute_from_texts
 
 Row = dict[str, str]
 
 
 def rows(schema: Schema) -> list[Row]:
-    """One row of texts per attribute, under the columns of the schema's CSV form.
+    """One row of texts per attribute, under all columns of the schema's CSV form.
 
     >>> rows(Schema([Attribute.categorical("sex", ["F", "M"])]))[0]["labels"]
     'F|M'
     """
     plain = replace(schema, person=None, rows_per_person=None, impossible=(), invariants=())
-    return list(csv.DictReader(io.StringIO(plain.to_csv())))
+    table = csv.DictReader(io.StringIO(plain.to_csv()))
+    return [{key: row.get(key, "") for key in ALL_KEYS} for row in table]
 
 
 def edited(schema: Schema, edits: Mapping[str, Any]) -> Schema:
@@ -32,20 +33,24 @@ def edited(schema: Schema, edits: Mapping[str, Any]) -> Schema:
     ----------
     edits : "edited_rows" {row number: {column: value}}, "added_rows" [{column: value}], "deleted_rows" [row number].
     """
-    found = rows(schema)
+    table = rows(schema)
     for place, changes in edits.get("edited_rows", {}).items():
-        found[int(place)] |= {key: _text(value) for key, value in changes.items()}
-    gone = {int(place) for place in edits.get("deleted_rows", [])}
-    kept = [row for place, row in enumerate(found) if place not in gone]
-    added = [{key: _text(row.get(key)) for key in KEYS} for row in edits.get("added_rows", [])]
-    kept += [row for row in added if any(row[key] for key in KEYS if key not in ("kind", "clip"))]
-    if not kept:
+        table[int(place)] |= {key: _text(value) for key, value in changes.items()}
+    deleted = {int(place) for place in edits.get("deleted_rows", [])}
+    table = [row for place, row in enumerate(table) if place not in deleted]
+    table += [{key: _text(row.get(key)) for key in ALL_KEYS} for row in edits.get("added_rows", [])]
+    attributes = []
+    for number, row in enumerate(table, 1):
+        if not any(row[key] for key in ALL_KEYS if key not in ("kind", *TRUE_OR_FALSE)):
+            continue  # the editor shows a new row before anything is written into it
+        try:
+            attributes.append(attribute_from_texts(row))
+        except SchemaError as error:
+            name = f" ({row['name'][:60]})" if row["name"] else ""
+            raise SchemaError(f"row {number} of the table{name}: {error}") from None
+    if not attributes:
         raise SchemaError("a schema needs at least one attribute; add one before you delete the last")
-    out = io.StringIO()
-    writer = csv.DictWriter(out, KEYS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: row.get(key, "") for key in KEYS} for row in kept)
-    return replace(schema, attributes=Schema.from_csv(out.getvalue()).attributes)
+    return replace(schema, attributes=tuple(attributes))
 
 
 def appended(schema: Schema | None, attribute: Attribute) -> Schema:

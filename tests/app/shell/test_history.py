@@ -142,7 +142,7 @@ def test_a_session_on_the_page_and_back_again() -> None:
         elif step == "range":
             session.set(add_how="Drag a range").press("add_range")
         elif step == "sql":
-            session.set(add_how="Write SQL", sql_text="SELECT sex, COUNT(*) FROM t WHERE age <= 39 GROUP BY sex")
+            session.set(add_how="Write SQL", sql_text="SELECT sex, COUNT(*) FROM t WHERE age < 40 GROUP BY sex")
             session.press("add_sql")
         else:
             key = f"chosen_{session.app.session_state['history'].version}"

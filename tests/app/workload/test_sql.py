@@ -16,9 +16,9 @@ def test_sql_is_checked_while_it_is_written_and_added() -> None:
     text = "SELECT vote, COUNT(*) FROM t WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM t"
     session.set(sql_text=text)
     assert "This adds 2 groups with 3 queries" in session.said()
-    assert "20 <= age < 40" in session.said()
+    assert "age BETWEEN 20 AND 39 is read as **20 <= age < 40**" in session.said()
     session.set(sql_weight=2.5).press("add_sql")
-    expected = workload_from_sql(SURVEY, text, whole_numbers=["age"])
+    expected = workload_from_sql(SURVEY, text)
     assert [g.to_dict() | {"weight": 1.0} for g in session.studio.workload.groups] == [
         g.to_dict() | {"weight": 1.0} for g in expected.groups
     ]
@@ -45,10 +45,10 @@ def test_sql_that_is_refused_says_why_and_adds_nothing(text: str, words: str) ->
     assert session.studio.workload.groups == ()
 
 
-def test_whole_numbers_are_a_choice() -> None:
-    session = on_workload(add_how="Write SQL").set(sql_text="SELECT COUNT(*) FROM t WHERE age <= 39")
-    assert "age < 40" in session.said()
-    assert "cuts through the bin [39, 40)" in session.set(sql_whole=[]).errors()
+def test_sql_without_declared_whole_numbers_shows_edges() -> None:
+    session = on_workload("census", add_how="Write SQL").set(sql_text="SELECT COUNT(*) FROM t WHERE age <= 39")
+    assert "cuts through the bin [39, 40)" in session.errors()
+    assert not any(b.key == "add_sql" for b in session.app.button)
 
 
 @pytest.mark.parametrize("name", ["survey", "adult", "cps", "census", "loans"])

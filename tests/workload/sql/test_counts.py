@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import Workload
-from engine.errors import WorkloadError
+from engine import Attribute, Schema, Workload
+from engine.errors import DataError, WorkloadError
 from engine.release import count_marginals
-from engine.workload import workload_from_sql
+from engine.release.records.encoding import Encoder
+from engine.workload import sql_readings, workload_from_sql
 from tests.workload.sql.given import EDGES, RECORDS, SCHEMA, group_rows
 
 WHOLE = ("age",)
@@ -204,24 +205,32 @@ def test_random_conditions(condition: str, grouped: list[str]) -> None:
         assert sum(database_counts(sql).values()) == 0
 
 
-@pytest.mark.parametrize("whole", [(), ("age", "income")])
+WHOLE_SCHEMA = Schema(
+    [
+        Attribute.numeric("age", EDGES, integer=True),
+        Attribute.numeric("income", [-10, 0, 11, 50], clip=True, integer=True),
+    ]
+)
+
+
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("sign", ["<", "<=", ">", ">=", "=", "<>"])
 @pytest.mark.parametrize("name", ["age", "income"])
-def test_a_comparison_is_exact_or_refused(name: str, sign: str, whole: tuple[str, ...]) -> None:
-    attribute = SCHEMA[name]
+def test_a_comparison_is_exact_or_refused(name: str, sign: str, whole: bool) -> None:
+    schema = WHOLE_SCHEMA if whole else SCHEMA
+    attribute = schema[name]
     step = 1.0 if whole else 0.125
     values = np.arange(-20, 100, step)
     if not attribute.clip:
         values = values[(values >= attribute.edges[0]) & (values <= attribute.edges[-1])]
-    cells = np.array([cell_of(name, v) for v in values])
+    cells = Encoder(attribute=attribute).objects(values)
+    assert cells.min() >= 0
     compare = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "=": np.equal}
     for constant in (-11, -10.5, -1, 0, 17, 18, 19, 19.5, 20, 39, 40, 64, 65, 89, 90, 91, 10.25, 49, 50, 51):
         held = (compare | {"<>": np.not_equal})[sign](values, constant)
         mixed = any(len(set(held[cells == i])) > 1 for i in range(attribute.size))
         try:
-            made = workload_from_sql(
-                SCHEMA, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}", whole_numbers=whole
-            )
+            made = workload_from_sql(schema, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}")
         except WorkloadError as error:
             text = str(error)
             assert mixed == ("cuts through" in text), (name, sign, constant, text)
@@ -244,8 +253,34 @@ def test_a_refused_comparison_names_the_nearest_edges_and_what_to_write() -> Non
             except WorkloadError as error:
                 if "write " not in str(error):
                     continue
-                advice = str(error).split("write ")[1].split(", or say")[0].rstrip(".")
+                advice = str(error).split("write ")[1].split(", or declare")[0].rstrip(".")
                 for offer in advice.split(" or "):
                     workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE {offer}")  # what is advised is accepted
                     offers += 1
     assert offers > 20
+
+
+def test_sql_without_declared_whole_numbers_is_refused() -> None:
+    sql = "SELECT COUNT(*) FROM t WHERE age <= 39"
+    with pytest.raises(WorkloadError, match="declare"):
+        workload_from_sql(SCHEMA, sql)
+    assert workload_from_sql(WHOLE_SCHEMA, sql).describe(0) == "age < 40"
+
+
+def test_whole_numbers_of_sql_are_declared_in_its_schema() -> None:
+    workload = workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t WHERE age <= 39", whole_numbers=["age"])
+    assert workload.schema["age"].integer
+    with pytest.raises(DataError, match="whole"):
+        count_marginals(pd.DataFrame({"age": [39.5]}), workload.schema, [("age",)])
+
+
+def test_whole_numbers_with_fractional_edges_are_refused() -> None:
+    with pytest.raises(WorkloadError, match="income"):
+        workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", whole_numbers=["income"])
+
+
+def test_sql_readings_show_where_and_case() -> None:
+    sql = "SELECT CASE WHEN age <= 17 THEN 'c' END, COUNT(*) FROM t WHERE age BETWEEN 18 AND 39 OR code = 1 GROUP BY 1"
+    readings = sql_readings(SCHEMA, sql, whole_numbers=["age"])
+    assert [reading for _, reading in readings] == ["18 <= age < 40 or code == 1", "age < 18"]
+    assert sql_readings(SCHEMA, "SELECT COUNT(*) FROM t") == []

@@ -64,7 +64,7 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     elif kind.is_floating():
         column = column.cast("float64")
         cases.append((column.isnan(), encoder.missing))
-        if attribute.edges is None:
+        if encoder.needs_whole:
             # an infinite number is outside, and only a finite one may be no whole number
             finite = (column > -_exact(2.0**62)) & (column < _exact(2.0**62))
             cases.append((finite & (column.floor() != column), encoder.one(0.5)))
@@ -161,8 +161,10 @@ def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
     edges, cases = encoder.attribute.edges, []
     if column.get_backend().name == "postgres":  # where decimals may be no number
         cases.append((column == ibis.literal("NaN").cast("decimal"), encoder.missing))
+    if encoder.needs_whole:
+        cases.append((column.floor() != column, encoder.one(0.5)))
     if edges is None:
-        return [*cases, (column.floor() != column, encoder.one(0.5)), *_cells(column, encoder, [])]
+        return cases + _cells(column, encoder, [])
     if column.get_backend().name == "postgres":
         exact = [ibis.literal(format(Decimal(edge), "f")).cast("decimal") for edge in edges]
         return cases + _cells(column, encoder, exact, exact[-1])
@@ -170,7 +172,7 @@ def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
     # beyond every number of so many places it is all one where an edge lies
     far = Fraction(10**MOST_PLACES)
     steps, last = _steps([max(-far, min(far, Fraction(edge) * places)) for edge in edges])
-    return _cells((column * places).cast("int64"), encoder, steps, last)
+    return cases + _cells((column * places).cast("int64"), encoder, steps, last)
 
 
 def _exact(number: float) -> Any:

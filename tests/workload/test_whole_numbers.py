@@ -1,0 +1,130 @@
+"""Attributes of whole numbers: files, encoding of records, and conditions."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from engine import Attribute, Schema
+from engine.errors import DataError, SchemaError, WorkloadError
+from engine.insight.what_if import coarser_attribute
+from engine.release import count_marginals, draft_of_public
+from engine.release.records.encoding import FRACTION, OUTSIDE, Encoder
+from engine.workload import schema_from_dictionary
+from engine.workload.predicates import evaluate
+
+INCOME = Attribute.numeric("income", [0, 30_000, 60_000], integer=True)
+CLIPPED = Attribute.numeric("income", [0, 30_000, 60_000], integer=True, clip=True, missing=0)
+ANY = Attribute.numeric("income", [0, 30_000, 60_000])
+
+
+def test_files_without_whole_numbers_are_unchanged() -> None:
+    assert "integer" not in Schema([ANY]).to_json()
+    assert Schema([ANY]).to_csv().splitlines()[0] == "name,kind,size,labels,edges,other,missing,clip"
+
+
+@pytest.mark.parametrize("attribute", [INCOME, CLIPPED])
+def test_schema_files_keep_whole_numbers(attribute: Attribute) -> None:
+    schema = Schema([attribute, Attribute.of_size("code", 3), ANY.__class__.numeric("rate", [0, 0.5, 1])])
+    assert Schema.from_json(schema.to_json()) == schema
+    assert Schema.from_csv(schema.to_csv()) == schema
+    assert schema["income"].integer
+    assert schema["income"] != ANY
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"edges": [0, 0.5]}, "whole"),
+        ({"edges": [0, 2.0**54]}, "whole"),
+        ({"edges": [0, 9], "missing": 1.5}, "whole"),
+        ({"labels": ["a"], "kind": "categorical"}, "mixes"),
+        ({"size": 3}, "needs edges"),
+        ({"edges": [0, 9], "integer": "yes"}, "true or false"),
+    ],
+)
+def test_attribute_with_contradicting_whole_numbers_is_refused(fields: dict[str, object], word: str) -> None:
+    with pytest.raises(SchemaError, match=word):
+        Attribute.from_dict({"name": "x", "kind": "numeric", "integer": True} | fields)
+
+
+VALUES = [29_999, 29_999.0, 29_999.5, "29999", "29999.5", "3e4", Decimal("29999.50"), Decimal(30_000), -0.5, 60_001]
+CODES = [0, 0, FRACTION, 0, FRACTION, 1, FRACTION, 1, FRACTION, OUTSIDE]
+
+
+def test_encoder_refuses_fractions_of_whole_numbers() -> None:
+    assert Encoder(attribute=INCOME).objects(VALUES).tolist() == CODES
+    assert Encoder(attribute=CLIPPED).objects(VALUES).tolist() == [*CODES[:-1], 1]
+    assert Encoder(attribute=ANY).objects(VALUES).tolist()[2] == 0
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([29_999.0, 29_999.5, -0.5, 70_000.0, np.inf, None]),
+        pa.array([1.0, 0.5, 70_000.25, -3.0, -np.inf, None], pa.float32()),
+        pa.array(["29999", "29999.5", "", "abc", "1_0", None]),
+        pa.array(["29999", "29999.5", " 7 "]).dictionary_encode(),
+        pa.array([Decimal("1.00"), Decimal("1.50"), None]),
+        pa.array([True, False, None]),
+        pa.array([0, 60_000, 2**62, -1, None]),
+    ],
+)
+@pytest.mark.parametrize("attribute", [INCOME, CLIPPED])
+def test_encoder_array_agrees_with_single_values(attribute: Attribute, column: pa.Array) -> None:
+    encoder = Encoder(attribute=attribute)
+    assert encoder.array(column).tolist() == encoder.objects(column.to_pylist()).tolist()
+
+
+def test_count_leaves_out_fractions_of_whole_numbers() -> None:
+    records = pd.DataFrame({"income": [29_999, 29_999.5, 30_000]})
+    with pytest.raises(DataError, match="not a whole number"):
+        count_marginals(records, Schema([INCOME]), [("income",)])
+    counts = count_marginals(records, Schema([INCOME]), [("income",)], on_refused="drop")
+    assert counts[("income",)].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "row"), [("income <= 29999", [1, 0]), ("income > 29999", [0, 1]), ("59999 < income", None)]
+)
+def test_predicate_follows_declared_whole_numbers(text: str, row: list[int] | None) -> None:
+    for refused in [ANY] if row else [ANY, INCOME]:
+        with pytest.raises(WorkloadError, match="cuts through"):
+            evaluate(text, [refused])
+    if row is not None:
+        assert evaluate(text, [INCOME]).tolist() == row
+
+
+@pytest.mark.parametrize("sign", ["<", "<=", ">", ">=", "==", "!="])
+def test_predicate_on_whole_numbers_is_exact_or_refused(sign: str) -> None:
+    attribute = Attribute.numeric("x", [-2, 0, 1, 4], integer=True)
+    values = np.arange(-2, 5)
+    cells = Encoder(attribute=attribute).objects(values.tolist())
+    for constant in (-3, -2.5, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 3.5, 4, 5):
+        expected = [bool(eval(f"{value} {sign} {constant}")) for value in values]
+        mixed = any(len({e for e, c in zip(expected, cells, strict=True) if c == i}) > 1 for i in range(3))
+        try:
+            row = evaluate(f"x {sign} {constant}", [attribute])
+        except WorkloadError:
+            assert mixed, (sign, constant)
+            continue
+        assert not mixed, (sign, constant)
+        assert row[cells].astype(bool).tolist() == expected
+
+
+def test_drafts_of_whole_numbers_declare_them() -> None:
+    assert schema_from_dictionary("name,values\nage,0-99\n")["age"].integer
+    whole = pd.DataFrame({"n": range(0, 4000, 7)})
+    cents = pd.DataFrame({"n": [0.5, *range(1, 4000, 7)]})
+    assert draft_of_public(whole).schema["n"].integer
+    assert not draft_of_public(cents).schema["n"].integer
+
+
+def test_coarser_attribute_keeps_whole_numbers() -> None:
+    assert coarser_attribute(Attribute.of_size("code", 8)).integer
+    assert coarser_attribute(Attribute.numeric("x", [0, 1, 2, 3, 4], integer=True)).integer
+    assert not coarser_attribute(Attribute.numeric("x", [0, 1, 2, 3, 4])).integer
