@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyreadstat
+import pytest
 import xlsxwriter
 
 import demo_data
@@ -116,3 +117,32 @@ def test_schemas_dictionaries_and_exact_totals_come_as_workbooks() -> None:
     give(session, "broken.ods", b"no workbook")
     assert "'broken.ods' cannot be read" in session.errors()
     assert not list(private.folder().glob("sheet_*"))
+
+
+LABELS = b"name,value,label\nsex,1,Female\n,2,Male\n"
+
+
+@pytest.mark.parametrize("key", ["schema_file", "labelled_file", "public_file"])
+def test_failed_upload_leaves_no_earlier_draft(key: str) -> None:
+    session = give(Session(), "code book.csv", LABELS).set(draft_is_public=True)
+    assert any(b.key == "use_draft" for b in session.app.button)
+    name = {"schema_file": "x.json", "labelled_file": "x.sav", "public_file": "x.parquet"}[key]
+    session.run(session.app.file_uploader(key=key).upload(name, b"\x00broken", ""))
+    assert session.errors()
+    assert not any(b.key == "use_draft" for b in session.app.button)
+
+
+def test_failed_labelled_file_leaves_no_labelled_draft(tmp_path: Path) -> None:
+    records = pd.DataFrame({"sex": [1.0, 1.0]})
+    pyreadstat.write_sav(records, str(tmp_path / "x.sav"), variable_value_labels={"sex": {1.0: "F", 2.0: "M"}})
+    session = Session()
+    for content, is_draft in (((tmp_path / "x.sav").read_bytes(), True), (b"no such file", False)):
+        session.run(session.app.file_uploader(key="labelled_file").upload("x.sav", content, ""))
+        assert any(b.key == "use_draft" for b in session.app.button) == is_draft
+
+
+def test_draft_says_where_values_are_whole_numbers() -> None:
+    session = give(Session(), "code book.csv", b"name,values\nsex,F|M\nage,0-99\n")
+    labels = {box.key: box.label for box in session.app.checkbox}
+    assert "whole numbers" in labels["draft_1"]
+    assert "whole numbers" not in labels["draft_0"]

@@ -118,6 +118,7 @@ def _planned(found: Mapping[str, Workload], studio: Studio, script: Script) -> C
 
 def keep_files() -> None:
     """Keep the uploaded plans for this session."""
+    st.session_state["coarse_plans"] = {}  # a file that cannot be read leaves no plans of earlier ones
     with kept_for("coarse_files"):
         files = st.session_state.get("coarse_files") or []
         texts = {file.name.removesuffix(".json")[:80]: file.getvalue() for file in files}

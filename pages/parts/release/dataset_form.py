@@ -47,6 +47,8 @@ def declare(ledger: Ledger) -> None:
         note, kind = form.dataset_note.strip(), kind_of_total(language)
         ledger.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
         form.dataset = form.dataset_name.strip()
+        form.dataset_name = form.dataset_note = ""
+        form.pop("dataset_start", None)  # the next total begins with what the plan needs
 
 
 def change(book: Ledger, status: DatasetStatus, key: str) -> None:

@@ -104,8 +104,9 @@ def _take(key: str, read: Callable[[Path], DraftSchema]) -> None:
     file = st.session_state.get(key)
     if file is None:
         return
+    kept = _cleared()  # first, so that a file that cannot be read leaves no draft of another one
     with _on_disk(file.name, file.getbuffer()) as place, kept_for("start"):
-        _cleared()[DRAFT] = read(place)
+        kept[DRAFT] = read(place)
 
 
 def draw() -> None:
@@ -158,7 +159,8 @@ def _confirm(found: Schema) -> None:
     for number, attribute in enumerate(found.attributes):
         values = ", ".join(attribute.label(i) for i in range(min(attribute.size, SHOWN)))
         more = f", … {attribute.label(attribute.size - 1)}" if attribute.size > SHOWN else ""
-        words = plain(f"{attribute.name}: {how_many(attribute.size, 'cell')} ({values}{more})")
+        whole_numbers = ", whole numbers only" if attribute.integer else ""
+        words = plain(f"{attribute.name}: {how_many(attribute.size, 'cell')} ({values}{more}){whole_numbers}")
         if st.checkbox(words, key=f"{LINE}{number}", disabled=whole) or whole:
             agreed.append(attribute)
     clicks.button(

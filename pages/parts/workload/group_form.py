@@ -23,6 +23,12 @@ MAX_DRAWN = 100_000  # cells of a family that is drawn
 MAX_SLIDER = 10_000
 PLANE = -1  # the choice to draw one query on both attributes of a group
 ASKED = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}  # of a numeric attribute
+FIELDS: dict[str, dict[str, Any]] = {  # form -> its fields that describe one addition, with their first values
+    "ways": {"ways_weight": 1.0, "special": []},
+    "set": {"group_weight": 1.0},
+    "range": {"range_weight": 1.0},
+    "sql": {"sql_weight": 1.0, "sql_text": ""},
+}
 SAME, EACH, JOINT = "The same on each", "One per attribute", "Joint"
 
 
@@ -35,8 +41,8 @@ class GroupRequest:
     weight: float
 
 
-def add_groups(groups: tuple[Group, ...]) -> None:
-    """Add groups that were made for the present schema, each once: asked twice, one would weigh double unseen."""
+def add_groups(groups: tuple[Group, ...], form: str = "") -> None:
+    """Add groups of the current schema, each once, and reset the fields of the form that describe them."""
     workload = state.current().asked
     new = forecast_form.not_asked_yet(workload, groups)
     with kept_for("group"):
@@ -45,6 +51,7 @@ def add_groups(groups: tuple[Group, ...]) -> None:
         state.change(workload=Workload(workload.schema, (*workload.groups, *new)), redraw=True)
         left_out = f"; {how_many(len(groups) - len(new), 'group')} asked already" if len(new) < len(groups) else ""
         state.only_here()[ADDED] = f"{how_many(len(new), 'group')} added{left_out}."
+        st.session_state.update({key: value for key, value in FIELDS.get(form, {}).items() if key in st.session_state})
 
 
 def added() -> None:
@@ -76,7 +83,7 @@ def all_ways(schema: Schema) -> None:
         label = f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
         if groups:
             forecast_form.before_adding(groups)
-        clicks.button(label, add_groups, groups, key="add_ways", type="primary", disabled=not groups)
+        clicks.button(label, add_groups, groups, "ways", key="add_ways", type="primary", disabled=not groups)
         if not made.groups:
             st.caption("Choose at least one number of attributes.")
     show_kept("group")
@@ -125,7 +132,7 @@ def one_set(schema: Schema) -> None:
                 f"First: {plain(made.describe(0))}. Last: {plain(made.describe(group.count - 1))}."
             )
             forecast_form.before_adding(made.groups)
-            clicks.button("Add this group", add_groups, made.groups, key="add_group", type="primary")
+            clicks.button("Add this group", add_groups, made.groups, "set", key="add_group", type="primary")
             with right:
                 picture(schema, group, key="family")
     show_kept("group")
@@ -156,10 +163,10 @@ def _family(schema: Schema, names: list[str]) -> Any:
 
 def weight_form(key: str) -> float:
     """Draw and return the weight of the queries that a form adds."""
+    st.session_state.setdefault(key, 1.0)
     return st.number_input(
         "Weight of each query",
         min_value=0.0,
-        value=1.0,
         step=0.5,
         key=key,
         help="How much its squared error counts when noise is shared out; 0 asks for what comes out anyway.",

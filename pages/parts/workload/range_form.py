@@ -59,7 +59,7 @@ def drag_range(schema: Schema) -> None:
         cells = how_many(schema.cells(chosen), "cell")
         st.markdown(f"**The range: {plain(made.describe(0))}** (one query on a table of {cells})")
         forecast_form.before_adding(made.groups)
-        clicks.button("Add this range", group_form.add_groups, made.groups, key="add_range", type="primary")
+        clicks.button("Add this range", group_form.add_groups, made.groups, "range", key="add_range", type="primary")
     show_kept("group")
 
 

@@ -78,6 +78,7 @@ def test_plan_files_are_options() -> None:
     assert "['1-way.json', '2-way.json']" in session.app.code[-1].value
     session.run(session.app.file_uploader(key="coarse_files").upload("bad.json", b"{}", "application/json"))
     assert session.errors()
+    assert "Open at least two plan files" in session.said()  # the plans of the earlier files are gone
 
 
 def test_a_rehearsal_goes_all_the_way_and_spends_nothing() -> None:
