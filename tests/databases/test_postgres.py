@@ -179,18 +179,26 @@ def ready(postgres: Server, keeper: Any, place: Path) -> tuple[Ledger, Plan, Any
     return book, plan(asked, Budget(pcost=1e6)), postgres.connect("reader")
 
 
+FAILURES: list[tuple[Callable[[Any, Any], None], str]] = [
+    (dropped, "has another table, or other columns"),
+    (changed, "has another table, or other columns"),
+    (retyped, "has another table, or other columns"),
+    (forbidden, "does not let you read"),
+    (ended, "cannot be reached"),
+    (slow, "stopped before the counts were complete"),
+]
+
+
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("spoil", "words", "when"),
+    # midway the column is a text, which can be read from any other type
     [
-        (dropped, "has another table, or other columns"),
-        (changed, "has another table, or other columns"),
-        (retyped, "has another table, or other columns"),
-        (forbidden, "does not let you read"),
-        (ended, "cannot be reached"),
-        (slow, "stopped before the counts were complete"),
+        (*failure, when)
+        for when in ("before", "midway")
+        for failure in FAILURES
+        if (failure[0], when) != (retyped, "midway")
     ],
 )
-@pytest.mark.parametrize("when", ["before", "midway"])
 def test_what_fails_there_is_named_and_spends_nothing(
     postgres: Server,
     keeper: Any,
@@ -201,6 +209,9 @@ def test_what_fails_there_is_named_and_spends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     book, made, reader = ready(postgres, keeper, tmp_path)
+    if when == "midway":
+        # numbers spelled as texts are looked up by a question of their own, before the one that counts
+        keeper.raw_sql("ALTER TABLE records ALTER COLUMN age TYPE text")
     there, fetched = reader.table("records"), grouped._fetched
 
     def midway(expression: Any) -> Any:

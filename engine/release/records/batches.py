@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -25,12 +25,14 @@ class Batch:
     """A few rows: one Arrow array, or list of Python values, per needed column.
 
     Fields: `columns`, in the order asked for; `rows`, their common length; `fraction` of the work done after this
-    batch, or None when the length is not known beforehand.
+    batch, or None when the length is not known beforehand; `float_limits`, column -> size from which on the source
+    stores equal numbers for different whole ones, where that is less than 2^53.
     """
 
     columns: tuple[pa.Array | list[Any], ...]
     rows: int
     fraction: float | None
+    float_limits: Mapping[str, int] = field(default_factory=dict)
 
 
 def tried(action: Callable[[], _T], what: str, explain: Callable[[Exception], str] = lambda error: "") -> _T:

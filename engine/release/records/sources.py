@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ KINDS = (
     "stream or generator of batches, or the path of a file, a folder or a pattern, with names that end in one of "
     f"{ENDINGS}"
 )
+READ_BY_PANDAS = ("sqlite", "mysql", "singlestoredb", "impala")  # backends of Ibis that fetch rows through pandas
 
 _VALUE_BYTES = 16  # a text of usual length, or two whole numbers; long texts come as dictionaries
 
@@ -189,9 +191,35 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
     if hasattr(data, "columns") and hasattr(data, "select") and names:
         check_columns(list(data.columns), names)
         data = tried(lambda: data.select(list(names)), what)
+    exact = tried(lambda: _inexact_columns(data, names), what)
+    data = data.mutate(**{name: data[name].cast("string") for name in exact}) if exact else data
     bounded = "chunk_size" in tried(lambda: inspect.signature(data.to_pyarrow_batches).parameters, what)
     reader = tried(lambda: data.to_pyarrow_batches(**({"chunk_size": rows} if bounded else {})), what)
-    return _stream(reader, names, rows)
+    for batch in _stream(reader, names, rows):
+        numbers = {name: partial(_parsed, batch.columns[names.index(name)], kind) for name, kind in exact.items()}
+        columns = (
+            tried(numbers[name], what) if name in exact else column
+            for name, column in zip(names, batch.columns, strict=True)
+        )
+        yield replace(batch, columns=tuple(columns))
+
+
+def _inexact_columns(data: Any, names: Sequence[str]) -> dict[str, pa.DataType]:
+    """Return the columns of whole numbers and decimals that Ibis would fetch as floats, with their types.
+
+    Some backends are read through pandas, where a missing value turns a column of whole numbers into floats.
+    """
+    if not hasattr(data, "get_backend") or data.get_backend().name not in READ_BY_PANDAS:
+        return {}
+    kinds = {name: data[name].type() for name in names}
+    return {name: kind.to_pyarrow() for name, kind in kinds.items() if kind.is_integer() or kind.is_decimal()}
+
+
+def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return numbers from their texts; a database without types of columns may hold 7.0 among whole numbers."""
+    import pyarrow.compute as pc
+
+    return pc.replace_substring_regex(texts, r"\.0+$", "").cast(kind)
 
 
 def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:

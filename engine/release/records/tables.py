@@ -36,6 +36,7 @@ from engine.release.records.database import (
     spark_table,
 )
 from engine.release.records.encoding import REASONS, Encoder, code_type
+from engine.release.records.identifiers import EXACT
 from engine.release.records.nested import Names, asked_sets, completed, larger_tables, listed
 from engine.release.records.people import NOBODY, PersonCap
 from engine.release.records.sources import as_source, read_batches
@@ -200,7 +201,8 @@ class _Tally:
                 if self.cap is None:
                     self._take(self._accepted(columns, batch.rows), pool)
                 else:
-                    self.cap.take(batch.columns[[*names, *more].index(self.cap.column)], columns)
+                    limit = batch.float_limits.get(self.cap.column, EXACT)
+                    self.cap.take(batch.columns[[*names, *more].index(self.cap.column)], columns, limit)
                 if heard is not None:
                     # Streams do not tell their length: the fraction then approaches 1 without reaching it.
                     fraction = rows_in / (rows_in + 1e6) if batch.fraction is None else batch.fraction

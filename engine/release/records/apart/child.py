@@ -19,7 +19,14 @@ MOST_BYTES = 8_000_000_000  # of addresses; a sheet may need that is as large as
 ROWS = 1_000  # of a sheet, in a list
 TOO_LARGE = 3
 SHEET = "sheet"
-META = ("column_names", "number_rows", "readstat_variable_types", "missing_user_values", "missing_ranges")
+META = (
+    "column_names",
+    "number_rows",
+    "readstat_variable_types",
+    "variable_storage_width",
+    "missing_user_values",
+    "missing_ranges",
+)
 JSON = "json"  # how values are sent that have no type of NumPy
 
 

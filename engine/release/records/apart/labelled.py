@@ -19,6 +19,7 @@ from engine.errors import DataError, SchemaError
 from engine.release.records.apart.asking import heard
 from engine.release.records.apart.child import JSON
 from engine.release.records.batches import Batch, check_columns
+from engine.release.records.identifiers import EXACT, FLOAT_LIMITS
 from engine.texts import shown
 from engine.workload import Attribute, Schema
 
@@ -86,12 +87,13 @@ def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Ba
         check_columns(meta.column_names, names)
         if path.suffix.lower() == ".xpt" and path.stat().st_size % XPORT_BYTES:  # where it breaks off, it just ends
             raise DataError(f"{what} breaks off within a record of {XPORT_BYTES} bytes; copy it again, whole")
-        done, total = 0, meta.number_rows
+        done, total, limits = 0, meta.number_rows, {name: _float_limit(meta, name) for name in names}
         for (count, kinds), held in found:
             done += count
             columns = tuple(_named(_values(*own), meta, name) for *own, name in zip(kinds, held, names, strict=False))
             fraction = done / total if total else None
-            yield Batch(columns=columns, rows=count, fraction=None if fraction is None else min(1.0, fraction))
+            fraction = None if fraction is None else min(1.0, fraction)
+            yield Batch(columns=columns, rows=count, fraction=fraction, float_limits=limits)
 
 
 def _named(values: pd.Series, meta: Any, name: str) -> Any:
@@ -105,6 +107,17 @@ def _named(values: pd.Series, meta: Any, name: str) -> Any:
     texts = [labels[v] if v in labels else None if _is_missing(meta, name, v) else v for v in found]
     named = pd.Series([*texts, None], dtype=object)
     return array_of(named.iloc[codes].reset_index(drop=True))
+
+
+def _float_limit(meta: Any, name: str) -> int:
+    """Return the size from which on a column stores equal numbers for different whole ones.
+
+    Stata has floats of 32 bits, and SAS cuts the mantissa of a double to the length of its column, of 3 to 8 bytes.
+    """
+    if meta.readstat_variable_types[name] == "float":
+        return FLOAT_LIMITS[4]
+    width = meta.variable_storage_width[name]
+    return 2 ** (8 * width - 11) if meta.readstat_variable_types[name] == "double" and 3 <= width < 8 else EXACT
 
 
 def _is_missing(meta: Any, name: str, value: Any) -> bool:

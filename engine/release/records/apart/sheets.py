@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from engine.release.records.formats import batched
 from engine.texts import plain, shown
 
 SHEET_ENDINGS = (".xlsx", ".xls", ".ods")
+MAX_WORKBOOK_INTEGER = 10**15  # spreadsheets store 15 digits of a number; others become 0
 MOST_TEXT = 10_000_000  # characters of a public table
 FORGOTTEN = (
     ": a forgotten cell far from the others makes a sheet as large as all between them. Delete the empty rows below "
@@ -37,7 +39,8 @@ def sheet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch
     places = [head.index(name) for name in names]
     # sheets end in rows that were emptied
     filled = ([row[i] for i in places] for row in all_rows if any(value != "" for value in row))
-    return batched(filled, len(names), rows)
+    limits = dict.fromkeys(names, MAX_WORKBOOK_INTEGER)
+    return (replace(batch, float_limits=limits) for batch in batched(filled, len(names), rows))
 
 
 def sheet_text(path: Path) -> str:

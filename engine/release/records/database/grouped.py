@@ -1,14 +1,17 @@
 """The questions to a database: how many rows are refused and why, and how many lie in each cell.
 
-A table of codes is made there once, as a temporary one where that is allowed, so that all answers are of the same rows.
+All answers are of the same rows: they come from a temporary table of codes, or from a single statement where none can
+be made.  Otherwise a row that changes between two questions would count in different cells of two tables.
+
 Where a person column caps rows, those of persons with more rows than count travel, as codes, for which of them count is
-decided by the rule of `people`; all others stay.
+decided by the rule of `people`; all others stay.  This takes several questions, so without a temporary table all rows
+travel, once.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -41,6 +44,9 @@ _PROBLEMS = {
     ("connection", "operational", "interface", "ioexception", "closed"): "cannot be reached; check the connection",
     ("catalog", "undefined", "binder", "notfound", *NOT_FOUND): "has another table, or other columns, than before",
 }
+MAX_STATEMENT_PARTS = 400  # of one statement; SQLite has at most 500
+# the bytes of texts that `identifiers` changes or refuses: zeros after the point, or a signed exponent
+NUMBER_IN_BYTES = "^(2B|2D)?(3[0-9])+(2E(30)+|((2C|2E)(3[0-9])*)?(45|65)2B(3[0-9])+)$"
 _REFUSED = range(MISSING, MISSING - len(REASONS), -1)
 _PERSON, _KEY, _ROWS, _GOOD = "person", "key", "counted", "good"
 _Asked = tuple[Names, list[str]]  # a set, and the columns of its codes
@@ -110,15 +116,76 @@ def _counted_there(tally: Any, data: Any, heard: Heard | None) -> bool:
     columns = [f"c{names.index(name)}" for name in tally.names]
     coded = data.select(**codes, **people)
     coded = coded.mutate(**{_GOOD: ibis.and_(*(coded[c] >= 0 for c in columns)) if columns else ibis.literal(True)})
-    with _kept(coded) as (table, kept):
+    with _snapshot(coded) as (table, answer_sets):
+        if answer_sets is None:
+            if tally.cap is not None or 1 + len(columns) + len(tally.tables) > MAX_STATEMENT_PARTS:
+                return False
+            _count_in_one_statement(tally, table, columns)
+            if heard is not None:
+                heard(1.0, ASKING)
+            return True
         if tally.cap is not None:
+            if _has_numbers_as_text(table):
+                return False
             table = _capped(tally, table, names)
-        _count(tally, table, columns, heard, kept)
+        _count(tally, table, columns, heard, answer_sets)
     return True
 
 
-def _count(tally: Any, table: Any, columns: Sequence[str], heard: Heard | None, kept: bool) -> None:
-    """The rows of a table of codes, into the tables of a tally."""
+def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> None:
+    """Add the rows of a table that may change to a tally, from the answer to one statement."""
+    import ibis
+
+    weight = columns[-1] if tally.weighted else None
+    one = ibis.literal(1, "int64")
+    rows = one if weight is None else ibis.ifelse(table[weight] < 0, one, table[weight]).cast("int64")
+    table = table.mutate(**{_ROWS: rows})
+    good, parts = table.filter(table[_GOOD]), list[Any]()
+
+    def ask(some: Any, cell: Any) -> None:
+        """Sum rows by cell, as one part of the statement."""
+        cells = some.group_by(cell=cell.cast("int64")).aggregate(**{_ROWS: _total(some[_ROWS])})
+        parts.append(cells.select(part=ibis.literal(len(parts), "int32"), cell=cells["cell"], **{_ROWS: cells[_ROWS]}))
+
+    ask(table, table[_GOOD].ifelse(1, 0))
+    for column in columns:
+        bad = table.filter(table[column] < 0)
+        ask(bad, bad[column])
+    sets = [names for names in tally.tables if names]
+    place = dict(zip(tally.names, columns, strict=True))
+    for names in sets:
+        cell = good[place[names[0]]].cast("int64")
+        for name in names[1:]:
+            cell = cell * tally.schema[name].size + good[place[name]]
+        ask(good, cell)
+    found = _fetched(ibis.union(*parts))
+    part, cell, counted = (np.asarray(found[name]).astype(np.int64) for name in ("part", "cell", _ROWS))
+    tally.records += int(counted[(part == 0) & (cell == 1)].sum())
+    tally.rows_refused += int(counted[(part == 0) & (cell == 0)].sum())
+    for number, name in enumerate(tally.names, 1):
+        refused = dict(zip(cell[part == number].tolist(), counted[part == number].tolist(), strict=True))
+        for code in sorted(refused, reverse=True):
+            if refused[code]:
+                note(tally.refused, name, REASONS[-1 - code], refused[code])
+    if tally.rows_refused and not tally.drop:
+        return
+    for number, names in enumerate(sets, 1 + len(columns)):
+        tally.tables[names].reshape(-1)[cell[part == number]] += counted[part == number]
+
+
+def _has_numbers_as_text(table: Any) -> bool:
+    """Return whether some identifiers are texts such as 7.0, which `identifiers` changes or refuses."""
+    if not table[_KEY].type().is_string():
+        return False
+    found = _fetched(table.aggregate(found=_total(table[_KEY].re_search(NUMBER_IN_BYTES).ifelse(1, 0))))
+    return bool(found["found"][0].as_py())
+
+
+def _count(
+    tally: Any, table: Any, columns: Sequence[str], heard: Heard | None, answer_sets: Callable[..., Iterator[_Cells]]
+) -> None:
+    """Add the rows of a table of codes that does not change to the tables of a tally."""
+    is_quick = answer_sets is _one_by_one
     weight = columns[-1] if tally.weighted else None
     counted = _take_refused(tally, table, columns, weight)
     good = table.filter(table[_GOOD]) if tally.rows_refused else table
@@ -127,12 +194,11 @@ def _count(tally: Any, table: Any, columns: Sequence[str], heard: Heard | None, 
     place = dict(zip(tally.names, columns, strict=True))
     sets = [names for names in tally.tables if names]
     before = {names: int(tally.tables[names].sum()) for names in sets}
-    done, together = 0, min(FIRST, TOGETHER) if kept and heard is not None else TOGETHER
+    done, together = 0, min(FIRST, TOGETHER) if is_quick and heard is not None else TOGETHER
     while some := sets[done : done + together]:
         heard_before = heard.signs if heard is not None else 0
         questions = [(names, [place[name] for name in names]) for names in some]
-        ask = _one_by_one if kept else _together
-        for names, cells, counts in ask(tally.schema, good, questions, weight, counted):
+        for names, cells, counts in answer_sets(tally.schema, good, questions, weight, counted):
             tally.tables[names].reshape(-1)[cells] += counts
         for names in some:
             if int(tally.tables[names].sum()) - before[names] != counted:
@@ -140,7 +206,7 @@ def _count(tally: Any, table: Any, columns: Sequence[str], heard: Heard | None, 
         done += len(some)
         if heard is not None:
             heard(done / len(sets), ASKING)
-            if kept:  # elsewhere fewer sets a question are more scans
+            if is_quick:  # elsewhere fewer sets a question are more scans
                 together = _next_together(together, heard.signs - heard_before)
 
 
@@ -278,30 +344,33 @@ def _person(column: Any, name: str) -> dict[str, Any]:
     if kind.is_string():
         column = column.nullif("")
         return {_PERSON: column, _KEY: in_bytes(column)}
+    if kind.is_floating() or kind.is_decimal():  # whether they are whole is found out where the rows are read
+        raise NotThereError
     if not kind.is_integer() and not kind.is_null():
         raise DataError(f"the person column {name!r} must hold whole numbers or texts, all of one kind")
     return {_PERSON: column, _KEY: column}
 
 
 @contextmanager
-def _kept(table: Any) -> Iterator[tuple[Any, bool]]:
-    """A table of codes that stays as it is, or one that is made anew for every question where none may be made."""
+def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_Cells]] | None]]:
+    """Yield a table of codes that does not change, and how it answers for several sets; the table and None without."""
     import ibis
 
     backend, name = table.get_backend(), ibis.util.gen_name("counted")
     if is_spark_table(table) and backend.name in KEEPING:
-        kept = tried(table.cache, WHAT, explained)
+        cached = tried(table.cache, WHAT, explained)
         try:
-            yield kept, False
+            yield cached, _together
         finally:
             with suppress(Exception):  # it goes with the session, too
-                kept.release()
+                cached.release()
         return
     if not _made(backend, name, table):
-        yield table, False
+        yield table, None
         return
     try:
-        yield tried(lambda: backend.sql(f'SELECT * FROM "{name}"', schema=table.schema()), WHAT, explained), True
+        snapshot = tried(lambda: backend.sql(f'SELECT * FROM "{name}"', schema=table.schema()), WHAT, explained)
+        yield snapshot, _one_by_one
     finally:
         with suppress(Exception):  # it goes with the connection, too
             backend.raw_sql(f'DROP TABLE "{name}"')

@@ -1,0 +1,161 @@
+"""Tables that change while they are counted: the same person never counts more often than the cap says."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ibis
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import engine.release.records.database.grouped as grouped
+from engine import Attribute, Budget, Schema, Workload, count_marginals, plan
+from engine.errors import DataError
+from engine.release import counted_for
+from tests.replay.campaign import cost, released, silent
+
+SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
+PLAN = plan(Workload.all_ways(SCHEMA, (1, 2)), Budget(pcost=1.0))
+# a person's only row leaves one place and appears in another
+MOVE = "UPDATE records SET a = (a + 1) % 4, b = (b + 1) % 3, pid = pid + 1000 WHERE pid = 1"
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(4)
+    rows = pd.DataFrame({"a": rng.integers(0, 4, 80), "b": rng.integers(0, 3, 80), "pid": rng.integers(2, 30, 80)})
+    return pd.concat([rows, pd.DataFrame({"a": [0], "b": [0], "pid": [1]})], ignore_index=True)
+
+
+def sqlite(folder: Path, rows: pd.DataFrame) -> tuple[Any, Callable[[str], object]]:
+    path = folder / "records.db"
+    path.unlink(missing_ok=True)
+    writer = sqlite3.connect(path)
+    rows.to_sql("records", writer, index=False)
+    return ibis.sqlite.connect(path).table("records"), lambda text: (writer.execute(text), writer.commit())
+
+
+def in_duckdb(rows: pd.DataFrame) -> Any:
+    connection = ibis.duckdb.connect()
+    connection.con.register("given", pa.Table.from_pandas(rows))
+    connection.raw_sql("CREATE TABLE records AS SELECT * FROM given")
+    connection.con.unregister("given")
+    return connection.table("records")
+
+
+def duckdb(_: Path, rows: pd.DataFrame) -> tuple[Any, Callable[[str], object]]:
+    there = in_duckdb(rows)
+    return there, there.get_backend().raw_sql
+
+
+def on_every_question(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> list[Any]:
+    """Change the table after every question; list the questions."""
+    questions, fetched, batches = list[Any](), grouped._fetched, ibis.Table.to_pyarrow_batches
+
+    def answered(expression: Any) -> pa.Table:
+        questions.append(expression)
+        answer = fetched(expression)
+        change()
+        return answer
+
+    def read(self: Any, **options: Any) -> Any:
+        questions.append(self)
+        answer = batches(self, **options).read_all().to_reader()
+        change()
+        return answer
+
+    monkeypatch.setattr(grouped, "_fetched", answered)
+    monkeypatch.setattr(ibis.Table, "to_pyarrow_batches", read)
+    return questions
+
+
+@pytest.mark.parametrize("database", [sqlite, duckdb])
+@pytest.mark.parametrize("person", ["pid", None])
+def test_live_table_without_snapshot_is_asked_once(
+    database: Any, person: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grouped, "KEEPING", ())
+    rows = frame()
+    named: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
+    expected = [counted_for(PLAN, some, **named) for some in (rows, rows[rows["pid"] != 1])]
+    there, change = database(tmp_path, rows)
+    with monkeypatch.context() as patch:
+        questions = on_every_question(patch, lambda: change(MOVE))
+        counts = counted_for(PLAN, there, **named)
+    assert len(questions) == 1
+    assert all((counts[names] == expected[0][names]).all() for names in counts)
+    with silent():
+        one, other = (released([PLAN], some) for some in (counts, expected[1]))
+    assert cost([PLAN], one, other) <= PLAN.pcost
+
+
+def test_live_table_with_snapshot_counts_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = frame()
+    there, change = duckdb(tmp_path, rows)
+    expected = counted_for(PLAN, rows, person="pid")
+    with monkeypatch.context() as patch:
+        questions = on_every_question(patch, lambda: change(MOVE))
+        counts = counted_for(PLAN, there, person="pid")
+    assert len(questions) > 1
+    assert all((counts[names] == expected[names]).all() for names in counts)
+
+
+def count(data: Any) -> tuple[int | None, int]:
+    counts = count_marginals(data, SCHEMA, [("a",)], person="pid", on_refused="drop")
+    return counts.people, counts.records
+
+
+def test_sqlite_long_identifiers_beside_missing_ones_differ(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"a": 0, "b": 0, "pid": pd.array([2**53, 2**53 + 1, None], "Int64")})
+    for kind in ("INTEGER", "DECIMAL(20, 0)", "NUMERIC"):
+        path = tmp_path / f"{kind}.db"
+        with sqlite3.connect(path) as writer:
+            writer.execute(f"CREATE TABLE records (a INTEGER, b INTEGER, pid {kind})")
+            values = rows.astype(object).where(rows.notna(), None).to_numpy().tolist()
+            writer.executemany("INSERT INTO records VALUES (?, ?, ?)", values)
+        assert count(ibis.sqlite.connect(path).table("records")) == (2, 2)
+
+
+@pytest.mark.parametrize("kind", ["UTINYINT", "BIGINT", "UBIGINT", "HUGEINT", "DECIMAL(30, 4)", "FLOAT", "DOUBLE"])
+def test_number_type_of_a_database_keeps_identities(kind: str) -> None:
+    connection = in_duckdb(frame()).get_backend()
+    connection.raw_sql(f"CREATE TABLE typed AS SELECT a, b, CAST(pid AS {kind}) AS pid FROM records")
+    sets = [("a", "b")]
+    there, here = (
+        count_marginals(data, SCHEMA, sets, person="pid", rows_per_person=2)
+        for data in (connection.table("typed"), frame())
+    )
+    assert (there["a", "b"] == here["a", "b"]).all()
+    assert (there.people, there.rows_over_cap) == (here.people, here.rows_over_cap)
+
+
+@pytest.mark.parametrize(
+    "number", ["9007199254740992.0::DOUBLE", "16777216::FLOAT", "1.5::DOUBLE", "1.5::DECIMAL(4,1)"]
+)
+def test_inexact_number_of_a_database_is_refused(number: str) -> None:
+    connection = ibis.duckdb.connect()
+    connection.raw_sql(f"CREATE TABLE records AS SELECT 0 AS a, 0 AS b, {number} AS pid")
+    with pytest.raises(DataError, match="give identifiers as text"):
+        count(connection.table("records"))
+
+
+def test_text_of_a_float_in_a_database_is_the_number() -> None:
+    rows = pd.DataFrame({"a": [0, 1, 2, 3], "b": 0, "pid": ["7", "7.0", "07", "7.5"]})
+    connection = in_duckdb(rows).get_backend()
+    assert count(connection.table("records")) == count(rows) == (3, 3)
+    connection.raw_sql("UPDATE records SET pid = '1.2E+11' WHERE pid = '7'")
+    with pytest.raises(DataError, match="exponent"):
+        count(connection.table("records"))
+
+
+@pytest.mark.parametrize("text", ["7.0", "-12.00", "1.2E+11", "1,2e+05", "1e+05", "+3E+4"])
+def test_texts_that_identifiers_change_are_found_by_bytes(text: str) -> None:
+    import re
+
+    assert re.search(grouped.NUMBER_IN_BYTES, text.encode().hex().upper())
+    for other in (f"x{text}", f"{text}x", "7", "12", "7.5", "1e5", "abc", "70", "2E30"):
+        assert not re.search(grouped.NUMBER_IN_BYTES, other.encode().hex().upper())
