@@ -5,11 +5,11 @@ record is added or removed.  The same number said in four ways:
 
     zCDP            rho = pcost / 2                                          exact for the discrete Gaussian, too
     Gaussian DP     mu = sqrt(pcost)                                         continuous Gaussian
-    (eps, delta)    delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)   continuous Gaussian, exact there
-    (eps, delta)    what follows from rho-zCDP whatever the noise            proved, a little larger
+    (eps, delta)    delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)   continuous Gaussian
 
-Releases draw from the *discrete* Gaussian.  For it zCDP is the exact statement; mu and the analytic (eps, delta) curve
-are the continuous approximation.  The epsilon a release can prove is `Budget.epsilon_zcdp`.
+Releases draw from the *discrete* Gaussian.  The (eps, delta) curve holds for it with constants that change epsilon
+by about 1e-8; `engine.gaussian` has the theorem and its proof.  `Budget.epsilon` is this number, or what follows from
+rho-zCDP where that is smaller.  A release whose noise is too coarse for the theorem states `Budget.epsilon_zcdp`.
 
 Whom it protects: a budget is that of a *person*, who has at most `rows_per_person` rows.  k rows move the answers by at
 most k times what one of them does, so that one row may cost pcost / k^2 (epsilon / k of a pure epsilon): group privacy
@@ -22,7 +22,6 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from decimal import ROUND_CEILING, Context
 from fractions import Fraction
 from numbers import Integral, Real
 from typing import Any
@@ -31,7 +30,8 @@ import numpy as np
 import scipy
 
 from engine.errors import BudgetError
-from engine.gaussian import gaussian_log_delta
+from engine.gaussian import gaussian_log_delta, released_log_delta
+from engine.texts import rounded_up
 
 _SMALLEST = math.ulp(0.0)
 ADD_REMOVE, REPLACE_ONE = NEIGHBOURS = ("add_remove", "replace_one")
@@ -54,8 +54,8 @@ class Budget:
         that the number of records is public.
 
     Guarantee: a Budget built from other terms never costs more than they allow, and what it reports in other terms
-    is never less than the exact value.  For delta >= 1e-300 and mu <= 1e3 the rounding costs
-    less than 1e-9: relative for delta, pcost and an epsilon above 1, absolute for a smaller epsilon.
+    is never less than the exact value.  For 1e-300 <= delta <= 0.01 and 0.001 <= epsilon <= 10 the theorem for discrete
+    noise and rounding cost less than 3e-8 of pcost.
     Source: Bun and Steinke 2016 (zCDP); Dong, Roth and Su 2019, corollary 2.13 (mu); Balle and Wang 2018, theorem 8.
 
     >>> budget = Budget.approx(epsilon=1, delta=1e-6)
@@ -105,14 +105,16 @@ class Budget:
 
     @classmethod
     def approx(cls, epsilon: float, delta: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
-        """The largest budget of a continuous Gaussian release that is (epsilon, delta)-DP.
+        """The largest budget whose Gaussian releases are together (epsilon, delta)-DP.
 
         Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result, to the last bit.
         Raises: BudgetError unless epsilon is finite and above 0, and 0 < delta < 1.
         """
         epsilon, delta = _positive("epsilon", epsilon), _probability(delta)
         log_delta = math.log(delta)
-        too_costly = _first_double(lambda pcost: pcost > 0 and gaussian_log_delta(epsilon, _root(pcost)) > log_delta)
+        too_costly = _first_double(
+            lambda pcost: pcost > 0 and released_log_delta(epsilon, pcost, _root(pcost)) > log_delta
+        )
         pcost = math.nextafter(too_costly, 0.0)
         shrink = 2.0**-46
         while pcost > 0:
@@ -205,7 +207,7 @@ class Budget:
         return 4 * self.pcost if self.neighbours == ADD_REMOVE else self.pcost
 
     def delta(self, epsilon: float) -> float:
-        """The smallest delta for which a continuous Gaussian release is (epsilon, delta)-DP, rounded up.
+        """The delta for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
         Never 0: where the exact value is below every double, the smallest double is given.
         Raises: BudgetError unless epsilon is finite and at least 0.
@@ -213,18 +215,26 @@ class Budget:
         epsilon = 0.0 if _is_zero(epsilon) else _positive("epsilon", epsilon, allowed="0 or above")
         if self.pure_epsilon is not None and epsilon >= self.pure_epsilon:
             return 0.0
-        value = math.exp(gaussian_log_delta(epsilon, self.mu))
+        value = math.exp(self._log_delta(epsilon))
         return min(max(value * (1 + 2.0**-51), math.nextafter(value, 1.0), _SMALLEST), 1.0)
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon for which a continuous Gaussian release is (epsilon, delta)-DP, rounded up.
+        """The epsilon for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
-        For discrete Gaussian noise this is the continuous approximation; `epsilon_zcdp` is proved for both.
+        It is the smaller of what the Gaussian curve and what zCDP gives, and at most the epsilon of a pure budget.
+        The curve holds for the discrete noise of every release that `engine.plans.on_curve` accepts.
+
         Raises: BudgetError unless 0 < delta < 1.
         """
-        log_delta, mu = math.log(_probability(delta)), self.mu
-        found = _first_double(lambda epsilon: gaussian_log_delta(epsilon, mu) <= log_delta)
-        return found if self.pure_epsilon is None else min(found, self.pure_epsilon)
+        log_delta = math.log(_probability(delta))
+        curve = _first_double(lambda epsilon: self._log_delta(epsilon) <= log_delta)
+        return min(curve, self.epsilon_zcdp(delta))
+
+    def _log_delta(self, epsilon: float) -> float:
+        """Upper bound of log delta(epsilon) on the Gaussian curve; pure epsilon implies its mu whatever the noise."""
+        if self.pure_epsilon is not None:
+            return gaussian_log_delta(epsilon, self.mu)
+        return released_log_delta(epsilon, self.pcost, self.mu)
 
     def epsilon_zcdp(self, delta: float) -> float:
         """An epsilon proved for every release of rho-zCDP, whatever its noise, rounded up.
@@ -273,28 +283,30 @@ class Budget:
     @property
     def guess(self) -> float:
         """How often whoever knows everybody else guesses one person right, in percent, rounded up."""
-        return min(math.ceil(1000 * float(scipy.special.ndtr(self.mu / 2)) + 1e-9) / 10, 100.0)
+        # no test is right more often than half of 1 plus the total variation, which is delta at epsilon 0
+        return min(math.ceil(500 * (1.0 + self.delta(0.0)) + 1e-9) / 10, 100.0)
 
-    def describe(self, delta: float = 1e-6) -> str:
+    def describe(self, delta: float = 1e-6, *, curve: bool = True) -> str:
         """One line in plain words; every number in it is rounded up.
+
+        ``curve`` is False for a release whose noise is too coarse for the Gaussian curve.
 
         >>> Budget(pcost=1.0).describe()  # doctest: +NORMALIZE_WHITESPACE
         'Privacy cost 1: whoever knows everybody else guesses right whether one person, with one row, is in the data
-        or not at most 69.2% of the time (a coin flip: 50%). zCDP rho 0.5; epsilon 4.887 at delta 1e-06
-        (proved: 5.222).'
+        or not at most 69.2% of the time (a coin flip: 50%). zCDP rho 0.5; epsilon 4.887 at delta 1e-06.'
         """
         told = f"whoever knows everybody else guesses right whether {self.protects} at most {self.guess:g}% of the time"
-        what, then = f"Privacy cost {_shown(self.pcost)}", self.numbers(delta)
+        what, then = f"Privacy cost {rounded_up(self.pcost)}", self.numbers(delta, curve=curve)
         if self.pure_epsilon is not None:
-            what, then = f"Pure epsilon {_shown(self.pure_epsilon)}", f"Where zCDP is counted it costs {then}"
+            what, then = f"Pure epsilon {rounded_up(self.pure_epsilon)}", f"Where zCDP is counted it costs {then}"
         return f"{what}: {told} (a coin flip: 50%). {then}."
 
-    def numbers(self, delta: float = 1e-6) -> str:
+    def numbers(self, delta: float = 1e-6, *, curve: bool = True) -> str:
         """The budget in the numbers of the field, rounded up."""
         if self.pure_epsilon is not None:
-            return f"rho {_shown(self.rho)}, pcost {_shown(self.pcost)}"
-        epsilon, proved = _shown(self.epsilon(delta)), _shown(self.epsilon_zcdp(delta))
-        return f"zCDP rho {_shown(self.rho)}; epsilon {epsilon} at delta {delta:g} (proved: {proved})"
+            return f"rho {rounded_up(self.rho)}, pcost {rounded_up(self.pcost)}"
+        epsilon = self.epsilon(delta) if curve else self.epsilon_zcdp(delta)
+        return f"zCDP rho {rounded_up(self.rho)}; epsilon {rounded_up(epsilon)} at delta {delta:g}"
 
     def to_dict(self) -> dict[str, Any]:
         """The budget as JSON holds it; `from_dict` gives the same budget back, bit by bit."""
@@ -394,7 +406,3 @@ def _probability(delta: Any) -> float:
         f"delta was given as {delta}; delta must lie strictly between 0 and 1, such as 1e-6. "
         "Take it well below 1 / number of records."
     )
-
-
-def _shown(value: float) -> str:
-    return f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(value)):g}"

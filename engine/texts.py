@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -108,12 +109,36 @@ def amount(value: float) -> str:
 
 
 def cost(value: float) -> str:
-    """Text of a privacy cost; what is only rounding shows as 0.
+    """Text of a privacy parameter (pcost, rho, mu, epsilon), rounded up; below 1e-7, the rounding of sums, it is 0.
 
-    >>> cost(0.9999999984), cost(1.6e-9), cost(0.0123456)
-    ('1', '0', '0.01235')
+    >>> cost(0.9999999984), cost(1.6e-9), cost(4.1721)
+    ('1', '0', '4.173')
     """
-    return f"{0.0 if abs(value) < 1e-7 else value:.4g}"
+    return "0" if abs(value) < 1e-7 else rounded_up(value)
+
+
+def remainder(value: float) -> str:
+    """Text of what is left of a privacy budget, rounded down.
+
+    >>> remainder(0.33339), remainder(0.7), remainder(1.6e-9)
+    ('0.3333', '0.7', '0')
+    """
+    return "0" if abs(value) < 1e-7 else _digits(value, ROUND_FLOOR)
+
+
+def rounded_up(value: float) -> str:
+    """Text of a number in four significant digits, rounded up; a double counts as its shortest decimal text.
+
+    >>> rounded_up(4.1721), rounded_up(0.1), rounded_up(0.1 + 0.2), rounded_up(1e-9)
+    ('4.173', '0.1', '0.3', '1e-09')
+    """
+    return _digits(value, ROUND_CEILING)
+
+
+def _digits(value: float, rounding: str) -> str:
+    # 13 digits first: the last three of a double are the rounding of sums
+    number = Context(prec=13, rounding=ROUND_HALF_EVEN).create_decimal(repr(float(value)))
+    return f"{float(Context(prec=4, rounding=rounding).plus(number)):g}"
 
 
 def csv_text(table: Frame) -> str:

@@ -13,8 +13,8 @@ TUTORIAL = (
     "A **plan** fixes what will be measured and with how much noise. It is made from the schema, the workload and the "
     "budget alone, so looking at it costs nothing. The **standard error** of a query is the typical size of its noise, "
     "in counts; the published answer lies within twice the standard error of the true count 95% of the time. Half the "
-    "error costs four times the budget. Groups stand with the least exact on top; choose one to see its queries, where "
-    "its error comes from, and what would help."
+    "error costs four times the pcost, or twice the mu. Groups are listed with the least exact on top; choose one to "
+    "see its queries, where its error comes from, and what would help."
 )
 QUESTIONS = {
     "share": ("How many queries are good enough, and the budget for it", target_views.spread),

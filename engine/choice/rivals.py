@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SHARE = 0.1  # of the budget, for rivals that must be paid
 MOST_CELLS = 512  # of the domain, to look for the cheapest separate look
 MOST_QUERIES = 200_000
-COLUMNS = ("way to choose", "costs extra (pcost)", "share of the budget", "takes", "right with probability")
+COLUMNS = ("way to choose", "costs extra (pcost)", "share of the pcost", "takes", "right with probability")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

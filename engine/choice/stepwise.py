@@ -55,6 +55,7 @@ from engine.release import (
     Intake,
     Ledger,
     Measurement,
+    check_curve,
     draw,
     left_open,
     left_out,
@@ -113,6 +114,8 @@ def look(
     left_out(on_refused)
     book.status(dataset).definition.check_unit(common.look.budget)
     _check_left(book, dataset, 0 if begun else min(price(p) for p in common.options))
+    for plan, left in zip(common.options, common.residuals, strict=True) if not begun else ():
+        check_curve(book, dataset, [common.look.blocks, left.blocks], price(plan))
     counts = step_counts(common, common.look, data, tell, memory_limit, **columns)
     records = recognised(book, dataset, counts, step_sets(common), intake)
     done = spend_draw_save(
@@ -242,6 +245,9 @@ def finish(
     left_out(on_refused)
     one_of("on_changed", on_changed, ("refuse", "charge"), error=PlanError)
     _check_left(book, dataset, 0 if begun else cost)
+    if not begun:
+        parts = [common.look.blocks, left.blocks] if attempt == 1 else [left.blocks]
+        check_curve(book, dataset, parts, price(common.options[i]) if attempt == 1 else cost)
     counts, records = no_counts(common), None
     if left.blocks:
         looked = book.find(key)

@@ -10,8 +10,10 @@ from pathlib import Path
 from engine.commands.given import add_budget_options, budget_of
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import LedgerError
+from engine.privacy import Budget
 from engine.publish import verify_package
 from engine.release import ConfusableName, DatasetStatus, Ledger, verify_ledger
+from engine.texts import cost, remainder
 
 LEFT = "dataset total spent left note counts kind rows_per_person neighbours exact"
 
@@ -54,7 +56,7 @@ def _create(given: argparse.Namespace) -> Reply:
 
 def _add(given: argparse.Namespace) -> Reply:
     book, total = Ledger(given.ledger), budget_of(given)
-    # mu, and epsilon with delta, are read off the curve of Gaussian noise
+    # mu, and epsilon with delta, are numbers on the curve of Gaussian noise
     kind = "gdp" if given.mu is not None or given.epsilon is not None else None
     with warnings.catch_warnings(record=True) as similar:
         warnings.simplefilter("always", ConfusableName)
@@ -62,15 +64,21 @@ def _add(given: argparse.Namespace) -> Reply:
     for warning in similar:
         print(f"Warning: {warning.message}", file=sys.stderr)
     status = book.status(given.dataset)
-    return Reply(text=f"{given.dataset}: {status.describe()}. {total.describe()}", data=_left(status))
+    return Reply(text=f"{given.dataset}: {status.describe()}. {_meaning(status, total)}", data=_left(status))
 
 
 def _change(given: argparse.Namespace) -> Reply:
     book, total = Ledger(given.ledger), budget_of(given)
     book.change_total(given.dataset, total=total, by=given.by, reason=given.reason)
     status = book.status(given.dataset)
-    text = f"{given.dataset}: {status.left!r} of {status.total!r} left. {total.describe()}"
+    text = f"{given.dataset}: {status.left!r} of {status.total!r} left. {_meaning(status, total)}"
     return Reply(text=text, data=_left(status))
+
+
+def _meaning(status: DatasetStatus, total: Budget) -> str:
+    """What a total means; zCDP alone holds for Gaussian and Laplace noise together."""
+    mixed = " With releases of Laplace noise among them only rho holds." if status.definition.kind == "zcdp" else ""
+    return f"{total.describe()}{mixed}"
 
 
 def _left(row: DatasetStatus) -> dict[str, object]:
@@ -82,7 +90,7 @@ def _status(given: argparse.Namespace) -> Reply:
     found = Ledger(given.ledger).datasets()
     lines = []
     for row in found:
-        numbers = f"total {row.total:.6g}, spent {row.spent:.6g}, left {row.left:.6g}"
+        numbers = f"total {cost(row.total)}, spent {cost(row.spent)}, left {remainder(row.left)}"
         lines.append(f"{row.dataset}: {row.definition.counts} {numbers}; {row.describe()}")
     return Reply(text="\n".join(lines), data={"datasets": [_left(row) for row in found]})
 

@@ -102,7 +102,7 @@ def _promise(made: Plan) -> Reply:
         f"queries    {made.workload.queries:,} in {len(made.workload.groups):,} groups",
         f"rmse       {made.rmse:.6g} counts",
         f"proven     {claim}",
-        f"budget     {made.schema.meaning(made.budget)}",
+        f"budget     {made.meaning}",
         f"promise    {made.schema.promise(made.budget)}",
         *([f"rows       {rows}"] if rows else []),
     ]

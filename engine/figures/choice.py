@@ -99,8 +99,8 @@ def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pco
 def saved_text(common: CommonPlan, written: Callable[[Budget], str] = in_pcost) -> str:
     """Return what looking first costs and saves, in one sentence."""
     return (
-        f"All options share {written(common.look.budget)}, {common.saved:.2%} of the dearest. A separate look made of "
-        "the same numbers would cost that much extra; here it is a part of every option, and costs nothing extra."
+        f"All options share {written(common.look.budget)}, {common.saved:.2%} of the largest pcost. A separate "
+        "look made of the same numbers would cost that much pcost in addition. Here it is a part of every option."
     )
 
 

@@ -269,6 +269,7 @@ def budgets_picture(found: Comparison, budget: Budget, say: Callable[[Budget], s
     standing = _standing(found)
     pcosts = [float(pcost) for pcost in budget.pcost * np.logspace(-1.0, 1.0, 9)]
     words = [say(budget.at(pcost)) for pcost in pcosts]
+    pure = "" if budget.pure_epsilon is None else ", which is twice the epsilon,"
     figure, table = go.Figure(), {"budget": words, "pcost": pcosts}
     for label in standing.near:
         seen, text = mechanism_look(label), fitting([title_of(label)])[0]
@@ -290,7 +291,7 @@ def budgets_picture(found: Comparison, budget: Budget, say: Callable[[Budget], s
         title="Error at other budgets",
         figure=framed(figure),
         table=pd.DataFrame(table),
-        alt="Four times the budget halves the error of every mechanism, so that their order is the same at every "
+        alt=f"Four times the pcost{pure} halves the error of every mechanism, so their order is the same at every "
         "budget of this kind.",
         note="Scaled from the present budget; what a release adds for rounding to its grids is below what is drawn.",
     )

@@ -122,7 +122,8 @@ def interval_picture(plan: Plan, variance: float, say: Callable[[Budget], str] =
     """
     pcosts = plan.budget.pcost * np.array(FACTORS)
     halves = half_width(plan, variance) / np.sqrt(np.array(FACTORS))
-    now, words = FACTORS.index(1.0), [say(plan.budget.at(float(p))) for p in pcosts]
+    now, more, gaussian = FACTORS.index(1.0), FACTORS.index(4.0), plan.budget.pure_epsilon is None
+    words = [say(plan.budget.at(float(p))) for p in pcosts]
     both = {"type": "scatter", "hovertemplate": "%{customdata}<br>answer ± %{y:.4g} counts<extra></extra>"}
     others = {
         "x": pcosts,
@@ -155,9 +156,9 @@ def interval_picture(plan: Plan, variance: float, say: Callable[[Budget], str] =
         title="The interval at other budgets",
         figure=framed(go.Figure([both | others, both | this], layout)),
         table=table,
-        alt=f"At a budget of {words[now]} the interval is ± {amount(halves[now])} counts; at four "
-        f"times that budget it is half as wide, ± {amount(halves[now] / 2.0)}.",
-        note="Half the error costs four times the budget.",
+        alt=f"At a budget of {words[now]} the interval is ± {amount(halves[now])} counts; at {words[more]} it is half "
+        f"as wide, ± {amount(halves[more])}.",
+        note="Half the error costs four times the pcost." if gaussian else "Half the error costs twice the epsilon.",
     )
 
 

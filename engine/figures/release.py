@@ -22,7 +22,7 @@ from engine.figures.charts import (
     framed,
 )
 from engine.insight import Coverage
-from engine.texts import cost, how_many
+from engine.texts import cost, how_many, remainder
 
 REHEARSAL = {
     "text": "REHEARSAL",
@@ -44,7 +44,7 @@ def spending_picture(total: float, spent: float, asked: float, counts: str = "pc
     pieces = [
         (f"was spent: {cost(spent)}", spent, GREY, "/"),
         (f"this release: {cost(asked)}{'' if fits else ' (too much)'}", asked if fits else 0.0, ORANGE, "x"),
-        (f"{'will be' if fits else 'is'} left: {cost(after)}", after, GREEN, ""),
+        (f"{'will be' if fits else 'is'} left: {remainder(after)}", after, GREEN, ""),
     ]
     bars = [
         {
@@ -66,7 +66,7 @@ def spending_picture(total: float, spent: float, asked: float, counts: str = "pc
         "yaxis": {"showticklabels": False},
     }
     words = f"Of a budget of {cost(total)} {counts}, {cost(spent)} was spent and this release takes {cost(asked)}; "
-    words += f"{cost(after)} will be left." if fits else f"that is more than what is left, {cost(after)}."
+    words += f"{remainder(after)} will be left." if fits else f"that is more than what is left, {remainder(after)}."
     parts = ["was spent", "this release", "will be left" if fits else "is left"]
     table = pd.DataFrame({"part": parts, counts: [spent, asked, after]})
     return Picture(title="What this spends", figure=framed(go.Figure(bars, layout)), table=table, alt=words)

@@ -88,7 +88,11 @@ def _settings(first: Plan, second: Plan) -> list[tuple[str, str, str]]:
 
 def _budget(plan: Plan) -> str:
     pure = plan.budget.pure_epsilon
-    return f"pcost {plan.budget.pcost!r}".removesuffix(".0") if pure is None else f"pure epsilon {pure:g}"
+    return (
+        f"pcost {plan.budget.pcost!r}".removesuffix(".0")
+        if pure is None
+        else f"pure epsilon {pure!r}".removesuffix(".0")
+    )
 
 
 def _option(options: Mapping[str, Any], name: str) -> str:

@@ -14,7 +14,7 @@ from engine.insight.breakdown import errors_by_group
 from engine.mechanisms import mechanism_class
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.texts import amount, how_many, number
+from engine.texts import amount, cost, how_many, number
 from engine.workload import SMALLEST_WEIGHT, Attribute, Family, Group, Intervals, Schema, Width, Workload, make_group
 
 if TYPE_CHECKING:
@@ -95,10 +95,13 @@ def drop_largest(request: Request, group: int, attribute: str = "") -> Changed:
 
 
 def twice_budget(request: Request, group: int, attribute: str = "") -> Changed:
-    """Spend twice the budget: in pcost, or in epsilon where it is pure."""
+    """Spend twice the privacy cost, or twice the epsilon of a pure budget."""
     old = request.budget
     new = old.at((2.0 if old.pure_epsilon is None else 4.0) * old.pcost)
-    text = f"Budget of pcost {new.pcost:.4g} instead of {old.pcost:.4g}."
+    texts = [
+        f"pcost {cost(b.pcost)}" if b.pure_epsilon is None else f"epsilon {cost(b.pure_epsilon)}" for b in (new, old)
+    ]
+    text = f"Budget of {texts[0]} instead of {texts[1]}."
     return Changed(request=replace(request, budget=new), group=group, text=text)
 
 
@@ -123,7 +126,11 @@ CHANGES: tuple[Change, ...] = (
     Change(name="weight", label=lambda _: "4 × the weight", apply=raise_weight),
     Change(name="coarser", label=lambda _: "Merge bins", apply=merge_bins),
     Change(name="drop", label=lambda request: f"Drop the {_largest(request)}-way sets", apply=drop_largest),
-    Change(name="budget", label=lambda _: "2 × the budget", apply=twice_budget),
+    Change(
+        name="budget",
+        label=lambda request: "2 × the pcost" if request.budget.pure_epsilon is None else "2 × epsilon",
+        apply=twice_budget,
+    ),
     Change(name="tuned", label=lambda _: "Tuned centers", apply=tune_centers),
 )
 

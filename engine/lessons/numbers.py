@@ -25,6 +25,7 @@ from engine.errors import PlanError, WorkloadError
 from engine.privacy import Budget
 from engine.release import discrete_gaussian
 from engine.spaces import Lift, Space, class_rows
+from engine.texts import cost
 from engine.workload import Attribute, Schema, subsets
 
 GRID = 1024  # noise of the outcomes is a whole number of these parts of a count
@@ -222,20 +223,19 @@ def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbour
 
 def meanings(budget: Budget, delta: float = 1e-6) -> pd.DataFrame:
     """Return a budget in every unit with what it says in words: columns term, value, in words."""
-    guess = math.ceil(1000 * neighbours(budget).guess) / 10
-    epsilon, proved = budget.epsilon(delta), budget.epsilon_zcdp(delta)
+    epsilon = budget.epsilon(delta)
+    mean = f"the shift itself: whoever guesses is right at most {budget.guess:g}% of the time"
     rows = [
         ("pcost", budget.pcost, "the square of the largest shift one person can cause, in units of the noise"),
-        ("rho (zCDP)", budget.rho, "half of pcost; exact for the noise that is really drawn, and releases add up"),
-        ("mu (Gaussian DP)", budget.mu, f"the shift itself: whoever guesses is right at most {guess:g}% of the time"),
+        ("rho (zCDP)", budget.rho, "half of pcost; releases add up"),
+        ("mu (Gaussian DP)", budget.mu, mean),
         (
             f"epsilon at delta {delta:g}",
             epsilon,
-            f"but for {delta:g}, no output gets more than {_times(epsilon)} times as likely; proved for any "
-            f"noise of this rho: epsilon {proved:.3g}",
+            f"but for {delta:g}, no output gets more than {_times(epsilon)} times as likely",
         ),
     ]
-    return pd.DataFrame([(term, f"{value:.4g}", words) for term, value, words in rows], columns=MEANING_COLUMNS)
+    return pd.DataFrame([(term, cost(value), words) for term, value, words in rows], columns=MEANING_COLUMNS)
 
 
 def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnalyses:

@@ -276,7 +276,7 @@ def spends_picture(found: TwoAnalyses) -> Picture:
         figure=framed(go.Figure(bars, layout), top=60),
         table=table,
         alt=f"A shared look of {cost(look)} pcost and the rest make {cost(table['all'].iloc[0])}; a separate look as "
-        f"exact as that would make {cost(table['all'].iloc[1])}, {found.shared.saved:.1%} of the budget more.",
+        f"exact as that would make {cost(table['all'].iloc[1])}, {found.shared.saved:.1%} of the pcost more.",
     )
 
 

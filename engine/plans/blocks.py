@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.errors import PlanError
+from engine.gaussian import LOAD, STEP
 from engine.spaces import LEAVING, Axes, Space, Strategy, contract, dearest_cell, grouped, ungrouped
 
 if TYPE_CHECKING:
@@ -266,6 +267,17 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     single = (itertools.repeat(math.sqrt(cost) if laplace else cost, times) for cost, times in costs)
     total = math.fsum(itertools.chain.from_iterable(single)) * GUARD
     return total**2 if laplace else total
+
+
+def on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
+    """Return whether releases of these blocks, of this privacy cost in all, are on the curve of Gaussian DP.
+
+    The noise must be fine enough for the theorem of `engine.gaussian`; Laplace noise always is.
+    """
+    kinds = [kind for blocks in parts for kind in _kinds_of(blocks) if kind[0].law == "gaussian"]
+    load = math.fsum(times * block.measurements / block.grid_noise**2 for block, times in kinds) * GUARD
+    step = max((1.0 / block.grid_noise**2 for block, _ in kinds), default=0.0)
+    return load <= LOAD * pcost and step <= STEP * max(1.0, pcost)
 
 
 def cells_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:

@@ -20,7 +20,7 @@ from engine.arrays import Array
 from engine.checks import span, whole
 from engine.errors import PlanError, Unanswered
 from engine.plans.answers import SpaceAnswers, TableAnswers, finite_table, unmeasured
-from engine.plans.blocks import GUARD, Block, apply_factors, homes, measures_piece, table_of_blocks
+from engine.plans.blocks import GUARD, Block, apply_factors, homes, measures_piece, on_curve, table_of_blocks
 from engine.plans.emphasis import pack
 from engine.plans.group_variance import GroupVariance, by_kind, table_of_groups
 from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
@@ -118,6 +118,20 @@ class Plan(Value):
     def pcost(self) -> float:
         """Privacy cost of the release to one person, recomputed from its matrices, noise and grids, rounded up."""
         return person_pcost(self.blocks, self.budget, self.max_records)
+
+    @cached_property
+    def on_curve(self) -> bool:
+        """Whether the noise is fine enough for the curve of Gaussian DP; if not, zCDP gives the epsilon."""
+        return on_curve([self.blocks], self.pcost)
+
+    def epsilon(self, delta: float) -> float:
+        """Return the smallest proven epsilon of a release within the budget, rounded up; see `Budget.epsilon`."""
+        return self.budget.epsilon(delta) if self.on_curve else self.budget.epsilon_zcdp(delta)
+
+    @property
+    def meaning(self) -> str:
+        """What a release means, in one line; beside exact totals that is no plain differential privacy."""
+        return self.schema.meaning(self.budget, curve=self.on_curve)
 
     @cached_property
     def replace_one_pcost(self) -> ReplaceOne:

@@ -29,15 +29,16 @@ from engine.publish.measurements import write_measurements
 from engine.publish.report import MARK, write_answers
 from engine.publish.target import new_file
 from engine.release import Ledger, Measurement, Receipt
-from engine.texts import amount, how_many, set_name
+from engine.texts import amount, cost, how_many, set_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from engine.figures import Picture
 
-FORMAT = "release/4"
-BEFORE = ("release/2", "release/3")  # certificates without a promise, and without the groups that were kept
+FORMAT = "release/5"
+# earlier certificates: without a promise, without the groups that were kept, and with two epsilons
+BEFORE = ("release/2", "release/3", "release/4")
 MOST_IN_CSV = 1_000_000
 SHOWN = 40  # answers of a group in the report
 GROUPS = 12  # groups of which answers are shown
@@ -157,8 +158,8 @@ def certificate(
         "rows_per_person": budget.rows_per_person,
         "pcost": plan.pcost,
         "rho": plan.pcost / 2,
-        "epsilon_by_delta_proved": {f"{d:g}": budget.epsilon_zcdp(d) for d in DELTAS},
-        "meaning": plan.schema.meaning(budget),
+        "epsilon_by_delta_proved": {f"{d:g}": plan.epsilon(d) for d in DELTAS},
+        "meaning": plan.meaning,
         "max_records": plan.max_records,
         "queries": plan.workload.queries,
         "rmse_counts": plan.rmse,
@@ -172,8 +173,14 @@ def certificate(
     }
     if format != BEFORE[0]:
         out["promise"] = plan.schema.promise(budget)
-    if format == FORMAT and (kept := plan.options.get("keep")) is not None:
+    if format not in BEFORE[:2] and (kept := plan.options.get("keep")) is not None:
         out["kept"] = _kept_text(plan, kept)
+    if format in BEFORE:
+        out["epsilon_by_delta_proved"] = {f"{d:g}": budget.epsilon_zcdp(d) for d in DELTAS}
+        if budget.pure_epsilon is None:
+            out["meaning"] = (
+                f"{plan.schema.meaning(budget).removesuffix('.')} (proved: {cost(budget.epsilon_zcdp(1e-6))})."
+            )
     if plan.schema.invariants:
         out["exact"] = [list(one.attributes) for one in plan.schema.invariants]
     if budget.pure_epsilon is not None:
@@ -209,7 +216,7 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
         f"standard error and {confidence:.0%} interval. Typical error {amount(plan.rmse)} counts.</p>"
     )
     told = f"<p><b>To the people in these records:</b> {html.escape(plan.schema.promise(plan.budget))}</p>"
-    parts += ["<h2>Privacy</h2>", told, f"<p>{html.escape(plan.schema.meaning(plan.budget))}</p>", _facts(seal)]
+    parts += ["<h2>Privacy</h2>", told, f"<p>{html.escape(plan.meaning)}</p>", _facts(seal)]
     parts += ["<h2>How exact</h2>", f"<p>{html.escape(claim_text(plan))}</p>"]
     pictures = [spread_picture(plan, plan.rmse), budget_picture(plan)]
     for number in range(min(GROUPS, len(plan.workload.groups))):

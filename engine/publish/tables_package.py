@@ -207,7 +207,7 @@ def _readme(measurement: Measurement, described: Described, confidence: float) -
         "",
         plan.schema.promise(plan.budget),
         "",
-        plan.schema.meaning(plan.budget),
+        plan.meaning,
         "",
         "## Tables",
         "",
@@ -275,7 +275,7 @@ def registry(measurement: Measurement) -> dict[str, object]:
     plan, budget = measurement.plan, measurement.plan.budget
     pure = budget.pure_epsilon
     loss: dict[str, object] = {"rho": plan.pcost / 2, "pcost": plan.pcost}
-    loss["epsilon by delta"] = {f"{d:g}": budget.epsilon_zcdp(d) for d in (1e-5, 1e-6, 1e-9)}
+    loss["epsilon by delta"] = {f"{d:g}": plan.epsilon(d) for d in (1e-5, 1e-6, 1e-9)}
     if pure is not None:
         loss["epsilon"] = pure
     unit = "1 row" if budget.rows_per_person == 1 else f"all of up to {budget.rows_per_person:,} rows"

@@ -252,7 +252,7 @@ def _notes(measurement: Measurement, confidence: float) -> list[str]:
     plan = measurement.plan
     return [
         plan.schema.promise(plan.budget),
-        plan.schema.meaning(plan.budget),
+        plan.meaning,
         "",
         "To read one number, or to hand out tables: the published count. It is not negative, and all tables agree; it "
         "is biased. To add up, compare, test or model: the unbiased estimate, whose standard error is exact.",

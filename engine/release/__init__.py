@@ -36,6 +36,7 @@ from engine.release.ledger import (
 )
 from engine.release.measure import (
     Answers,
+    check_curve,
     keep_rehearsal,
     kept_rehearsal,
     left_open,
@@ -93,6 +94,7 @@ __all__ = [
     "TotalChange",
     "TotalDefinition",
     "apply_group",
+    "check_curve",
     "check_records",
     "confusable_text",
     "count",

@@ -8,7 +8,7 @@ and save the same call with the same records draws the same noise from the journ
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from engine.arrays import Array
 from engine.checks import instance
-from engine.errors import PlanError, ResultLost
+from engine.errors import LedgerError, PlanError, ResultLost
 from engine.mechanisms import load_plan
-from engine.plans import Block, Plan
+from engine.plans import Block, Plan, on_curve
 from engine.progress import Progress, unbroken
 from engine.release.answers_on_grid import draw
 from engine.release.archive import Archive, Drawn, write_archive
@@ -125,6 +125,7 @@ def measure(
     book.status(dataset).definition.check_unit(plan.budget)
     if not begun:
         book.afford(**cost)
+        check_curve(book, dataset, [plan.blocks], plan.pcost)
     counts = counted_for(plan, data, **of_rows)
     check_invariants(counts, plan.schema)
     records = recognised(book, dataset, counts, maximal_sets(plan), intake)
@@ -142,6 +143,16 @@ def measure(
     # from the file, which takes memory only where it is looked at
     with Archive(path=book.result_path(key)) as archive:
         return _stored(archive, plan, key)
+
+
+def check_curve(ledger: Ledger, dataset: str, parts: Iterable[Mapping[Space, Block]], pcost: float) -> None:
+    """Raise LedgerError where a total in mu or epsilon would pay for noise that is not on the curve of Gaussian DP."""
+    if ledger.status(dataset).definition.kind == "gdp" and not on_curve(parts, pcost):
+        raise LedgerError(
+            "The total of this dataset is a number on the curve of Gaussian noise. The plan releases too many answers "
+            "at too small a budget, or allows too many records, to be on it. Nothing was spent. Ask fewer queries, "
+            "lower max_records or raise the plan's budget."
+        )
 
 
 def _spend(book: Ledger, plan: Plan, *, dataset: str, key: str, **cost: Any) -> Receipt:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from engine.errors import SchemaError
 from engine.privacy import Budget
-from engine.texts import set_name
+from engine.texts import cost, set_name
 from engine.workload.attribute import Attribute, sequence
 from engine.workload.impossible import MOST_CELLS, Impossible
 
@@ -176,15 +176,15 @@ def promise_beside(budget: Budget, exact: str) -> str:
     )
 
 
-def meaning_beside(budget: Budget, exact: str) -> str:
+def meaning_beside(budget: Budget, exact: str, *, curve: bool = True) -> str:
     """Return what a budget means, in one line, where tables are public and exact, which ``exact`` names.
 
     Source: Subspace Differential Privacy (Gao, Gong and Yu 2021).
     """
-    epsilon = "" if budget.pure_epsilon is None else f"epsilon {budget.pure_epsilon:.4g}, "
+    epsilon = "" if budget.pure_epsilon is None else f"epsilon {cost(budget.pure_epsilon)}, "
     return (
         f"Subspace differential privacy: {exact} are kept to the digit and protect nobody; what they leave open hides "
-        f"whether {budget.protects}: {epsilon}{budget.numbers()}."
+        f"whether {budget.protects}: {epsilon}{budget.numbers(curve=curve)}."
     )
 
 

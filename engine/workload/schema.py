@@ -236,14 +236,16 @@ class Schema:
         """What a release within a budget promises one of the people in the records."""
         return promise_beside(budget, self.exact_text) if self.invariants else budget.promise
 
-    def meaning(self, budget: Budget) -> str:
+    def meaning(self, budget: Budget, *, curve: bool = True) -> str:
         """What a release within a budget means, in one line; beside exact totals that is no plain differential privacy.
 
         >>> exact = Schema([Attribute.of_size("age", 2)], invariants=[("age", [3, 4])])
         >>> exact.meaning(Budget(pcost=1.0)).partition(":")[0]
         'Subspace differential privacy'
         """
-        return meaning_beside(budget, self.exact_text) if self.invariants else budget.describe()
+        if self.invariants:
+            return meaning_beside(budget, self.exact_text, curve=curve)
+        return budget.describe(curve=curve)
 
     @cached_property
     def structural_zeros(self) -> tuple[Impossible, ...]:

@@ -131,7 +131,7 @@ def test_a_newcomer_rehearses_in_few_clicks_goes_back_page_by_page_and_edits(vis
     visit.press("Add all 1-way, 2-way sets")
     visit.press("Next: Preview")
     visit.sees("Typical error (counts)")
-    visit.press("2 × the budget")
+    visit.press("2 × the pcost")
     visit.press("Keep this change")
     visit.press("Next: Compare")
     visit.sees("mechanisms are equally exact with")

@@ -252,6 +252,27 @@ BUGS = (
         tests=("tests/test_privacy.py",),
     ),
     Bug(
+        name="discrete noise taken for rounded Gaussian noise",
+        file="engine/gaussian.py",
+        old="    variation = load / 24\n",
+        new="    variation = load / 2400\n",
+        tests=("tests/test_discrete_curve.py",),
+    ),
+    Bug(
+        name="epsilon of zCDP missing where noise is coarse",
+        file="engine/plans/plan.py",
+        old="return self.budget.epsilon(delta) if self.on_curve else self.budget.epsilon_zcdp(delta)",
+        new="return self.budget.epsilon(delta)",
+        tests=("tests/test_discrete_curve.py",),
+    ),
+    Bug(
+        name="totals on the curve pay for noise off the curve",
+        file="engine/release/measure.py",
+        old="        check_curve(book, dataset, [plan.blocks], plan.pcost)\n",
+        new="",
+        tests=("tests/test_discrete_curve.py",),
+    ),
+    Bug(
         name="zCDP epsilon misses a term",
         file="engine/privacy.py",
         old="terms = (rho, rho * t, log_t, -math.log1p(t), log_inverse / t, -math.log1p(t) / t)",

@@ -118,7 +118,7 @@ def test_the_registry_has_what_is_known_and_no_more(tmp_path):
     told, plan = json.loads((folder / "registry.json").read_text()), made.published.measurement.plan
     assert told["status"].startswith("REHEARSAL")
     assert told["privacy loss"]["rho"] == plan.pcost / 2
-    assert told["privacy loss"]["epsilon by delta"]["1e-06"] == plan.budget.epsilon_zcdp(1e-6)
+    assert told["privacy loss"]["epsilon by delta"]["1e-06"] == plan.budget.epsilon(1e-6)
     assert "epsilon" not in told["privacy loss"]
     assert told["privacy unit"] == "a person, 1 row"
     assert told["neighbours"] == plan.budget.neighbours

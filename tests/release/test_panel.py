@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -60,7 +61,8 @@ def test_from_the_file_to_the_certificate(ledger: Ledger, tmp_path: Path) -> Non
     assert seal["ledger"]["pcost"] == seal["pcost"] == made.pcost
     assert "up to 3 rows, is protected together" in seal["promise"] == made.budget.promise
     assert made.budget.promise in report
-    assert str(seen[0].over_cap) not in json.dumps(seal)
+    # as a number of its own: hashes and last digits may hold the same digits
+    assert not re.search(rf"(?<![\w.]){seen[0].over_cap}(?![\w.])", json.dumps(seal))
     assert "a person of at most 3 rows" in ledger.status("panel").definition.describe()
 
 

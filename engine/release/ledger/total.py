@@ -5,8 +5,9 @@
     gdp    pcost (mu = root)    its pcost                          the larger of that and mu^2, see `Budget.mu`
     pure   epsilon              refused: it keeps no epsilon       its epsilon
 
-A total in (epsilon, delta) is of kind gdp: it is read off the curve of Gaussian noise.  On that curve epsilon-DP is no
-epsilon^2 where delta is large, so that a release with Laplace noise takes more there.
+A total in (epsilon, delta) is of kind gdp: a number on the curve of Gaussian noise, which holds for discrete noise, too
+(`engine.gaussian`).  On that curve epsilon-DP costs more than epsilon^2 where delta is large, so a release with Laplace
+noise takes more there.
 """
 
 from __future__ import annotations

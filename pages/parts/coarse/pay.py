@@ -189,7 +189,7 @@ def _reason(status: DatasetStatus, source: Source, typed: str, common: CommonPla
         return str(error)
     if needed > status.left:
         return (
-            f"the dataset has {texts.cost(status.left)} pcost left and at least {texts.cost(needed)} is needed to "
+            f"the dataset has {texts.remainder(status.left)} pcost left and at least {texts.cost(needed)} is needed to "
             "finish. Plan with a smaller budget on the Preview page."
         )
     if source.missing:

@@ -33,7 +33,7 @@ def picture(step: int) -> Shown:
         one.metric(
             "Budget saved",
             f"{found.shared.saved:.2%}",
-            help="Cost of a separate look as exact as the shared one, as a share of the budget",
+            help="pcost of a separate look as exact as the shared one, as a share of the pcost of the fine analysis",
         )
         two.metric("Numbers in the shared look", f"{found.shared.common.rank:,}", help="Independent noisy numbers")
     workload = Workload.all_ways(yes_or_no(questions), (ways,)) if ways <= 3 else _whole(questions)

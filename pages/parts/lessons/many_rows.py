@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine import Attribute, Budget, Schema, Workload, lessons
 from engine.lessons import CAPS, best_cap, caps_table, neighbours, of_a_person, rows_in_all
-from engine.texts import amount
+from engine.texts import amount, cost
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.shell import state
@@ -64,7 +64,7 @@ def expected() -> dict[str, str]:
     """What one budget promises to persons with several rows, and the best caps."""
     budget = Budget(pcost=0.01)
     persons = {
-        f"pcost of a person with {rows} rows, 0.01 for each": f"{of_a_person(budget, rows).pcost:.4g}"
+        f"pcost of a person with {rows} rows, 0.01 for each": cost(of_a_person(budget, rows).pcost)
         for rows in (1, 3, 20)
     }
     return persons | {f"Best cap at pcost {cost:g}": str(best_cap(Budget(pcost=cost))) for cost in COSTS}

@@ -136,6 +136,7 @@ LESSON = Lesson(
     discussion=(
         "Which budget would you accept for your own record? What share of right guesses is that?",
         "The group 70+ is small. At which budget can its change from year to year be seen?",
-        "Epsilon is proved for the discrete noise through rho; the two curves are the continuous approximation.",
+        "Epsilon holds for the whole-numbered noise that is drawn: rounded Gaussian noise differs from it in one of "
+        "about 10^19 draws.",
     ),
 )

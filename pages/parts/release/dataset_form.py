@@ -9,7 +9,7 @@ import streamlit as st
 from engine import Budget, insight
 from engine.errors import EngineError, LedgerError
 from engine.release import DatasetStatus, Ledger, Receipt, confusable_text, total_history
-from engine.texts import cost, how_many
+from engine.texts import cost, how_many, remainder
 from pages.parts.release import folders
 from pages.parts.shell import clicks, places, state
 from pages.parts.shell.budgets import (
@@ -151,7 +151,7 @@ def dataset(book: Ledger) -> DatasetStatus | None:
         with suppress(LedgerError):  # a total that cannot count the plan says so where the release is confirmed
             planned = state.current().budget
             fit = how_many(status.pays_for(planned.pcost, planned.pure_epsilon), "release")
-            left = f"{cost(status.left)} of {cost(status.total)} {status.definition.counts} left"
+            left = f"{remainder(status.left)} of {cost(status.total)} {status.definition.counts} left"
             st.caption(plain(f"{left}: enough for {fit} at the budget of the present plan."))
         st.caption(plain(f"Its total counts {status.describe()}."))
         _change(book, status)

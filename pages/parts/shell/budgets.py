@@ -136,9 +136,10 @@ def others(found: Budget) -> str:
     >>> others(Budget(pcost=1.0))
     'epsilon 4.887 at delta 1e-06 · guessed right 69.2% of the time · pcost 1 · rho 0.5 · mu 1'
     """
-    pure = "" if found.pure_epsilon is None else f"pure epsilon {_written(found.pure_epsilon)}, which implies "
+    pure = found.pure_epsilon
+    epsilon = f"epsilon {_written(_epsilon(found))} at delta {DELTA:g}" if pure is None else f"epsilon {_written(pure)}"
     return (
-        f"{pure}epsilon {_written(_epsilon(found))} at delta {DELTA:g} · guessed right {found.guess:g}% of the time · "
+        f"{epsilon} · guessed right {found.guess:g}% of the time · "
         f"pcost {_written(found.pcost)} · rho {_written(found.rho)} · mu {_written(found.mu)}"
     )
 
@@ -154,5 +155,5 @@ def numbers_of(found: Budget, unit: str) -> list[float]:
 
 def kind_of_total(language: str) -> str | None:
     """What a total counts that is said in a language; the ledger's own choice where that is right."""
-    # mu, and epsilon with delta, are read off the curve of Gaussian noise
+    # mu, and epsilon with delta, are numbers on the curve of Gaussian noise
     return "gdp" if language in (MU, APPROX, RISK) else None

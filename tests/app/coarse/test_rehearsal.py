@@ -41,7 +41,7 @@ def test_explanations_can_be_switched_off_here() -> None:
 
 def test_shares_and_rule_are_the_engines() -> None:
     session, common = opened(), common_of()
-    assert f"{common.saved:.2%} of the dearest" in session.said()
+    assert f"{common.saved:.2%} of the largest pcost" in session.said()
     assert "at least 5 standard errors" in session.said()
     session.set(coarse_snr=20.0, coarse_share=0.3)
     assert "at least 20 standard errors" in session.said()
@@ -74,7 +74,7 @@ def test_plan_files_are_options() -> None:
     for name, text in texts.items():
         box.upload(f"{name}.json", text.encode(), "application/json")
     session.run(box)
-    assert f"{common_of().saved:.2%} of the dearest" in session.said()
+    assert f"{common_of().saved:.2%} of the largest pcost" in session.said()
     assert "['1-way.json', '2-way.json']" in session.app.code[-1].value
     session.run(session.app.file_uploader(key="coarse_files").upload("bad.json", b"{}", "application/json"))
     assert session.errors()
