@@ -137,7 +137,7 @@ CHANGES: tuple[Change, ...] = (
 
 def can_be_coarser(attribute: Attribute) -> bool:
     """Whether neighbouring cells of an attribute mean something together and can be merged."""
-    return attribute.kind == "numeric" and attribute.size >= 4
+    return attribute.kind == "numeric" and attribute.size >= 4 and not attribute.is_dated
 
 
 def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
@@ -152,14 +152,24 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
     """
     if attribute.kind != "numeric":
         raise NotApplicable(f"The cells of {attribute.name} have no order, so none are neighbours. Choose another.")
+    if attribute.is_dated:
+        raise NotApplicable(f"The cells of {attribute.name} are dates. Choose a longer unit for them in the schema.")
     if attribute.size < 2 * factor:
         raise NotApplicable(f"{attribute.name} has {attribute.size} cells, too few to merge {factor} by {factor}.")
     # the last bin of codes is closed, so it ends at the last code itself
     fine = attribute.edges if attribute.edges is not None else (*range(attribute.size), attribute.size - 1)
     edges = [fine[i] for i in range(0, attribute.size - factor + 1, factor)]
     missing = attribute.missing if isinstance(attribute.missing, float) else None
-    integer = attribute.edges is None or attribute.integer  # codes are whole numbers
-    return Attribute.numeric(attribute.name, [*edges, fine[-1]], missing=missing, clip=attribute.clip, integer=integer)
+    return Attribute.numeric(
+        attribute.name,
+        [*edges, fine[-1]],
+        missing=missing,
+        clip=attribute.clip,
+        integer=attribute.edges is None or attribute.integer,  # codes are whole numbers
+        missing_values=attribute.missing_values,
+        decimal=attribute.decimal,
+        thousands=attribute.thousands,
+    )
 
 
 def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:

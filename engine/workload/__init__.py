@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.workload.alike import AlikeGroups, outside, subsets
 from engine.workload.attribute import Attribute, attribute_from_texts
+from engine.workload.calendar import MAX_YEAR, UNITS, cell_label, cell_number, first_day, read_period
 from engine.workload.conditions import box_workload
 from engine.workload.draft import (
     HOLD,
@@ -36,8 +37,10 @@ __all__ = [
     "HOLD",
     "KEYS",
     "MAX_FILE",
+    "MAX_YEAR",
     "SMALLEST_WEIGHT",
     "TRUE_OR_FALSE",
+    "UNITS",
     "Abs",
     "Affine",
     "AlikeGroups",
@@ -59,15 +62,19 @@ __all__ = [
     "Workload",
     "attribute_from_texts",
     "box_workload",
+    "cell_label",
+    "cell_number",
     "columns_of_records",
     "decoded_text",
     "example",
     "family",
+    "first_day",
     "is_dictionary",
     "make_group",
     "named_in",
     "outside",
     "read_matrix",
+    "read_period",
     "schema_from_dictionary",
     "schema_template",
     "spanned",

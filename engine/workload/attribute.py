@@ -8,6 +8,7 @@ because a label that appears only when one person is present gives that person a
     numeric          edges      n + 1 edges make n bins [e_i, e_{i+1}),         numbers; the last bin also
                                 the last one closed: [e_{n-1}, e_n]             holds its right edge; whole
                                                                                 numbers only with `integer`
+    numeric          dates      one per year, quarter, month or day             dates, times, ISO texts
     either           size       codes 0 .. size - 1                             whole numbers, already encoded
 """
 
@@ -18,24 +19,47 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
+from functools import cached_property, partial
 from itertools import islice, pairwise
 from numbers import Integral, Real
 from typing import Any
 
 from engine.errors import SchemaError
 from engine.texts import MAX_NAME, plain, shown
-from engine.workload.schema_text import ALL_KEYS, FORBIDDEN, MAX_LABEL, check_text, parse_row
+from engine.workload.calendar import (
+    MAX_YEAR,
+    UNITS,
+    Period,
+    cell_label,
+    check_format,
+    first_day,
+    read_period,
+)
+from engine.workload.schema_text import (
+    ALL_KEYS,
+    DATE_KEYS,
+    DATE_KIND,
+    FORBIDDEN,
+    MAX_LABEL,
+    check_text,
+    parse_row,
+)
 
 MAX_CELLS = 10_000_000
 MAX_INTEGER = 2**53  # largest edge of an attribute of whole numbers
+MAX_MISSING = 1_000  # texts that mean missing
 KINDS = ("categorical", "numeric")
+DECIMALS = (".", ",")
+THOUSANDS = (".", ",", " ", "'")
+BLANKS = ("space", "\u00a0", "\u2009", "\u202f")  # other names of " " as a thousands sign
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attribute:
     """One column of the records and its public finite domain.
 
-    Use `categorical`, `numeric` or `of_size`; they fill the fields consistently.
+    Use `categorical`, `numeric`, `dates` or `of_size`; they fill the fields consistently.
 
     Fields: `name`; `kind`, "categorical" or "numeric" (numeric cells are ordered, so ranges make sense); `size`, the
     number of cells; `labels`, one text per cell, or None; `edges`, size + 1 increasing numbers, or None; `other`, the
@@ -43,6 +67,13 @@ class Attribute:
     collects missing values or, with edges, the number they are replaced by (None: refuse them); `clip`, with edges:
     numbers outside go into the first or last bin (False: refuse them); `integer`, with edges: all values are whole
     numbers (fractions are refused), so that SQL may read ``age <= 39`` as ``age < 40``.
+
+    Fields of the texts in records: `missing_values`, texts that mean that a value is missing, such as "NA"; with edges
+    `decimal`, the decimal sign, "." or ",", and `thousands`, the sign between groups of three digits (None: none).
+
+    Fields of dates: `start` and `stop`, the labels of the first and the last cell; `unit`, the calendar unit of a cell;
+    `date_format`, how records write dates, as in "%d.%m.%Y" (None: as ISO 8601).  `missing` is then the label of a last
+    cell that collects missing values.
 
     >>> Attribute.numeric("age", [0, 20, 65, 120]).label(2)
     '[65, 120]'
@@ -59,20 +90,47 @@ class Attribute:
     missing: str | float | None = None
     clip: bool = False
     integer: bool = False
+    missing_values: tuple[str, ...] = ()
+    decimal: str | None = None
+    thousands: str | None = None
+    start: str | None = None
+    stop: str | None = None
+    unit: str | None = None
+    date_format: str | None = None
 
     @classmethod
     def categorical(
-        cls, name: str, labels: Iterable[str], *, other: str | None = None, missing: str | None = None
+        cls,
+        name: str,
+        labels: Iterable[str],
+        *,
+        other: str | None = None,
+        missing: str | None = None,
+        missing_values: Iterable[str] = (),
     ) -> Attribute:
         """One cell per label; `other` and `missing` are appended, in this order, when they are not labels yet.
 
-        Values compare with labels as exact text: case and spaces count.
+        Values compare with labels, and with `missing_values`, as exact text: case and spaces count.
         """
         texts = sequence(labels, f"labels of attribute {shown(name)}", "a list of texts")
         for extra in (other, missing):
             if extra is not None and extra not in texts:
                 texts.append(extra)
-        return cls(name=name, kind="categorical", size=len(texts), labels=tuple(texts), other=other, missing=missing)
+        codes = _missing_texts(name, missing_values)
+        if both := [text for text in codes if text in texts and text != missing]:
+            raise SchemaError(
+                f"attribute {shown(name)} has {shown(both[0])} as a label and among the texts that mean missing; "
+                "remove one of them, or make it the label of missing values"
+            )
+        return cls(
+            name=name,
+            kind="categorical",
+            size=len(texts),
+            labels=tuple(texts),
+            other=other,
+            missing=missing,
+            missing_values=codes,
+        )
 
     @classmethod
     def numeric(
@@ -83,8 +141,22 @@ class Attribute:
         clip: bool = False,
         missing: float | None = None,
         integer: bool = False,
+        missing_values: Iterable[str] = (),
+        decimal: str | None = None,
+        thousands: str | None = None,
     ) -> Attribute:
-        """Bins between increasing edges: closed on the left, open on the right, the last one closed on both sides."""
+        """Bins between increasing edges: closed on the left, open on the right, the last one closed on both sides.
+
+        Parameters
+        ----------
+        missing_values : texts that mean that a value is missing.  One that is a number, such as "-9", means that number
+            in every spelling and number type.
+        decimal : decimal sign of texts, "." or ","; None is ".".
+        thousands : sign between groups of three digits of texts: ".", ",", " " (any blank) or "'".  None: no groups.
+
+        >>> Attribute.numeric("pay", [0, 1000, 5000], decimal=",", thousands=".", missing_values=("NA", "-9")).thousands
+        '.'
+        """
         what = f"edges of attribute {shown(name)}"
         entries = sequence(edges, what, "a list of numbers")
         numbers = [edge if type(edge) is float and edge else _number(edge, what) for edge in entries]
@@ -97,12 +169,63 @@ class Attribute:
             missing=value,
             clip=clip,
             integer=integer,
+            missing_values=_missing_texts(name, missing_values),
+            decimal=decimal,
+            thousands=" " if thousands in BLANKS else thousands,
         )
 
     @classmethod
-    def of_size(cls, name: str, size: int, kind: str = "numeric") -> Attribute:
+    def dates(
+        cls,
+        name: str,
+        start: str | date,
+        stop: str | date,
+        unit: str = "month",
+        *,
+        clip: bool = False,
+        missing: str | None = None,
+        missing_values: Iterable[str] = (),
+        date_format: str | None = None,
+    ) -> Attribute:
+        """Calendar years, quarters, months or days from the one of `start` to the one of `stop`, both included.
+
+        Records hold dates, times or texts.  Texts are ISO dates, such as 2024-03-15; with cells of a month or more also
+        2024-03, and so on.  A time with a zone counts on its day in UTC, one without a zone on the day that is written.
+
+        Parameters
+        ----------
+        start, stop : dates, or the texts of dates or cells.
+        unit : "year", "quarter", "month" or "day".
+        clip : dates before and after go into the first and the last cell (False: refuse them).
+        missing : label of one more cell, the last, that collects missing values (None: refuse them).
+        missing_values : texts that mean that a value is missing; one that is a date means that day in every type.
+        date_format : how texts write dates that are not ISO: %Y, %m, %d, %H, %M and %S, each at most once.
+
+        >>> quarter = Attribute.dates("day", "2023-10-01", "2024-12-31", "quarter", missing="unknown")
+        >>> quarter.size, quarter.label(0), quarter.label(5)
+        (6, '2023-Q4', 'unknown')
+        """
+        who = f"attribute {shown(name)}"
+        if unit not in UNITS:
+            raise SchemaError(f"{who} has cells of one {shown(unit)}; the units are {', '.join(UNITS)}")
+        first, last = (_cell_of(value, unit, f"{what} of {who}") for what, value in (("start", start), ("stop", stop)))
+        return cls(
+            name=name,
+            kind="numeric",
+            size=last - first + 1 + (missing is not None),
+            missing=missing,
+            clip=clip,
+            missing_values=_missing_texts(name, missing_values),
+            start=cell_label(first, unit),
+            stop=cell_label(last, unit),
+            unit=unit,
+            date_format=date_format,
+        )
+
+    @classmethod
+    def of_size(cls, name: str, size: int, kind: str = "numeric", *, missing_values: Iterable[str] = ()) -> Attribute:
         """Records that already hold the codes 0 .. size - 1."""
-        return cls(name=name, kind=kind, size=size)
+        return cls(name=name, kind=kind, size=size, missing_values=_missing_texts(name, missing_values))
 
     def __post_init__(self) -> None:
         check_text(self.name, "attribute name", MAX_NAME)
@@ -128,12 +251,17 @@ class Attribute:
             raise SchemaError(f"{who} has other, which needs labels; give labels or leave it out")
         if self.edges is not None:
             self._check_edges(who)
-        elif self.clip:
+        elif self.decimal is not None or self.thousands is not None:
+            raise SchemaError(f"{who} has decimal or thousands, which need edges; give edges or leave them out")
+        if any(getattr(self, key) is not None for key in DATE_KEYS):
+            self._check_dates(who)
+        elif self.clip and self.edges is None:
             raise SchemaError(f"{who} has clip, which needs edges; give edges or leave it out")
-        elif self.integer:
+        elif self.integer and self.edges is None:
             raise SchemaError(f"{who} has integer, which needs edges; give edges or leave it out")
-        if self.missing is not None and self.labels is None and self.edges is None:
+        elif self.missing is not None and self.labels is None and self.edges is None:
             raise SchemaError(f"{who} has missing, which needs labels or edges; give them or leave it out")
+        object.__setattr__(self, "missing_values", _missing_texts(self.name, self.missing_values))
 
     def _check_labels(self, who: str) -> None:
         if self.kind != "categorical":
@@ -180,6 +308,64 @@ class Attribute:
                     f"{who} has integer, but an edge or the number for missing values is not a whole number up to "
                     f"{MAX_INTEGER:,}; change that number, or leave integer out"
                 )
+        if self.decimal not in (None, *DECIMALS):
+            raise SchemaError(f"{who} has the decimal sign {shown(self.decimal)}; give one of {' '.join(DECIMALS)}")
+        if self.thousands not in (None, *THOUSANDS):
+            raise SchemaError(f"{who} has the thousands sign {shown(self.thousands)}; give . , ' or a blank")
+        if self.thousands == (self.decimal or "."):
+            raise SchemaError(f"{who} has one sign for decimals and thousands; give the decimal sign too")
+
+    def _check_dates(self, who: str) -> None:
+        if self.kind != "numeric" or self.labels is not None or self.edges is not None:
+            raise SchemaError(f"{who} has dates beside labels or edges, or is categorical; give one of them")
+        if self.integer:
+            raise SchemaError(f"{who} has integer, which needs edges; give edges or leave it out")
+        if self.unit not in UNITS or not isinstance(self.start, str) or not isinstance(self.stop, str):
+            raise SchemaError(f"{who} needs start, stop and unit as texts; the units are {', '.join(UNITS)}")
+        first, last = (_cell_of(text, self.unit, f"dates of {who}") for text in (self.start, self.stop))
+        if first > last:
+            raise SchemaError(f"{who} starts at {self.start} and stops at {self.stop}; exchange them")
+        object.__setattr__(self, "start", cell_label(first, self.unit))
+        object.__setattr__(self, "stop", cell_label(last, self.unit))
+        if self.size != last - first + 1 + (self.missing is not None):
+            raise SchemaError(f"{who} has a size that differs from its dates; leave the size out")
+        if self.date_format is not None:
+            check_text(self.date_format, f"date format of {who}", MAX_LABEL)
+            check_format(self.date_format, self.unit, who)
+        if self.missing is not None:
+            check_text(self.missing, f"label of missing values of {who}", MAX_LABEL)
+            if read_period(str(self.missing), self.date_format) is not None:
+                raise SchemaError(f"{who} has a date as the label of missing values; give a text such as 'unknown'")
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether the cells are calendar periods."""
+        return self.unit is not None
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether the cells are the codes 0 .. size - 1, which conditions and sums take as numbers."""
+        return self.labels is None and self.edges is None and self.unit is None
+
+    @cached_property
+    def first_cell(self) -> int:
+        """Number of the first cell of dates on the calendar, as in `engine.workload.calendar`."""
+        return _cell_of(self.start, self.unit or "", f"start of {shown(self.name)}")
+
+    @property
+    def date_cells(self) -> int:
+        """Number of cells that are calendar periods; one less than all where missing values have a cell."""
+        return self.size - (self.missing is not None) if self.is_dated else 0
+
+    def days(self, i: int) -> tuple[date, date]:
+        """First and last day of cell i of an attribute of dates.
+
+        >>> Attribute.dates("day", "2024-01", "2024-12").days(1)[1]
+        datetime.date(2024, 2, 29)
+        """
+        unit = self.unit or ""
+        day = first_day(self.first_cell + i, unit)
+        return day, Period(day, unit).last_day
 
     def label(self, i: int) -> str:
         """Text of cell i, 0 <= i < size.
@@ -202,8 +388,17 @@ class Attribute:
         if self.edges is not None:
             closing = "]" if last == self.size - 1 else ")"
             return f"[{plain(self.edges[first])}, {plain(self.edges[last + 1])}{closing}"
-        start, stop = (self.labels[first], self.labels[last]) if self.labels else (str(first), str(last))
+        start, stop = (self._cell_text(first), self._cell_text(last))
+        if first < last and self.is_dated and last == self.date_cells:  # the cell of missing values is no date
+            return f"{self.span(first, last - 1)} or {stop}"
         return start if first == last else f"{start}..{stop}"
+
+    def _cell_text(self, i: int) -> str:
+        if self.labels is not None:
+            return self.labels[i]
+        if self.unit is None:
+            return str(i)
+        return str(self.missing) if i == self.date_cells else cell_label(self.first_cell + i, self.unit)
 
     def condition(self, first: int, last: int | None = None) -> str:
         """Text of the condition "the value lies in the cells first .. last"; one cell when `last` is left out.
@@ -219,18 +414,22 @@ class Attribute:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready description; keys that hold their default are left out."""
-        found: dict[str, Any] = {"name": self.name, "kind": self.kind}
+        found: dict[str, Any] = {"name": self.name, "kind": DATE_KIND if self.is_dated else self.kind}
         if self.labels is not None:
             found["labels"] = list(self.labels)
         elif self.edges is not None:
             found["edges"] = list(self.edges)
-        else:
+        elif not self.is_dated:
             found["size"] = self.size
         optional = {
             "other": self.other,
             "missing": self.missing,
             "clip": self.clip or None,
             "integer": self.integer or None,
+            "missing_values": list(self.missing_values) or None,
+            "decimal": self.decimal,
+            "thousands": self.thousands,
+            **{key: getattr(self, key) for key in DATE_KEYS},
         }
         return found | {key: value for key, value in optional.items() if value is not None}
 
@@ -247,13 +446,19 @@ class Attribute:
         name, kind = found.pop("name", None), found.pop("kind", None)
         check_text(name, "attribute name", MAX_NAME)
         domains = found.keys() & {"labels", "edges"}
-        if len(domains) == 2 or not (domains or "size" in found):
-            raise SchemaError(f"attribute {shown(name)} needs exactly one of size, labels and edges")
+        dated = kind == DATE_KIND
+        if len(domains) + dated > 1 or not (domains or dated or "size" in found):
+            raise SchemaError(f"attribute {shown(name)} needs exactly one of size, labels and edges, or dates")
         size = found.pop("size", None)
-        if "labels" in found:
-            attribute = _call(cls.categorical, name, found.pop("labels"), found)
+        if dated:
+            if not {"start", "stop", "unit"} <= found.keys():
+                raise SchemaError(f"attribute {shown(name)} has the kind 'dates', which needs start, stop and unit")
+            attribute = _call(partial(cls.dates, name, found.pop("start")), found.pop("stop"), found, name)
+            kind = attribute.kind
+        elif "labels" in found:
+            attribute = _call(partial(cls.categorical, name), found.pop("labels"), found, name)
         elif "edges" in found:
-            attribute = _call(cls.numeric, name, found.pop("edges"), found)
+            attribute = _call(partial(cls.numeric, name), found.pop("edges"), found, name)
         else:
             attribute = cls(name=name, kind=kind, size=size, **found)
         if kind != attribute.kind:
@@ -294,11 +499,41 @@ def _number(value: Any, what: str) -> float:
         return math.inf
 
 
-def _call(build: Callable[..., Attribute], name: str, domain: Any, options: dict[str, Any]) -> Attribute:
+def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
+    """Texts that mean missing.  Raises: SchemaError."""
+    if texts == ():
+        return ()
+    who = f"attribute {shown(name)}"
+    entries = tuple(sequence(texts, f"missing_values of {who}", "a list of texts"))
+    if len(entries) > MAX_MISSING:
+        raise SchemaError(f"{who} has more than {MAX_MISSING:,} texts that mean missing; leave some out")
+    for text in entries:
+        check_text(text, f"a text that means missing of {who}", MAX_LABEL)
+    if len(set(entries)) < len(entries):
+        raise SchemaError(f"{who} has a text that means missing twice; remove one of them")
+    return entries
+
+
+def _cell_of(value: Any, unit: str, what: str) -> int:
+    """Number of the calendar cell that a date, or a text of one, belongs to.  Raises: SchemaError."""
+    if isinstance(value, date):  # the date of a time, too
+        value = date(value.year, value.month, value.day).isoformat()
+    period = read_period(value) if isinstance(value, str) else None
+    number = None if period is None else period.number(unit)
+    if period is None or number is None:
+        raise SchemaError(
+            f"{what} is {shown(value)}; give a date such as 2024-03-15, or a {unit} as ISO 8601 writes it"
+        )
+    if period.day.year > MAX_YEAR:
+        raise SchemaError(f"{what} lies beyond the year {MAX_YEAR}; give an earlier one, and clip later dates")
+    return number
+
+
+def _call(build: Callable[..., Attribute], domain: Any, options: dict[str, Any], name: str) -> Attribute:
     try:
-        return build(name, domain, **options)
+        return build(domain, **options)
     except TypeError:
         raise SchemaError(
-            f"attribute {shown(name)} mixes options: labels go with other and missing, edges with missing, clip and "
-            "integer"
+            f"attribute {shown(name)} mixes options: labels go with other and missing, edges with missing, clip, "
+            "integer, decimal and thousands, dates with missing, clip and date_format"
         ) from None

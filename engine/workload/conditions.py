@@ -210,12 +210,21 @@ def _runs(inside: Inside) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
 
 
 def _value(attribute: Attribute, i: int) -> str:
-    return repr(attribute.labels[i]) if attribute.labels is not None else str(i)
+    return str(i) if attribute.is_coded else repr(attribute.label(i))
 
 
 def _run(attribute: Attribute, first: int, end: int) -> str:
     name, n, edges = word(attribute.name), attribute.size, attribute.edges
-    if edges is None:
+    if attribute.is_dated:
+        if end > attribute.date_cells:  # the cell of missing values is in no order with dates
+            missing = f"{name} == {_value(attribute, n - 1)}"
+            return missing if first == n - 1 else f"{_run(attribute, first, n - 1)} or {missing}"
+        n = attribute.date_cells
+        if end - first == 1:
+            return f"{name} == {_value(attribute, first)}"
+        low, high = f"{_value(attribute, first)} <= ", f" <= {_value(attribute, end - 1)}"
+        least = f"{name} >= {_value(attribute, first)}"
+    elif edges is None:
         if end - first == 1:
             return f"{name} == {first}"
         low, high = f"{first} <= ", f" <= {end - 1}"

@@ -20,7 +20,7 @@ from engine.errors import SchemaError
 from engine.texts import delimiter
 from engine.workload.attribute import MAX_INTEGER, Attribute
 from engine.workload.schema import Schema
-from engine.workload.schema_text import ALL_KEYS, KEYS, decoded_text
+from engine.workload.schema_text import KEYS, TRUE_OR_FALSE, decoded_text
 
 NAMES = ("name", "variable", "variable name", "column", "column name", "field", "attribute")
 VALUES = ("value", "code", "values", "codes", "categories", "labels", "range", "value code")
@@ -93,7 +93,7 @@ def columns_of_records(text: str | bytes) -> tuple[str, ...]:
         return ()
     lower = {cell.lower() for cell in header}
     named = all(header) and len(lower) == len(header) and not any(map(_is_number, header))
-    ours = lower <= set(ALL_KEYS) or {"name", "kind"} <= lower or _columns(header) is not None
+    ours = lower <= {*KEYS, *TRUE_OR_FALSE} or {"name", "kind"} <= lower or _columns(header) is not None
     return tuple(header) if named and not ours else ()
 
 

@@ -78,9 +78,7 @@ class Abs(Affine):
 
 def _cell_number(attribute: Attribute) -> str:
     # with named or binned cells the sum is one of cell numbers, and the text has to say so
-    return (
-        attribute.name if attribute.edges is None and attribute.labels is None else f"cell number of {attribute.name}"
-    )
+    return attribute.name if attribute.is_coded else f"cell number of {attribute.name}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from engine.errors import WorkloadError
 from engine.texts import near_matches
 from engine.workload.attribute import Attribute
+from engine.workload.dated import compared_dates, cut_text
 
 MAX_TEXT = 10_000
 TEXT_OR_NAME = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`""")  # a text, left as it is, or a name
@@ -31,6 +32,22 @@ COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.GtE: operator.ge,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
+}
+FLIPPED = {
+    operator.lt: operator.gt,
+    operator.le: operator.ge,
+    operator.gt: operator.lt,
+    operator.ge: operator.le,
+    operator.eq: operator.eq,
+    operator.ne: operator.ne,
+}
+WRITTEN = {
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.eq: "=",
+    operator.ne: "<>",
 }
 
 
@@ -216,6 +233,8 @@ class _Reader:
             if constant not in a.labels:
                 raise self.refuse(f"compares {a.name} with a label that it does not have")
             return self.along(axis, [holds(label) for label in a.labels])
+        if a.is_dated:
+            return self.against_date(axis, a, FLIPPED[compare] if flipped else compare, constant)
         if isinstance(constant, str):
             raise self.refuse(f"compares {a.name}, which is a number, with a text")
         if a.edges is None:
@@ -234,6 +253,17 @@ class _Reader:
             raise self.refuse(f"cuts through the bin {a.label(int(cut[0]))} of {a.name}; use the bin edges as bounds")
         return self.along(axis, verdicts[0])
 
+    def against_date(self, axis: int, a: Attribute, compare: Callable[[Any, Any], Any], constant: Any) -> Any:
+        if not isinstance(constant, str):
+            raise self.refuse(f"compares {a.name}, which holds dates, with a number; write dates in quotes")
+        try:
+            held, cut = compared_dates(a, WRITTEN[compare], constant)
+        except WorkloadError as error:
+            raise self.refuse(f"compares {a.name} with {constant[:40]!r}: {error}") from None
+        if len(cut):
+            raise self.refuse(f"cuts through {cut_text(a, int(cut[0]))}")
+        return self.along(axis, held)
+
     def number(self, node: ast.expr) -> Any:
         if (constant := self.constant(node)) is not None and not isinstance(constant, str):
             return constant
@@ -251,8 +281,8 @@ class _Reader:
             return np.abs(self.number(node.args[0]))
         if isinstance(node, ast.Name):
             axis, a = self.named(node.id)
-            if a.labels is not None or a.edges is not None:
-                raise self.refuse(f"does arithmetic with {a.name}, whose cells are labels or bins rather than codes")
+            if not a.is_coded:
+                raise self.refuse(f"does arithmetic with {a.name}, whose cells are no codes")
             return self.along(axis, np.arange(a.size, dtype=float))
         for a in self.attributes:
             if isinstance(node, ast.Constant) and node.value == a.name:

@@ -78,8 +78,24 @@ def run_text(attribute: Attribute, first: int, end: int) -> str:
         low, high = attribute.edges[first], attribute.edges[end]
         closing = "<=" if end == n else "<"
         return f"{name} {closing} {plain(high)}" if first == 0 else f"{plain(low)} <= {name} {closing} {plain(high)}"
+    if text := _missing_text(attribute, first, end - 1):
+        return text
     low_text, high_text = attribute.label(first), attribute.label(end - 1)
     return f"{name} <= {high_text}" if first == 0 else f"{low_text} <= {name} <= {high_text}"
+
+
+def _missing_text(attribute: Attribute, first: int, last: int | None = None) -> str:
+    """Return cells of dates with the one of missing values, which is before and after no date; else an empty text."""
+    missing = attribute.date_cells
+    last = attribute.size - 1 if last is None else last
+    if not attribute.is_dated or last < missing:
+        return ""
+    alone = f"{attribute.name} = {attribute.label(missing)}"
+    if first == missing:
+        return alone
+    low, high = attribute.label(first), attribute.label(missing - 1)
+    dates = f"{attribute.name} <= {high}" if first == 0 else f"{attribute.name} >= {low}"
+    return f"{dates} or {alone}"
 
 
 @dataclass(frozen=True)
@@ -121,7 +137,7 @@ class Prefix(Intervals):
         if attribute.edges is not None:
             closing = "<=" if index + 1 == attribute.size else "<"
             return f"{attribute.name} {closing} {plain(attribute.edges[index + 1])}"
-        return f"{attribute.name} <= {attribute.label(index)}"
+        return _missing_text(attribute, 0, index) or f"{attribute.name} <= {attribute.label(index)}"
 
 
 @dataclass(frozen=True)
@@ -144,7 +160,7 @@ class Suffix(Intervals):
     def text(self, attributes: Sequence[Attribute], index: int) -> str:
         (attribute,) = attributes
         start = plain(attribute.edges[index]) if attribute.edges is not None else attribute.label(index)
-        return f"{attribute.name} >= {start}"
+        return _missing_text(attribute, index) or f"{attribute.name} >= {start}"
 
 
 @dataclass(frozen=True)

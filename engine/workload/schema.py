@@ -356,7 +356,7 @@ class Schema:
 
     def to_csv(self) -> str:
         r"""CSV text, one row per attribute, with the header name,kind,size,labels,edges,other,missing,clip
-        and, where an attribute declares whole numbers, integer.
+        and, where an attribute uses them, integer, missing_values, decimal, thousands, start, stop, unit, date_format.
 
         Labels and edges are joined by |.  A backslash stands before | and \ inside a text and before = + - @ at its
         start, so that a spreadsheet never takes a label for a formula.  A last row of the kind person has the person

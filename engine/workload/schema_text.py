@@ -25,8 +25,11 @@ MAX_CSV_FIELD = 131_072
 PERSON_KIND = "person"  # of the row that tells whose rows these are
 RULE_KIND = "impossible"  # of a row with a rule for cells that none may have
 EXACT_KIND = "exact"  # of a row with a table that is public and exact
+DATE_KIND = "dates"  # of a row whose cells are years, quarters, months or days
 KEYS = ("name", "kind", "size", "labels", "edges", "other", "missing", "clip")
-OPTIONAL_KEYS = ("integer",)  # CSV columns that are written only where an attribute uses them
+DATE_KEYS = ("start", "stop", "unit", "date_format")
+# CSV columns that are written only where an attribute uses them
+OPTIONAL_KEYS = ("integer", "missing_values", "decimal", "thousands", *DATE_KEYS)
 ALL_KEYS = KEYS + OPTIONAL_KEYS
 TRUE_OR_FALSE = ("clip", "integer")
 
@@ -171,7 +174,7 @@ def parse_row(row: Mapping[str, str]) -> dict[str, Any]:
         texts = _texts(cell)
         if cell == "":
             continue
-        if key == "labels":
+        if key in ("labels", "missing_values"):
             found[key] = texts
         elif key == "edges":
             found[key] = [_parsed_number(text, float) for text in texts]

@@ -20,6 +20,7 @@ from engine.texts import MAX_NAME, near_matches, plain, shown
 from engine.workload import conditions
 from engine.workload.attribute import Attribute
 from engine.workload.conditions import Condition, Inside
+from engine.workload.dated import compared_dates, cut_text
 from engine.workload.predicates import evaluate, word
 from engine.workload.schema import Schema
 
@@ -137,10 +138,22 @@ def _comparison(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
 
 
 def _is_constant(node: exp.Expr) -> bool:
-    return isinstance(node.this.unnest() if isinstance(node, exp.Neg) else node, exp.Literal)
+    return _is_date(node) or isinstance(node.this.unnest() if isinstance(node, exp.Neg) else node, exp.Literal)
+
+
+def _is_date(node: exp.Expr) -> bool:
+    """Whether an expression is a date such as DATE '2024-01-01'."""
+    return (
+        isinstance(node, exp.Cast)
+        and node.to.is_type(exp.DataType.Type.DATE)
+        and isinstance(node.this, exp.Literal)
+        and bool(node.this.args.get("is_string"))
+    )
 
 
 def _constant(node: exp.Expr) -> str | int | float:
+    if _is_date(node):
+        return str(node.this.name)
     if isinstance(node, exp.Neg):
         inner = _constant(node.this.unnest())
         if isinstance(inner, str):
@@ -170,6 +183,8 @@ def _inside(a: Attribute, sign: str, constant: str | int | float) -> Inside:
             near = near_matches(constant, a.labels) or f"; the first ones are {', '.join(map(shown, a.labels[:6]))}"
             raise WorkloadError(f"'{a.name}' has no label {shown(constant)}{near}. Case and spaces count.")
         return np.array([(label == constant) == (sign == "=") for label in a.labels])
+    if a.is_dated:
+        return _dated(a, sign, constant)
     if isinstance(constant, str):
         raise WorkloadError(f"'{a.name}' is a number, but {shown(constant)} is a text. Write a number without quotes.")
     if a.edges is None:
@@ -181,6 +196,18 @@ def _inside(a: Attribute, sign: str, constant: str | int | float) -> Inside:
         helps = not a.integer and whole_edges and not len(_binned(a, sign, float(constant), True)[1])
         raise _cut(a, sign, float(constant), int(cut[0]), helps)
     return yes
+
+
+def _dated(a: Attribute, sign: str, constant: str | int | float) -> Inside:
+    """Cells of dates that a comparison holds for."""
+    if not isinstance(constant, str):
+        raise WorkloadError(f"'{a.name}' holds dates. Write them as in DATE '{a.days(0)[0]}'.")
+    held, cut = compared_dates(a, sign, constant, clip=a.clip)
+    if len(cut):
+        i = int(cut[0])
+        clipped = " and the days outside" if a.clip and i in (0, a.date_cells - 1) else ""
+        raise WorkloadError(f"{a.name} {sign} {shown(constant)} cuts through {cut_text(a, i)}{clipped}.")
+    return held
 
 
 def _binned(a: Attribute, sign: str, c: float, whole: bool) -> tuple[Inside, npt.NDArray[np.intp]]:
@@ -256,8 +283,8 @@ def _sum(node: exp.Expr, columns: Columns, found: dict[str, Attribute], depth: i
         return f"({inner})", bound
     if isinstance(node, exp.Column):
         a = columns.find(node)
-        if a.labels is not None or a.edges is not None:
-            what = "labels" if a.labels is not None else "bins"
+        if not a.is_coded:
+            what = "labels" if a.labels is not None else "bins" if a.edges is not None else "dates"
             raise WorkloadError(
                 f"'{a.name}' has {what}, so a sum or a comparison with another attribute has no exact meaning on its "
                 "cells. Compare it with constants; texts go in single quotes."

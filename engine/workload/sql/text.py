@@ -119,6 +119,8 @@ def example(schema: Schema) -> str:
     if numeric and len(names) > 1:
         a = numeric[0]
         bound = plain(a.edges[a.size // 2]) if a.edges is not None else str(a.size // 2)
+        if a.is_dated:
+            bound = f"DATE '{a.days(a.date_cells // 2)[0]}'"
         by = next(name for name, one in zip(names, schema.attributes, strict=True) if one is not a)
         at = names[schema.order[a.name]]
         lines.append(f"SELECT {by}, COUNT(*) FROM records WHERE {at} >= {bound} GROUP BY {by}")

@@ -1,0 +1,174 @@
+"""Calendar periods as cells: years, quarters, months or days, numbered in order.
+
+    unit      label of a cell    number of a cell
+    year      2024               the year
+    quarter   2024-Q1            4 * year + quarter - 1
+    month     2024-03            12 * year + month - 1
+    day       2024-03-15         day 1 is 0001-01-01
+
+A text is read as ISO 8601 in its extended form, or by a declared format.  A time with a zone or an
+offset from UTC is an instant, and belongs to the day that it has in UTC; a time without one belongs
+to the day that is written.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from engine.errors import SchemaError
+from engine.texts import shown
+
+UNITS = ("year", "quarter", "month", "day")  # from coarse to fine
+MAX_YEAR = 9998  # so that the day after the last cell is a date, too
+MAX_FORMAT = 40
+DIRECTIVES = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}  # and the most digits of each
+NEEDED = {"year": "Y", "quarter": "Ym", "month": "Ym", "day": "Ymd"}
+
+_ISO = re.compile(
+    r"(?P<Y>\d{4})(?:-Q(?P<q>[1-4])|-(?P<m>\d{2})(?:-(?P<d>\d{2})(?:[T ](?P<H>\d{2}):(?P<M>\d{2})"
+    r"(?::(?P<S>\d{2})(?:[.,]\d+)?)?(?P<zone> ?Z|[+-]\d{2}(?::?\d{2})?)?)?)?)?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True)
+class Period:
+    """A calendar period: its first day, and its unit as in `UNITS`."""
+
+    day: datetime.date
+    unit: str
+
+    def number(self, unit: str) -> int | None:
+        """Return the number of the cell that contains the period; None if the period is longer than the unit.
+
+        >>> Period(datetime.date(2024, 3, 1), "month").number("quarter")
+        8096
+        """
+        return None if UNITS.index(self.unit) < UNITS.index(unit) else cell_number(self.day, unit)
+
+    @property
+    def last_day(self) -> datetime.date:
+        """The last day of the period."""
+        if self.unit == "day":
+            return self.day
+        if (
+            self.day.year == datetime.MAXYEAR
+            and self.day.month + {"year": 12, "quarter": 3, "month": 1}[self.unit] > 12
+        ):
+            return datetime.date.max
+        return first_day(cell_number(self.day, self.unit) + 1, self.unit) - datetime.timedelta(days=1)
+
+
+def cell_number(day: datetime.date, unit: str) -> int:
+    """Return the number of the cell that a day belongs to.
+
+    >>> cell_number(datetime.date(2024, 3, 15), "month") == 12 * 2024 + 2
+    True
+    """
+    if unit == "day":
+        return day.toordinal()
+    return {"year": day.year, "quarter": 4 * day.year + (day.month - 1) // 3, "month": 12 * day.year + day.month - 1}[
+        unit
+    ]
+
+
+def first_day(number: int, unit: str) -> datetime.date:
+    """Return the first day of a cell.
+
+    >>> first_day(8096, "quarter")
+    datetime.date(2024, 1, 1)
+    """
+    if unit == "day":
+        return datetime.date.fromordinal(number)
+    months = {"year": 12, "quarter": 3, "month": 1}[unit] * number
+    return datetime.date(months // 12, months % 12 + 1, 1)
+
+
+def cell_label(number: int, unit: str) -> str:
+    """Return the ISO text of a cell.
+
+    >>> cell_label(8096, "quarter"), cell_label(738960, "day")
+    ('2024-Q1', '2024-03-15')
+    """
+    day = first_day(number, unit)
+    if unit == "quarter":
+        return f"{day.year:04d}-Q{(day.month + 2) // 3}"
+    return day.isoformat()[: {"year": 4, "month": 7, "day": 10}[unit]]
+
+
+def read_period(text: str, date_format: str | None = None) -> Period | None:
+    """Return the period that a text names; None for a text that is no ISO date, nor one of the declared format.
+
+    >>> read_period("2024-Q2").last_day
+    datetime.date(2024, 6, 30)
+    >>> read_period("2024-01-01T00:30+02:00").day, read_period("1.2.2024", "%d.%m.%Y").day
+    (datetime.date(2023, 12, 31), datetime.date(2024, 2, 1))
+    """
+    text = text.strip(" \t\r\n")
+    if date_format is not None and (match := _pattern(date_format).fullmatch(text)) is not None:
+        return _period(match.groupdict())
+    match = _ISO.fullmatch(text)
+    return None if match is None else _period(match.groupdict())
+
+
+def _period(parts: dict[str, str | None]) -> Period | None:
+    year, month, day = (int(parts.get(key) or 1) for key in "Ymd")
+    unit = "day" if parts.get("d") else "month" if parts.get("m") else "year"
+    if quarter := parts.get("q"):
+        month, unit = 3 * int(quarter) - 2, "quarter"
+    try:
+        hour, minute, second = (int(parts.get(key) or 0) for key in "HMS")
+        moment = datetime.datetime(year, month, day, hour, minute, second)
+        return Period((moment - _offset(parts.get("zone"))).date(), unit)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _offset(zone: str | None) -> datetime.timedelta:
+    """Offset from UTC, as in +02:00, +0200, +02 or Z.  Raises: ValueError for one of a day or more."""
+    if zone is None or zone.endswith("Z"):
+        return datetime.timedelta()
+    hours, minutes = int(zone[1:3]), int(zone[3:].strip(":") or 0)
+    if hours > 23 or minutes > 59:
+        raise ValueError
+    offset = datetime.timedelta(hours=hours, minutes=minutes)
+    return -offset if zone[0] == "-" else offset
+
+
+@lru_cache(maxsize=256)
+def _pattern(date_format: str) -> re.Pattern[str]:
+    """Return the expression of the texts that a checked format reads."""
+    parts = re.findall(r"%.|[^%]+", date_format)
+    out = []
+    for i, part in enumerate(parts):
+        if part[0] != "%":
+            out.append(re.escape(part))
+            continue
+        # two numbers without a sign between them can only be told apart by their lengths
+        touches = any(0 <= k < len(parts) and (parts[k][0] == "%" or parts[k][-1].isdigit()) for k in (i - 1, i + 1))
+        most = DIRECTIVES[part[1]]
+        least = most if touches or part[1] == "Y" else 1
+        out.append(rf"(?P<{part[1]}>\d{{{least},{most}}})")
+    return re.compile("".join(out), re.ASCII)
+
+
+def check_format(date_format: str, unit: str, who: str) -> None:
+    """Raise SchemaError for a format that does not name one day, month or year without doubt.
+
+    >>> check_format("%d.%m.%Y", "day", "attribute 'birth'")
+    """
+    allowed = ", ".join(f"%{key}" for key in DIRECTIVES)
+    keys = re.findall(r"%(.?)", date_format)
+    if len(date_format) > MAX_FORMAT or any(key not in DIRECTIVES for key in keys) or len(set(keys)) < len(keys):
+        raise SchemaError(
+            f"{who} has the date format {shown(date_format)}; use {allowed}, each once, and at most {MAX_FORMAT} "
+            "characters"
+        )
+    if lost := [f"%{key}" for key in NEEDED[unit] if key not in keys]:
+        raise SchemaError(f"{who} has a date format without {' and '.join(lost)}; cells of one {unit} need it")
+    sample = datetime.date(2024, 3, 4)
+    if (match := _pattern(date_format).fullmatch("2024-03-04")) and _period(match.groupdict()) != Period(sample, "day"):
+        raise SchemaError(f"{who} has a date format that reads ISO dates as other days; write the dates another way")
