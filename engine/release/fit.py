@@ -60,7 +60,13 @@ def records_fit(schema: Schema, data: Any, *, progress: Progress | None = None) 
 
 def _strict(attribute: Attribute) -> Attribute:
     """The attribute that collects nothing, so that codes tell what is collected."""
-    return replace(attribute, other=None, missing=None, clip=False)
+    return replace(
+        attribute,
+        other=None,
+        missing=None,
+        clip=False,
+        size=attribute.date_cells if attribute.is_dated else attribute.size,
+    )
 
 
 def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int]) -> ColumnFit:
@@ -86,7 +92,7 @@ def _fit_here(data: Any, names: list[str], encoders: list[Encoder], tell: Any) -
     for batch in read_batches(data, names):
         for i, (encoder, column, own) in enumerate(zip(encoders, batch.columns, rows, strict=True)):
             odd = values[i]
-            codes = encoder.objects(column) if isinstance(column, list) else encoder.array(column)
+            codes = encoder.column(column, batch.clocks.get(encoder.attribute.name))
             numbers = np.bincount(-np.minimum(codes, 0).astype(np.int64), minlength=1 + len(REASONS))
             own.update({-code: int(number) for code, number in enumerate(numbers) if number})
             odd.update(_unknown(column, codes < MISSING))

@@ -149,6 +149,11 @@ def _values(attribute: Attribute) -> Sequence[str]:
     """A value of every cell, as records have it."""
     if attribute.labels is not None:
         return attribute.labels
-    return (
-        [plain(edge) for edge in attribute.edges[:-1]] if attribute.edges else [str(i) for i in range(attribute.size)]
-    )
+    if attribute.edges is not None:
+        return [_written(edge, attribute) for edge in attribute.edges[:-1]]
+    return [attribute.label(i) for i in range(attribute.size)]
+
+
+def _written(number: float, attribute: Attribute) -> str:
+    """A number with the decimal sign that the schema declares."""
+    return plain(number).replace(".", attribute.decimal or ".")

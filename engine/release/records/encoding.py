@@ -5,12 +5,17 @@ fast paths for text, whole numbers and floats and falls back on the rule, once p
 
     value in the records          categorical with labels            bins between edges, or codes 0 .. size - 1
     None, NaN, NaT, NA, ""        missing                            missing
-    text                          equal to a label, exactly          the number it spells ("12", "1.5e3")
+    one of `missing_values`       missing                            missing; a number in any spelling and type
+    text                          equal to a label, exactly          the number it spells ("12", "1.5e3"), with the
+                                                                     declared signs of decimals and thousands
     whole number, 12 or 12.0      the text "12"                      that number, compared exactly
     other number, 0.5             its shortest text "0.5"            that number; refused where only whole numbers are
     decimal, 0.50                 "0.5", or else "0.50"              that number; refused where only whole numbers are
     True, False                   the text "True", "False"           1, 0
     anything else (dates, lists)  refused                            refused
+
+An attribute of dates takes dates and times (one with a zone on its day in UTC), texts as `engine.workload.calendar`
+reads them, and whole numbers with the text of such a date: 2024 for a year.
 
 Nothing is ever rounded, wrapped or clipped on the way; only an attribute that asks for it by `clip`, `other` or
 `missing` collects such values.
@@ -18,18 +23,21 @@ Nothing is ever rounded, wrapped or clipped on the way; only an attribute that a
 
 from __future__ import annotations
 
+import datetime
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from engine.workload import Attribute
+from engine.release.records.clocks import Clock
+from engine.workload import Attribute, cell_number, read_period
 
 REASONS = (
     "missing",
@@ -37,11 +45,16 @@ REASONS = (
     "not a number",
     "not a whole number",
     "of a type that is neither text nor number",
+    "not a date",
 )
-MISSING, OUTSIDE, NOT_NUMBER, FRACTION, UNSUPPORTED = (-1 - i for i in range(len(REASONS)))
+MISSING, OUTSIDE, NOT_NUMBER, FRACTION, UNSUPPORTED, NOT_DATE = (-1 - i for i in range(len(REASONS)))
 
 _EXACT = 2**53  # every whole number up to here is a float
 _PLACES = 100  # before and after the point, of decimals that labels are compared with as numbers
+_EPOCH = datetime.date(1970, 1, 1)
+_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_BLANKS = " \t\r\n\f\v"
+_GROUPED = {".": r"\.", ",": ",", " ": "[ \u00a0\u2009\u202f]", "'": "['\u2019]"}
 
 
 def code_type(size: int) -> type[np.signedinteger]:
@@ -74,7 +87,9 @@ class Encoder:
         """Code of a missing value."""
         if self.attribute.missing is None:
             return MISSING
-        return self._label(self.attribute.missing) if self.attribute.labels else self._number(self.attribute.missing)
+        if self.attribute.is_dated:
+            return self.attribute.date_cells
+        return self._label(self.attribute.missing) if self.attribute.labels else self._bin(self.attribute.missing)
 
     def one(self, value: Any) -> int:
         """Code of one value: the rule that every faster path must agree with."""
@@ -91,16 +106,26 @@ class Encoder:
             return self.missing
         if (isinstance(value, float) and math.isnan(value)) or (isinstance(value, Decimal) and value.is_nan()):
             return self.missing
+        if self.attribute.is_dated:
+            return self._dated(value)
         if not isinstance(value, (str, bool, int, float, Decimal)):
             return UNSUPPORTED
         if self.attribute.labels is not None:
             text = _text(value)
             # the number comes first; a label may also be a decimal as its column writes it, 0.50
-            return self._label(str(value) if isinstance(value, Decimal) and text not in self._codes else text)
+            return self._label(str(value) if isinstance(value, Decimal) and text not in self.texts else text)
         if isinstance(value, str):
-            number = _spelled(value)
+            if value.strip(_BLANKS) in self._missing_texts:
+                return self.missing
+            number = self._spelled(value)
             return NOT_NUMBER if number is None else self.missing if math.isnan(number) else self._number(number)
         return self._number(value)
+
+    def column(self, values: pa.Array | list[Any], clock: Clock | None = None) -> np.ndarray:
+        """Codes of a column of a batch, shape (n,); `clock` says which dates its numbers are."""
+        if clock is not None and self.attribute.is_dated:
+            values = clock.dates(values)
+        return self.objects(values) if isinstance(values, list) else self.array(values)
 
     def objects(self, values: Iterable[Any]) -> np.ndarray:
         """Codes of any Python values, shape (n,)."""
@@ -123,6 +148,12 @@ class Encoder:
         for narrow, wide in ((pa.string_view(), pa.large_string()), (pa.float16(), pa.float32())):  # Arrow can do less
             if kind == narrow:
                 values, kind = values.cast(wide), wide
+        if self.attribute.is_dated and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+            return self._with_nulls(_days(values), self._dates)
+        if self.attribute.is_dated:
+            text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+            values = values.cast(pa.large_binary()) if text else values
+            return self._by_distinct(values) if is_scalar(kind) else self._unsupported(values)
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return self._labels_of(values) if self.attribute.labels is not None else self._spelled_of(values)
         if self.attribute.labels is None:
@@ -134,25 +165,136 @@ class Encoder:
                 return self._with_nulls(values, self._floats)
         if is_scalar(kind):
             return self._by_distinct(values)
-        return np.where(values.is_null().to_numpy(zero_copy_only=False), self.missing, UNSUPPORTED).astype(self.dtype)
+        return self._unsupported(values)
 
     @cached_property
-    def _codes(self) -> dict[str, int]:
-        return {label: i for i, label in enumerate(self.attribute.labels or ())}
+    def texts(self) -> dict[str, int]:
+        """Code of every text that the schema names for an attribute with labels."""
+        labels = self.attribute.labels or ()
+        codes = {label: i for i, label in enumerate(labels)}
+        missing = MISSING if self.attribute.missing is None else codes.get(str(self.attribute.missing), MISSING)
+        return codes | dict.fromkeys(self.attribute.missing_values, missing)
+
+    @cached_property
+    def missing_decimals(self) -> frozenset[Decimal]:
+        """The numbers that mean that a value is missing, for an attribute without labels."""
+        texts = self.attribute.missing_values if self.attribute.labels is None and not self.attribute.is_dated else ()
+        return frozenset(Decimal(text) for text in map(self._plain, texts) if _is_finite(text))
+
+    @cached_property
+    def missing_floats(self) -> frozenset[float]:
+        """The same numbers as floats, as texts are read."""
+        return frozenset(float(number) for number in self.missing_decimals)
+
+    @cached_property
+    def missing_days(self) -> frozenset[datetime.date]:
+        """The days that mean that a value is missing, for an attribute of dates."""
+        periods = (read_period(text, self.attribute.date_format) for text in self.attribute.missing_values)
+        return frozenset(period.day for period in periods if period is not None and period.unit == "day")
+
+    @cached_property
+    def _missing_texts(self) -> frozenset[str]:
+        texts = {text.strip(_BLANKS) for text in self.attribute.missing_values}
+        return frozenset(
+            {*texts, str(self.attribute.missing)} if self.missing >= 0 and self.attribute.is_dated else texts
+        )
 
     @cached_property
     def _outside(self) -> int:
-        return OUTSIDE if self.attribute.other is None else self._codes[self.attribute.other]
+        return OUTSIDE if self.attribute.other is None else self.texts[self.attribute.other]
 
     @cached_property
     def _label_array(self) -> pa.Array:
-        return pa.array(self.attribute.labels, pa.large_string())
+        return pa.array(list(self.texts), pa.large_string())
+
+    @cached_property
+    def _label_codes(self) -> np.ndarray:
+        return np.array([*self.texts.values(), self._outside], np.int64)
 
     def _label(self, text: Any) -> int:
-        return self._codes.get(text, self._outside)
+        return self.texts.get(text, self._outside)
+
+    def _unsupported(self, values: pa.Array) -> np.ndarray:
+        codes = np.where(values.is_null().to_numpy(zero_copy_only=False), self.missing, UNSUPPORTED)
+        return np.asarray(codes, self.dtype)
+
+    def _dated(self, value: Any) -> int:
+        """Code of a value of a column of dates that is not missing."""
+        attribute = self.attribute
+        if isinstance(value, np.datetime64):
+            value = value.astype("datetime64[D]").item()
+            if value is None:
+                return self.missing
+            if isinstance(value, int):  # a year that Python does not have
+                return self._cell(-1 if value < 0 else attribute.size)
+        if isinstance(value, datetime.datetime):
+            try:
+                value = (value if value.tzinfo is None else value.astimezone(datetime.UTC)).date()
+            except OverflowError:
+                return OUTSIDE
+        if isinstance(value, datetime.date):
+            day = value
+        else:
+            if not isinstance(value, (str, bool, int, float, Decimal)):
+                return UNSUPPORTED
+            text = _text(value).strip(_BLANKS)
+            if text in self._missing_texts:
+                return self.missing
+            period = read_period(text, attribute.date_format)
+            number = None if period is None else period.number(attribute.unit or "")
+            if period is None or number is None:
+                return NOT_DATE
+            if period.unit != "day":
+                return self._cell(number - attribute.first_cell)
+            day = period.day
+        if day in self.missing_days:
+            return self.missing
+        return self._cell(cell_number(day, attribute.unit or "") - attribute.first_cell)
+
+    def _cell(self, place: int) -> int:
+        """Code of a calendar cell by its place after the first one."""
+        last = self.attribute.date_cells - 1
+        return place if 0 <= place <= last else min(max(place, 0), last) if self.attribute.clip else OUTSIDE
+
+    def _dates(self, days: np.ndarray) -> np.ndarray:
+        """Codes of days since 1970-01-01."""
+        attribute, last = self.attribute, self.attribute.date_cells - 1
+        if attribute.unit == "day":
+            numbers = days + _EPOCH.toordinal()
+        else:
+            months = days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) + 12 * _EPOCH.year
+            numbers = months // {"year": 12, "quarter": 3, "month": 1}[attribute.unit or ""]
+        places = numbers - attribute.first_cell
+        codes = np.clip(places, 0, last).astype(self.dtype)
+        if not attribute.clip:
+            codes[(places < 0) | (places > last)] = OUTSIDE
+        if self.missing_days:
+            codes[np.isin(days, [(day - _EPOCH).days for day in self.missing_days])] = self.missing
+        return np.asarray(codes)
+
+    def _spelled(self, text: str) -> float | None:
+        return _spelled(self._plain(text))
+
+    def _plain(self, text: str) -> str:
+        """A text of a number with the declared signs as one with a decimal point; others become no number."""
+        decimal, thousands = self.attribute.decimal or ".", self.attribute.thousands
+        if (decimal, thousands) == (".", None):
+            return text
+        text = text.strip(_BLANKS)
+        match = _number_pattern(decimal, thousands).fullmatch(text)
+        if match is None:
+            return text if text.isalpha() or text[1:].isalpha() else ""  # nan and inf
+        sign, whole, places, power = (match[key] or "" for key in ("sign", "whole", "places", "power"))
+        return f"{sign}{''.join(filter(str.isdigit, whole))}{places.replace(decimal, '.')}{power}"
 
     def _number(self, number: Any) -> int:
         """Code of a number that is no NaN; Python compares int, float and Decimal exactly, whatever their size."""
+        if number in (self.missing_floats if isinstance(number, float) else self.missing_decimals):
+            return self.missing
+        return self._bin(number)
+
+    def _bin(self, number: Any) -> int:
+        """Code of a number that does not mean missing."""
         edges, size = self.attribute.edges, self.attribute.size
         if self.needs_whole and _is_fraction(number):
             return FRACTION
@@ -176,19 +318,24 @@ class Encoder:
         import pyarrow.compute as pc
 
         found = pc.index_in(values, value_set=self._label_array.cast(values.type))
-        if found.null_count == 0:
+        if found.null_count == 0 and not self.attribute.missing_values:
             return np.array(found.to_numpy(), self.dtype)
-        codes = np.array(pc.fill_null(found, self._outside).to_numpy(), self.dtype)
+        codes = self._label_codes[pc.fill_null(found, len(self.texts)).to_numpy()].astype(self.dtype)
         empty = pc.fill_null(pc.equal(pc.binary_length(values), 0), True)
         codes[empty.to_numpy(zero_copy_only=False)] = self.missing
-        return codes
+        return np.asarray(codes)
 
     def _spelled_of(self, values: pa.Array) -> np.ndarray:
         # Arrow reads fewer spellings than `_spelled`; when it meets another one, each distinct text is read here.
         import pyarrow.compute as pc
 
+        if self.attribute.decimal is not None or self.attribute.thousands is not None:
+            return self._by_distinct(values.cast(pa.large_binary()))
+        empty = pc.equal(pc.binary_length(values), 0)
+        if self._missing_texts:
+            empty = pc.or_(empty, pc.is_in(values, value_set=pa.array(sorted(self._missing_texts), values.type)))
         try:
-            numbers = pc.if_else(pc.equal(pc.binary_length(values), 0), None, values).cast(pa.float64())
+            numbers = pc.if_else(empty, None, values).cast(pa.float64())
         except pa.ArrowInvalid:
             return self._by_distinct(values.cast(pa.large_binary()))
         return self._with_nulls(numbers, self._floats)
@@ -218,6 +365,10 @@ class Encoder:
         codes = numbers.astype(self.dtype)
         if not inside.all():
             codes[~inside] = OUTSIDE
+        if self.missing_floats:
+            codes[np.isin(numbers, [int(n) for n in self.missing_decimals if n == n.to_integral_value()])] = (
+                self.missing
+            )
         return codes
 
     def _floats(self, numbers: np.ndarray) -> np.ndarray:
@@ -235,6 +386,8 @@ class Encoder:
         if self.needs_whole:
             codes[np.isfinite(numbers) & (np.floor(numbers) != numbers)] = FRACTION
         codes[nan] = self.missing
+        if self.missing_floats:
+            codes[np.isin(numbers, list(self.missing_floats))] = self.missing
         return codes
 
 
@@ -243,6 +396,34 @@ def _is_fraction(number: Any) -> bool:
     if number in (math.inf, -math.inf):
         return False
     return bool(number != (number.to_integral_value() if isinstance(number, Decimal) else math.floor(number)))
+
+
+def _days(values: pa.Array) -> pa.Array:
+    """Dates or times as whole days since 1970-01-01; a time with a zone is stored as one in UTC."""
+    kind = values.type
+    if pa.types.is_date32(kind):
+        return values.cast(pa.int32()).cast(pa.int64())
+    steps = _PER_DAY["ms" if pa.types.is_date64(kind) else kind.unit]
+    # division of Arrow rounds towards zero, of NumPy down
+    days = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // steps
+    return pa.array(days, mask=values.is_null().to_numpy(zero_copy_only=False))
+
+
+@cache
+def _number_pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
+    """Texts of numbers with these signs: groups of exactly three digits after the first, or no groups."""
+    groups = "" if thousands is None else rf"|\d{{1,3}}(?:{_GROUPED[thousands]}\d{{3}})+"
+    point = re.escape(decimal)
+    return re.compile(
+        rf"(?P<sign>[+-]?)(?=[\d{point}])(?P<whole>\d+{groups})?(?P<places>{point}\d*)?(?P<power>[eE][+-]?\d+)?",
+        re.ASCII,
+    )
+
+
+def _is_finite(text: str) -> bool:
+    """Whether a text spells a finite number."""
+    number = _spelled(text)
+    return number is not None and math.isfinite(number)
 
 
 def is_scalar(kind: pa.DataType) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from datetime import date, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -17,11 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from engine.release.records.encoding import OUTSIDE, UNSUPPORTED, Encoder
+from engine.release.records.encoding import FRACTION, OUTSIDE, UNSUPPORTED, Encoder
+from engine.workload import MAX_YEAR
 
 MOST_CASES = 1_000  # of one expression, and distinct values that are looked at one by one
 MOST_PLACES = 18  # of decimals, so that whole numbers of their last place have 64 bits
 WITH_HEX = ("duckdb", "pyspark")  # where hex(text) gives the bytes of a text
+WITH_DATES = ("duckdb", "postgres", "pyspark")  # where a column of dates holds dates only
+WITH_ZONES = ("duckdb", "postgres")  # where timezone('UTC', moment) gives the time in UTC
 _LARGE = 2**63
 
 
@@ -43,18 +47,23 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
         column = column.cast("decimal(20, 0)")  # which can be compared with numbers below 0
     if kind.is_null():
         return _integer(encoder.missing).cast(np.dtype(encoder.dtype).name)
-    if kind.is_temporal() or kind.is_interval() or kind.is_array() or kind.is_struct() or kind.is_map():
+    if attribute.is_dated:
+        added, rest = _date_cases(column, encoder, distinct)
+        cases += added
+    elif kind.is_temporal() or kind.is_interval() or kind.is_array() or kind.is_struct() or kind.is_map():
         rest = UNSUPPORTED
     elif kind.is_string() and attribute.labels is not None:
-        known = {"": encoder.missing} | {label: code for code, label in enumerate(attribute.labels)}
+        known = {"": encoder.missing} | encoder.texts
         rest = _chosen(in_bytes(column), {text.encode().hex().upper(): code for text, code in known.items()}, rest)
     elif kind.is_boolean():
         cases.append((column, encoder.one(True)))
         rest = encoder.one(False)
     elif kind.is_integer() and attribute.labels is not None:
-        whole = {label: int(label) for label in attribute.labels if _is_whole(label)}
+        whole = {label: int(label) for label in encoder.texts if _is_whole(label)}
         cases += [(column == number, encoder.one(number)) for number in whole.values()]
     elif kind.is_integer():
+        missing = [int(number) for number in encoder.missing_decimals if number == number.to_integral_value()]
+        cases += [(column == number, encoder.missing) for number in missing if abs(number) < _LARGE]
         cases += _cells(column, encoder, *_steps([Fraction(edge) for edge in attribute.edges or ()]))
         rest = _last(column, encoder)
     elif kind.is_floating() and attribute.labels is not None:
@@ -64,10 +73,11 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     elif kind.is_floating():
         column = column.cast("float64")
         cases.append((column.isnan(), encoder.missing))
+        cases += [(column == _exact(number), encoder.missing) for number in encoder.missing_floats]
         if encoder.needs_whole:
             # an infinite number is outside, and only a finite one may be no whole number
             finite = (column > -_exact(2.0**62)) & (column < _exact(2.0**62))
-            cases.append((finite & (column.floor() != column), encoder.one(0.5)))
+            cases.append((finite & (column.floor() != column), FRACTION))
         edges = [_exact(edge) for edge in attribute.edges or ()]
         cases += _cells(column, encoder, edges, *edges[-1:])
         rest = _last(column, encoder)
@@ -86,6 +96,65 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
         raise NotThereError
     found = ibis.cases(*((test, _integer(code)) for test, code in cases), else_=_integer(rest))
     return found.cast(np.dtype(encoder.dtype).name)
+
+
+def _date_cases(
+    column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[Any]]
+) -> tuple[list[tuple[Any, Any]], Any]:
+    """What a value must be to lie in a cell of dates, or in none, and the code of every other value."""
+    import ibis
+
+    attribute, kind, name = encoder.attribute, column.type(), column.get_backend().name
+    if kind.is_string():
+        texts = in_bytes(column)
+        codes = _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct)
+        return [], _chosen(texts, codes, encoder.one("?"))
+    if kind.is_integer():
+        values = [value for value in _few(column, distinct) if value is not None]
+        return [(column == value, encoder.one(value)) for value in values], encoder.one("?")
+    if kind.is_boolean():
+        return [], encoder.one(True)
+    if not (kind.is_date() or kind.is_timestamp()):
+        if kind.is_numeric() or kind.is_binary():
+            raise NotThereError
+        return [], UNSUPPORTED
+    if name not in WITH_DATES:
+        raise NotThereError
+    if kind.is_timestamp() and kind.timezone is not None:
+        if name not in WITH_ZONES:
+            raise NotThereError
+        column = _functions()["timezone"]("UTC", column)  # the time in UTC, without a zone
+    # comparisons come first: there are dates that have no year, such as infinity
+    literal = ibis.date if kind.is_date() else lambda day: ibis.timestamp(f"{day}T00:00:00")
+    first, last = attribute.days(0)[0], attribute.days(attribute.date_cells - 1)[1]
+    step = timedelta(days=1)
+    cases = [
+        ((column >= literal(day)) & (column < literal(day + step)), encoder.missing)
+        for day in encoder.missing_days
+        if day.year <= MAX_YEAR
+    ]
+    if len(cases) < len(encoder.missing_days):
+        raise NotThereError
+    cases.append((column < literal(first), encoder.one(first - step) if first > date.min else OUTSIDE))
+    cases.append((column >= literal(last + step), encoder.one(last + step)))
+    day = column if kind.is_date() else column.date()
+    if attribute.unit == "day":
+        return cases, day.delta(ibis.date(first), unit="day").cast("int64")
+    year, month = day.year().cast("int64"), day.month().cast("int64")
+    number = {
+        "year": year,
+        "quarter": year * 4 + ibis.cases((month < 4, 0), (month < 7, 1), (month < 10, 2), else_=3),
+        "month": year * 12 + month - 1,
+    }[attribute.unit or ""]
+    return cases, number - attribute.first_cell
+
+
+def _few(column: Any, distinct: Callable[[Any, int], list[Any]]) -> list[Any]:
+    """The distinct values of a column of few."""
+    values = distinct(column, MOST_CASES)
+    if len(values) > MOST_CASES:
+        raise NotThereError
+    return values
 
 
 def _integer(code: Any) -> Any:
@@ -114,8 +183,11 @@ def _functions() -> dict[str, Callable[..., Any]]:
     def concat_ws(between: str, text: str) -> str: ...  # type: ignore[empty-body]
     def convert_to(text: str, encoding: str) -> bytes: ...  # type: ignore[empty-body]
     def encode(content: bytes, form: str) -> str: ...  # type: ignore[empty-body]
+    def timezone(zone: str, moment): ...  # type: ignore[no-untyped-def]
 
-    return {made.__name__: ibis.udf.scalar.builtin(made) for made in (hex, concat_ws, convert_to, encode)}
+    functions = {made.__name__: ibis.udf.scalar.builtin(made) for made in (hex, concat_ws, convert_to, encode)}
+    functions["timezone"] = ibis.udf.scalar.builtin(timezone, signature=((str, None), "timestamp"))
+    return functions
 
 
 def _chosen(column: Any, codes: dict[str, int], rest: Any) -> Any:
@@ -161,8 +233,9 @@ def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
     edges, cases = encoder.attribute.edges, []
     if column.get_backend().name == "postgres":  # where decimals may be no number
         cases.append((column == ibis.literal("NaN").cast("decimal"), encoder.missing))
+    cases += [(found, encoder.missing) for found in _missing_decimals(column, encoder)]
     if encoder.needs_whole:
-        cases.append((column.floor() != column, encoder.one(0.5)))
+        cases.append((column.floor() != column, FRACTION))
     if edges is None:
         return cases + _cells(column, encoder, [])
     if column.get_backend().name == "postgres":
@@ -173,6 +246,18 @@ def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
     far = Fraction(10**MOST_PLACES)
     steps, last = _steps([max(-far, min(far, Fraction(edge) * places)) for edge in edges])
     return cases + _cells((column * places).cast("int64"), encoder, steps, last)
+
+
+def _missing_decimals(column: Any, encoder: Encoder) -> list[Any]:
+    """Tests whether a decimal is one of the numbers that mean missing."""
+    import ibis
+
+    numbers = encoder.missing_decimals
+    if column.get_backend().name == "postgres":
+        return [column == ibis.literal(format(number, "f")).cast("decimal") for number in numbers]
+    places = 10 ** column.type().scale
+    whole = [int(number * places) for number in numbers if (number * places) == (number * places).to_integral_value()]
+    return [(column * places).cast("int64") == number for number in whole if abs(number) < _LARGE]
 
 
 def _exact(number: float) -> Any:
@@ -196,7 +281,7 @@ def _is_whole(label: str) -> bool:
 def _spelled(encoder: Encoder) -> list[tuple[float, int]]:
     """The numbers whose texts are labels, with their codes."""
     found = []
-    for code, label in enumerate(encoder.attribute.labels or ()):
+    for label, code in encoder.texts.items():
         try:
             number = float(label)
         except ValueError:
@@ -212,7 +297,4 @@ def _by_distinct(
     texts: Any, one: Callable[[str], int], distinct: Callable[[Any, int], list[str | None]]
 ) -> dict[str, int]:
     """The code of each distinct text, by the rule for one."""
-    values = distinct(texts, MOST_CASES)
-    if len(values) > MOST_CASES:
-        raise NotThereError
-    return {value: one(value) for value in values if value is not None}
+    return {value: one(value) for value in _few(texts, distinct) if value is not None}

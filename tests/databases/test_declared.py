@@ -1,0 +1,98 @@
+"""Dates, texts that mean missing, and signs of numbers: counted in a database as they are encoded here."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import ibis
+import pyarrow as pa
+import pytest
+
+import engine.release.records.database.grouped as grouped
+from engine import Attribute
+from engine.release.records.database.recoding import NotThereError, code_of
+from engine.release.records.encoding import Encoder
+from tests.databases import postgres
+
+UTC = datetime.UTC
+DAY, TIME = datetime.date, datetime.datetime
+DAYS = [
+    DAY(2023, 12, 31),
+    DAY(2024, 1, 1),
+    DAY(2024, 2, 29),
+    DAY(2024, 3, 31),
+    DAY(2024, 4, 1),
+    DAY(2025, 1, 1),
+    DAY(1900, 1, 1),
+    None,
+]
+TIMES = [TIME(d.year, d.month, d.day, 23, 59, 59, 999_999) if d else None for d in DAYS]
+VALUES: dict[str, pa.Array] = {
+    "date": pa.array(DAYS, pa.date32()),
+    "time": pa.array(TIMES, pa.timestamp("us")),
+    "instant": pa.array(TIMES, pa.timestamp("us", "UTC")),
+    "text": pa.array(["2024-01-01", "2024-02", "2024-Q1", "2024-03-31T23:30-02:00", "NA", "1.2.2024", "?", None]),
+    "year": pa.array([2024, 2023, 2025, 1, -1, 20240101, 9, None], pa.int32()),
+    "number": pa.array([0.0, 1.5, -9.0, 9.9, 3.0, float("nan"), -1.0, None]),
+    "whole": pa.array([0, 1, -9, 9, 3, 10, -1, None], pa.int64()),
+    "money": pa.array([*map(Decimal, ["0", "1.5", "-9", "9.9", "3", "10", "-1"]), None], pa.decimal128(9, 2)),
+    "spelled": pa.array(["1.200,5", "1.20", "NA", "-9,0", "7", "1,2,3", " NA ", None]),
+    "label": pa.array(["F", "NA", "-9", "n/a", "9", "", "x", None]),
+}
+MISSING = ("NA", "-9", "9.9", "1900-01-01")
+ATTRIBUTES = {
+    **{
+        unit: lambda name, unit=unit: Attribute.dates(name, "2024-01-01", "2024-12-31", unit, missing_values=MISSING)
+        for unit in ("year", "quarter", "month", "day")
+    },
+    "clipped": lambda name: Attribute.dates(
+        name, "2024-01-01", "2024-03-31", clip=True, missing="unknown", missing_values=MISSING
+    ),
+    "bins": lambda name: Attribute.numeric(name, [0, 5, 2000], missing_values=MISSING, decimal=",", thousands="."),
+    "codes": lambda name: Attribute.of_size(name, 5, missing_values=MISSING),
+    "labels": lambda name: Attribute.categorical(
+        name, ["F", "9", "other", "none"], other="other", missing="none", missing_values=("NA", "-9", "1.5")
+    ),
+}
+ROWS = pa.table(VALUES).append_column("row", pa.array(range(8)))
+
+
+def _duckdb() -> Iterator[Any]:
+    connection = ibis.duckdb.connect()
+    connection.raw_sql("SET TimeZone = 'Asia/Tokyo'")
+    connection.con.register("given", ROWS)
+    connection.raw_sql("CREATE TABLE records AS SELECT * FROM given")
+    yield connection.table("records")
+
+
+def _postgres() -> Iterator[Any]:
+    with postgres.server() as server:
+        connection = server.connect()
+        connection.raw_sql("SET TimeZone = 'Asia/Tokyo'")
+        connection.create_table("records", ROWS, temp=True)
+        yield connection.table("records")
+
+
+@pytest.fixture(scope="module", params=[_duckdb, _postgres])
+def rows(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from request.param()
+
+
+@pytest.mark.parametrize("kind", ATTRIBUTES)
+def test_declared_values_in_database_have_equal_codes(rows: Any, kind: str) -> None:
+    codes, expected = {}, {}
+    for name in VALUES:
+        encoder = Encoder(attribute=ATTRIBUTES[kind](name))
+        expected[name] = encoder.objects(VALUES[name].to_pylist()).tolist()
+        assert encoder.array(VALUES[name]).tolist() == expected[name], name
+        try:
+            codes[name] = code_of(rows[name], encoder, grouped._distinct)
+        except NotThereError:
+            assert name in ("number", "money")  # no dates
+            assert encoder.attribute.is_dated
+    found = grouped._fetched(rows.select("row", **codes).order_by("row"))
+    for name in codes:
+        assert found[name].to_pylist() == expected[name], name
