@@ -74,6 +74,9 @@ def _column(attribute: Attribute, codes: np.ndarray, rng: np.random.Generator) -
     rows = len(codes)
     if attribute.labels is not None:
         return pd.Categorical.from_codes(codes, categories=pd.Index(attribute.labels, dtype=object))
+    if attribute.is_dated:
+        labels = [attribute.label(i) for i in range(attribute.size)]
+        return pd.Categorical.from_codes(codes, categories=pd.Index(labels, dtype=object))
     if attribute.edges is not None:
         return _inside(np.array(attribute.edges), codes, rng.random(rows))
     return codes

@@ -52,6 +52,9 @@ ATTRIBUTES = {
         name, "2024-01-01", "2024-03-31", clip=True, missing="unknown", missing_values=MISSING
     ),
     "bins": lambda name: Attribute.numeric(name, [0, 5, 2000], missing_values=MISSING, decimal=",", thousands="."),
+    "whole": lambda name: Attribute.numeric(
+        name, [-9, 0, 9], missing=-9, missing_values=("-9", "1.5", "9.9"), integer=True
+    ),
     "codes": lambda name: Attribute.of_size(name, 5, missing_values=MISSING),
     "labels": lambda name: Attribute.categorical(
         name, ["F", "9", "other", "none"], other="other", missing="none", missing_values=("NA", "-9", "1.5")

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from engine.errors import DataError, EngineError, LimitExceeded
+from engine.release.records.clocks import Clock
 from engine.texts import near_matches, shown
 
 _T = TypeVar("_T")
@@ -26,13 +27,15 @@ class Batch:
 
     Fields: `columns`, in the order asked for; `rows`, their common length; `fraction` of the work done after this
     batch, or None when the length is not known beforehand; `float_limits`, column -> size from which on the source
-    stores equal numbers for different whole ones, where that is less than 2^53.
+    stores equal numbers for different whole ones, where that is less than 2^53; `clocks`, of the columns whose numbers
+    are dates.
     """
 
     columns: tuple[pa.Array | list[Any], ...]
     rows: int
     fraction: float | None
     float_limits: Mapping[str, int] = field(default_factory=dict)
+    clocks: Mapping[str, Clock] = field(default_factory=dict)
 
 
 def tried(action: Callable[[], _T], what: str, explain: Callable[[Exception], str] = lambda error: "") -> _T:

@@ -196,7 +196,8 @@ class _Tally:
         more = [] if self.cap is None or self.cap.column in names else [self.cap.column]
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             for batch in read_batches(data, [*names, *more]):
-                columns = list(pool.map(_encoded, encoders, batch.columns))
+                clocks = map(batch.clocks.get, names)
+                columns = list(pool.map(Encoder.column, encoders, batch.columns, clocks))
                 rows_in += batch.rows
                 if self.cap is None:
                     self._take(self._accepted(columns, batch.rows), pool)
@@ -296,10 +297,6 @@ def _rules(schema: Schema, counted: Collection[str]) -> list[tuple[Names, np.nda
         if not possible.all():
             out.append((names, possible))
     return out
-
-
-def _encoded(encoder: Encoder, column: Any) -> np.ndarray:
-    return encoder.objects(column) if isinstance(column, list) else encoder.array(column)
 
 
 def _derived(held: Counts, schema: Schema, asked: Sequence[Names]) -> Counts:

@@ -175,13 +175,20 @@ def _attribute(attribute: Attribute) -> str:
         "missing": attribute.missing,
         "clip": attribute.clip or None,
         "integer": attribute.integer or None,
+        "missing_values": attribute.missing_values or None,
+        "decimal": attribute.decimal,
+        "thousands": attribute.thousands,
+        "date_format": attribute.date_format,
     }
     more = "".join(f", {key}={value!r}" for key, value in extra.items() if value is not None)
     if attribute.labels is not None:
         return f"Attribute.categorical({attribute.name!r}, {list(attribute.labels)!r}{more})"
     if attribute.edges is not None:
         return f"Attribute.numeric({attribute.name!r}, {list(attribute.edges)!r}{more})"
-    return f"Attribute.of_size({attribute.name!r}, {attribute.size}, kind={attribute.kind!r})"
+    if attribute.is_dated:
+        start, stop, unit = attribute.start, attribute.stop, attribute.unit
+        return f"Attribute.dates({attribute.name!r}, {start!r}, {stop!r}, {unit!r}{more})"
+    return f"Attribute.of_size({attribute.name!r}, {attribute.size}, kind={attribute.kind!r}{more})"
 
 
 @kept_with

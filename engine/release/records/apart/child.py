@@ -23,6 +23,7 @@ META = (
     "column_names",
     "number_rows",
     "readstat_variable_types",
+    "original_variable_types",
     "variable_storage_width",
     "missing_user_values",
     "missing_ranges",

@@ -19,6 +19,7 @@ from engine.errors import DataError, SchemaError
 from engine.release.records.apart.asking import heard
 from engine.release.records.apart.child import JSON
 from engine.release.records.batches import Batch, check_columns
+from engine.release.records.clocks import Clock, clock_of
 from engine.release.records.identifiers import EXACT, FLOAT_LIMITS
 from engine.texts import shown
 from engine.workload import Attribute, Schema
@@ -88,12 +89,20 @@ def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Ba
         if path.suffix.lower() == ".xpt" and path.stat().st_size % XPORT_BYTES:  # where it breaks off, it just ends
             raise DataError(f"{what} breaks off within a record of {XPORT_BYTES} bytes; copy it again, whole")
         done, total, limits = 0, meta.number_rows, {name: _float_limit(meta, name) for name in names}
+        clocks = _clocks(path, meta, names)
         for (count, kinds), held in found:
             done += count
             columns = tuple(_named(_values(*own), meta, name) for *own, name in zip(kinds, held, names, strict=False))
             fraction = done / total if total else None
             fraction = None if fraction is None else min(1.0, fraction)
-            yield Batch(columns=columns, rows=count, fraction=fraction, float_limits=limits)
+            yield Batch(columns=columns, rows=count, fraction=fraction, float_limits=limits, clocks=clocks)
+
+
+def _clocks(path: Path, meta: Any, names: Sequence[str]) -> dict[str, Clock]:
+    """The clocks of the named columns whose display format is one of dates."""
+    forms = meta.original_variable_types
+    clocks = {name: clock_of(path.suffix.lower(), str(forms.get(name) or "")) for name in names}
+    return {name: clock for name, clock in clocks.items() if clock is not None}
 
 
 def _named(values: pd.Series, meta: Any, name: str) -> Any:
