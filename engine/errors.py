@@ -12,6 +12,7 @@ from records: column names, public labels and counts of refused rows are the mos
     |       `-- Unanswered a query that has a weight would have an infinite error
     |-- NotAnswerable      a query that the measured strategy says nothing about         (also ValueError)
     |-- DataError          records do not fit the public schema                          (also ValueError)
+    |   `-- OtherRecords   a stored release was measured on other records than those given
     |-- LimitExceeded      a forecast passes the time or memory limit                    (also MemoryError)
     |-- Cancelled          the person, or a progress callback, asked to stop
     `-- LedgerError        the ledger cannot be trusted or written; nothing was spent
@@ -56,6 +57,20 @@ class NotAnswerable(EngineError, ValueError):
 
 class DataError(EngineError, ValueError):
     """Records do not fit the public schema."""
+
+
+class OtherRecords(DataError):
+    """A stored release was measured on other records than those given; nothing was returned, drawn or spent.
+
+    `fact` is what is wrong, `remedy` what to do, in the words of the interface.
+    """
+
+    def __init__(self, fact: str, remedy: str) -> None:
+        super().__init__(fact, remedy)
+        self.fact, self.remedy = fact, remedy
+
+    def __str__(self) -> str:
+        return f"{self.fact} {self.remedy}"
 
 
 class LimitExceeded(EngineError, MemoryError):

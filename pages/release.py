@@ -73,7 +73,7 @@ def release(plan: Plan) -> str:
         st.info("Declare the dataset whose budget pays for this release.", icon="🗂️")
         return ""
     spent = release_form.attempts(book, status.dataset, plan)
-    again = bool(spent) and st.checkbox("Release once more with new noise (spends again)", key=f"again_{len(spent)}")
+    again = bool(spent) and st.checkbox(tasks.AGAIN, key=f"again_{len(spent)}")
     attempt = len(spent) + 1 if again or not spent else len(spent)
     begun = bool(spent) and not again and left_open(book, spent[-1])
     if not spent or again or begun:
@@ -83,7 +83,7 @@ def release(plan: Plan) -> str:
         if job is None or not job.running:
             release_form.confirm(book, plan, status, source, attempt, begun=begun)
     else:
-        results(book, spent[-1])
+        results(book, spent[-1], source)
     return code.release_code(
         state.current(),
         dataset=status.dataset,
@@ -94,14 +94,14 @@ def release(plan: Plan) -> str:
     )
 
 
-def results(book: Ledger, key: str) -> None:
-    """The stored result of a release, however the page was reached."""
+def results(book: Ledger, key: str, source: records_form.Source) -> None:
+    """The stored result of a release, however the page was reached, unless other records are chosen."""
     job = work.find(release_form.job_key(book, key))
     if job is not None and job.running:
         release_form.running(book, key)
         return
     found = release_form.stored(book, key)
-    if found is not None:
+    if found is not None and release_form.same_records(book, key, source):
         release_form.receipt(book, key)
         results_view.views(found, key="release_result", ledger=str(book.path))
 

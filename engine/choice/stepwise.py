@@ -56,6 +56,7 @@ from engine.release import (
     Ledger,
     Measurement,
     check_curve,
+    check_repeat,
     draw,
     left_open,
     left_out,
@@ -64,8 +65,13 @@ from engine.release import (
     spend_draw_save,
     teller,
 )
+from engine.spaces import Space
 
 STOP = "stop"
+_REMEDY = (
+    "To release these records, start a new look with another attempt, which spends again, or give another dataset, "
+    "with a budget of its own. resume() returns the stored answers."
+)
 Book = Ledger | str | os.PathLike[str]
 
 
@@ -92,7 +98,8 @@ def look(
     The tables of all options are counted, though only the look's are measured: the ledger keeps a keyed digest of them,
     by which `finish` knows the records again.  With a ``person`` column both steps keep the same rows of each person.
 
-    Guarantee: spends `common.look.budget.pcost` exactly once; the same attempt returns the stored result.
+    Guarantee: spends `common.look.budget.pcost` exactly once; the same attempt returns the stored result, if the
+    records are the same.
     """
     give = "what coarse_or_fine() or nested_choices() returns"
     instance("analyses", common, CommonPlan, give=give, error=PlanError)
@@ -106,17 +113,22 @@ def look(
         answers = dict(draw(common.look, counts, tell))
         return look_measurement(common, answers, key="", dataset="", utc="", rehearsal=True)
     book, key = _opened(dataset, ledger), look_key(common, dataset=dataset, attempt=attempt)
-    if (begun := book.find(key) is not None) and not left_open(book, key):
+    earlier = book.find(key)
+    finished = earlier is not None and not left_open(book, key)
+    if finished and data is None:
         return resume(book, key).look
     if CommonPlan.from_json(common.to_json()).spends != common.spends:
         raise PlanError("These options do not come back from their file as they are. Nothing was spent; please report.")
     hash_, cost = _hash(common, LOOK), common.look.budget.pcost
     left_out(on_refused)
     book.status(dataset).definition.check_unit(common.look.budget)
-    _check_left(book, dataset, 0 if begun else min(price(p) for p in common.options))
-    for plan, left in zip(common.options, common.residuals, strict=True) if not begun else ():
+    _check_left(book, dataset, 0 if earlier else min(price(p) for p in common.options))
+    for plan, left in zip(common.options, common.residuals, strict=True) if not earlier else ():
         check_curve(book, dataset, [common.look.blocks, left.blocks], price(plan))
     counts = step_counts(common, common.look, data, tell, memory_limit, **columns)
+    if earlier is not None and finished:
+        check_repeat(book, earlier, counts, step_sets(common), intake, remedy=_REMEDY)
+        return resume(book, key).look
     records = recognised(book, dataset, counts, step_sets(common), intake)
     done = spend_draw_save(
         common.look,
@@ -126,7 +138,8 @@ def look(
         spend=lambda: book.spend(dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK, records=records),
         write=lambda file, receipt, drawn: write_look(file, common, receipt, drawn),
     )
-    if not done:
+    if not done:  # another run has looked under this key in the meantime, perhaps at other records
+        check_repeat(book, book.spent(key), counts, step_sets(common), None, remedy=_REMEDY)
         return resume(book, key).look
     tell(1.0, "Looked")
     return stored_look(book, key, common)[1]
@@ -217,8 +230,9 @@ def finish(
         "charge" this step alone, because a record may then sit in the dearest cell of each step.
 
     Guarantee: answers have the law of the chosen plan measured alone; look and this step together spend its pcost to
-    the last digit, where both are of the same records; the same attempt returns the stored result and never draws
-    twice.  Whatever is charged, a note on the ledger says so, and `intake` tells why.
+    the last digit, where both are of the same records; the same attempt returns the stored result, if the records are
+    those of this step, and never draws twice.  With ``data=None`` it returns the stored result without comparing them.
+    Whatever is charged, a note on the ledger says so, and `intake` tells why.
 
     Raises
     ------
@@ -233,14 +247,30 @@ def finish(
     common, i = steps.common, steps.common.names.index(choice.option)
     left, rest_key = common.residuals[i], _rest_key(common, i, key, attempt)
     cost = _left_to_spend(common, i, steps.paid, attempt)
+    hash_, dataset = _hash(common, f"{REST}{i}"), steps.look.dataset
+    following = common.following if leads_on(common, i) else None
+    sets = step_sets(following or common)
+    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
+
+    def check_stored(step_key: str, step_tables: list[Space]) -> None:
+        """Raise OtherRecords unless the records given are those of a stored step."""
+        if data is not None:
+            counts = step_counts(common, left, data, tell, memory_limit, **columns)
+            check_repeat(book, book.spent(step_key), counts, step_tables, intake, remedy=_REMEDY)
+
+    if not left.blocks and on_changed == "refuse":  # the answers are those of the look
+        check_stored(key, step_sets(common))
     if not left.blocks and cost == 0:
         if not book.notes(kind="finish", key=key):
             book.note(dataset=steps.look.dataset, kind="finish", text="Nothing was left to measure or spend.", key=key)
         return chosen_measurement(common, i, steps.look, {}, key=key, utc=steps.look.utc)
     if steps.finished is not None:
+        if left.blocks:
+            check_stored(steps.finished.key, sets)
         return steps.finished
-    hash_, dataset = _hash(common, f"{REST}{i}"), steps.look.dataset
     if (begun := book.find(rest_key) is not None) and not left_open(book, rest_key):
+        if left.blocks:
+            check_stored(rest_key, sets)
         return stored_rest(book, common, i, rest_key)
     left_out(on_refused)
     one_of("on_changed", on_changed, ("refuse", "charge"), error=PlanError)
@@ -251,9 +281,7 @@ def finish(
     counts, records = no_counts(common), None
     if left.blocks:
         looked = book.find(key)
-        counts = step_counts(
-            common, left, data, tell, memory_limit, person=person, count_column=count_column, ignore=ignore
-        )
+        counts = step_counts(common, left, data, tell, memory_limit, **columns)
         changed = changed_records(book, looked.digest if looked else "", counts, common)
         if changed and on_changed == "refuse" and attempt == 1:
             raise DataError(
@@ -261,8 +289,7 @@ def finish(
                 f'the records of the look, or set on_changed="charge", which spends {left.pcost!r} and not {cost!r}.'
             )
         told = telling_too(intake, changed, left.pcost)
-        leads = common.following if leads_on(common, i) else None
-        records = recognised(book, dataset, counts, step_sets(leads or common), told)
+        records = recognised(book, dataset, counts, sets, told)
         if changed:
             # on other records nothing joins the two steps in one cell, so that this one costs what it would alone
             cost = max(cost, left.pcost)
@@ -282,6 +309,8 @@ def finish(
     )
     if done:
         tell(1.0, "Released")
+    elif left.blocks:  # another run has finished this step in the meantime, perhaps with other records
+        check_repeat(book, book.spent(rest_key), counts, sets, None, remedy=_REMEDY)
     return stored_rest(book, common, i, rest_key)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from engine.errors import BudgetError, EngineError, PlanError, SchemaError, WorkloadError
+from engine.errors import BudgetError, EngineError, OtherRecords, PlanError, SchemaError, WorkloadError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
 from engine.release import COUNTS_ENDING, SHEET_ENDINGS, Intake, TextFile, named_table, public_table, sheet_text
 from engine.workload import Schema, Workload
@@ -208,6 +209,15 @@ def add_column_options(command: argparse.ArgumentParser) -> None:
 def named_columns(given: argparse.Namespace) -> dict[str, Any]:
     """Return what `add_column_options` was given, as arguments of the engine."""
     return {name: getattr(given, name) for name in ("person", "count_column", "ignore")}
+
+
+@contextmanager
+def option_names(remedy: str) -> Iterator[None]:
+    """Say in options of the command what to do about records that are not those of the stored release."""
+    try:
+        yield
+    except OtherRecords as error:
+        raise OtherRecords(error.fact, remedy) from None
 
 
 def say_rows(rows: Intake) -> None:

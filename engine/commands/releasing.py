@@ -8,13 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from engine.checks import positive
-from engine.commands.given import add_column_options, add_records_options, form_of, named_columns, records_of, say_rows
+from engine.commands.given import (
+    add_column_options,
+    add_records_options,
+    form_of,
+    named_columns,
+    option_names,
+    records_of,
+    say_rows,
+)
 from engine.commands.reply import Commands, Reply, add_command
 from engine.errors import LedgerError, PlanError
 from engine.publish import FORMATS, check_target, write_answers, write_package
 from engine.release import Ledger, check_records, declare_public, measure, read_plan, release_key
 
 FORMS = (*FORMATS, "zip")
+OTHER_RECORDS = (
+    "To release these records, give --attempt with a new number, which spends again, or another --dataset, with a "
+    "budget of its own."
+)
 
 
 def add_releasing_commands(commands: Commands) -> None:
@@ -85,16 +97,17 @@ def _release(given: argparse.Namespace) -> Reply:
         where = {"dataset": given.dataset, "ledger": book, "attempt": given.attempt}
     key = release_key(dataset=given.dataset, plan_hash=made.hash, attempt=given.attempt) if where else ""
     before = None if book is None or not key else book.find(key)
-    measured = measure(
-        made,
-        records_of(given),
-        rehearsal=given.rehearsal,
-        on_refused="drop",
-        progress=given.progress,
-        intake=say_rows,
-        **named_columns(given),
-        **where,
-    )
+    with option_names(OTHER_RECORDS):
+        measured = measure(
+            made,
+            records_of(given),
+            rehearsal=given.rehearsal,
+            on_refused="drop",
+            progress=given.progress,
+            intake=say_rows,
+            **named_columns(given),
+            **where,
+        )
     options = {"confidence": given.confidence, "overwrite": given.overwrite, "progress": given.progress}
     receipt = None if book is None or not key else book.find(key)
     if kind == "zip":

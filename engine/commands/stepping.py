@@ -8,10 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from engine.choice import Decision, NestedPlanRule, coarse_or_fine, nested_choices, stepwise
-from engine.commands.given import add_column_options, add_records_options, form_of, named_columns, records_of, say_rows
+from engine.commands.given import (
+    add_column_options,
+    add_records_options,
+    form_of,
+    named_columns,
+    option_names,
+    records_of,
+    say_rows,
+)
 from engine.commands.reply import Commands, Reply, add_command
 from engine.publish import FORMATS, check_target, write_answers
 from engine.release import Ledger, Measurement, read_plan
+
+OTHER_RECORDS = (
+    "To release these records, give look an --attempt with a new number, which spends again, or another --dataset, "
+    "with a budget of its own."
+)
 
 
 def add_step_commands(commands: Commands) -> None:
@@ -76,7 +89,10 @@ def _look(given: argparse.Namespace) -> Reply:
     check_target(given.out, keep=[*given.plans, *filter(None, (given.data, given.ledger))])
     split = nested_choices if given.chain else coarse_or_fine
     common = split(*map(read_plan, given.plans), names=given.names or [path.stem for path in given.plans])
-    found = stepwise.look(common, records_of(given), dataset=given.dataset, ledger=given.ledger, **_arguments(given))
+    with option_names(OTHER_RECORDS):
+        found = stepwise.look(
+            common, records_of(given), dataset=given.dataset, ledger=given.ledger, **_arguments(given)
+        )
     written, pcost = _written(found, given), common.look.budget.pcost
     lines = [
         written.text,
@@ -113,7 +129,8 @@ def _finish(given: argparse.Namespace) -> Reply:
     form_of(given.out, None, FORMATS)
     check_target(given.out, keep=[*filter(None, (given.data, given.ledger))])
     book = Ledger(given.ledger)
-    found = stepwise.finish(book, given.look, records_of(given), on_changed=given.on_changed, **_arguments(given))
+    with option_names(OTHER_RECORDS):
+        found = stepwise.finish(book, given.look, records_of(given), on_changed=given.on_changed, **_arguments(given))
     written = _written(found, given)
     receipts = [book.find(key) for key in dict.fromkeys((given.look, found.key))]
     paid = [receipt.pcost for receipt in receipts if receipt is not None]

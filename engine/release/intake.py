@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.errors import DataError, LimitExceeded, PlanError
+from engine.errors import DataError, LimitExceeded, OtherRecords, PlanError
 from engine.plans import Block, Plan
 from engine.progress import Progress, told
-from engine.release.ledger import REHEARSED, Fingerprint, Ledger, Row
-from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, fingerprint, read_counts
+from engine.release.ledger import REHEARSED, Fingerprint, Ledger, Receipt, Row
+from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, fingerprint, read_counts, table_digest
 from engine.spaces import Space
 from engine.texts import set_name, shown
 from engine.workload import Schema, Workload, subsets
@@ -121,6 +122,37 @@ def recognised(
     if intake is not None:
         intake(Intake.of(counts, warnings))
     return found
+
+
+def check_repeat(
+    book: Ledger,
+    receipt: Receipt,
+    counts: Counts,
+    sets: Iterable[Space],
+    intake: Callable[[Intake], object] | None,
+    *,
+    remedy: str,
+) -> None:
+    """Raise OtherRecords if the stored release under a receipt was measured on other records than those counted.
+
+    Records are compared by a keyed digest of the tables that count, so their order and format do not matter.
+    Otherwise `intake` is called; it gets a warning if the ledger has no digest of the records.
+    """
+    # a step that was charged alone has a word before its digest
+    stored, warnings = receipt.digest.rpartition(":")[2], []
+    if not stored:
+        warnings.append(
+            f"The release of {receipt.utc} was made before the ledger recorded digests, so it cannot be checked that "
+            "these are the same records."
+        )
+    elif not hmac.compare_digest(stored, table_digest(counts, sets, book.secret("records"))):
+        raise OtherRecords(
+            f"These are not the records that were released for dataset {receipt.dataset!r} at {receipt.utc} with the "
+            "same plan, or the ledger's key file was replaced. Nothing was returned or spent.",
+            remedy,
+        )
+    if intake is not None:
+        intake(Intake.of(counts, warnings))
 
 
 def _warning(row: Row) -> str:

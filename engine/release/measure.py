@@ -29,6 +29,7 @@ from engine.release.intake import (
     Intake,
     Measurable,
     check_invariants,
+    check_repeat,
     counted_for,
     left_out,
     maximal_sets,
@@ -68,10 +69,12 @@ def measure(
 
     Parameters
     ----------
-    data : a DataFrame, a path to CSV or parquet, an Arrow or Ibis table, or Counts; see `count_marginals`.
+    data : a DataFrame, a path to CSV or parquet, an Arrow or Ibis table, or Counts; see `count_marginals`.  None
+        returns the stored result of an earlier release without comparing records.
     dataset : name of the dataset in the ledger; its budget pays.
     ledger : the ledger, or the path of an existing one.
-    attempt : the same attempt returns the stored result; a new number spends and draws again.
+    attempt : the same attempt returns the stored result if the records that count are the same, in any order and
+        format; a new number spends and draws again.
     rehearsal : run the same code on simulated or public data without a ledger; nothing of it may be published.
     on_refused : a release leaves out rows outside the public domain ("drop"), each by its own values alone; to be told
         of them first, use `check_records`.  A rehearsal refuses the whole table ("error") unless told to drop.
@@ -92,6 +95,7 @@ def measure(
 
     Raises
     ------
+    OtherRecords : this plan was released for the dataset from other records; nothing was spent.
     DataError : the records cannot be read, lack a column, or disagree with an invariant; nothing was spent.  Also where
         they are not those that this release was begun with, before a crash; nothing is drawn then.
     LedgerError, BudgetExceeded : the ledger refuses, or another run is at work on this release; nothing was spent.
@@ -117,16 +121,19 @@ def measure(
         raise PlanError("A release needs the dataset's name and a ledger. Give both, or set rehearsal=True.")
     book = Ledger.at(ledger)
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
-    # looked up before the records are read: a second call must not even need them
-    if (begun := book.find(key) is not None) and not left_open(book, key):
+    earlier = book.find(key)
+    finished = earlier is not None and not left_open(book, key)
+    if finished and data is None:
         return load_measurement(book, key)
     left_out(on_refused)
     cost: dict[str, Any] = {"dataset": dataset, "pcost": plan.pcost, "pure_epsilon": plan.budget.pure_epsilon}
     book.status(dataset).definition.check_unit(plan.budget)
-    if not begun:
+    if earlier is None:
         book.afford(**cost)
         check_curve(book, dataset, [plan.blocks], plan.pcost)
     counts = counted_for(plan, data, **of_rows)
+    if earlier is not None and finished:
+        return _repeated(book, plan, earlier, counts, intake)
     check_invariants(counts, plan.schema)
     records = recognised(book, dataset, counts, maximal_sets(plan), intake)
     done = spend_draw_save(
@@ -137,8 +144,8 @@ def measure(
         spend=lambda: _spend(book, plan, key=key, records=records, **cost),
         write=lambda file, receipt, drawn: _write(file, plan, receipt, drawn),
     )
-    if not done:
-        return load_measurement(book, key)
+    if not done:  # another run has released under this key in the meantime, perhaps other records
+        return _repeated(book, plan, book.spent(key), counts, None)
     tell(1.0, "Released")
     # from the file, which takes memory only where it is looked at
     with Archive(path=book.result_path(key)) as archive:
@@ -153,6 +160,46 @@ def check_curve(ledger: Ledger, dataset: str, parts: Iterable[Mapping[Space, Blo
             "at too small a budget, or allows too many records, to be on it. Nothing was spent. Ask fewer queries, "
             "lower max_records or raise the plan's budget."
         )
+
+
+def _repeated(
+    book: Ledger, plan: Plan, earlier: Receipt, counts: Counts, intake: Callable[[Intake], object] | None
+) -> Measurement:
+    """Return the stored result of a release after checking that it was measured on the records counted now."""
+    attempt = int(earlier.key.rpartition("|")[2])
+    while book.find(release_key(dataset=earlier.dataset, plan_hash=plan.hash, attempt=attempt)) is not None:
+        attempt += 1
+    remedy = (
+        f"To release these records, set attempt={attempt}, which spends again, or give another dataset, with a budget "
+        "of its own. load_measurement() returns the stored answers."
+    )
+    check_repeat(book, earlier, counts, maximal_sets(plan), intake, remedy=remedy)
+    return load_measurement(book, earlier.key)
+
+
+def compare_records(
+    ledger: Ledger | str | os.PathLike[str],
+    key: str,
+    data: Any,
+    *,
+    person: str | None = None,
+    count_column: str | None = None,
+    ignore: Collection[str] = (),
+    progress: Progress | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Measurement:
+    """Return the stored result of a release if `data` are the records that it was measured on; spends nothing.
+
+    Raises
+    ------
+    OtherRecords : the release was measured on other records.
+    LedgerError, ResultLost, DataError : as for `load_measurement` and `measure`.
+    """
+    book = Ledger.at(ledger)
+    plan = load_measurement(book, key).plan
+    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
+    counts = counted_for(plan, data, **columns, progress=progress, memory_limit=memory_limit)
+    return _repeated(book, plan, book.spent(key), counts, None)
 
 
 def _spend(book: Ledger, plan: Plan, *, dataset: str, key: str, **cost: Any) -> Receipt:

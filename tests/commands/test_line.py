@@ -371,5 +371,16 @@ def test_a_panel_is_looked_at_decided_and_finished(tmp_path: Path, capsys: pytes
     assert Ledger(ledger).status("panel").spent < 0.5
     assert main([*finish, "--data", str(other), "--on-changed", "charge"]) == 0
     assert "charged alone" in capsys.readouterr().err
+    for repeated in (
+        [*finish[:-1], str(tmp_path / "b.csv"), "--on-changed", "charge"],
+        [*look, "--out", str(tmp_path / "b.csv"), "--attempt", "1"],
+    ):
+        wrong = [*repeated, "--data", str(data if repeated[0] == "finish" else other)]
+        assert main(wrong) == 1
+        said = capsys.readouterr().err
+        assert "OtherRecords" in said
+        assert "--attempt" in said
+        assert "attempt=" not in said
+    assert not (tmp_path / "b.csv").exists()
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 1 + 5 + 4 + 20
     assert main(["verify", "--ledger", ledger]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import engine
@@ -131,3 +132,23 @@ def test_budget_add_confusable_name_warns_once(
     assert capsys.readouterr().err.count("Warning") == 1
     assert main([*add, "adult\ufe0f"]) == 1
     assert "invisible" in capsys.readouterr().err
+
+
+def test_release_repeated_with_other_records_is_refused(folder: Path, capsys: Said) -> None:
+    assert main(["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "0.25", "--out", "plan.json"]) == 0
+    assert main(["budget", "create", "--ledger", "office"]) == 0
+    assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
+    release = ["release", "--plan", "plan.json", "--dataset", "people", "--ledger", "office"]
+    assert main([*release, "--data", "people.csv", "--out", "1.csv"]) == 0
+    capsys.readouterr()
+    pd.read_csv("people.csv").iloc[1:].to_csv("corrected.csv", index=False)
+    pd.read_csv("people.csv").iloc[::-1].to_parquet("shuffled.parquet")
+    assert main([*release, "--data", "corrected.csv", "--out", "again.csv"]) == 1
+    told = capsys.readouterr().err
+    assert "OtherRecords" in told
+    assert "--attempt" in told
+    assert "attempt=" not in told
+    assert not Path("again.csv").exists()
+    assert main([*release, "--data", "shuffled.parquet", "--out", "again.csv"]) == 0
+    assert Path("again.csv").read_bytes() == Path("1.csv").read_bytes()
+    assert main([*release, "--data", "corrected.csv", "--out", "second.csv", "--attempt", "2"]) == 0

@@ -17,7 +17,7 @@ import engine.release.ledger.ledger as ledger_module
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, Plan, Schema, Workload, measure, plan
 from engine.errors import DataError, LedgerError, ResultLost
-from engine.release import Ledger, left_open, load_measurement, release_key
+from engine.release import Ledger, count_marginals, left_open, load_measurement, maximal_sets, release_key
 from engine.release.ledger import journal as opened
 from tests.waiting import CEILING
 
@@ -237,3 +237,26 @@ def test_bits_are_uniform_enough_for_the_noise(tmp_path: Path) -> None:
     bits = np.unpackbits(np.frombuffer(stream(1 << 16) + stream(1 << 16), np.uint8))
     # a fixed seed: this is one number, not a draw
     assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(bits))
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_leftover_journal_of_saved_release_draws_nothing(
+    made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, other: bool
+) -> None:
+    """Killed between the save and the removal of its journal: neither the same records nor others are drawn again."""
+    with monkeypatch.context() as killed_before_removal:
+        killed_before_removal.setattr(keeping.Journal, "remove", lambda self: None)
+        first = released(made, ledger)
+    assert len(kept(ledger)) == 1
+    draws = []
+    monkeypatch.setattr(measuring, "draw", lambda *given: draws.append(given))
+    done = measuring.spend_draw_save(
+        made,
+        count_marginals(RECORDS.iloc[1:] if other else RECORDS, SCHEMA, maximal_sets(made)),
+        ledger=ledger,
+        key=first.key,
+        spend=lambda: ledger.spend(dataset="survey", key=first.key, pcost=made.pcost, plan_hash=made.hash),
+        write=lambda file, receipt, drawn: measuring._write(file, made, receipt, drawn),
+    )
+    assert (done, draws, kept(ledger)) == (False, [], [])
+    assert load_measurement(ledger, first.key) == first

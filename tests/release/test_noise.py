@@ -167,6 +167,48 @@ def test_what_floats_cannot_tell_is_left_to_integers(monkeypatch):
         assert fewest <= len(asked) <= max(100 * fewest, 5)
 
 
+def word(envelope, value, head):
+    """The random word that proposes a value of at least 0 with a head of its uniform."""
+    entry = int(np.flatnonzero(envelope.bin_of == value >> envelope.width_bits)[0])
+    place = value & ((1 << envelope.width_bits) - 1)
+    return (head << (64 - envelope.head_bits)) | (place << (noise.ENTRY_BITS + 1)) | entry
+
+
+def acceptance(envelope, value):
+    """2^head_bits times the probability that a proposed value is kept, within 2^-30, without a float."""
+    bound = Fraction(envelope.height, int(envelope.counts[value >> envelope.width_bits]))
+    low, _ = noise._exp_enclosure(envelope.rate * value**envelope.power, bits=envelope.head_bits + 40)
+    return bound * Fraction(low, 1 << 40)
+
+
+@pytest.mark.parametrize("envelope", [gaussian_envelope(Fraction(1, 3)), gaussian_envelope(3), laplace_envelope(2)])
+def test_margin_leaves_close_decisions_to_integers(monkeypatch, envelope):
+    """Heads closer to the threshold than 2^-30 are decided by integers, heads farther away by floats."""
+    asked, real = [], noise._uniform_below
+    monkeypatch.setattr(noise, "_uniform_below", lambda *g, **k: asked.append(g) or real(*g, **k))
+    margin = inspect.signature(noise._draw).parameters["margin"].default
+    for value in range(1, min(4, len(envelope.counts))):
+        threshold = int(acceptance(envelope, value))
+        for power, close in ((-45, True), (-36, True), (-31, True), (-29, False), (-20, False)):
+            for sign in (-1, 1):
+                head = threshold + sign * 2 ** (envelope.head_bits + power)
+                asked.clear()
+                words = np.array([word(envelope, value, head)], np.uint64)
+                assert noise._propose(envelope, words, entropy=entropy(9), margin=margin)[0] == value
+                assert bool(asked) == close
+
+
+def test_margin_exceeds_float_error_of_acceptance():
+    """The threshold in floats, as `_propose` forms it, is off by far less than the margin."""
+    for envelope in (gaussian_envelope(Fraction(1, 3)), gaussian_envelope(1000), laplace_envelope(Fraction(7, 2))):
+        values = range(0, len(envelope.counts) << envelope.width_bits, 1 << max(envelope.width_bits - 2, 0))
+        for value in values:
+            ratio = envelope.height / envelope.counts[value >> envelope.width_bits]
+            kept = float(ratio * np.exp(-float(envelope.rate) * float(value) ** envelope.power))
+            error = abs(Fraction(kept) - acceptance(envelope, value) / 2**envelope.head_bits)
+            assert error < 2**-45 < noise.MARGIN / 2**10
+
+
 def propose_by_integers(envelope, words, *, entropy):
     """The oracle: the layout of a word and every decision, one word at a time, without a float."""
     for word in map(int, words):

@@ -85,7 +85,7 @@ def test_release_spends_once_and_the_same_key_returns_the_same_answers(
     small_plan: Plan, records: pd.DataFrame, ledger: Ledger
 ) -> None:
     first = measure(small_plan, records, dataset="survey", ledger=ledger)
-    again = measure(small_plan, records.iloc[:10], dataset="survey", ledger=ledger.path)
+    again = measure(small_plan, records.iloc[::-1], dataset="survey", ledger=ledger.path)
     for number in range(len(small_plan.workload.groups)):
         pd.testing.assert_frame_equal(first.answers(number), again.answers(number))
     assert ledger.status("survey").spent == pytest.approx(small_plan.pcost)

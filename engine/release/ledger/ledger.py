@@ -284,6 +284,14 @@ class Ledger:
             known = book.spends.get(one_line("key", key, most=KEY))
         return Receipt.of(known, fresh=False) if known else None
 
+    def spent(self, key: str) -> Receipt:
+        """The receipt of a key that was spent; raises LedgerError if it was not."""
+        key = one_line("key", key, most=KEY)
+        with self._transaction(write=False) as (book, _):
+            if key not in book.spends:
+                raise LedgerError(f"Nothing was ever spent under key {key!r}; spend first.")
+        return Receipt.of(book.spends[key], fresh=False)
+
     def unfinished(self) -> set[str]:
         """The keys that were spent and have no saved result."""
         with self._transaction(write=False) as (book, _):

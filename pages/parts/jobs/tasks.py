@@ -9,6 +9,7 @@ from typing import Any
 from demo_data.make_synthetic import synthetic
 from engine import Budget, CommonPlan, NestedPlanRule, Workload, load_plan, measure, plan, stepwise
 from engine.choice import Compared, compare_rivals
+from engine.errors import OtherRecords
 from engine.insight import (
     ROWS,
     Comparison,
@@ -27,6 +28,7 @@ from engine.release import (
     Intake,
     Ledger,
     check_records,
+    compare_records,
     count_marginals,
     keep_rehearsal,
     kept_rehearsal,
@@ -36,6 +38,10 @@ from engine.release import (
 from pages.parts.jobs.sources import opened
 
 Progress = Callable[[float, str], bool]
+AGAIN = "Release once more with new noise (spends again)"
+OTHER_RECORDS = (
+    f"To release these records, tick '{AGAIN}', or declare another dataset, with a budget of its own, and choose it."
+)
 
 
 def make_plan(
@@ -112,8 +118,11 @@ def release(
     """Measure a plan on records: count, spend, draw, save in one call; return the key and what happened to the rows."""
     seen: list[Intake] = []
     asked = {"dataset": dataset, "ledger": ledger, "attempt": attempt, **columns}
-    with opened(data) as records:
-        found = measure(load_plan(made), records, progress=progress, intake=seen.append, **asked)
+    try:
+        with opened(data) as records:
+            found = measure(load_plan(made), records, progress=progress, intake=seen.append, **asked)
+    except OtherRecords as error:
+        raise OtherRecords(error.fact, OTHER_RECORDS) from None
     return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
 
 
@@ -127,6 +136,16 @@ def check(
         fits = records_fit(loaded.schema, records, progress=first)
         found = check_records(loaded, records, dataset=dataset, ledger=book, **columns, progress=then)
     return _rows(found) | {"columns": [_fit(one) for one in fits]}
+
+
+def same_records(ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress) -> str:
+    """Return why a stored release was not measured on these records; empty if it was.  Spends nothing."""
+    try:
+        with opened(data) as records:
+            compare_records(ledger, key, records, **columns, progress=progress)
+    except OtherRecords as error:
+        return error.fact
+    return ""
 
 
 def export(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,13 @@ class Source:
     def identity(self) -> tuple[str, ...]:
         """What tells these records from others that were chosen in this session."""
         return self.path.strip(), self.upload.file_id if self.upload is not None else "", self.name, self.encoding
+
+    @property
+    def changed(self) -> int:
+        """When the file was written last, in ns; 0 for other sources."""
+        with suppress(OSError):
+            return Path(self.path.strip()).stat().st_mtime_ns if self.path.strip() else 0
+        return 0
 
     @property
     def script(self) -> code.Script:

@@ -16,6 +16,8 @@ from pages.parts.release.records_form import Source
 from pages.parts.shell import clicks, show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
 
+RELEASED = "released_source"  # what this session released last, and from which records
+
 
 def job_key(book: Ledger, key: str) -> str:
     """Name of the worker's job for a release: the same in every session."""
@@ -32,7 +34,8 @@ def attempts(book: Ledger, dataset: str, plan: Plan) -> list[str]:
 
 def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) -> None:
     """Start the release in a worker; pressed twice, or in two tabs, it is still one."""
-    job = job_key(book, release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt))
+    key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
+    job = job_key(book, key)
     if work.is_there(job):
         return
     with kept_for("release"):
@@ -40,7 +43,28 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
         arguments = (plan.to_json(), path, dataset, str(book.path), attempt, source.columns)
         watch.start(job, tasks.release, *arguments, spends=True, copies=copies)
         watch.mine(job)
+        st.session_state[RELEASED] = (key, *source.identity, source.changed, str(source.columns))
     st.session_state.pop("confirmation", None)
+
+
+def same_records(book: Ledger, key: str, source: Source) -> bool:
+    """Whether a stored release may be shown for the records that are chosen: not if it was measured on other ones."""
+    chosen = (key, *source.identity, source.changed, str(source.columns))
+    if source.missing or st.session_state.get(RELEASED) == chosen:
+        return True
+    # what differs is told to the session that asked, and to no other
+    own = st.session_state.setdefault("check_token", secrets.token_hex(16))
+    job = f"same|{own}|{book.path}|{chosen}"
+    if work.find(job) is None:
+        with kept_for("same"):
+            path, copies = source.to_file()
+            watch.start(job, tasks.same_records, str(book.path), key, path, source.columns, copies=copies)
+    show_kept("same")
+    done = watch.job(job, label="Comparing the chosen records with the release")
+    found = work.find(job)
+    if done is not None and done.result:
+        trouble(f"{done.result} {tasks.OTHER_RECORDS} The stored answers are under 'Paid releases'.")
+    return found is None or not (found.running or found.result)
 
 
 def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source) -> None:

@@ -147,7 +147,7 @@ def test_what_happened_to_the_rows_is_told_once_and_nobody_else(ledger: Ledger) 
     session = ready(ledger)
     other = ready(ledger)
     wait(session.set(confirmation="survey").press("release"))
-    for again in (other.run(other.app), ready(ledger)):
+    for again in (wait(other.run(other.app)), wait(ready(ledger))):
         assert "Released for survey" in again.said()
         assert "Rows read" not in again.said()
     assert "Rows read 944" in session.said()
@@ -156,3 +156,23 @@ def test_what_happened_to_the_rows_is_told_once_and_nobody_else(ledger: Ledger) 
     session.go("preview").go("release").set(step="2. Release")
     assert "Released for survey" in session.said()
     assert "Rows read" not in session.said()
+
+
+def test_stored_answers_are_hidden_for_other_records(ledger: Ledger, tmp_path: Path) -> None:
+    measure(expected("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)
+    rows = Path(SURVEY).read_text().splitlines(keepends=True)
+    other, shuffled = tmp_path / "other.csv", tmp_path / "shuffled.csv"
+    other.write_text("".join(rows[:-1]))
+    shuffled.write_text("".join([rows[0], *reversed(rows[1:])]))
+    session = wait(ready(ledger, records=str(shuffled)))
+    assert "Released for survey" in session.said()
+    session = wait(session.set(records_path=str(other)))
+    assert "not the records that were released" in session.errors()
+    assert "Release once more" in session.errors()
+    assert "Released for survey" not in session.said()
+    assert not session.app.dataframe
+    wait(session.set(again_1=True, confirmation="survey").press("release"))
+    assert "Released for survey" in session.said()
+    assert kinds(ledger)[-2:] == ["spend", "saved"]
+    session = wait(session.set(records_path=str(shuffled)))
+    assert "not the records that were released" in session.errors()
