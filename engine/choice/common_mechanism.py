@@ -79,7 +79,7 @@ class CommonMechanism:
 
     @property
     def saved(self) -> float:
-        """Share of the budget, that of the dearest mechanism, that a separate look would take away.
+        """pcost of a separate look as a share of the largest pcost of a mechanism.
 
         The cost of M* itself, as the paper's "%PLB Saved" (section 7.2); `rivals.reserved_look` is the cheapest
         look of equal variances, which costs a little less.

@@ -107,7 +107,7 @@ class CommonPlan:
 
     @property
     def saved(self) -> float:
-        """Share of the budget, that of the dearest plan, that a separate look would take away."""
+        """pcost of a separate look as a share of the largest pcost of a plan."""
         return self.look.budget.pcost / max(price(p) for p in self.options)
 
     @property

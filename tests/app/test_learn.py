@@ -309,9 +309,9 @@ def test_better_weights_prove_better_bounds() -> None:
 
 def test_the_look_is_free() -> None:
     session = learn(by_name("coarse")).set(coarse_step=1)
-    assert session.metrics()["Budget saved"] == "75.00%"
+    assert session.metrics()["Budget saved (pcost)"] == "75.00%"
     session.set(coarse_questions=7, coarse_fine="the whole table", twin_spends=True)
-    assert session.metrics()["Budget saved"] == "6.25%"
+    assert session.metrics()["Budget saved (pcost)"] == "6.25%"
     assert tables(session)[0]["all"].tolist() == [1.0, 1.0625, 1.0, 1.0625]
     assert session.press("open_coarse").studio.workload.queries == 2**7
 

@@ -91,3 +91,12 @@ def test_no_bound_is_claimed_where_neighbours_replace_a_record() -> None:
     three = plan(WORKLOAD, Budget(pcost=9.0, rows_per_person=3), "optimum")
     assert three.certificate.global_gap == pytest.approx(0.0, abs=1e-3)
     assert three.certificate.global_bound == pytest.approx(fitness.mechanism_bound(WORKLOAD).rmse(three))
+
+
+def test_interval_picture_names_unit_of_factor() -> None:
+    made = plan(WORKLOAD, Budget(pcost=1.0))
+    picture = plan_figures.interval_picture(made, 4.0, lambda budget: f"eps {budget.epsilon(1e-6):.4g}")
+    assert "pcost" in picture.note
+    # four times the pcost is not four times the epsilon on screen
+    assert f"eps {Budget(pcost=4.0).epsilon(1e-6):.4g}" in picture.alt
+    assert "times" not in picture.alt

@@ -172,3 +172,12 @@ def test_the_effect_is_the_plans_own_numbers() -> None:
     assert math.isnan(table["after"][1])
     assert table["change"][1] == "no longer asked"
     assert what_if.asked_text(before, after) == f"{after.workload.queries:,} queries instead of {asked.queries:,}."
+
+
+def test_budget_change_names_its_unit() -> None:
+    change = BY_NAME["budget"]
+    assert "pcost" in change.label(REQUEST)
+    assert "pcost 1 instead of pcost 0.5" in change.apply(REQUEST, 0).text
+    pure = Request(workload=Workload.all_ways(SCHEMA, ways=(1,)), budget=Budget.pure(0.5), mechanism="laplace")
+    assert "epsilon" in change.label(pure)
+    assert "epsilon 1 instead of epsilon 0.5" in change.apply(pure, 0).text

@@ -31,7 +31,7 @@ def picture(step: int) -> Shown:
     if step > 0:
         one, two = st.columns(2)
         one.metric(
-            "Budget saved",
+            "Budget saved (pcost)",
             f"{found.shared.saved:.2%}",
             help="pcost of a separate look as exact as the shared one, as a share of the pcost of the fine analysis",
         )
