@@ -18,7 +18,10 @@ from engine.publish import check_target, new_file
 from engine.release import read_plan
 from engine.texts import set_name
 
-PROMISED = "mechanism options queries rmse weighted_rmse max_std lower_bound gap claim pcost budget promise hash"
+PROMISED = (
+    "mechanism options queries rmse weighted_rmse max_std lower_bound gap claim pcost epsilon_by_delta budget promise "
+    "hash"
+)
 
 
 def add_planning_commands(commands: Commands) -> None:
@@ -117,6 +120,7 @@ def _promise(made: Plan) -> Reply:
         "gap": made.certificate.gap,
         "claim": claim,
         "pcost": made.pcost,
+        "epsilon_by_delta": {f"{delta:g}": made.epsilon(delta) for delta in (1e-5, 1e-6, 1e-9)},
         "budget": budget_data(made.budget),
         "promise": made.schema.promise(made.budget),
         "hash": made.hash,

@@ -34,7 +34,7 @@ def test_every_picture_of_the_ranking_is_there(small: Session) -> None:
     (table,) = (t.value for t in small.app.dataframe if "attributes" in t.value)
     assert table["QuerySmasher"].between(0.0, 1.0).all()
     assert (
-        "Four times the budget halves" in small.set(compare_view="Other budgets").app.get("plotly_chart")[-1].proto.alt
+        "Four times the pcost halves" in small.set(compare_view="Other budgets").app.get("plotly_chart")[-1].proto.alt
     )
 
 
