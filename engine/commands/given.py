@@ -197,12 +197,18 @@ def _counts_path(text: str) -> Path:
     return Path(text)
 
 
+COUNT_COLUMN = (
+    "column with the number of records in each row, for tables that are counted already; no attribute of the schema, "
+    "and no sampling weight"
+)
+
+
 def add_column_options(command: argparse.ArgumentParser) -> None:
     """Add what a file's columns are that the schema does not know."""
     command.add_argument(
         "--person", help="column that tells whose row it is, by default the schema's; caps the rows of each person"
     )
-    command.add_argument("--count-column", metavar="N", help="how many records each row of the data stands for")
+    command.add_argument("--count-column", metavar="N", help=COUNT_COLUMN)
     command.add_argument("--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are no counts")
 
 

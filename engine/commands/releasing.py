@@ -75,6 +75,8 @@ def _check(given: argparse.Namespace) -> Reply:
     asked = {"dataset": given.dataset, "ledger": book} | named_columns(given)
     found = check_records(read_plan(given.plan), records_of(given), **asked, progress=given.progress)
     if not given.json:
+        if given.count_column is not None:
+            print(f"The column {given.count_column} holds numbers of records, not sampling weights.", file=sys.stderr)
         say_rows(found)
         for column, reasons in found.reasons.items():
             print(f"{column}: " + ", ".join(f"{rows:,} {reason}" for reason, rows in reasons.items()), file=sys.stderr)

@@ -301,12 +301,6 @@ def count(
             )
     data = read_counts(data)
     if isinstance(data, Counts):
-        if person is not None:
-            raise DataError("Counts hold no persons. Count the records with the person column, or leave it out here.")
-        if count_column is not None:
-            raise DataError(
-                "Counts have no columns. Count the records with the column of counts, or leave it out here."
-            )
         if data.cap is not None and data.cap > rows_per_person:
             raise DataError(
                 f"These counts hold up to {data.cap:,} rows of a person, and the budget protects {rows_per_person:,}. "

@@ -39,6 +39,10 @@ FORMAT = "schema/1"
 OPTIONAL = ("person", "rows_per_person", "impossible", "invariants")
 
 
+def _person_is_attribute(name: str) -> str:
+    return f"the person column {shown(name)} is also an attribute; identifiers are in no table. Give another column"
+
+
 @dataclass(frozen=True)
 class Schema:
     """The attributes of the records, in order; a mapping from name to attribute, so iteration gives the names.
@@ -90,9 +94,7 @@ class Schema:
         if person is not None:
             check_text(person, "person column", MAX_NAME)
             if person in by_name:
-                raise SchemaError(
-                    f"the person column {shown(person)} is an attribute, too; identifiers are in no table"
-                )
+                raise SchemaError(_person_is_attribute(person))
         if rows_per_person is not None:
             rows_per_person = whole("rows_per_person of a schema", rows_per_person, 1, MOST_ROWS, error=SchemaError)
         object.__setattr__(self, "person", person)
@@ -287,13 +289,15 @@ class Schema:
     def person_column(self, given: str | None = None) -> str | None:
         """The column that tells whose row it is: the declared one, or the one that is given where none is declared.
 
-        Raises: SchemaError if another column is given than the schema declares.
+        Raises: SchemaError if another column is given than the schema declares, or an attribute.
         """
         if given is not None and self.person is not None and given != self.person:
             raise SchemaError(
                 f"the person column was given as {shown(given)}, and the schema declares {shown(self.person)}; "
                 "leave it out, or correct the schema"
             )
+        if given is not None and given in self:
+            raise SchemaError(_person_is_attribute(given))
         return self.person if given is None else given
 
     def other_rows(self, rows: int) -> str:

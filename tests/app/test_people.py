@@ -98,7 +98,7 @@ def test_the_schema_says_whose_rows_they_are(ledger: Ledger, panel: Path) -> Non
     session = opened("schema", Budget(pcost=0.4))
     box = {kind: next(e.key for e in session.app.get(kind) if str(e.key).startswith("unit_")) for kind in INPUTS}
     filled(session, **{box["text_input"]: "a"})
-    assert "is an attribute, too" in session.errors()
+    assert "is also an attribute" in session.errors()
     filled(session, **{box["text_input"]: "pid", box["number_input"]: 3})
     declared = session.studio.schema
     assert (declared.person, declared.rows_per_person, declared.attributes) == ("pid", 3, SCHEMA.attributes)
@@ -204,7 +204,9 @@ def test_a_release_is_told_what_a_column_of_counts_is(ledger: Ledger, counted: P
     assert "name the column of counts" in session.said()
     assert waiting(session.set(number_column="n", person_how=True, person_column="a"))
     assert "counted already tell no persons" in session.said()
-    assert not waiting(session.set(person_how=False))
+    assert waiting(session.set(person_how=False, number_column="b"))
+    assert "also an attribute of the schema" in session.said()
+    assert not waiting(session.set(number_column="n"))
     assert ", count_column='n'" in session.app.code[-1].value
     wait(session.press("check_records"))
     assert "Rows read 510 = counted 510" in session.said()

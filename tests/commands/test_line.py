@@ -238,11 +238,26 @@ def test_a_counted_table_is_released_by_its_column_of_counts(
     assert "Rows read 12 = counted 12" in capsys.readouterr().err
     named = ["--count-column", "n"]
     assert main(["check", "--plan", files["plan"], "--data", files["records.csv"], *named]) == 0
-    assert "Rows read 12 = counted 12" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Rows read 12 = counted 12" in said
+    assert "not sampling weights" in said
     public = ["rehearse", "--plan", files["plan"], "--data", files["records.csv"], "--public", "in the yearbook"]
     where = ["--ledger", files["ledger"], "--dataset", "people", "--out", str(tmp_path / "b.csv")]
     assert main([*public, *where, *named]) == 1
     assert "so they are not public" in capsys.readouterr().err
+
+
+def test_count_column_that_is_attribute_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = office(tmp_path, "--pcost", "1")
+    data, named = ["--data", str(tmp_path / "not there.csv")], ["--count-column", "age"]
+    out = ["--out", str(tmp_path / "a.counts")]
+    for command in (["check", *data], ["count", *data, *out], ["rehearse", *data, *out[:1], "a.csv", "--simulated"]):
+        assert main([*command, "--plan", files["plan"], *named]) == 1
+        said = capsys.readouterr().err
+        assert "also an attribute" in said
+        assert "count_column" not in said
+    assert released(files, "plan", str(tmp_path / "a.csv"), *named) == 1
+    assert "also an attribute" in capsys.readouterr().err
 
 
 def test_a_look_and_its_last_step_read_a_column_of_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

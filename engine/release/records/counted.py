@@ -8,12 +8,13 @@ curator alone, or refused where an error may depend on records.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from engine.errors import DataError
-from engine.release.records.encoding import MISSING, Encoder
+from engine.release.records.counts import LARGE_COUNT
+from engine.release.records.encoding import FRACTION, MISSING, REASONS, Encoder
 from engine.release.records.files import ColumnKinds
 from engine.release.records.sources import column_kinds, read_batches
 from engine.texts import shown
@@ -21,6 +22,10 @@ from engine.workload import Attribute, Schema
 
 LARGEST = 2**40  # records that one row may stand for, so that sums of millions of rows stay exact
 NAMES = ("n", "count", "counts", "freq", "frequency")  # of dplyr and SQL, pandas, R's tables
+NOT_WEIGHTS = (
+    "A count column holds numbers of records. With sampling weights instead, one person would count many times, and "
+    "the privacy budget would not cover that: count each row once, without a count column."
+)
 LISTED = 8  # columns that an error names
 INDEX = "__index_level_"  # pandas numbers rows so; it and R leave the name out in text files
 
@@ -38,6 +43,47 @@ _ANY_NUMBER = Encoder(attribute=Attribute.numeric("any", [-1.0, 0.0, 1.0], clip=
 def count_encoder(column: str) -> Encoder:
     """Return what reads how many records each row stands for; other values are refused."""
     return Encoder(attribute=_Count(name=column, kind="numeric", size=LARGEST))
+
+
+def check_count_column(schema: Schema, count_column: str | None, person: str | None) -> None:
+    """Raise DataError if the count column has another role, too; reads nothing.
+
+    A column gives a number of records, or an attribute of a record.  This is also checked for attributes that are not
+    counted: the schema says that each record has the attribute, and another plan on it would count that.
+    """
+    if count_column is None:
+        return
+    if count_column in schema:
+        raise DataError(
+            f"the count column {shown(count_column)} is also an attribute of the schema, but a number of records is no "
+            "attribute of a record; remove the attribute from the schema and plan again, or give no count column"
+        )
+    if person is not None:
+        raise DataError(
+            f"rows that are counted already tell no persons, but there is the count column {shown(count_column)} and "
+            f"the person column {shown(person)}; give no count column, or take the person column out of options and "
+            "schema"
+        )
+
+
+def count_column_doubts(
+    count_column: str | None, refused: Mapping[str, Mapping[str, int]], small: int, large: int
+) -> tuple[str, ...]:
+    """Return questions about a count column that may hold sampling weights, for the curator only.
+
+    Parameters
+    ----------
+    refused : numbers of rows that were left out, by column and reason.
+    small, large : numbers of counted rows with counts below `LARGE_COUNT`, and from there on.
+    """
+    if count_column is None:
+        return ()
+    texts = []
+    if REASONS[-1 - FRACTION] in refused.get(count_column, {}):
+        texts.append(f"The count column {shown(count_column)} has numbers that are not whole; their rows are left out.")
+    if large and not small:
+        texts.append(f"Every number in the count column {shown(count_column)} is {LARGE_COUNT} or more.")
+    return tuple(f"{text} {NOT_WEIGHTS}" for text in texts)
 
 
 def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> None:

@@ -22,6 +22,7 @@ from engine.release.records.nested import Names, asked_sets, listed
 from engine.texts import shown
 from engine.workload import Schema
 
+LARGE_COUNT = 20  # the least sampling weight of a survey that asks at most one person in 20
 MOST_RECORDS = 2**62  # so that sums of two stay within 64 bits
 
 

@@ -23,8 +23,15 @@ import numpy as np
 from engine.checks import instance, one_of, positive
 from engine.errors import DataError, LimitExceeded, SchemaError
 from engine.progress import Progress, listener
-from engine.release.records.counted import check_columns_named, count_encoder, numbers_text
-from engine.release.records.counts import Counts, note
+from engine.release.records.counted import (
+    NOT_WEIGHTS,
+    check_columns_named,
+    check_count_column,
+    count_column_doubts,
+    count_encoder,
+    numbers_text,
+)
+from engine.release.records.counts import LARGE_COUNT, Counts, note
 from engine.release.records.counts_file import read_counts
 from engine.release.records.database import (
     count_partitions,
@@ -73,8 +80,9 @@ def count_marginals(
         person: column that tells whose row it is; at most `rows_per_person` rows of each person are counted, chosen by
             a rule on that person's rows alone; rows without a person are refused.  Both default to what the schema
             declares.
-        count_column: column that tells how many records each row stands for, for tables that are counted already; all
-            numbers of rows are then numbers of records, and a row whose count is refused is one.
+        count_column: column with the number of records in each row, for tables that are counted already; all numbers
+            of rows are then numbers of records, and a row whose count is refused is one.  It is no attribute of the
+            schema, and no sampling weight: a person would count as often as the weight says.
         ignore: columns that the schema does not know and that are no counts, although they hold numbers.
         progress: called with a fraction of 1 and a text; it may raise to stop.
         memory_limit: bytes that the tables may take; the reader adds less than 500 MB.
@@ -94,6 +102,7 @@ def count_marginals(
     if isinstance(ignore, str) or not isinstance(ignore, Collection):
         raise DataError(f"ignore was given as {type(ignore).__name__}. Give the names of the columns, like ['n'].")
     positive("memory limit", memory_limit, error=DataError)
+    check_count_column(schema, count_column, schema.person_column(person))
     asked = asked_sets(schema, attribute_sets)
     size = 8 * sum(schema.cells(names) for names in asked)
     if size > memory_limit:
@@ -117,13 +126,14 @@ def count_marginals(
             )
     data = as_source(read_counts(data))
     if isinstance(data, Counts):
+        if person is not None:
+            raise DataError("Counts hold no persons. Count the records with the person column, or leave it out here.")
+        if count_column is not None:
+            raise DataError(
+                "Counts have no columns. Count the records with the column of counts, or leave it out here."
+            )
         return _derived(data, schema, asked)
     person = schema.person_column(person)
-    if person is not None and count_column is not None:
-        raise DataError(
-            "rows that are counted already tell no persons; give no count_column, or take the person column "
-            f"{shown(person)} out of arguments and schema"
-        )
     doubts: tuple[str, ...] = ()
     if count_column is None:
         named = [*ignore, *([person] if person is not None else [])]
@@ -140,15 +150,15 @@ def count_marginals(
         count = partial(count_marginals, schema=schema, count_column=count_column, **alike)
         found = count_partitions(data, [*columns, *filter(None, [count_column])], count, progress)
         if found.rows_refused and on_refused == "error":
-            raise DataError(_complaint(found))
-        return replace(_derived(found, schema, asked), doubts=doubts)
+            raise DataError(_complaint(found, count_column))
+        return replace(_derived(found, schema, asked), doubts=(*doubts, *found.doubts))
     tally = _Tally(schema, counted, drop=on_refused == "drop", count_column=count_column)
     if person is not None:
         rows = (schema.rows_per_person or 1) if rows_per_person is None else rows_per_person
         tally.cap = PersonCap(person, rows, memory_limit)
     tally.read(data, progress)
     if tally.rows_refused and on_refused == "error":
-        raise DataError(_complaint(tally))
+        raise DataError(_complaint(tally, count_column))
     return Counts(
         schema=schema,
         tables=completed(tally.tables, asked, sources, tally.records),
@@ -159,7 +169,7 @@ def count_marginals(
         cap=None if tally.cap is None else tally.cap.rows,
         rows_over_cap=0 if tally.cap is None else tally.cap.over,
         people_over_cap=0 if tally.cap is None else tally.cap.people_over,
-        doubts=doubts,
+        doubts=(*doubts, *count_column_doubts(count_column, tally.refused, tally.small_counts, tally.large_counts)),
     )
 
 
@@ -179,6 +189,7 @@ class _Tally:
         self.rules = _rules(schema, self.place)
         self.tables = {names: np.zeros(schema.sizes(names), np.int64) for names in counted}
         self.drop, self.records, self.rows_refused = drop, 0, 0
+        self.small_counts, self.large_counts = 0, 0  # counted rows by the size of their number of records
         self.refused: dict[str, dict[str, int]] = {}
         # Bincount pays for every cell at each call, so batches are collected to chunks of many rows first.
         width = sum(np.dtype(encoder.dtype).itemsize for encoder in self.encoders)
@@ -244,6 +255,9 @@ class _Tally:
                 columns = self._without(columns, broken)
         rows = len(columns[0]) if columns else rows
         self.records += self._records(columns, np.ones(rows, bool))
+        if self.weighted:
+            large = int((columns[-1] >= LARGE_COUNT).sum())
+            self.small_counts, self.large_counts = self.small_counts + rows - large, self.large_counts + large
         return columns if self.drop or not self.rows_refused else [codes[:0] for codes in columns]
 
     def _without(self, columns: list[np.ndarray], refused: np.ndarray) -> list[np.ndarray]:
@@ -312,7 +326,7 @@ def _derived(held: Counts, schema: Schema, asked: Sequence[Names]) -> Counts:
     return replace(held, schema=schema, tables=completed(held.tables, asked, sources, held.records))
 
 
-def _complaint(tally: _Tally | Counts) -> str:
+def _complaint(tally: _Tally | Counts, count_column: str | None) -> str:
     """What is wrong with the refused rows, in numbers of rows only."""
     parts = [
         f"column {shown(column)}: {', '.join(f'{rows:,} {reason}' for reason, rows in reasons.items())}"
@@ -323,4 +337,4 @@ def _complaint(tally: _Tally | Counts) -> str:
         f"{tally.rows_refused:,} of {tally.records + tally.rows_refused:,} rows do not fit the schema: "
         f"{'; '.join(parts[:5])}{more}. Correct the records, give the attribute other=, missing= or clip=, "
         "or leave these rows out with on_refused='drop'"
-    )
+    ) + (f". {NOT_WEIGHTS}" if count_column in tally.refused else "")

@@ -192,8 +192,8 @@ def _reason(status: DatasetStatus, source: Source, typed: str, common: CommonPla
             f"the dataset has {texts.remainder(status.left)} pcost left and at least {texts.cost(needed)} is needed to "
             "finish. Plan with a smaller budget on the Preview page."
         )
-    if source.missing:
-        return source.missing
+    if problem := source.problem(common.look.schema):
+        return problem
     return "" if typed.strip() == status.dataset else "type the dataset's name exactly."
 
 

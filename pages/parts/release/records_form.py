@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from engine import Schema
 from engine.release import COUNTS_ENDING, RECORD_ENDINGS, TEXT_ENDINGS, named_sources
 from pages.parts.jobs import private, sources
 from pages.parts.release import folders
@@ -33,7 +34,7 @@ ENCODINGS = {
 }
 ROWS_ARE = {
     RECORDS: "Each row is one record",
-    COUNTED: "This column holds counts (count_column)",
+    COUNTED: "A column holds the number of records in each row",
     IGNORED: "Leave it out (ignore)",
 }
 
@@ -62,6 +63,16 @@ class Source:
             return "name the column of counts, or the one to leave out."
         if self.rows_are == COUNTED and self.by_column:
             return "rows that are counted already tell no persons; declare the bound."
+        return ""
+
+    def problem(self, schema: Schema) -> str:
+        """Return what is missing or contradicts the schema, as the end of a sentence; empty if nothing does."""
+        if self.missing:
+            return self.missing
+        if self.rows_are == COUNTED and self.number.strip() in schema:
+            return "the column of counts is also an attribute of the schema; name another one, or remove the attribute."
+        if self.person is not None and self.person in schema:
+            return "the column that tells the person is also an attribute of the schema; name another one."
         return ""
 
     @property
@@ -195,12 +206,15 @@ def _rows_are() -> tuple[str, str]:
         format_func=ROWS_ARE.__getitem__,
         key="rows_are",
         persist_state="session",
-        help="A table may hold each combination of values once, with the number of its records in a column. A parquet "
+        help="A table may hold each combination of values once, with the number of its records in a column. A sampling "
+        "weight is no number of records: with it one person would count many times. A parquet "
         "file with columns of numbers that the schema does not know is refused until you say what they hold; a text "
         "file, which tells no types, when one is named n, count, counts, freq or frequency.",
     )
     if how == RECORDS:
         return how, ""
+    if how == COUNTED:
+        st.caption("Only for numbers of records. With sampling weights, choose that each row is one record.")
     name = "Name of that column" if how == COUNTED else "Name of that column, or names with commas between"
     return how, st.text_input(name, key="number_column", persist_state="session")
 

@@ -89,7 +89,7 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
         dataset,
         source,
         key="check_records",
-        disabled=bool(source.missing),
+        disabled=bool(source.problem(plan.schema)),
         help="Shows how each column and its values fit the schema, counts rows that do not, and looks for the same "
         "records under other names. Exact, and so not to be published; spends nothing.",
     )
@@ -180,8 +180,8 @@ def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str
             f"the dataset has {left} {status.definition.counts} left and this plan costs {asked}. Plan with a "
             "smaller budget on the Preview page."
         )
-    if source.missing:
-        return source.missing
+    if problem := source.problem(plan.schema):
+        return problem
     if typed.strip() != status.dataset:
         return "type the dataset's name exactly."
     return ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+import engine.release.records.database.grouped as grouped
 from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
-from engine.errors import DataError
-from engine.release import Intake, check_records
+from engine.choice import coarse_or_fine, counted_for_steps, stepwise
+from engine.errors import DataError, SchemaError
+from engine.release import Intake, check_records, counted_for, declare_public
+from tests.replay.campaign import cost, released, silent
 
 SCHEMA = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("age", 6)])
 CELLS = pd.DataFrame(itertools.product(["F", "M"], range(6)), columns=["sex", "age"])
@@ -130,3 +135,110 @@ def test_a_release_counts_so_too_and_what_it_refuses_depends_on_names_and_types_
     for warnings in (rows[1].warnings, check_records(PLAN, place).warnings):
         assert "count_column='inhabitants'" in warnings[0]
     assert not check_records(PLAN, place, count_column="inhabitants").warnings
+
+
+COUNTED = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("n", 400)])
+NOT_THERE = Path("not there.parquet")  # a refusal before reading says nothing about the file
+
+
+@pytest.mark.parametrize("attributes", [("sex",), ("n",), ("sex", "n")], ids=str)
+def test_count_column_that_is_attribute_is_refused(attributes: tuple[str, ...], tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "ledger")
+    ledger.add_dataset("d", total=Budget(pcost=10.0))
+    made = plan(Workload(COUNTED).add(attributes, "marginal"), Budget(pcost=1.0))
+    common = coarse_or_fine(made, plan(Workload(COUNTED).add(("sex", "n"), "marginal"), Budget(pcost=1.0)))
+    named: dict[str, Any] = {"count_column": "n"}
+    where: dict[str, Any] = {"dataset": "d", "ledger": ledger}
+    for data in (NOT_THERE, pd.DataFrame({"sex": ["F", "M"], "n": [100, 200]})):
+        for count in (
+            lambda data=data: count_marginals(data, COUNTED, [attributes], **named),
+            lambda data=data: count_marginals(data, COUNTED, [attributes], on_refused="drop", **named),
+            lambda data=data: counted_for(made, data, **named),
+            lambda data=data: check_records(made, data, **named),
+            lambda data=data: measure(made, data, rehearsal=True, **named),
+            lambda data=data: measure(made, data, **where, **named),
+            lambda data=data: declare_public(made, data, why="print", **where, **named),
+            lambda data=data: counted_for_steps(common, data, **named),
+            lambda data=data: stepwise.look(common, data, **where, **named),
+        ):
+            with pytest.raises(DataError, match="count column 'n' is also an attribute"):
+                count()
+    assert ledger.status("d").spent == 0
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite", "dask"])
+def test_count_column_that_is_attribute_is_refused_elsewhere(kind: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"sex": ["F", "M", "F"], "n": [1, 2, 1]})
+    if kind == "dask":
+        data = pytest.importorskip("dask.dataframe").from_pandas(frame, npartitions=2)
+    else:
+        ibis = pytest.importorskip("ibis")
+        with sqlite3.connect(tmp_path / "a.db") as connection:
+            frame.to_sql("records", connection, index=False)
+        data = ibis.memtable(frame) if kind == "duckdb" else ibis.sqlite.connect(tmp_path / "a.db").table("records")
+    with pytest.raises(DataError, match="also an attribute"):
+        count_marginals(data, COUNTED, [("sex", "n")], count_column="n")
+
+
+def test_person_column_has_no_other_role() -> None:
+    for person in ("sex", "n"):
+        with pytest.raises(SchemaError, match="also an attribute"):
+            count_marginals(NOT_THERE, COUNTED, [("sex",)], person=person)
+    for schema, person in ((SCHEMA, "n"), (SCHEMA, "pid"), (Schema(SCHEMA.attributes, person="n"), None)):
+        with pytest.raises(DataError, match="tell no persons"):
+            count_marginals(NOT_THERE, schema, [("sex",)], person=person, count_column="n")
+
+
+def test_counts_refuse_names_of_columns() -> None:
+    counts = count_marginals(CELLS, SCHEMA, [("sex",)])
+    for named in ({"person": "pid"}, {"count_column": "n"}):
+        with pytest.raises(DataError, match="Counts"):
+            count_marginals(counts, SCHEMA, [("sex",)], **named)
+
+
+def sources(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    yield frame
+    ibis, dask = pytest.importorskip("ibis"), pytest.importorskip("dask.dataframe")
+    yield dask.from_pandas(frame, npartitions=1)
+    yield ibis.memtable(frame)
+    monkeypatch.setattr(grouped, "KEEPING", ())
+    yield ibis.memtable(frame)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "doubts"),
+    [
+        ([3, 20, 500], []),
+        ([20, 30, 500], ["20 or more"]),
+        ([0, 30, 500], []),
+        ([1.5, 2, 3], ["not whole"]),
+        ([100.5, 200, 300.25], ["not whole", "20 or more"]),
+    ],
+    ids=str,
+)
+def test_count_column_like_sampling_weights_is_questioned(
+    numbers: list[float], doubts: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    frame = pd.DataFrame({"sex": ["F", "M", "F"], "age": [1, 2, 3], "w": numbers})
+    for data in sources(frame, monkeypatch):
+        warnings = check_records(PLAN, data, count_column="w").warnings
+        assert len(warnings) == len(doubts)
+        assert all(word in text and "sampling weights" in text for word, text in zip(doubts, warnings, strict=True))
+    ledger, rows = Ledger.create(tmp_path / "ledger"), list[Intake]()
+    ledger.add_dataset("d", total=Budget(pcost=10.0))
+    measure(PLAN, frame, dataset="d", ledger=ledger, count_column="w", intake=rows.append)
+    assert rows[0].warnings == warnings
+    if "not whole" in doubts:
+        with pytest.raises(DataError, match="sampling weights"):
+            measure(PLAN, frame, rehearsal=True, count_column="w")
+
+
+def test_one_record_in_counted_table_costs_at_most_charge() -> None:
+    table = counted()
+    with silent():
+        one, *others = (
+            released([PLAN], counted_for(PLAN, data, count_column="n"))
+            for data in (table, *(table.assign(n=table["n"] + (table.index == row)) for row in range(len(table))))
+        )
+    costs = [cost([PLAN], one, other) for other in others]
+    assert 0.99 * PLAN.pcost < max(costs) <= PLAN.pcost

@@ -22,7 +22,7 @@ import pyarrow as pa
 from engine.errors import DataError
 from engine.progress import Progress, listener
 from engine.release.records.batches import check_columns, tried
-from engine.release.records.counts import note
+from engine.release.records.counts import LARGE_COUNT, note
 from engine.release.records.database.recoding import NotThereError, code_of, in_bytes
 from engine.release.records.database.spark import NOT_FOUND, is_spark_table, spark_answer, spark_kinds
 from engine.release.records.database.stopping import ASKING, Heard, stoppable
@@ -158,10 +158,15 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
         for name in names[1:]:
             cell = cell * tally.schema[name].size + good[place[name]]
         ask(good, cell)
+    if weight is not None:
+        ask(good.mutate(**{_ROWS: one}), (good[weight] >= LARGE_COUNT).ifelse(1, 0))
     found = _fetched(ibis.union(*parts))
     part, cell, counted = (np.asarray(found[name]).astype(np.int64) for name in ("part", "cell", _ROWS))
     tally.records += int(counted[(part == 0) & (cell == 1)].sum())
     tally.rows_refused += int(counted[(part == 0) & (cell == 0)].sum())
+    if weight is not None:
+        tally.small_counts += int(counted[(part == len(parts) - 1) & (cell == 0)].sum())
+        tally.large_counts += int(counted[(part == len(parts) - 1) & (cell == 1)].sum())
     for number, name in enumerate(tally.names, 1):
         refused = dict(zip(cell[part == number].tolist(), counted[part == number].tolist(), strict=True))
         for code in sorted(refused, reverse=True):
@@ -225,11 +230,16 @@ def _take_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | 
     rows = one if weight is None else ibis.ifelse(table[weight] < 0, one, table[weight])
     good = table[_GOOD]
     asked = {"good": _total(ibis.ifelse(good, rows, 0)), "bad": _total(ibis.ifelse(good, 0, rows))}
+    if weight is not None:
+        asked["small"] = _total((good & (table[weight] < LARGE_COUNT)).ifelse(1, 0))
+        asked["large"] = _total((good & (table[weight] >= LARGE_COUNT)).ifelse(1, 0))
     for column, reason in itertools.product(columns, range(len(REASONS))):
         asked[f"{column}_{reason}"] = _total(ibis.ifelse(table[column] == -1 - reason, rows, 0))
     found = _answers(table, asked)
     tally.records += found["good"]
     tally.rows_refused += found["bad"]
+    tally.small_counts += found.get("small", 0)
+    tally.large_counts += found.get("large", 0)
     for name, column in zip(tally.names, columns, strict=True):
         for reason, text in enumerate(REASONS):
             if number := found[f"{column}_{reason}"]:
