@@ -15,6 +15,7 @@ from engine.checks import one_of
 from engine.errors import PlanError
 from engine.plans import Plan
 from engine.progress import Progress, told
+from engine.publish.columns import added_columns
 from engine.publish.report import FORMATS, MARK, escaped, file_writer, repeated
 from engine.publish.tables import QualityRule, Uncertainty
 from engine.publish.target import new_file
@@ -113,14 +114,17 @@ def write_records(
 ) -> Path:
     """Write simulated records, given as the cell codes of `Published.records`, with the labels of their cells.
 
-    A first column, status, says SIMULATED, or REHEARSAL, in every row.  The file appears under its name only when it is
-    complete; an earlier one is replaced only with ``overwrite``.
+    The first column says SIMULATED, or REHEARSAL, in every row.  Its name is status; where an attribute has this name,
+    ignoring case, it is added_status (see `added_columns`), and the attribute keeps its name.
+
+    The file appears under its name only when it is complete; an earlier one is replaced only with ``overwrite``.
 
     Raises: PlanError for a format that is not "parquet" or "csv", or a path where nothing may be written.
     """
     one_of("format", format, FORMATS, error=PlanError)
     status = "REHEARSAL" if measurement.rehearsal else "SIMULATED"
-    columns: dict[str, pa.Array] = {"status": repeated(status, len(records))}
+    column = added_columns(["status"], map(str, records))["status"]
+    columns: dict[str, pa.Array] = {column: repeated(status, len(records))}
     for name in map(str, records):
         attribute = measurement.plan.schema[name]
         labels = pa.array([attribute.label(i) for i in range(attribute.size)], pa.string())

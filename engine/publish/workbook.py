@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import LimitExceeded
 from engine.progress import Progress, told
+from engine.publish.columns import RULE, added_columns
 from engine.publish.report import MARK
 from engine.publish.tables import REASONS, QualityRule, Uncertainty
 from engine.publish.tables_package import COLUMNS, crosstab, is_cells, labelled_rows
@@ -154,7 +155,7 @@ class _Book:
         plan = self.measurement.plan
         sheet, row = self._sheet("Cover", [self.title])
         sheet.set_column(0, 0, COVER)
-        for line in (*_notes(self.measurement, self.confidence), "", *_columns()):
+        for line in (*_notes(self.measurement, self.confidence), "", *_columns(self.schema.names)):
             sheet.set_row(row, HIGH * max(1, math.ceil(len(line) / COVER)))  # or long lines are cut off
             sheet.write_string(row, 0, line, self.wrapped)
             row += 1
@@ -183,7 +184,8 @@ class _Book:
         labels = [f"{a}_label" for a in group.attributes] if is_cells(group) else []
         asked = labels or ["query"]
         shown = frame[[*asked, *SHOWN]].assign(reason=[REASONS[r] if r else "" for r in frame["reason"].fillna("")])
-        names = [*(group.attributes if labels else asked), *SHOWN.values()]
+        shown_names = group.attributes if labels else asked
+        names = [*shown_names, *added_columns(SHOWN.values(), shown_names).values()]
         sheet, row = self._sheet(_name(number), _heading(number, group, self.confidence))
         sheet.write_url(row, 0, "internal:'Contents'!A1", string="Contents")
         self._body(sheet, row + 1, shown, names, {"published"})
@@ -262,6 +264,8 @@ def _notes(measurement: Measurement, confidence: float) -> list[str]:
     ]
 
 
-def _columns() -> list[str]:
+def _columns(attributes: Sequence[str]) -> list[str]:
     words = {name: told for name, (_, told) in COLUMNS.items()} | {"reason": "why it is not publishable"}
-    return ["Columns of the tables", *(f"{shown}: {words[name]}" for name, shown in SHOWN.items())]
+    added = added_columns(SHOWN.values(), attributes)
+    rule = [RULE] if any(name != column for name, column in added.items()) else []
+    return ["Columns of the tables", *rule, *(f"{shown}: {words[name]}" for name, shown in SHOWN.items())]

@@ -462,6 +462,13 @@ BUGS = (
         new="        return load_measurement(book, key)\n",
         tests=("tests/release/test_repeats.py::test_repeat_refuses_other_records_of_a_simultaneous_run",),
     ),
+    Bug(
+        name="attribute named status replaces the mark of simulated records",
+        file="engine/publish/published_file.py",
+        old='    column = added_columns(["status"], map(str, records))["status"]\n',
+        new='    column = "status"\n',
+        tests=("tests/publish/test_columns.py::test_write_records_keeps_mark_and_attribute",),
+    ),
     # Ledger and journal
     Bug(
         name="remaining budget compared in floating point",
