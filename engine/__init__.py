@@ -23,7 +23,7 @@ Rooms, from the top; imports go down only, and a room is entered through its own
     workload     what may be asked, and how it reads in words
     privacy      what a budget is and means
     gaussian     the privacy curve of Gaussian noise, bounded from above
-    checks, texts, values, arrays, progress, threads, errors   the ground
+    checks, untrusted, texts, values, arrays, progress, threads, errors   the ground
     counts, families, ledger, report         doors of a few lines, for other programs
 
 What is changed where:

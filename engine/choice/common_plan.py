@@ -34,6 +34,7 @@ from engine.mechanisms import load_plan
 from engine.plans import Block, Plan, joint_pcost, total_pcost, undo_factors
 from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import Space
+from engine.untrusted import parse_json
 from engine.workload import Schema
 
 if TYPE_CHECKING:
@@ -178,13 +179,16 @@ class CommonPlan:
     def from_json(cls, text: str | bytes) -> CommonPlan:
         """Return what `to_json` wrote.  Raises: PlanError if it is damaged."""
         try:
-            data = json.loads(text)
-        except (ValueError, RecursionError):
+            data = parse_json(text)
+        except ValueError:
             raise PlanError("The file of options is not valid JSON. Export it again.") from None
         if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("options"), list):
             raise PlanError(f'This is no file of options. Give JSON with "format": "{FORMAT}".')
+        names = data.get("names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise PlanError("The names in the file of options are damaged. Export it again.")
         split = nested_choices if data.get("chain") else coarse_or_fine
-        made = split(*(load_plan(json.dumps(p)) for p in data["options"]), names=data.get("names"))
+        made = split(*(load_plan(json.dumps(p)) for p in data["options"]), names=names)
         # the file holds requests, and the split is made anew from them: nothing in it is believed
         if made.hash != data.get("hash"):
             raise PlanError("The file of options was changed after it was written. Export it again.")

@@ -15,6 +15,7 @@ from engine.choice.step_state import Paid
 from engine.plans import GUARD, Block, Plan
 from engine.release import Answers, Archive, Drawn, Ledger, Measurement, Receipt, estimate, write_archive
 from engine.spaces import Space
+from engine.untrusted import parse_json
 
 FORMAT = "step/1"
 LOOK, REST = "look", "rest"
@@ -129,7 +130,7 @@ def _paid(archive: Archive, common: CommonPlan) -> Paid:
     spent, prices = archive.text("spent.txt").decode(), [repr(price(option)) for option in common.options]
     if "prices.json" not in archive:
         return Paid(spent, tuple(prices))
-    told = [str(one) for one in json.loads(archive.text("prices.json"))]
+    told = [str(one) for one in parse_json(archive.text("prices.json"))]
     if not np.allclose([float(one) for one in told], [float(one) for one in prices], rtol=GUARD - 1.0, atol=0.0):
         raise ValueError("these are the prices of other plans")
     return Paid(spent, tuple(told))

@@ -66,6 +66,7 @@ from engine.release import (
     teller,
 )
 from engine.spaces import Space
+from engine.untrusted import parse_json
 
 STOP = "stop"
 _REMEDY = (
@@ -421,7 +422,7 @@ def _choices(book: Ledger, key: str) -> tuple[Choice, ...]:
     found = []
     for row in book.notes(kind="decision", key=key):
         try:
-            data = json.loads(row.note)
+            data = parse_json(row.note)
             given = {name: data[name] for name in ("option", "verdict", "rule", "by", "reason")}
         except (ValueError, KeyError, TypeError):
             raise LedgerError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, get_type_hints
@@ -20,6 +19,7 @@ from engine.mechanisms import (
     variants,
 )
 from engine.texts import near_matches, shown
+from engine.untrusted import parse_json
 
 TYPES = get_type_hints(PlanOptions)
 TOLD = "progress"  # what is shown is up to the command line
@@ -108,6 +108,6 @@ def _value(text: str) -> Any:
     if text.casefold() in WORDS:
         return WORDS[text.casefold()]
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text, constants=True)
+    except ValueError:
         return text

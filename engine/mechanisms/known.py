@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, Unpack
 
 from engine.checks import instance, one_of
-from engine.errors import PlanError
+from engine.errors import EngineError, PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism, PlanOptions
 from engine.mechanisms.baselines import GaussianQueries, Identity, LaplaceQueries
 from engine.mechanisms.hdmm import HDMM
@@ -155,14 +155,27 @@ def at_budget(made: Plan, budget: Budget) -> Plan:
     return _recorded(made.mechanism, made.options, made.max_records).at_budget(made, budget)
 
 
-def load_plan(text: str | bytes) -> Plan:
+def load_plan(text: str | bytes, *, untrusted: bool = False) -> Plan:
     """Return the plan that `Plan.to_json` wrote, rebuilt from its solver weights and checked against its promises.
+
+    Parameters
+    ----------
+    untrusted : the text is from somebody else: refuse it where it is packed to need far more memory than its size.
 
     Raises
     ------
     PlanError : the text is no plan, is damaged, or promises what its matrices do not hold.
     """
-    data, solved = parse_plan(text)
+    try:
+        return _loaded(text, untrusted)
+    except EngineError:
+        raise
+    except Exception:  # whatever values a file has where others are expected
+        raise PlanError("The plan file is damaged. Export it again.") from None
+
+
+def _loaded(text: str | bytes, untrusted: bool) -> Plan:
+    data, solved = parse_plan(text, untrusted=untrusted)
     if not isinstance(data["options"], dict):
         raise PlanError("The options in the plan file are damaged. Export it again.")
     configured = _recorded(data["mechanism"], data["options"], data["max_records"])

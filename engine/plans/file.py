@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,18 +14,24 @@ from engine.plans.emphasis import Emphasis, unpack
 from engine.plans.plan import FORMAT, Plan
 from engine.plans.solved import Lines, Solved, Tradeoff
 from engine.spaces import Complement, Space, Split
+from engine.untrusted import MAX_JSON_MEMORY, parse_json
+
+MAX_ENTRIES = 5_000_000  # of the custom matrices in a plan of somebody else
+MAX_RATIO = 10  # entries per byte of its file, where it is larger
 
 
-def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
+def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str, Any], Solved]:
     """Return the checked JSON document of a plan, and what its solver had found.
+
+    With ``untrusted``, the document may need only so much memory as is in proportion to its size.
 
     Raises
     ------
     PlanError : the text is no plan of this version, or damaged.
     """
     try:
-        data = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
+        data = parse_json(text, max_memory=MAX_JSON_MEMORY if untrusted else math.inf)
+    except ValueError:
         words = "The plan is not valid JSON. Give the text that to_json wrote, not the name of a file."
         raise PlanError(words) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -35,6 +40,8 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
     needed = ("mechanism", "options", "budget", "max_records", "workload")
     if any(k not in data for k in needed) or not isinstance(solved, dict) or not isinstance(solved.get("duals"), list):
         raise PlanError(f"The plan file lacks one of {', '.join(needed)}, solved. Export it again.")
+    if untrusted and (entries := _packed_entries(data["workload"])) > max(MAX_ENTRIES, MAX_RATIO * len(text)):
+        raise PlanError(f"The custom matrices of the plan file unfold to {entries:,} numbers; so many are not read.")
     try:
         duals = [unpack(d) for d in solved["duals"]]
         split = Split(
@@ -45,7 +52,7 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
         )
         matrices = tuple(unpack(m["values"]).reshape(m["shape"]) for m in solved["matrices"])
         tradeoff = _unpacked_tradeoff(solved.get("tradeoff"))
-    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, binascii.Error):
         raise PlanError("The solver weights in the plan file are damaged. Export it again.") from None
     if not all(len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals):
         raise PlanError("The solver weights in the plan file are no weights. Export it again.")
@@ -69,6 +76,21 @@ def parse_plan(text: str | bytes) -> tuple[dict[str, Any], Solved]:
         matrices=matrices,
         tradeoff=tradeoff,
     )
+
+
+def _packed_entries(workload: Any) -> int:
+    """Return how many numbers the packed matrices of a workload say that they have."""
+    total, level = 0, [workload]
+    while level:
+        value = level.pop()
+        if isinstance(value, dict):
+            shape = value.get("shape")
+            if isinstance(shape, list) and all(type(n) is int for n in shape):
+                total += math.prod(shape)
+            level += value.values()
+        elif isinstance(value, list):
+            level += value
+    return total
 
 
 def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:

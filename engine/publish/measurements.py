@@ -22,10 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engine.arrays import Array
 from engine.errors import PlanError
 from engine.plans import Block, Plan
+from engine.publish.package_files import ArrayFile
 from engine.release import Measurement, measured
-from engine.spaces import Strategy
+from engine.spaces import Space, Strategy
+from engine.untrusted import MAX_JSON_MEMORY, parse_json
 
 FORMAT = "measurements/1"
 NAMES = ("measurements.json", "measurements.npz")
@@ -84,35 +87,69 @@ def _write(
     return made
 
 
-def read_measurements(plan: Plan, folder: Path, *, rehearsal: bool, **words: str) -> Measurement:
+def read_measurements(plan: Plan, description: Path, arrays: Path, *, rehearsal: bool, **words: str) -> Measurement:
     """Return the measurement of a plan from its released integers, or from the estimates of both steps.
 
     Its plan measures the rows of the files, which another machine may have turned; see `Strategy.by_rows`.
-    Raises: PlanError unless the files hold, for every block, equations that say what those of the plan do.
+
+    Parameters
+    ----------
+    description, arrays : the files `NAMES`.
+
+    Raises
+    ------
+    PlanError : the files do not hold, for every block, equations that say what those of the plan do.
     """
-    text = json.loads((folder / NAMES[0]).read_bytes())
-    with np.load(folder / NAMES[1], allow_pickle=False) as arrays:
-        if text.get("format") == FORMAT and "estimates" in text:
-            estimates = {tuple(e["space"]): arrays[e["estimates"]] for e in text["estimates"]}
+    text = parse_json(description.read_bytes(), max_memory=MAX_JSON_MEMORY)
+    if not isinstance(text, dict) or text.get("format") != FORMAT:
+        raise PlanError("The measurements have another form than this version reads.")
+    with ArrayFile.open(arrays) as told_arrays:
+        if "estimates" in text:
+            estimates = _told_estimates(plan, text["estimates"], told_arrays)
             return Measurement(plan=plan, rehearsal=rehearsal, answers_on_grid={}, estimates=estimates, **words)
-        if text.get("format") != FORMAT or len(text["blocks"]) != len(plan.blocks):
-            raise PlanError("The measurements are of another form, or of another number of blocks, than the plan.")
+        if not isinstance(text.get("blocks"), list) or len(text["blocks"]) != len(plan.blocks):
+            raise PlanError("The measurements have another number of blocks than the plan.")
         found, blocks, told_rows = {}, {}, dict[tuple[Strategy, str], Strategy]()
         for (space, block), told in zip(plan.blocks.items(), text["blocks"], strict=True):
-            integers, blocks[space] = arrays[told["integers"]], _as_told(block, told, arrays, told_rows)
-            if integers.dtype != np.int64 or integers.shape != (block.measurements,):
-                raise _other(block)
-            found[space] = integers
+            _check_block(block, told)
+            blocks[space] = _as_told(block, told, told_arrays, told_rows)
+            found[space] = told_arrays.read(told["integers"], "i", (block.measurements,)).astype(np.int64)
     if any(block is not plan.blocks[space] for space, block in blocks.items()):
         plan = replace(plan, blocks=blocks)
     return measured(plan, found, rehearsal=rehearsal, **words)
 
 
+def _told_estimates(plan: Plan, told: Any, arrays: ArrayFile) -> dict[Space, Array]:
+    if not isinstance(told, list) or not all(
+        isinstance(e, dict)
+        and isinstance(e.get("space"), list)
+        and all(isinstance(name, str) for name in e["space"])
+        and isinstance(e.get("estimates"), str)
+        for e in told
+    ):
+        raise PlanError("The estimates in the measurements are damaged.")
+    names = {tuple(e["space"]): e["estimates"] for e in told}
+    if len(names) != len(told) or names.keys() != plan.answering.keys():
+        raise PlanError("The measurements have estimates of other attributes than the plan.")
+    return {space: arrays.read(name, "f", plan.answering[space].coordinates) for space, name in names.items()}
+
+
+def _check_block(block: Block, told: Any) -> None:
+    """Raise PlanError unless the description of a block has the fields of the block, each of its type."""
+    texts = ("law", "integers") if block.weights is None else ("law", "integers", "weights")
+    if (
+        not isinstance(told, dict)
+        or not all(isinstance(told.get(name), str) for name in texts)
+        or not all(type(told.get(name)) in (int, float) for name in ("grid", "noise"))
+        or not isinstance(told.get("factors"), list)
+        or len(told["factors"]) != len(block.factors)
+        or not all(isinstance(f, dict) and isinstance(f.get("rows"), str) and "axes" in f for f in told["factors"])
+    ):
+        raise _other(block)
+
+
 def _as_told(
-    block: Block,
-    told: Mapping[str, Any],
-    arrays: Mapping[str, npt.NDArray[Any]],
-    told_rows: dict[tuple[Strategy, str], Strategy],
+    block: Block, told: Mapping[str, Any], arrays: ArrayFile, told_rows: dict[tuple[Strategy, str], Strategy]
 ) -> Block:
     """Return a block with the rows that a file says were measured; blocks that share a strategy share the told one.
 
@@ -120,17 +157,19 @@ def _as_told(
     """
     same = (
         (told["grid"], told["noise"], told["law"]) == (block.grid, block.noise, block.law)
-        and told["attributes"] == list(block.attributes)
+        and told.get("attributes") == list(block.attributes)
         and [f["axes"] for f in told["factors"]] == [[block.attributes[a] for a in axes] for axes, _ in block.factors]
         and (block.weights is None) == ("weights" not in told)
-        and (block.weights is None or np.allclose(arrays[told["weights"]], block.weights, rtol=1e-9))
     )
+    if same and block.weights is not None:
+        weights = arrays.read(told["weights"], "f", block.weights.shape)
+        same = np.allclose(weights, block.weights, rtol=1e-9)
     if not same:
         raise _other(block)
     factors = []
     for f, (axes, strategy) in zip(told["factors"], block.factors, strict=True):
         shared = (strategy, f["rows"])
-        found = told_rows.get(shared) or strategy.by_rows(arrays[f["rows"]])
+        found = told_rows.get(shared) or strategy.by_rows(arrays.read(f["rows"], "f", strategy.rows.shape))
         # weights of rows, and the L1 norms of Laplace noise, hold for the rows as they are
         turned = block.weights is None and block.law == "gaussian"
         if found is None or not (turned or np.allclose(found.rows, strategy.rows, rtol=1e-9, atol=1e-12)):

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 import tempfile
-import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet as pq
 
-from engine.errors import EngineError
+from engine.checks import positive
+from engine.errors import EngineError, PlanError
 from engine.mechanisms import load_plan
 from engine.plans import GUARD
 from engine.publish.measurements import NAMES, read_measurements
 from engine.publish.package import BEFORE, CERTIFICATE, FORMAT, SIGNATURE, certificate
+from engine.publish.package_files import (
+    MAX_CERTIFICATE,
+    MAX_PLAN,
+    MAX_SMALL,
+    PackageFiles,
+    max_bytes_of,
+    open_answers,
+    package_files,
+)
 from engine.publish.report import MARK, answer_batches
-from engine.publish.tables_package import HOW
+from engine.publish.tables_package import HOW, PLAN
 from engine.publish.verify_tables import table_problems
 from engine.release import Measurement, Receipt, good_signature, verify_ledger
+from engine.untrusted import MAX_JSON_MEMORY, is_plain_name, parse_json
 
 NEEDED = {"plan.json", "check.py", "report.html", "answers.parquet", *NAMES}
-LARGEST = 64_000_000_000  # bytes that a package may unfold to
 NUMBERS = ("answer", "std", "low", "high")
+SPENT: dict[str, tuple[type, ...]] = {"seq": (int,), "hash": (str,), "pcost": (float, int), "utc": (str,)}
 DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?")
 Near = tuple[float, float]  # relative, absolute
 ADDED: Near = (1e-9, 1e-12)  # sums have other last digits where a machine adds in another order
@@ -47,7 +57,8 @@ def verify_package(
     """Return every problem of a package in words, none if all is sound.
 
     Plan, certificate, answers, standard errors and intervals are computed again from the released integers.  A zip of
-    published tables, as `write_tables` makes it, is made again file by file.
+    published tables, as `write_tables` makes it, is made again file by file.  Every file is read within a size that
+    the plan implies, and no damage raises an error.
 
     Parameters
     ----------
@@ -61,52 +72,41 @@ def verify_package(
     if place.suffix.lower() == ".xlsx":
         return (f"{place.name} is a workbook, from which nothing is computed again. Give the zip of the same tables.",)
     try:
-        if place.is_dir():
-            return tuple(_problems(place, public_key, ledger))
-        with tempfile.TemporaryDirectory() as folder:
-            if problem := _unpacked(place, Path(folder)):
-                return (problem,)
-            return tuple(_problems(Path(folder), public_key, ledger))
+        with tempfile.TemporaryDirectory() as scratch, package_files(place, Path(scratch)) as files:
+            if HOW in files.names:
+                return tuple(table_problems(files, public_key, ledger))
+            return tuple(_problems(files, public_key, ledger))
     except EngineError as error:
         return (str(error),)
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, pa.ArrowException) as error:
-        return (f"{place.name} is no whole package: {type(error).__name__}.",)
+    except Exception as error:  # a package of somebody else must not stop who checks it, whatever is wrong with it
+        invalid = isinstance(error, json.JSONDecodeError)
+        words = "a file is not valid JSON" if invalid else str(error) if type(error) is ValueError else "it is damaged"
+        return (f"{place.name} is not a complete package: {words}.",)
 
 
-def _unpacked(place: Path, folder: Path) -> str:
-    with zipfile.ZipFile(place) as archive:
-        names = archive.namelist()
-        if len(set(names)) < len(names) or any(Path(name).name != name for name in names):
-            return "The package holds a name twice, or a file outside its folder."
-        if sum(member.file_size for member in archive.infolist()) > LARGEST:
-            return f"The package unfolds to more than {LARGEST:,} bytes."
-        archive.extractall(folder)
-    return ""
-
-
-def _problems(folder: Path, public_key: str | None, ledger: str | Path | None) -> list[str]:
-    if (folder / HOW).is_file():
-        return table_problems(folder, public_key, ledger)
-    text = (folder / CERTIFICATE).read_bytes()
-    seal = json.loads(text)
-    files = seal.pop("files")
-    problems = [f"{name} is missing from the certificate" for name in sorted(NEEDED - set(files))]
-    for name, digest in sorted(files.items()):
-        if Path(name).name != name or not (folder / name).is_file():
-            problems.append(f"{name} is not there")
-        elif hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
-            problems.append(f"{name} was changed")
-    known = {*files, CERTIFICATE, SIGNATURE}
-    problems += [
-        f"{file.name} is not in the certificate" for file in sorted(folder.iterdir()) if file.name not in known
-    ]
-    problems += _signature_problems(folder, text, public_key)
+def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | None) -> list[str]:
+    text = files.read(CERTIFICATE, MAX_CERTIFICATE)
+    seal = _certificate(text)
+    digests = seal.pop("files")
+    problems = [f"{name} is missing from the certificate" for name in sorted(NEEDED - set(digests))]
+    problems += [f"{name} is not there" for name in sorted(digests.keys() - set(files.names))]
+    problems += [f"{name} is no part of a release" for name in sorted(digests.keys() - NEEDED - {"answers.csv"})]
+    known = {*digests, CERTIFICATE, SIGNATURE}
+    problems += [f"{name} is not in the certificate" for name in files.names if name not in known]
+    problems += _signature_problems(files, text, public_key)
+    # the plan says how large the other files may be
+    if not problems and files.digest(PLAN, MAX_PLAN) != digests[PLAN]:
+        problems.append(f"{PLAN} was changed")
     if problems:
         return problems
-    plan = load_plan((folder / "plan.json").read_bytes())
+    plan = load_plan(files.path(PLAN).read_bytes(), untrusted=True)
+    limits = max_bytes_of(plan)
+    problems += [f"{name} was changed" for name in sorted(digests) if files.digest(name, limits[name]) != digests[name]]
+    if problems:
+        return problems
     rehearsal, spent = seal.get("status") == MARK, seal.get("ledger")
     words = {name: str(seal.get(name)) for name in ("dataset", "key", "utc")}
-    found = read_measurements(plan, folder, rehearsal=rehearsal, **words)
+    found = read_measurements(plan, files.path(NAMES[0]), files.path(NAMES[1]), rehearsal=rehearsal, **words)
     receipt = None
     if spent is not None:
         receipt = Receipt(
@@ -125,7 +125,7 @@ def _problems(folder: Path, public_key: str | None, ledger: str | Path | None) -
         problems.append("the ledger's spend in the certificate is less than the plan costs")
     if receipt is not None and receipt.utc != found.utc:
         problems.append("the certificate tells two times of the spend")
-    problems += _answer_problems(found, seal["confidence"], folder, "answers.csv" in files)
+    problems += _answer_problems(found, seal["confidence"], files, limits, "answers.csv" in digests)
     if ledger is not None:
         if receipt is None:
             problems.append("the certificate names no spend to look for in the ledger")
@@ -134,42 +134,110 @@ def _problems(folder: Path, public_key: str | None, ledger: str | Path | None) -
     return problems
 
 
-def _signature_problems(folder: Path, text: bytes, public_key: str | None) -> list[str]:
-    if not (folder / SIGNATURE).is_file():
+def _certificate(text: bytes) -> dict[str, Any]:
+    """Return the content of a certificate; raise PlanError unless its fields have the types that they need."""
+    # the gap of a plan without a bound is infinite, which Python writes although JSON has no word for it
+    seal = parse_json(text, max_memory=MAX_JSON_MEMORY, constants=True)
+    if not isinstance(seal, dict) or not _is_map(seal.get("files"), {"": (str,)}):
+        raise PlanError("The certificate lists no files. Give the package as it was handed out.")
+    if not all(is_plain_name(name) and len(digest) == 64 for name, digest in seal["files"].items()):
+        raise PlanError("The certificate lists paths, or digests that are none. Give the package as it was handed out.")
+    spent = seal.get("ledger")
+    if spent is not None and (not _is_map(spent, SPENT) or spent.keys() != SPENT.keys()):
+        raise PlanError("The certificate names a spend without its row, hash, cost and time.")
+    positive("confidence in the certificate", seal.get("confidence"), below=1, error=PlanError)
+    return seal
+
+
+def _is_map(value: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
+    """Return whether a value is an object whose fields have these types; the name "" stands for all other fields."""
+    return isinstance(value, dict) and all(type(v) in kinds.get(name, kinds.get("", ())) for name, v in value.items())
+
+
+def _signature_problems(files: PackageFiles, text: bytes, public_key: str | None) -> list[str]:
+    if SIGNATURE not in files.names:
         return ["the package is not signed"] if public_key else []
-    told = json.loads((folder / SIGNATURE).read_bytes())
-    if told.get("algorithm") != "Ed25519" or not good_signature(told["public_key"], told["signature"], text):
+    told = parse_json(files.read(SIGNATURE, MAX_SMALL))
+    if not _is_map(told, {"": (str,)}) or not {"algorithm", "public_key", "signature"} <= told.keys():
+        return ["the signature is not that of this certificate"]
+    if told["algorithm"] != "Ed25519" or not good_signature(told["public_key"], told["signature"], text):
         return ["the signature is not that of this certificate"]
     if public_key and told["public_key"] != public_key.strip().lower():
         return ["the package is signed by another ledger"]
     return []
 
 
-def _answer_problems(found: Measurement, confidence: float, folder: Path, with_csv: bool) -> list[str]:
+def _answer_problems(
+    found: Measurement, confidence: float, files: PackageFiles, limits: Mapping[str, int], with_csv: bool
+) -> list[str]:
     """Compare all answers of the files, in pieces, with those computed from the integers."""
-    files: list[tuple[str, Any]] = [("answers.parquet", pq.ParquetFile(folder / "answers.parquet").iter_batches())]
+    rows, parquet = found.plan.workload.queries, "answers.parquet"
+    sources: dict[str, Callable[[], Iterator[pa.RecordBatch]]] = {
+        parquet: lambda: open_answers(files.path(parquet), rows, limits[parquet]).iter_batches(1 << 14)
+    }
     if with_csv:
-        files.append(("answers.csv", pyarrow.csv.open_csv(folder / "answers.csv")))
+        columns = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(NUMBERS, pa.float64()))
+        sources["answers.csv"] = lambda: iter(pyarrow.csv.open_csv(files.path("answers.csv"), convert_options=columns))
     problems = []
-    for name, batches in files:
-        table = pa.Table.from_batches(list(batches))
-        start, wrong = 0, False
-        for _, piece in answer_batches(found, confidence):
-            part = table.slice(start, len(piece))
-            start += len(piece)
-            std = piece["std"].to_numpy()
-            wrong |= len(part) != len(piece) or not all(_same_numbers(part[c], piece[c], std) for c in NUMBERS)
-            if name.endswith("parquet") and not wrong:
-                wrong = part["query"].to_pylist() != piece["query"].to_pylist()
-            if found.rehearsal and not wrong:
-                wrong = set(part["status"].to_pylist()) != {"REHEARSAL"}
-        if wrong or start != len(table):
+    for name, source in sources.items():
+        pieces = (piece for _, piece in answer_batches(found, confidence))
+        try:
+            told = _Rows(source())
+            # the first piece that differs ends the comparison, so that nothing is read beyond it
+            wrong = not all(_same_answers(p, told, found.rehearsal, texts=name == parquet) for p in pieces)
+            wrong = wrong or told.more()
+        except (pa.ArrowException, KeyError, OSError):  # no such columns, or no table
+            wrong = True
+        if wrong:
             problems.append(f"the answers in {name} are not those that plan and integers give")
     return problems
 
 
+class _Rows:
+    """Rows of batches, taken in pieces of any length."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches, self._rest = batches, list[pa.RecordBatch]()
+
+    def take(self, count: int) -> pa.Table | None:
+        """Return the next rows; None where there are not so many."""
+        while sum(map(len, self._rest)) < count:
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+            self._rest.append(batch)
+        table = pa.Table.from_batches(self._rest)
+        self._rest = table.slice(count).to_batches()
+        return table.slice(0, count)
+
+    def more(self) -> bool:
+        """Return whether rows are left."""
+        return any(map(len, self._rest)) or any(map(len, self._batches))
+
+
+def _same_answers(piece: pa.Table, rows: _Rows, rehearsal: bool, *, texts: bool) -> bool:
+    part, std = rows.take(len(piece)), piece["std"].to_numpy()
+    if part is None or not all(_same_numbers(part[c], piece[c], std) for c in NUMBERS):
+        return False
+    if texts and not _same_texts(part["query"], piece["query"]):
+        return False
+    return not rehearsal or _same_texts(part["status"], pa.chunked_array([["REHEARSAL"] * len(piece)]))
+
+
+def _same_texts(told: pa.ChunkedArray, expected: pa.ChunkedArray) -> bool:
+    """Compare texts; a dictionary with a longer text than any that is expected is not expanded."""
+    longest = pc.max(pc.binary_length(expected)).as_py() or 0
+    for chunk in told.chunks:
+        words = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
+        if (pc.max(pc.binary_length(words)).as_py() or 0) > longest:
+            return False
+    return bool(told.cast(pa.string()).equals(expected.cast(pa.string())))
+
+
 def _same_numbers(one: Any, other: Any, std: Any) -> bool:
     """Equal, but for the last digits of large numbers, and for what is 1e-5 of the standard error."""
+    if not pa.types.is_floating(one.type) and not pa.types.is_integer(one.type):
+        return False
     a, b = one.to_numpy().astype(float), other.to_numpy()
     least = 1e-9 * (1.0 + float(np.abs(b).max(initial=0.0))) + SOLVED[0] * np.where(np.isfinite(std), std, 0.0)
     return bool(((a == b) | (np.abs(a - b) <= least)).all())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.arrays import Array
-from engine.errors import LedgerError, PlanError
+from engine.errors import EngineError, LedgerError, PlanError
 from engine.release.ledger import Receipt
 from engine.spaces import Space
+from engine.untrusted import array_header, open_zip, parse_json, read_member
 
 HEAD = 4096  # bytes in which the description of an array ends
+HEAD_TEXTS = ("format", "key", "dataset", "utc")
 Shapes = Mapping[Space, tuple[int, ...]]
 Drawn = Iterable[tuple[Space, npt.NDArray[np.int64]]]  # answers in steps of their grids, each drawn when it is asked
 
@@ -77,18 +80,24 @@ class Archive:
 
     def __enter__(self) -> Archive:
         try:
-            self._zip = zipfile.ZipFile(self.path)
+            self._opened = open_zip(
+                self.path, self.path.name, error=LedgerError, plain_names=False, max_members=math.inf
+            )
+            self._zip = self._opened.__enter__()
             # one window for all arrays: each of its own would hold a file descriptor
             self._content = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
-        except (OSError, zipfile.BadZipFile):
+        except (OSError, ValueError, LedgerError):
             raise self._damaged() from None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._zip.close()
-        if isinstance(error, (OSError, KeyError, ValueError, zipfile.BadZipFile)) and not isinstance(error, PlanError):
+        self._opened.__exit__(None, None, None)
+        # a damaged file leads its readers to errors of many kinds; what is wrong with its plan has been said
+        if isinstance(error, Exception) and (
+            not isinstance(error, EngineError) or (isinstance(error, ValueError) and not isinstance(error, PlanError))
+        ):
             raise self._damaged() from None
 
     def __contains__(self, name: str) -> bool:
@@ -96,7 +105,9 @@ class Archive:
 
     def head(self, **expected: str) -> dict[str, Any]:
         """Return the head.  Raises: LedgerError unless it holds what is expected."""
-        found: dict[str, Any] = json.loads(self.text("release.json"))
+        found = parse_json(self.text("release.json"))
+        if not isinstance(found, dict) or not all(type(found.get(name, "")) is str for name in HEAD_TEXTS):
+            raise ValueError("the head has other fields")
         if any(found.get(name) != value for name, value in expected.items()):
             raise LedgerError(
                 f"What is stored as {self.path.name} is not this step. Give the key of a look to go on from it; "
@@ -106,7 +117,8 @@ class Archive:
 
     def text(self, name: str) -> bytes:
         """Return the bytes of a text."""
-        return self._zip.read(name)
+        # stored as it is, a text is never larger than the file
+        return read_member(self._zip, name, self.path.stat().st_size)
 
     def answers(self, shapes: Shapes) -> dict[Space, npt.NDArray[np.int64]]:
         """Return the released strategy answers of some spaces, of the shapes given, in steps of their grids."""
@@ -119,7 +131,10 @@ class Archive:
     def everything(self, folder: str) -> dict[Space, npt.NDArray[Any]]:
         """Return all "answers" or all "estimates", each of the shape that it was written with."""
         names = [name for name in self._zip.namelist() if name.startswith(f"{folder}/")]
-        return {tuple(json.loads(name[len(folder) + 1 : -len(".npy")])): self._window(name) for name in names}
+        spaces = {name: parse_json(name[len(folder) + 1 : -len(".npy")]) for name in names}
+        if not all(isinstance(s, list) and all(isinstance(a, str) for a in s) for s in spaces.values()):
+            raise ValueError("an array has another name")
+        return {tuple(space): self._window(name) for name, space in spaces.items()}
 
     def _array(self, folder: str, space: Space, number: int, dtype: Any, shape: Iterable[int]) -> npt.NDArray[Any]:
         name = _member(folder, space)
@@ -137,9 +152,8 @@ class Archive:
         start = member.header_offset + 30 + int(lengths.sum())
         stored = self._content[start : start + member.file_size]
         head = io.BytesIO(stored[:HEAD].tobytes())
-        np.lib.format.read_magic(head)
-        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(head)
-        if by_columns or dtype.hasobject:
+        shape, by_columns, dtype = array_header(head)
+        if by_columns:
             raise ValueError(f"{name} is no array of ours")
         return stored[head.tell() :].view(dtype).reshape(shape)
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from engine.checks import instance, whole
 from engine.errors import EngineError, WorkloadError
 from engine.texts import number
+from engine.untrusted import parse_json
 from engine.values import Value, kept_with
 from engine.workload.alike import AlikeGroups, alike_groups, subsets
 from engine.workload.attribute import Attribute
@@ -287,10 +288,10 @@ class Workload(Value):
     def from_json(cls, text: str | bytes) -> Workload:
         """Rebuild a workload from `to_json`; raise WorkloadError when the text is not one."""
         try:
-            return cls.from_dict(json.loads(text))
+            return cls.from_dict(parse_json(text))
         except EngineError:
             raise
-        except (TypeError, ValueError, RecursionError):
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             raise WorkloadError(
                 "The workload is not valid JSON. Give the text that to_json wrote, not the name of a file."
             ) from None

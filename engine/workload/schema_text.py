@@ -16,6 +16,7 @@ from typing import Any
 
 from engine.errors import SchemaError
 from engine.texts import delimiter, plain, shown
+from engine.untrusted import parse_json
 
 MAX_ATTRIBUTES = 10_000
 MAX_LABEL = 1_000
@@ -58,11 +59,9 @@ def read_json(text: str | bytes) -> Any:
     if text.count("{") + text.count("[") > MAX_BRACKETS:
         raise SchemaError(f"the JSON has more than {MAX_BRACKETS:,} brackets; a schema needs far fewer")
     try:
-        return json.loads(text, object_pairs_hook=_unique_keys)
+        return parse_json(text, object_pairs_hook=_unique_keys)
     except SchemaError:
         raise
-    except RecursionError:
-        raise SchemaError("the JSON is nested too deeply; a schema needs four levels") from None
     except ValueError as error:
         place = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise SchemaError(f"the schema is not valid JSON{place}; correct it or export it again") from None

@@ -16,6 +16,7 @@ import engine.release.measure
 from engine.choice import stepwise
 from engine.mechanisms import load_plan
 from engine.publish import verify_package, write_package
+from engine.publish.measurements import NAMES as FILES
 from engine.publish.measurements import read_measurements, write_measurements
 from engine.release import Ledger, Measurement, verify_ledger
 from engine.spaces import solvers
@@ -63,7 +64,8 @@ def test_packages_are_sound_that_hold_the_rows_of_an_earlier_version(
     for folder in (tmp_path / "written", tmp_path / "again"):
         folder.mkdir()
     write_measurements(found, tmp_path / "written")
-    told = read_measurements(plan, tmp_path / "written", rehearsal=True, dataset="", key="", utc="")
+    files = [tmp_path / "written" / name for name in FILES]
+    told = read_measurements(plan, *files, rehearsal=True, dataset="", key="", utc="")
     write_measurements(told, tmp_path / "again")
     one, other = ((tmp_path / folder / "measurements.json").read_bytes() for folder in ("written", "again"))
     assert one == other

@@ -17,6 +17,7 @@ from engine.release.ledger.balance import Balance
 from engine.release.ledger.chain import Row
 from engine.release.ledger.total import exact
 from engine.release.ledger.words import NOTE, one_line
+from engine.untrusted import parse_json
 
 BY, REASON = 200, 1000  # most characters
 
@@ -58,6 +59,6 @@ def total_history(rows: Iterable[Row], dataset: str) -> tuple[TotalChange, ...]:
     found = []
     for row in rows:
         if row.dataset == dataset and row.kind in ("dataset", "total"):
-            words = json.loads(row.note) if row.kind == "total" else {}
+            words = parse_json(row.note) if row.kind == "total" else {}
             found.append(TotalChange(utc=row.utc, total=float(exact(row.pcost)), **words))
     return tuple(found)

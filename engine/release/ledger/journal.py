@@ -25,6 +25,7 @@ from typing import BinaryIO
 from engine.errors import DataError, LedgerError
 from engine.release.ledger.chain import sync_folder
 from engine.release.ledger.results import LOCKS, locked, reserved, result_file, results_folder
+from engine.untrusted import parse_json
 
 FORMAT, _ENDING, _SEED = "journal/1", ".journal", 32  # bytes
 
@@ -149,7 +150,7 @@ def _taken(place: Path, held: ExitStack) -> BinaryIO | None:
 def _read(file: BinaryIO, place: Path) -> Journal | None:
     """The journal in a file; None if it is damaged, and what it was for is lost."""
     try:
-        data = json.loads(file.read())
+        data = parse_json(file.read())
         if data["format"] != FORMAT or len(seed := bytes.fromhex(data["seed"])) != _SEED:
             return None
         return Journal(seed=seed, digest=str(data["digest"]), place=place)

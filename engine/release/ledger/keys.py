@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from engine.errors import LedgerError
 from engine.release.ledger.chain import sync_folder
+from engine.untrusted import parse_json
 
 FORMAT = "ledger-key/1"
 
@@ -41,7 +42,7 @@ def secret(ledger: Path, purpose: str) -> bytes:
     try:
         if not file.exists():
             _create(file)
-        data = json.loads(file.read_bytes())
+        data = parse_json(file.read_bytes())
         if data["format"] != FORMAT or len(seed := bytes.fromhex(data["seed"])) != 32:
             raise ValueError("another format")
     except OSError as error:

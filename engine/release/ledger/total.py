@@ -21,6 +21,7 @@ from engine.checks import one_of, whole
 from engine.errors import LedgerError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
 from engine.texts import how_many
+from engine.untrusted import parse_json
 
 KINDS = ("zcdp", "gdp", "pure")
 _EPSILON = "epsilon "
@@ -128,7 +129,7 @@ class TotalDefinition:
         """
         try:
             # ledgers of before have no text here, and theirs were totals of zCDP for one row
-            return cls(**json.loads(text)) if text else cls()
+            return cls(**parse_json(text)) if text else cls()
         except (ValueError, TypeError):
             raise LedgerError("A total has a definition that this program does not know; update it.") from None
 

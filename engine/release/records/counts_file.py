@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import zipfile
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from engine.release.fresh_file import fresh_file
 from engine.release.records.counts import MOST_RECORDS, Counts, schema_digest
 from engine.release.records.nested import Names, asked_sets, listed
 from engine.texts import shown
+from engine.untrusted import array_header, open_zip, parse_json, read_array, read_member
 from engine.workload import Schema
 
 FORMAT, COUNTS_ENDING = "counts/1", ".counts"
@@ -73,7 +75,7 @@ def load_counts(path: str | os.PathLike[str]) -> Counts:
     instance("file", path, (str, os.PathLike), give="its path", error=DataError)
     what = f"the file of counts {shown(Path(path).name)}"
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_zip(path, what, error=DataError, plain_names=False, max_members=math.inf) as archive:
             return _read(archive, what)
     except EngineError:
         raise
@@ -96,7 +98,7 @@ def read_counts(data: Any) -> Any:
 
 
 def _read(archive: zipfile.ZipFile, what: str) -> Counts:
-    head = json.loads(_member(archive, "counts.json", MOST_HEAD))
+    head = parse_json(read_member(archive, "counts.json", MOST_HEAD))
     if head["format"] != FORMAT:
         raise DataError(f"{what} has a format that this program does not know; update it, or count again")
     schema = Schema.from_dict(head["schema"])
@@ -128,7 +130,7 @@ def _tables(
     """The tables, all of the same records: sums and the tables on single attributes agree."""
     single: dict[str, np.ndarray] = {}
     for i, names in enumerate(sets):
-        table = _array(_member(archive, f"tables/{i}.npy", 8 * schema.cells(names) + 1024), schema.sizes(names))
+        table = _array(archive, f"tables/{i}.npy", schema.sizes(names))
         margins = {name: table.sum(axis=tuple(a for a in range(table.ndim) if a != k)) for k, name in enumerate(names)}
         agree = all((single.setdefault(name, found) == found).all() for name, found in margins.items())
         if table.min() < 0 or table.max() > records or int(table.sum()) != records or not agree:
@@ -138,22 +140,12 @@ def _tables(
         yield names, table
 
 
-def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
-    with archive.open(name) as member:
-        content = member.read(most + 1)  # to the end, where its check sum is compared
-        if len(content) > most or member.read(1):
-            raise ValueError("larger than it says")
-    return content
-
-
-def _array(content: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    file = io.BytesIO(content[:1024])
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("another format of arrays")
-    found, by_columns, kind = np.lib.format.read_array_header_1_0(file)
-    if found != shape or kind != np.dtype("<i8") or (by_columns and len(shape) > 1):
-        raise ValueError("an array of another shape")
-    return np.frombuffer(content, "<i8", offset=file.tell()).astype(np.int64).reshape(shape)
+def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    content = read_member(archive, name, 8 * math.prod(shape) + 1024)
+    found = array_header(io.BytesIO(content))
+    if found != (shape, found[1], np.dtype("<i8")) or (found[1] and len(shape) > 1):
+        raise ValueError("an array of another type or shape")
+    return read_array(content, kinds="i", shape=shape)
 
 
 def _whole(value: Any) -> int:

@@ -15,6 +15,7 @@ from engine import Budget, Schema, Workload
 from engine.errors import PlanError
 from engine.insight import Request, targets_after, without_targets, workload_digest
 from engine.mechanisms import Usual, mechanism_class, usual_options
+from engine.untrusted import parse_json
 
 CENTERS, PAPER = "centers", "uniform"  # the option that is filled in, and what it is where `plan` is told nothing
 
@@ -130,10 +131,10 @@ class Studio:
     def from_json(cls, text: str | bytes) -> Studio:
         """Inverse of `to_json`; raises PlanError when the text is something else."""
         try:
-            document = json.loads(text)
+            document = parse_json(text, constants=True)
             question, budget = document["question"], document["budget"]
             asked, mechanism, options = question["workload"], question["mechanism"], question["options"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             raise PlanError("This is no saved request. Export it again.") from None
         if not isinstance(mechanism, str) or not isinstance(options, dict):
             raise PlanError("The mechanism of the saved request is damaged. Export it again.")

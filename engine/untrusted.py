@@ -1,0 +1,271 @@
+"""Bounded readers for JSON, zip archives and NumPy arrays from untrusted files.
+
+Every reader checks sizes, types and shapes before it allocates memory, and raises `ValueError` (or the error class that
+the caller names) for anything else.  No reader runs code of the file.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import EngineError
+
+MAX_JSON_MEMORY = 250_000_000  # bytes that a document of somebody else may take
+MAX_JSON_DEPTH = 100  # brackets inside brackets
+MAX_DIGITS = 300  # of an integer, so that it can be converted to a float
+BYTES_PER_VALUE = 80  # of an empty list with its place in a list, in CPython
+MAX_MEMBERS = 50_000  # files of an archive
+BYTES_PER_MEMBER = 100  # of the list of files of an archive
+CHUNK = 1 << 20
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+END_OF_DIRECTORY, END_OF_DIRECTORY_64, LOCATOR_64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
+
+
+def parse_json(
+    text: str | bytes,
+    *,
+    max_memory: float = math.inf,
+    constants: bool = False,
+    object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
+) -> Any:
+    """Return the value of a JSON text, with bounded memory, depth and integers.
+
+    Parameters
+    ----------
+    max_memory : bytes that text and values may take, as estimated from the text.
+    constants : allow NaN and infinite numbers, which are no JSON but which Python writes.
+    object_pairs_hook : as for `json.loads`.
+
+    Raises
+    ------
+    ValueError : the text is not JSON, needs more memory, is nested more than 100 levels deep, or has an integer of more
+        than 300 digits.
+
+    >>> parse_json('{"a": [1, 2.5]}')
+    {'a': [1, 2.5]}
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: the JSON is nested more than 100 levels deep
+    """
+    if not isinstance(text, (str, bytes)):
+        raise ValueError(f"JSON is text or bytes, not {type(text).__name__}")
+    marks = ",[{:"
+    values = sum(text.count(mark) if isinstance(text, str) else text.count(mark.encode()) for mark in marks)
+    # the text itself and its characters, of up to four bytes each where one of them is not ASCII
+    memory = len(text) * (2 if text.isascii() else 5) + BYTES_PER_VALUE * values
+    if memory > max_memory:
+        raise ValueError(f"the JSON has {len(text):,} characters and {values:,} values, more than are read")
+    hooks: dict[str, Any] = {} if constants else {"parse_constant": _no_number, "parse_float": _finite}
+    try:
+        value = json.loads(text, parse_int=_integer, object_pairs_hook=object_pairs_hook, **hooks)
+        level = [value]
+        for _ in range(MAX_JSON_DEPTH):
+            level = [
+                child
+                for parent in level
+                if isinstance(parent, (dict, list))
+                for child in (parent.values() if isinstance(parent, dict) else parent)
+                if isinstance(child, (dict, list))
+            ]
+    except RecursionError:
+        level = [None]
+    except UnicodeDecodeError:
+        raise ValueError("the text is not valid UTF-8") from None
+    if not level and SURROGATE.search(text if isinstance(text, bytes) else text.encode(errors="surrogatepass")):
+        # half of a pair cannot be written to any file or hashed
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("the JSON has a character that is half of a pair") from None
+    if level:
+        raise ValueError(f"the JSON is nested more than {MAX_JSON_DEPTH} levels deep") from None
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"the JSON has an integer of {len(digits):,} digits; at most {MAX_DIGITS} are read")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    if math.isinf(number := float(digits)):
+        raise ValueError("the JSON has a number beyond the range of floating-point numbers")
+    return number
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"the JSON has {word}, which is no number")
+
+
+@contextmanager
+def open_zip(
+    path: str | os.PathLike[str],
+    what: str,
+    *,
+    error: type[EngineError],
+    plain_names: bool = True,
+    max_members: float = MAX_MEMBERS,
+) -> Iterator[zipfile.ZipFile]:
+    """Open a zip archive whose list of files is sound; damage that is met while it is open raises ``error``, too.
+
+    Its members are stored or deflated, not encrypted and no links; each name occurs once, and with ``plain_names`` none
+    has a folder.  Read members by `read_member` or `member_chunks`, which bound what they unfold to.
+    """
+    with open(path, "rb") as file:
+        try:
+            _check_directory(file, max_members)
+            archive = zipfile.ZipFile(file)
+            _check_members(archive, plain_names)
+        except Exception as reason:  # a damaged list of files leads its reader to errors of many kinds
+            words = str(reason) if type(reason) is ValueError else "it is damaged"
+            raise error(f"{what} cannot be read: {words}.") from None
+        try:
+            yield archive
+        except (zipfile.BadZipFile, zlib.error, OverflowError, struct.error, EOFError, NotImplementedError):
+            raise error(f"{what} cannot be read: a file in it is damaged.") from None
+
+
+def _check_directory(file: IO[bytes], max_members: float) -> None:
+    """Raise ValueError for a list of files that is longer than allowed, before it is read."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - (1 << 16) - 42))
+    tail = file.read()
+    at = tail.rfind(END_OF_DIRECTORY)
+    if at < 0 or len(tail) < at + 22:
+        raise ValueError("it is no zip archive")
+    members = int.from_bytes(tail[at + 10 : at + 12], "little")
+    length = int.from_bytes(tail[at + 12 : at + 16], "little")
+    if tail[max(0, at - 20) : at].startswith(LOCATOR_64):
+        # some readers go where the locator points, some look right before the locator
+        for place in (int.from_bytes(tail[at - 12 : at - 4], "little"), size - len(tail) + at - 20 - 56):
+            file.seek(max(0, min(size, place)))
+            record = file.read(56)
+            if record.startswith(END_OF_DIRECTORY_64):
+                members = max(members % 0xFFFF, int.from_bytes(record[32:40], "little"))
+                length = max(length % 0xFFFFFFFF, int.from_bytes(record[40:48], "little"))
+    if members > max_members or length > min(BYTES_PER_MEMBER * max_members, size):
+        raise ValueError(f"it says that it has {members:,} files, listed in {length:,} bytes")
+    file.seek(0)
+
+
+def _check_members(archive: zipfile.ZipFile, plain_names: bool) -> None:
+    names = set[str]()
+    for member in archive.infolist():
+        name, mode = member.filename, member.external_attr >> 16
+        if plain_names and not is_plain_name(name):
+            raise ValueError("it has a file outside its folder, or with a name that is not allowed")
+        # some file systems keep one file of two whose names differ in their case
+        key = name.casefold() if plain_names else name
+        if key in names:
+            raise ValueError("it has a name twice")
+        names.add(key)
+        if member.flag_bits & 0x1:
+            raise ValueError("it has an encrypted file")
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError("it has a file that is compressed in an unusual way")
+        if stat.S_IFMT(mode) not in (0, stat.S_IFREG) or member.is_dir():
+            raise ValueError("it has a link or a folder")
+
+
+def is_plain_name(name: str) -> bool:
+    """Return whether a text is the name of a file in a folder, and no path.
+
+    >>> is_plain_name("plan.json"), is_plain_name("../plan.json"), is_plain_name("a\\\\b"), is_plain_name("")
+    (True, False, False, False)
+    """
+    return 0 < len(name) <= 255 and name not in (".", "..") and name.isprintable() and not set(name) & set('/\\:*?"<>|')
+
+
+def member_chunks(archive: zipfile.ZipFile, name: str, max_bytes: int) -> Iterator[bytes]:
+    """Yield a member of an archive in pieces, to its end, where its checksum is compared.
+
+    Raises
+    ------
+    ValueError : it has more than ``max_bytes`` bytes, or another number of them than the archive says.
+    """
+    if name not in archive.NameToInfo:
+        raise ValueError(f"its file {name} is missing")
+    info = archive.getinfo(name)
+    if info.file_size > max_bytes:
+        raise ValueError(f"its file {name} has {info.file_size:,} bytes, more than the {max_bytes:,} expected")
+    try:
+        with archive.open(info) as member:
+            yield from bounded_chunks(member, max_bytes, name)
+    except OSError:  # of a place before the beginning of the file
+        raise zipfile.BadZipFile(f"{name} is outside the archive") from None
+
+
+def bounded_chunks(file: IO[bytes], max_bytes: int, name: str) -> Iterator[bytes]:
+    """Yield the content of a file in pieces; raise ValueError once it passes ``max_bytes``."""
+    length = 0
+    while chunk := file.read(min(CHUNK, max_bytes - length + 1)):
+        length += len(chunk)
+        if length > max_bytes:
+            raise ValueError(f"its file {name} has more than the {max_bytes:,} bytes expected")
+        yield chunk
+
+
+def read_member(archive: zipfile.ZipFile, name: str, max_bytes: int) -> bytes:
+    """Return the content of a member of an archive; raises as `member_chunks`."""
+    return b"".join(member_chunks(archive, name, max_bytes))
+
+
+def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether columns come first, and type of the array in a ``.npy`` file; the file is then at its data.
+
+    Raises
+    ------
+    ValueError : it is no array of format 1.0 or 2.0, holds Python objects, or has a negative length.
+    """
+    readers: dict[tuple[int, int], Any] = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    try:
+        shape, by_columns, kind = readers[np.lib.format.read_magic(file)](file)
+    except Exception:  # the header is a Python literal, whose readers raise errors of many kinds
+        raise ValueError("it is no array that can be read") from None
+    if kind.hasobject or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError("it is no array of numbers")
+    return shape, bool(by_columns), kind
+
+
+def read_array(content: bytes, *, kinds: str, shape: tuple[int, ...] | None = None) -> npt.NDArray[Any]:
+    """Return the array in the content of a ``.npy`` file, of one of some NumPy kinds and, where given, of one shape.
+
+    Raises
+    ------
+    ValueError : it is another array, or does not hold as many numbers as it says.
+    """
+    file = io.BytesIO(content)
+    found, by_columns, kind = array_header(file)
+    if kind.kind not in kinds or (shape is not None and found != shape):
+        raise ValueError("it is an array of another type or shape")
+    if math.prod(found) * kind.itemsize != len(content) - file.tell():
+        raise ValueError("the array does not hold the numbers that it says")
+    flat = np.frombuffer(content, kind, offset=file.tell())
+    return flat.reshape(found, order="F" if by_columns else "C").astype(kind.newbyteorder("="), order="C")
+
+
+def is_regular_file(path: Path) -> bool:
+    """Return whether a path is a file itself: no link, folder, device or pipe."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,314 @@
+"""Packages of somebody else: a verdict within bounded time and memory, whatever is in them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from demo_data.make_synthetic import synthetic
+from engine import Attribute, Budget, Schema, Workload, plan
+from engine.publish import publish, uncertainty, verify_package, write_package, write_tables
+from tests.hostile import VALUES, places, with_value
+
+measure = sys.modules["engine.release.measure"].measure
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("age", 6)])
+DOCUMENTS = {
+    "release": ("certificate.json", "plan.json", "measurements.json", "signature.json"),
+    "tables": ("how.json", "plan.json", "measurements.json", "registry.json", "tables.csv-metadata.json"),
+}
+SAMPLE, SECONDS, MEGABYTES = 25, 2.0, 500
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("sound")
+    made = plan(Workload.all_ways(SCHEMA, ways=(0, 1, 2)), Budget(pcost=0.5))
+    found = measure(made, synthetic(SCHEMA, 500, seed=3), rehearsal=True)
+    tables = uncertainty(publish(found), draws=2)
+    return {
+        "release": write_package(found, folder / "release.zip"),
+        "tables": write_tables(tables, folder / "tables.zip"),
+    }
+
+
+@pytest.fixture
+def unpacked(packages, tmp_path):
+    folders = {}
+    for kind, path in packages.items():
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(tmp_path / kind)
+        folders[kind] = tmp_path / kind
+    return folders
+
+
+def seal(folder: Path) -> None:
+    """Make the digests of a changed release right again."""
+    path = folder / "certificate.json"
+    if path.exists():
+        certificate = json.loads(path.read_text())
+        files = {name: folder / name for name in certificate["files"]}
+        certificate["files"] = {
+            name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if file.is_file()
+        }
+        path.write_text(json.dumps(certificate))
+
+
+def pack(folder: Path, path: Path) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(folder.iterdir()):
+            archive.write(file, file.name)
+    return path
+
+
+def verdict(path: Path) -> tuple[str, ...]:
+    """Return the problems of a package, which are sentences and no names of Python errors."""
+    problems = verify_package(path)
+    assert isinstance(problems, tuple)
+    for text in problems:
+        assert isinstance(text, str)
+        assert not re.search(r"\b\w+Error\b|package: it is damaged\.$", text), text
+    return problems
+
+
+def check_documents(folder: Path, kind: str, sample: int | None) -> None:
+    for name in DOCUMENTS[kind]:
+        path = folder / name
+        if not path.exists():
+            path.write_text(json.dumps({"algorithm": "Ed25519", "public_key": "00" * 32, "signature": "00" * 64}))
+        before = path.read_bytes()
+        document = json.loads(before)
+        cases = [(where, value) for where in places(document) for value in VALUES]
+        for where, value in cases if sample is None else random.Random(5).sample(cases, min(sample, len(cases))):
+            path.write_bytes(with_value(document, where, value))
+            if name not in ("certificate.json", "signature.json"):
+                seal(folder)
+            verdict(folder)
+        path.write_bytes(before)
+        if name == "signature.json":
+            path.unlink()
+        seal(folder)
+        assert verdict(folder) == ()
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_verify_hostile_json_values_gives_verdict(unpacked, kind) -> None:
+    check_documents(unpacked[kind], kind, SAMPLE)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_verify_every_hostile_json_value_gives_verdict(unpacked, kind) -> None:
+    check_documents(unpacked[kind], kind, None)
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_verify_damaged_files_gives_problem(unpacked, kind, tmp_path) -> None:
+    folder = unpacked[kind]
+    for file in sorted(folder.iterdir()):
+        before = file.read_bytes()
+        for content in (b"", before[: len(before) // 2], before * 2, b"\x00" * len(before), b"\xff" * 100):
+            file.write_bytes(content)
+            # readers of parquet and zip pass over what follows or comes before their content
+            repeated = content == before * 2 and file.suffix in (".npz", ".parquet")
+            assert verdict(folder) or repeated, file.name
+            if file.name not in ("certificate.json", "check.py", "report.html"):
+                seal(folder)
+                assert verdict(folder) or repeated, file.name
+            file.write_bytes(before)
+            seal(folder)
+        file.unlink()
+        assert verdict(folder), file.name
+        (folder / file.name).symlink_to("/dev/zero")
+        assert verdict(folder), file.name
+        (folder / file.name).unlink()
+        file.write_bytes(before)
+        seal(folder)
+    assert verdict(folder) == ()
+
+
+def test_verify_damaged_zip_gives_problem(packages, tmp_path) -> None:
+    rng = random.Random(8)
+    for path in packages.values():
+        sound, target = path.read_bytes(), tmp_path / "damaged.zip"
+        for _ in range(60):
+            content = bytearray(sound)
+            for _ in range(rng.choice([1, 4, 40])):
+                content[rng.choice([rng.randrange(len(content)), -rng.randrange(1, 600)])] = rng.randrange(256)
+            target.write_bytes(bytes(content[: rng.choice([len(content), rng.randrange(len(content))])]))
+            verdict(target)
+
+
+def zip_with(
+    path: Path, folder: Path, *, skip: str = "", extra: tuple[tuple[zipfile.ZipInfo, bytes], ...] = ()
+) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(folder.iterdir()):
+            if file.name != skip:
+                archive.write(file, file.name)
+        for info, content in extra:
+            archive.writestr(info, content)
+    return path
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+@pytest.mark.parametrize(
+    "name", ["plan.json", "PLAN.JSON", "../evil", "/tmp/evil", "a/b", "a\\b", "c:evil", "evil\n", "x" * 300, "folder/"]
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_verify_zip_with_other_names_gives_problem(unpacked, kind, name, tmp_path) -> None:
+    path = zip_with(tmp_path / "p.zip", unpacked[kind], extra=((zipfile.ZipInfo(name), b"{}"),))
+    assert len(verdict(path)) == 1
+
+
+def test_verify_zip_with_special_members_gives_problem(unpacked, tmp_path) -> None:
+    folder = unpacked["release"]
+    link = zipfile.ZipInfo("plan.json")
+    link.external_attr = 0o120777 << 16
+    assert (
+        "link" in verdict(zip_with(tmp_path / "link.zip", folder, skip="plan.json", extra=((link, b"/etc/passwd"),)))[0]
+    )
+    packed = zipfile.ZipInfo("plan.json")
+    packed.compress_type = zipfile.ZIP_LZMA
+    lzma = zip_with(tmp_path / "lzma.zip", folder, skip="plan.json", extra=((packed, b"{}"),))
+    assert "compressed" in verdict(lzma)[0]
+    content = bytearray(zip_with(tmp_path / "encrypted.zip", folder).read_bytes())
+    directory = content.rfind(b"PK\x01\x02")
+    content[directory + 8] |= 1
+    (tmp_path / "encrypted.zip").write_bytes(bytes(content))
+    assert "encrypted" in verdict(tmp_path / "encrypted.zip")[0]
+
+
+def test_verify_zip_with_false_directory_gives_problem(packages, tmp_path) -> None:
+    sound, target = packages["release"].read_bytes(), tmp_path / "p.zip"
+    end = sound.rfind(b"PK\x05\x06")
+    for place, form in ((end + 10, "<H"), (end + 12, "<I"), (end + 16, "<I")):
+        for value in (0, 1, 0x7FFF, 0xFFFF) + ((0x7FFFFFFF, 0xFFFFFFFF) if form == "<I" else ()):
+            content = bytearray(sound)
+            content[place : place + struct.calcsize(form)] = struct.pack(form, value)
+            target.write_bytes(bytes(content))
+            verdict(target)
+    long = struct.pack("<4sQHHIIQQQQ", b"PK\x06\x06", 44, 45, 45, 0, 0, 2**62, 2**62, 2**62, 2**62)
+    locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, end, 1)
+    target.write_bytes(sound[:end] + long + locator + sound[end:])
+    assert "files" in verdict(target)[0]
+
+
+# --- time and memory, in a process of its own ---
+
+CHILD = """
+import re, sys, time
+from engine.publish import verify_package
+assert verify_package(sys.argv[1]) == ()
+for path in sys.argv[2:]:
+    start = time.process_time()
+    problems = verify_package(path)
+    memory = re.search("VmHWM: *([0-9]+)", open("/proc/self/status").read().replace(chr(9), " "))
+    print(path, time.process_time() - start, int(memory[1]) / 1024, len(problems), sep="|")
+"""
+
+
+def bomb(path: Path, folder: Path, name: str, chunk: bytes, count: int) -> Path:
+    """Write a package in which a file is ``count`` equal pieces, and make its digest in the certificate right."""
+    digest = hashlib.sha256()
+    for _ in range(count):
+        digest.update(chunk)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for file in sorted(folder.iterdir()):
+            if file.name == "certificate.json" != name:
+                certificate = json.loads(file.read_text())
+                certificate["files"][name] = digest.hexdigest()
+                archive.writestr(file.name, json.dumps(certificate))
+            elif file.name != name:
+                archive.write(file, file.name)
+        with archive.open(name, "w", force_zip64=True) as member:
+            for _ in range(count):
+                member.write(chunk)
+    return path
+
+
+def parquet_bomb(folder: Path) -> None:
+    table = pq.read_table(folder / "answers.parquet")
+    long = pa.array(["0" * (64 * MB)] + [""] * (len(table) - 1), pa.string())
+    pq.write_table(table.set_column(table.column_names.index("query"), "query", long), folder / "answers.parquet")
+
+
+def dictionary_bomb(folder: Path) -> None:
+    """Many rows with one long text, which is in the file once."""
+    table = pq.read_table(folder / "answers.parquet")
+    long = pa.array(["0" * MB] * len(table), pa.string())
+    pq.write_table(table.set_column(table.column_names.index("query"), "query", long), folder / "answers.parquet")
+
+
+def array_bomb(folder: Path) -> None:
+    with np.load(folder / "measurements.npz") as arrays:
+        found = dict(arrays)
+    with zipfile.ZipFile(folder / "measurements.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in found.items():
+            content = io.BytesIO()
+            np.save(content, array)
+            archive.writestr(f"{name}.npy", content.getvalue() + bytes(300 * MB if name == "block0" else 0))
+
+
+def matrix_bomb(folder: Path) -> None:
+    document = json.loads((folder / "plan.json").read_text())
+    packed = base64.b64encode(zlib.compress(bytes(100 * MB))).decode()
+    family = {"name": "custom", "shape": [50 * MB, 2], "matrix": packed}
+    document["workload"]["groups"].append({"attributes": ["sex"], "family": family, "weight": 1.0})
+    (folder / "plan.json").write_text(json.dumps(document))
+
+
+MB = 1 << 20
+BOMBS = (
+    ("release", "answers.csv", b"0" * MB, 300),
+    ("release", "answers.parquet", b"0" * MB, 300),
+    ("release", "certificate.json", b"[" * MB, 300),
+    ("release", "measurements.npz", bytes(MB), 300),
+    ("release", "plan.json", b"[],{}," * (MB // 6), 300),
+    ("release", "plan.json", b"[],{}," * (MB // 6), 140),
+    ("release", "plan.json", b"0" * MB, 110),
+    ("release", "plan.json", "\U0001f600".encode() * (MB // 4), 45),
+    ("tables", "how.json", b"{" * MB, 300),
+    ("tables", "table1.csv", b"," * MB, 300),
+)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the largest memory is read from /proc")
+def test_verify_bombs_within_limits(packages, unpacked, tmp_path) -> None:
+    paths = [bomb(tmp_path / f"{i}.zip", unpacked[kind], *of) for i, (kind, *of) in enumerate(BOMBS)]
+    for change in (parquet_bomb, dictionary_bomb, array_bomb, matrix_bomb):
+        folder = shutil.copytree(unpacked["release"], tmp_path / change.__name__)
+        change(folder)
+        seal(folder)
+        paths.append(pack(folder, tmp_path / f"{change.__name__}.zip"))
+    paths.append(tmp_path / "members.zip")
+    with zipfile.ZipFile(paths[-1], "w") as archive:
+        for number in range(60_000):
+            archive.writestr(zipfile.ZipInfo(f"{number}"), b"")
+    assert max(path.stat().st_size for path in paths) < 8 * MB
+    command = [sys.executable, "-c", CHILD, packages["release"], *paths]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    assert len(lines) == len(paths)
+    for line in lines:
+        seconds, megabytes, problems = map(float, line.split("|")[1:])
+        assert problems, line
+        assert seconds < SECONDS, line
+        assert megabytes < MEGABYTES, line

@@ -1,0 +1,199 @@
+"""Readers of untrusted files refuse hostile values with errors of the engine alone."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import (
+    Attribute,
+    Budget,
+    CommonPlan,
+    Counts,
+    Ledger,
+    Measurement,
+    Schema,
+    Workload,
+    coarse_or_fine,
+    count_marginals,
+    load_measurement,
+    load_plan,
+    measure,
+    plan,
+    stepwise,
+)
+from engine.errors import DataError, EngineError
+from engine.untrusted import array_header, open_zip, parse_json, read_array, read_member
+from tests.hostile import RAW, VALUES, places, with_value
+
+KEPT = Path(__file__).parent / "kept"
+SCHEMA = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("age", 4)])
+SAMPLE = 40
+
+
+def cases(document, seed, count=SAMPLE):
+    found = [(where, value) for where in places(document) for value in VALUES]
+    return random.Random(seed).sample(found, min(count, len(found)))
+
+
+@pytest.mark.parametrize("text", [*RAW.values(), "", "{", '"\\ud800"', b"\xff", b"\xed\xa0\x80", 5, None])
+def test_parse_json_hostile_text_raises_value_error(text) -> None:
+    if text != RAW["@long integer@"]:
+        with pytest.raises(ValueError, match=r"JSON|UTF-8|Expecting|numbers"):
+            parse_json(text)
+
+
+def test_parse_json_sound_text_gives_value() -> None:
+    value = {"a": [1, 2.5, None, True, "ü😀"], "b": {"c": -3e-9}}
+    assert parse_json(json.dumps(value)) == parse_json(json.dumps(value, ensure_ascii=False).encode()) == value
+    assert parse_json("[Infinity]", constants=True) == [float("inf")]
+    with pytest.raises(ValueError, match="more than"):
+        parse_json("[" + "[]," * 1000 + "1]", max_memory=50_000)
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.glob("*.plan.json")), ids=lambda path: path.name)
+def test_load_plan_hostile_values_raise_named_error(path) -> None:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    for where, value in cases(document, path.name):
+        with suppress(EngineError):
+            load_plan(with_value(document, where, value))
+
+
+def document_readers():
+    made = [plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=0.5), centers="uniform") for k in (1, 2)]
+    yield Workload.from_json, json.loads(Workload.all_ways(SCHEMA, ways=(1, 2)).to_json())
+    yield Schema.from_json, json.loads(SCHEMA.to_json())
+    yield CommonPlan.from_json, json.loads(coarse_or_fine(*made).to_json())
+
+
+@pytest.mark.parametrize(("read", "document"), [*document_readers()], ids=["workload", "schema", "options"])
+def test_read_hostile_values_raises_named_error(read, document) -> None:
+    for where, value in cases(document, 1, 150):
+        with suppress(EngineError):
+            read(with_value(document, where, value))
+
+
+def changed_zip(path: Path, name: str, content: bytes, target: Path) -> Path:
+    with zipfile.ZipFile(path) as before, zipfile.ZipFile(target, "w") as after:
+        for info in before.infolist():
+            after.writestr(info, content if info.filename == name else before.read(info))
+    return target
+
+
+def check_zip(path: Path, head: str, read, error, target: Path) -> None:
+    """Read a zip with every change of its head, with damaged members, and with damaged bytes."""
+    with zipfile.ZipFile(path) as archive:
+        document, names = json.loads(archive.read(head)), archive.namelist()
+        contents = {name: archive.read(name) for name in names}
+    changes = [(head, with_value(document, *case)) for case in cases(document, 2, 80)]
+    changes += [(name, c) for name in names for c in (b"", contents[name][:-3], contents[name] * 2, b"\xff" * 200)]
+    for name, content in changes:
+        changed_zip(path, name, content, target)
+        with suppress(error):
+            read(target)
+    rng, sound = random.Random(4), path.read_bytes()
+    for _ in range(60):
+        content = bytearray(sound)
+        content[rng.choice([rng.randrange(len(content)), -rng.randrange(1, 300)])] = rng.randrange(256)
+        target.write_bytes(bytes(content[: rng.choice([len(content), rng.randrange(len(content))])]))
+        with suppress(error):
+            read(target)
+
+
+def test_counts_load_hostile_file_raises_named_error(tmp_path) -> None:
+    records = pd.DataFrame({"sex": ["F", "M", "F"], "age": [0, 1, 3]})
+    counts = count_marginals(records, SCHEMA, [("sex",), ("sex", "age")])
+    counts.save(tmp_path / "a.counts")
+    check_zip(tmp_path / "a.counts", "counts.json", Counts.load, EngineError, tmp_path / "b.counts")
+
+
+@pytest.fixture
+def released(tmp_path):
+    ledger = Ledger.create(tmp_path / "office.ledger")
+    ledger.add_dataset("survey", total=Budget(pcost=5.0))
+    records = pd.DataFrame({"sex": ["F", "M", "F"], "age": [0, 1, 3]})
+    return ledger, records
+
+
+def test_load_result_hostile_file_raises_named_error(released, tmp_path, monkeypatch) -> None:
+    ledger, records = released
+    made = plan(Workload.all_ways(SCHEMA, ways=2), Budget(pcost=0.5))
+    found = measure(made, records, dataset="survey", ledger=ledger)
+    path = ledger.result_path(found.key)
+
+    def read(place):
+        monkeypatch.setattr(Ledger, "result_path", lambda book, key: place)
+        measurement = load_measurement(ledger, found.key)
+        measurement.values(0)
+
+    check_zip(path, "release.json", read, EngineError, tmp_path / "changed.result")
+
+
+def test_load_look_hostile_file_raises_named_error(released, tmp_path, monkeypatch) -> None:
+    ledger, records = released
+    options = [plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=0.5), centers="uniform") for k in (1, 2)]
+    key = stepwise.look(coarse_or_fine(*options), records, dataset="survey", ledger=ledger).key
+    path = ledger.result_path(key)
+
+    def read(place):
+        monkeypatch.setattr(Ledger, "result_path", lambda book, key: place)
+        stepwise.resume(ledger, key)
+
+    check_zip(path, "release.json", read, EngineError, tmp_path / "changed.result")
+
+
+def test_measurement_load_hostile_file_raises_named_error(released, tmp_path) -> None:
+    _, records = released
+    found = measure(plan(Workload.all_ways(SCHEMA, ways=2), Budget(pcost=0.5)), records, rehearsal=True)
+    found.save(tmp_path / "a.measurement")
+    check_zip(tmp_path / "a.measurement", "release.json", Measurement.load, EngineError, tmp_path / "b.measurement")
+
+
+def test_open_zip_names_in_other_case_accepts_own_files(tmp_path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a", b"1")
+        archive.writestr("A", b"2")
+    with open_zip(tmp_path / "a.zip", "a", error=DataError, plain_names=False) as archive:
+        assert read_member(archive, "A", 1) == b"2"
+    with pytest.raises(DataError, match="twice"), open_zip(tmp_path / "a.zip", "a", error=DataError):
+        pass
+
+
+def npy(array) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x93NUMPY\x01\x00\xff\xff",
+        npy(np.zeros(3))[:-1],
+        npy(np.zeros(3)) + b"0",
+        npy(np.zeros(3)).replace(b"(3,)", b"(-3)"),
+        npy(np.zeros(3)).replace(b"(3,), }   ", b"(10**9,), }"),
+        npy(np.zeros(3)).replace(b"<f8", b"|O8"),
+        npy(np.zeros(3, np.complex128)),
+        npy(np.zeros((3, 1))),
+    ],
+)
+def test_read_array_hostile_content_raises_value_error(content) -> None:
+    with pytest.raises(ValueError, match="array"):
+        read_array(content, kinds="f", shape=(3,))
+
+
+def test_read_array_columns_first_keeps_values() -> None:
+    array = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    np.testing.assert_array_equal(read_array(npy(array), kinds="f"), array)
+    assert array_header(io.BytesIO(npy(array)))[:2] == ((2, 3), True)
+    assert read_array(npy(array.astype(">f4")), kinds="f").dtype == np.dtype("f4")
