@@ -37,6 +37,7 @@ What is changed where:
     budget conversions, whom it protects privacy             rho, mu, epsilon, delta; rows per person, neighbours
     replace-one neighbours               plans.neighbours    what a plan costs when rows are replaced
     the cap of rows per person           release.records.people       whose rows they are, and how many: workload.schema
+    identifiers of persons               release.records.identifiers  one identity per identifier, whatever its type
     pieces of queries, class coordinates spaces.coordinates  one transform, held to its transpose by a dot test
     a solver, in float32 for example     spaces.solvers      one class, one name in spaces.search.PROBLEMS
     a lower bound                        spaces.bounds

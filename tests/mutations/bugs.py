@@ -332,6 +332,27 @@ BUGS = (
         tests=("tests/release/records/test_identifiers.py::test_identifier_as_number_and_text_is_refused",),
     ),
     Bug(
+        name="count column counted as an attribute, too",
+        file="engine/release/records/counted.py",
+        old="    if count_column in schema:\n",
+        new="    if False:\n",
+        tests=("tests/release/records/test_counted.py::test_count_column_that_is_attribute_is_refused",),
+    ),
+    Bug(
+        name="sampling weights pass without a question",
+        file="engine/release/records/counted.py",
+        old="    if large and not small:\n",
+        new="    if False:\n",
+        tests=("tests/release/records/test_counted.py::test_count_column_like_sampling_weights_is_questioned",),
+    ),
+    Bug(
+        name="identifiers of 32-bit floats in Stata merged",
+        file="engine/release/records/apart/labelled.py",
+        old="        return FLOAT_LIMITS[4]\n",
+        new="        return EXACT\n",
+        tests=("tests/release/records/test_identifiers.py::test_narrow_float_identifier_has_smaller_range",),
+    ),
+    Bug(
         name="row cap of a live table in several questions",
         file="engine/release/records/database/grouped.py",
         old="            if tally.cap is not None or 1 +",
