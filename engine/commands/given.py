@@ -206,7 +206,9 @@ COUNT_COLUMN = (
 def add_column_options(command: argparse.ArgumentParser) -> None:
     """Add what a file's columns are that the schema does not know."""
     command.add_argument(
-        "--person", help="column that tells whose row it is, by default the schema's; caps the rows of each person"
+        "--person",
+        help="column that tells whose row it is, by default the schema's; caps the rows of each person; "
+        "whole numbers, or texts, as which long numbers keep all digits",
     )
     command.add_argument("--count-column", metavar="N", help=COUNT_COLUMN)
     command.add_argument("--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are no counts")

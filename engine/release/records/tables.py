@@ -79,7 +79,7 @@ def count_marginals(
             leaves such rows out of every table and reports how many.
         person: column that tells whose row it is; at most `rows_per_person` rows of each person are counted, chosen by
             a rule on that person's rows alone; rows without a person are refused.  Both default to what the schema
-            declares.
+            declares.  Identifiers are whole numbers of any type, or texts; see `records.identifiers`.
         count_column: column with the number of records in each row, for tables that are counted already; all numbers
             of rows are then numbers of records, and a row whose count is refused is one.  It is no attribute of the
             schema, and no sampling weight: a person would count as often as the weight says.

@@ -167,7 +167,8 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             "Column that tells the person",
             key="person_column",
             persist_state="session",
-            help="Its values only tell whose row it is; they are in no table. Which rows of a person count depends on "
+            help="Its values only tell whose row it is; they are in no table. Whole numbers, or texts, as which long "
+            "numbers keep all digits. Which rows of a person count depends on "
             "that person's rows alone. How many rows and persons the cap costs is told to you only.",
         )
     rows_are, number = _rows_are()
