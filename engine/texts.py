@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,25 @@ if TYPE_CHECKING:
 
 MAX_NAME = 200
 DELIMITERS = ",;\t|"
+# arguments that messages also name without "="
+BARE_ARGUMENTS = (
+    "count_column",
+    "doubtful_cv",
+    "max_records",
+    "memory_limit",
+    "on_changed",
+    "on_refused",
+    "rows_per_person",
+    "split_by_person",
+    "suppressed_cv",
+    "time_limit",
+)
+_QUOTED = r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\""
+# a Python argument in a message: name=, name=value or a bare name; not in quotes, and not in a call
+ARGUMENT = re.compile(
+    rf"(?<![\w.'\"`/-])(?<!\w\()(?:([a-z][a-z_]*)=({_QUOTED}|\[(?:{_QUOTED}|[^\]'\"])*\]|\w+(?:\.\d+)?)?"
+    rf"|({'|'.join(BARE_ARGUMENTS)}))(?![\w='\"])"
+)
 
 
 def shown(value: object) -> str:
@@ -77,6 +98,44 @@ def number(value: int) -> str:
         return f"{value:,}"
     exponent = math.floor(math.log10(value) + 1e-12)
     return f"{10 ** (math.log10(value) - exponent):.1f} × 10^{exponent}"
+
+
+def translate_arguments(message: str, words: Mapping[str, str], value: Callable[[Sequence[str]], str]) -> str:
+    """Return a message with its Python arguments in the words of another interface.
+
+    Parameters
+    ----------
+    words : wording of each argument, under its name or under ``name=value`` for one value.  ``{}`` is the place of the
+        value; without a value, this place and the sign before it are left out.  Other arguments stay.
+    value : text of the values of an argument, of which a list may have several.
+
+    >>> words = {"count_column": "--count-column {}", "rehearsal=True": "the command rehearse"}
+    >>> translate_arguments("Give count_column='n', no count_column, or use rehearsal=True.", words, " ".join)
+    'Give --count-column n, no --count-column, or use the command rehearse.'
+    """
+
+    def wording(match: re.Match[str]) -> str:
+        name, text = match[1] or match[3], match[2]
+        if text is None:
+            before, _, after = words.get(name, match[0]).partition("{}")
+            return before.rstrip(" =:") + after
+        values = _argument_values(text)
+        single = words.get(f"{name}={values[0]}") if len(values) == 1 else None
+        if single is not None:
+            return single
+        return words[name].replace("{}", value(values)) if name in words else match[0]
+
+    return ARGUMENT.sub(wording, message)
+
+
+def _argument_values(text: str) -> list[str]:
+    """The values that a Python literal in a message holds; text that is no literal is one value."""
+    try:
+        literal = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return [text]
+    values = literal if isinstance(literal, list) else [literal]
+    return ["..." if entry is ... else str(entry) for entry in values]
 
 
 def how_many(things: int, one: str, many: str = "") -> str:

@@ -71,7 +71,7 @@ def agreed_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
     if united:
         raise PlanError(
             f"'{united[0]}' measures several residual spaces with one strategy, so what it shares with others is not "
-            'known space by space. Plan all options with the option centers="uniform".'
+            'known space by space. Plan all options with centers="uniform".'
         )
     centers, complements = dict[str, Array](), dict[Space, Complement]()
     for plan in options:
@@ -81,7 +81,7 @@ def agreed_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
             if any(digest(pi) != digest(p.split.centers.get(name)) for p in others):
                 raise PlanError(
                     f"The plans split '{name}' at different centers, so that its residual spaces are not the same. "
-                    'Plan all options with the option centers="uniform".'
+                    'Plan all options with centers="uniform".'
                 )
             if pi is not None:
                 centers[name] = pi
@@ -91,7 +91,7 @@ def agreed_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
             if len(keys) > 1:
                 raise PlanError(
                     f"The plans split {set_name(pair)} in different ways, so that its residual spaces are not the "
-                    'same. Plan all options with the option centers="uniform".'
+                    'same. Plan all options with centers="uniform".'
                 )
             if mine is not None:
                 complements[pair] = mine

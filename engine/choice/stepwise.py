@@ -287,7 +287,7 @@ def finish(
         if changed and on_changed == "refuse" and attempt == 1:
             raise DataError(
                 f"{changed} The cost of both steps together holds only for the same records. Nothing was spent. Give "
-                f'the records of the look, or set on_changed="charge", which spends {left.pcost!r} and not {cost!r}.'
+                f'the records of the look, or use on_changed="charge", which spends {left.pcost!r} and not {cost!r}.'
             )
         told = telling_too(intake, changed, left.pcost)
         records = recognised(book, dataset, counts, sets, told)
@@ -405,7 +405,7 @@ def _check_left(book: Ledger, dataset: str, cost: float) -> None:
 
 def _opened(dataset: str, ledger: Book | None) -> Ledger:
     if not dataset or ledger is None:
-        raise PlanError("A look is a release: it needs the dataset's name and a ledger. Or set rehearsal=True.")
+        raise PlanError("A look is a release: it needs the dataset's name and a ledger. Or use rehearsal=True.")
     return _book(ledger)
 
 
@@ -415,7 +415,7 @@ def _book(ledger: Book) -> Ledger:
 
 def _no_ledger(dataset: str, ledger: Book | None) -> None:
     if dataset or ledger is not None:
-        raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or set rehearsal=False.")
+        raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or use rehearsal=False.")
 
 
 def _choices(book: Ledger, key: str) -> tuple[Choice, ...]:

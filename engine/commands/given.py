@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from engine.commands.wording import in_options
 from engine.errors import BudgetError, EngineError, OtherRecords, PlanError, SchemaError, WorkloadError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
 from engine.release import COUNTS_ENDING, SHEET_ENDINGS, Intake, TextFile, named_table, public_table, sheet_text
@@ -232,4 +233,4 @@ def say_rows(rows: Intake) -> None:
     """Tell the curator, and nobody who reads standard output, what happened to the rows."""
     print(rows.describe(), file=sys.stderr)
     for text in rows.warnings:
-        print(f"Warning: {text}", file=sys.stderr)
+        print(f"Warning: {in_options(text)}", file=sys.stderr)

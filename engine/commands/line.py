@@ -31,6 +31,7 @@ from engine.commands.releasing import add_releasing_commands
 from engine.commands.reply import Reply
 from engine.commands.stepping import add_step_commands
 from engine.commands.studio import add_studio_command
+from engine.commands.wording import in_options
 from engine.errors import EngineError
 from engine.progress import Bar
 
@@ -71,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     except EngineError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {in_options(error)}", file=sys.stderr)
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

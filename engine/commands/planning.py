@@ -10,6 +10,7 @@ from typing import Any
 from engine.commands.given import add_budget_options, add_workload_options, budget_data, budget_of, workload_of
 from engine.commands.options import add_mechanism_options, asked_mechanisms, mechanism_options
 from engine.commands.reply import Commands, Reply, add_command
+from engine.commands.wording import in_options
 from engine.errors import EngineError
 from engine.insight import claim_text, comparison, single_groups_text
 from engine.mechanisms import AIMS, Usual, forecast, plan, usual_options
@@ -90,12 +91,13 @@ def _compare(given: argparse.Namespace) -> Reply:
     asked, limits = asked_mechanisms(given)
     workload = workload_of(given)
     found = comparison(workload, budget_of(given, workload.schema), asked, **limits, progress=given.progress)
+    frame = found.frame.assign(status=found.frame["status"].map(in_options))
     served = found.frame["rmse"].notna()
     ranked = found.frame[served].drop(columns="status").to_string(index=False, float_format=lambda v: f"{v:.4g}")
-    refused = [f"{row.mechanism}: {row.status}" for row in found.frame[~served].itertuples()]
+    refused = [f"{row.mechanism}: {row.status}" for row in frame[~served].itertuples()]
     return Reply(
         text="\n".join([ranked, *refused, f"{found.statement} It is {found.bound:.6g} counts."]),
-        data={"mechanisms": found.frame.to_dict("records"), "bound": found.bound, "statement": found.statement},
+        data={"mechanisms": frame.to_dict("records"), "bound": found.bound, "statement": found.statement},
     )
 
 

@@ -304,7 +304,7 @@ def count(
         if data.cap is not None and data.cap > rows_per_person:
             raise DataError(
                 f"These counts hold up to {data.cap:,} rows of a person, and the budget protects {rows_per_person:,}. "
-                "Count the records again with the budget's rows_per_person."
+                f"Count the records again with rows_per_person={rows_per_person}."
             )
         if data.cap is None and part.schema.person is not None:
             raise DataError(

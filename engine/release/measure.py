@@ -111,14 +111,14 @@ def measure(
     of_rows |= {"progress": tell, "memory_limit": memory_limit}
     if rehearsal:
         if dataset or ledger is not None:
-            raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or set rehearsal=False.")
+            raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or use rehearsal=False.")
         counts = counted_for(plan, data, on_refused=on_refused or "error", **of_rows)
         check_invariants(counts, plan.schema)
         if intake is not None:
             intake(Intake.of(counts))
         return measured(plan, dict(draw(plan, counts, tell)), dataset="", key="", utc="", rehearsal=True)
     if not dataset or ledger is None:
-        raise PlanError("A release needs the dataset's name and a ledger. Give both, or set rehearsal=True.")
+        raise PlanError("A release needs the dataset's name and a ledger. Give both, or use rehearsal=True.")
     book = Ledger.at(ledger)
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
     earlier = book.find(key)

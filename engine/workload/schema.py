@@ -96,7 +96,8 @@ class Schema:
             if person in by_name:
                 raise SchemaError(_person_is_attribute(person))
         if rows_per_person is not None:
-            rows_per_person = whole("rows_per_person of a schema", rows_per_person, 1, MOST_ROWS, error=SchemaError)
+            what = "number of rows per person in the schema"
+            rows_per_person = whole(what, rows_per_person, 1, MOST_ROWS, error=SchemaError)
         object.__setattr__(self, "person", person)
         object.__setattr__(self, "rows_per_person", rows_per_person)
         object.__setattr__(self, "attributes", found)

@@ -233,7 +233,7 @@ def test_a_counted_table_is_released_by_its_column_of_counts(
     files = office(tmp_path, "--pcost", "1")
     Path(files["records.csv"]).write_text("age,hours,n\n0,0,5\n1,1,7\n")
     assert released(files, "plan", str(tmp_path / "a.csv")) == 1
-    assert "count_column='n'" in capsys.readouterr().err
+    assert "--count-column n" in capsys.readouterr().err
     assert released(files, "plan", str(tmp_path / "a.csv"), "--count-column", "n") == 0
     assert "Rows read 12 = counted 12" in capsys.readouterr().err
     named = ["--count-column", "n"]
@@ -269,7 +269,7 @@ def test_a_look_and_its_last_step_read_a_column_of_counts(tmp_path: Path, capsys
     given = ["--ledger", files["ledger"], "--data", files["records.csv"], "--out", str(tmp_path / "a.csv")]
     look = ["look", "--options", files["plan"], fine, "--dataset", "people", *given]
     assert main(look) == 1
-    assert "count_column='n'" in capsys.readouterr().err
+    assert "--count-column n" in capsys.readouterr().err
     assert main([*look, "--count-column", "n"]) == 0
     said = capsys.readouterr()
     assert "Rows read 12 = counted 12" in said.err

@@ -16,6 +16,7 @@ import pytest
 from demo_data.make_synthetic import synthetic
 from engine import Attribute, Budget, Ledger, Schema, Workload, compare, measure, plan
 from engine.commands import main
+from engine.commands.wording import in_options
 from engine.errors import Cancelled, EngineError, LimitExceeded
 from engine.progress import Bar
 from engine.publish import publish, write_answers
@@ -93,7 +94,7 @@ def test_limits_are_kept_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         plan(large, Budget(pcost=1.0), memory_limit=1e5)
     given = ["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "1", "--out", "p.json"]
     assert main([*given, "--options", "memory_limit=1e5"]) == 1
-    assert f"LimitExceeded: {caught.value}\n" in capsys.readouterr().err
+    assert f"LimitExceeded: {in_options(caught.value)}\n" in capsys.readouterr().err
     assert not Path("p.json").exists()
 
 

@@ -147,7 +147,7 @@ class Counts(Mapping[Names, np.ndarray]):
         if self.cap is not None and not split_by_person:
             raise DataError(
                 "a cap of rows per person holds for the parts alone; count all rows of a person together, or declare "
-                "that no person has rows in two parts (split_by_person)"
+                "that no person has rows in two parts (split_by_person=True)"
             )
         if self.records + other.records > MOST_RECORDS:
             raise DataError("these counts add up to more records than 64 bits can hold; correct them")

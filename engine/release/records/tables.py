@@ -335,6 +335,6 @@ def _complaint(tally: _Tally | Counts, count_column: str | None) -> str:
     more = f"; and {len(parts) - 5:,} more columns" if len(parts) > 5 else ""
     return (
         f"{tally.rows_refused:,} of {tally.records + tally.rows_refused:,} rows do not fit the schema: "
-        f"{'; '.join(parts[:5])}{more}. Correct the records, give the attribute other=, missing= or clip=, "
-        "or leave these rows out with on_refused='drop'"
+        f"{'; '.join(parts[:5])}{more}. Correct the records, collect such values in the schema with "
+        "other=, missing= or clip=, or leave these rows out with on_refused='drop'"
     ) + (f". {NOT_WEIGHTS}" if count_column in tally.refused else "")

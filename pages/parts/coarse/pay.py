@@ -16,7 +16,7 @@ from pages.parts.jobs import tasks, watch, work
 from pages.parts.release import dataset_form, records_form
 from pages.parts.release.records_form import Source
 from pages.parts.shell import clicks, show
-from pages.parts.shell.words import kept_for, plain, show_kept, trouble
+from pages.parts.shell.words import kept_for, plain, show_kept, trouble, words_of
 
 
 def payer(
@@ -186,7 +186,7 @@ def _reason(status: DatasetStatus, source: Source, typed: str, common: CommonPla
     try:
         status.definition.check_unit(common.look.budget)
     except EngineError as error:
-        return str(error)
+        return words_of(error)
     if needed > status.left:
         return (
             f"the dataset has {texts.remainder(status.left)} pcost left and at least {texts.cost(needed)} is needed to "

@@ -16,7 +16,7 @@ from pages.parts.coarse.choose import Settings
 from pages.parts.coarse.views import STOP
 from pages.parts.jobs import watch
 from pages.parts.release import dataset_form, folders
-from pages.parts.shell.words import plain, trouble
+from pages.parts.shell.words import plain, trouble, words_of
 
 WAITS = ("waits for a decision", "waits for the rest")
 
@@ -54,7 +54,7 @@ def stored(book: Ledger, key: str) -> Steps | None:
     try:
         return read(book, key)
     except EngineError as error:
-        trouble(str(error))
+        trouble(words_of(error))
         return None
 
 

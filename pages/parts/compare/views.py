@@ -15,7 +15,7 @@ from pages.parts.compare.run import Compared
 from pages.parts.shell import budgets as say
 from pages.parts.shell import clicks, show, state
 from pages.parts.shell.state import Studio
-from pages.parts.shell.words import plain, shown_here
+from pages.parts.shell.words import in_labels, plain, shown_here
 from pages.parts.workload import group_choice, scale_form
 
 DOT = "budget_dot"  # a dot that was chosen: what for, its mechanism, its pcost
@@ -75,8 +75,9 @@ def ranking(studio: Studio, found: Compared | None) -> str:
         )
     else:
         ready(found)
-    if found is not None and len(reasons := figures.refused(found.found)):
+    if found is not None and len(refused := figures.refused(found.found)):
         st.subheader("Without a result")
+        reasons = refused.assign(reason=refused["reason"].map(in_labels))
         show.table(reasons, name="without_result", alt="Mechanisms without a result, and why")
     return script.compare(studio, found)
 

@@ -12,7 +12,7 @@ import streamlit as st
 from pages.parts.jobs import work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import clicks, state
-from pages.parts.shell.words import plain, trouble
+from pages.parts.shell.words import in_labels, plain, trouble
 
 ROWS = "rows_read"
 
@@ -59,7 +59,7 @@ def show_rows(rows: Mapping[str, Any]) -> None:
     for column, reasons in rows["reasons"].items():
         st.caption(plain(f"{column}: " + ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())))
     for text in rows["warnings"]:
-        st.warning(plain(text))
+        st.warning(plain(in_labels(text)))
 
 
 def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> Status | None:
@@ -81,7 +81,7 @@ def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> S
     if found.done:
         return found
     if quiet:
-        st.caption(plain(f"{label}: {found.error}"))
+        st.caption(plain(in_labels(f"{label}: {found.error}")))
     elif found.state == "cancelled":
         st.warning(plain(f"{label}: cancelled. {found.error}"))
     else:

@@ -27,7 +27,7 @@ from pages.parts.shell.budgets import (
     numbers_of,
     said,
 )
-from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble, words_of
 
 DEFAULT_LEDGER = "budget.ledger"
 
@@ -77,7 +77,7 @@ def ledger() -> Ledger | None:
     try:
         place = folders.readable(path)
     except EngineError as error:
-        trouble(str(error))
+        trouble(words_of(error))
         _others("")
         return None
     if str(place) != path.strip():

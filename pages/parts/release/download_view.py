@@ -19,7 +19,7 @@ from engine.texts import how_many
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.release import folders
 from pages.parts.shell import clicks, places
-from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.shell.words import kept_for, plain, show_kept, words_of
 
 IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
 KINDS = {"CSV": "csv", "Parquet": "parquet"}
@@ -119,7 +119,7 @@ def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
         there = os.path.lexists(place)
         check_target(place, keep=keep, overwrite=there)
     except EngineError as error:
-        st.caption(plain(f"Writing has to wait: {error}"))
+        st.caption(plain(f"Writing has to wait: {words_of(error)}"))
         return False, False
     if not there:
         return True, False

@@ -15,7 +15,7 @@ from engine.release import Ledger, releases
 from pages.parts.jobs import private, publishing, watch, work
 from pages.parts.release import download_view
 from pages.parts.shell import clicks, show
-from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.shell.words import in_labels, kept_for, plain, show_kept, words_of
 from pages.parts.workload import group_choice, scale_form
 
 PAGE = 100  # answers a page
@@ -48,7 +48,7 @@ def draw(found: Measurement, source: Mapping[str, str], *, key: str) -> None:
     try:
         ahead = publish_forecast(found.plan)
     except EngineError as error:
-        st.info(plain(f"From this plan no tables can be published: {error}"), icon="📋")
+        st.info(plain(f"From this plan no tables can be published: {words_of(error)}"), icon="📋")
         return
     job, arguments = _form(found, source, key=key)
     clicks.button("Make tables to publish", _start, key, job, arguments, key=f"{key}_publish")
@@ -177,7 +177,7 @@ def _records(made: Mapping[str, Any], *, key: str) -> None:
     else:
         st.warning("The records miss a criterion: hand them out with care, or not at all.", icon="⚠️")
     if made["no judge"]:
-        st.warning(plain(made["no judge"]))
+        st.warning(plain(in_labels(made["no judge"])))
     show.table(found, name=f"{key}_acceptance", alt="Criteria that simulated records should meet")
 
 
@@ -203,7 +203,7 @@ def _downloads(found: Measurement, made: Mapping[str, Any], *, key: str) -> None
             help=reason or None,
         )
     for reason in large.values():
-        st.caption(plain(reason))
+        st.caption(plain(in_labels(reason)))
 
 
 def _script(arguments: tuple[Any, ...]) -> str:

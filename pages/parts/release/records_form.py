@@ -35,7 +35,7 @@ ENCODINGS = {
 ROWS_ARE = {
     RECORDS: "Each row is one record",
     COUNTED: "A column holds the number of records in each row",
-    IGNORED: "Leave it out (ignore)",
+    IGNORED: "Leave it out",
 }
 
 

@@ -14,7 +14,7 @@ from pages.parts.jobs.status import Status
 from pages.parts.release import dataset_form
 from pages.parts.release.records_form import Source
 from pages.parts.shell import clicks, show, state
-from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble
+from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble, words_of
 
 RELEASED = "released_source"  # what this session released last, and from which records
 
@@ -173,7 +173,7 @@ def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str
         status.definition.check_unit(plan.budget)
         takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     except EngineError as error:
-        return str(error)
+        return words_of(error)
     if takes > status.left and not begun:
         left, asked = texts.remainder(status.left), texts.cost(takes)
         return (
@@ -200,7 +200,7 @@ def stored(book: Ledger, key: str) -> Measurement | None:
     try:
         found = load_measurement(book, key)
     except EngineError as error:
-        trouble(str(error))
+        trouble(words_of(error))
         return None
     st.session_state["released"] = ((str(book.path), key), found)
     return found

@@ -11,7 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 from engine import Budget
 from engine.texts import cost
 from pages.parts.shell import budgets, clicks, link, places, state
-from pages.parts.shell.words import plain, trouble
+from pages.parts.shell.words import in_labels, plain, trouble
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ def header(info: PageInfo, lead: str, tutorial: str, *, folded: bool = False) ->
         with st.container(border=True):
             st.warning(f"{len(missed):,} groups no longer fit the schema and were left out. Undo brings them back.")
             for reason in missed[:5]:
-                st.caption(plain(reason))
+                st.caption(plain(in_labels(reason)))
             clicks.button("Understood", state.note_lost, (), key="forget_lost")
     return studio
 

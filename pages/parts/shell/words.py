@@ -9,9 +9,50 @@ from contextlib import contextmanager
 import streamlit as st
 
 from engine.errors import EngineError
+from engine.texts import translate_arguments
 
 _ADDRESS = re.compile(r"://|www\.|\w@")
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:&-])")
+
+# Python argument -> the field of the app; an argument that has no field is described
+LABELS = {
+    "centers=uniform": "“How totals are passed down: evenly, as in the paper”",
+    "centers=tuned": "“How totals are passed down: tuned to the workload”",
+    "centers": "“How totals are passed down: {}”",
+    "clip": "“clip”",
+    "count_column": "“A column holds the number of records in each row: {}”",
+    "doubtful_cv": "“Publishable up to (CV %)”",
+    "fit=scale": "the same plan at another budget",
+    "fit": "“Tables are: {}”",
+    "ignore": "“Leave it out: {}”",
+    "integer=True": "“Whole people”",
+    "max_records": "the largest number of records of the plan",
+    "memory_limit": "the memory limit of the server",
+    "missing": "“missing”",
+    "neighbours=add_remove": "“Nobody can tell whether a person is in the data or not”",
+    "neighbours=replace_one": "“Nobody can tell whether a person has these values or any others”",
+    "neighbours": "“Nobody can tell whether a person: {}”",
+    "on_changed": "“If these are other records than those looked at, charge this step alone”",
+    "on_refused=drop": "a smaller file",
+    "on_refused": "the treatment of refused rows",
+    "other": "“other”",
+    "rehearsal=False": "the step “2. Release”",
+    "rehearsal=True": "the step “1. Rehearse”",
+    "rows_per_person": "“Most rows of one person: {}”",
+    "split_by_person=True": "the command counts merge",
+    "split_by_person": "the command counts merge",
+    "suppressed_cv": "“Doubtful up to (CV %)”",
+    "time_limit": "the time limit of the search",
+}
+
+
+def in_labels(message: object) -> str:
+    """Return the text of a message or an error with the labels of the app instead of Python arguments.
+
+    >>> in_labels("Plan for rows_per_person=3, or correct rows_per_person.")
+    'Plan for “Most rows of one person: 3”, or correct “Most rows of one person”.'
+    """
+    return translate_arguments(str(message), LABELS, ", ".join)
 
 
 def plain(text: str) -> str:
@@ -28,13 +69,13 @@ def plain(text: str) -> str:
 
 def trouble(message: str) -> None:
     """Show a message of the engine."""
-    st.error(plain(message), icon="⚠️")
+    st.error(plain(in_labels(message)), icon="⚠️")
 
 
 def words_of(error: Exception) -> str:
     """The message of an engine error, or what to do when memory ran out unforeseen."""
     if isinstance(error, EngineError):
-        return str(error)
+        return in_labels(error)
     return "This needs more memory than there is. Use attributes with fewer cells, or ask fewer queries at once."
 
 

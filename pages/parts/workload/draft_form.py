@@ -60,7 +60,7 @@ def as_text(name: str, content: bytes) -> tuple[str, bytes]:
 def _on_disk(name: str, content: bytes | memoryview) -> Iterator[Path]:
     """An uploaded file where readers find it, and its name; it goes at once."""
     with tempfile.TemporaryDirectory(prefix="draft_", dir=private.folder()) as folder:
-        place = Path(folder) / Path(name).name
+        place = Path(folder) / Path(name).name[-100:]  # file systems limit names
         place.write_bytes(content)
         yield place
 

@@ -17,7 +17,7 @@ from engine.workload import Custom, Group
 from pages.parts.jobs import dear, plans
 from pages.parts.shell import budgets, state
 from pages.parts.shell.state import Studio
-from pages.parts.shell.words import plain
+from pages.parts.shell.words import plain, words_of
 
 LIVE = 3_000  # groups up to which new ones are forecast while a form is filled in
 WIDE = 1_000  # cells of queries without structure, from which on a forecast alone takes seconds
@@ -55,7 +55,7 @@ def before_adding(groups: Sequence[Group]) -> None:
     try:
         expected = _expected(whole.question_key, len(new), whole, studio)
     except EngineError as error:
-        st.caption(plain(f"Planning could not start with it: {error}"))
+        st.caption(plain(f"Planning could not start with it: {words_of(error)}"))
         return
     if dear.too_dear(expected):
         st.warning(plain(f"With what is asked already, planning takes {dear.words(expected)}."), icon="⏳")

@@ -1,0 +1,117 @@
+"""Messages of the engine name arguments as Python does; command line and app translate every one of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from engine import Attribute, Budget, Schema, Workload, plan
+from engine.commands import main
+from engine.commands.line import _parser
+from engine.commands.wording import OPTIONS, in_options
+from engine.texts import ARGUMENT, BARE_ARGUMENTS
+from pages.parts.shell.words import LABELS, in_labels
+
+ROOT = Path(__file__).resolve().parents[1]
+# strings that are Python or SQL code, not messages
+CODE = {"PRAGMA", "return", "import", "python check.py"}
+
+
+def texts(path: Path) -> Iterator[str]:
+    """The strings of a module, f-strings with their values as 0; no docstrings and no names."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
+    docstrings = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "0" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not {id(node)} & (docstrings | parts):
+            yield node.value
+
+
+def messages() -> list[str]:
+    """Every sentence of the engine, outside the command line, that names an argument."""
+    modules = [p for p in sorted((ROOT / "engine").rglob("*.py")) if "commands" not in p.parts]
+    found = [text for path in modules for text in texts(path) if " " in text and "<" not in text]
+    return [text for text in found if ARGUMENT.search(text) and not any(word in text for word in CODE)]
+
+
+def arguments(text: str) -> set[str]:
+    return {match[1] or match[3] for match in ARGUMENT.finditer(text)}
+
+
+def test_messages_with_arguments_are_found() -> None:
+    assert {"count_column", "ignore", "rows_per_person", "other", "on_changed"} <= set().union(
+        *map(arguments, messages())
+    )
+
+
+@pytest.mark.parametrize("text", messages())
+def test_message_has_words_of_every_interface(text: str) -> None:
+    for name in arguments(text):
+        assert any(key.partition("=")[0] == name for key in OPTIONS), name
+        assert any(key.partition("=")[0] == name for key in LABELS), name
+    assert not arguments(in_labels(text))
+    assert not {name for name in arguments(in_options(text).replace("--options ", "--options-")) if "_" in name}
+
+
+def test_wording_covers_bare_arguments() -> None:
+    assert set(BARE_ARGUMENTS) <= OPTIONS.keys()
+    assert set(BARE_ARGUMENTS) <= LABELS.keys()
+
+
+def test_options_of_the_wording_exist() -> None:
+    commands = next(a for a in _parser()._actions if a.choices and not isinstance(a.choices, tuple)).choices
+    options = set()
+    queue = list(commands.values())
+    while queue:
+        parser = queue.pop()
+        options |= set(parser._option_string_actions)
+        for action in parser._subparsers._actions if parser._subparsers else ():
+            queue += list(action.choices.values()) if isinstance(action.choices, dict) else []
+    assert {word for text in OPTIONS.values() for word in re.findall(r"--[a-z-]+", text)} <= options
+
+
+def test_labels_of_the_wording_exist() -> None:
+    pages = "".join("".join(texts(path)) for path in (ROOT / "pages").rglob("*.py") if path.name != "words.py")
+    for label in LABELS.values():
+        for words in re.findall("“(.*?)”", label):
+            first, _, value = words.replace(
+                "Nobody can tell whether a person", "Nobody can tell whether a person:"
+            ).partition(":")
+            assert first in pages, words
+            assert value.replace("{}", "").strip(" ,") in pages, words
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The predicate 'fit=3' cannot be read.",
+        "Give a Budget, such as Budget(rows_per_person=1).",
+        "the keys \"rows_per_person\" and 'count_column'",
+        "a column seed=3",
+    ],
+)
+def test_text_that_is_no_argument_stays(text: str) -> None:
+    assert in_options(text) == text
+    assert in_labels(text) == text
+
+
+def test_command_line_names_the_option_of_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    schema = Schema([Attribute.categorical("sex", ["F", "M"])])
+    Path("plan.json").write_text(plan(Workload(schema).add("sex"), Budget(pcost=1.0)).to_json())
+    pd.DataFrame({"sex": ["F", "M"], "n": [3, 2]}).to_csv("counts.csv", index=False)
+    assert main(["count", "--plan", "plan.json", "--data", "counts.csv", "--out", "all.counts"]) == 1
+    told = capsys.readouterr().err
+    assert "--count-column n" in told
+    assert "--ignore n" in told
+    assert "count_column" not in told
