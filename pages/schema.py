@@ -7,11 +7,12 @@ import streamlit as st
 import demo_data
 from engine import Attribute, Schema, figures, texts
 from engine.release import SHEET_ENDINGS
+from engine.workload import UNITS
 from pages.parts.shell import code, frame, show, state
 from pages.parts.shell.budgets import ROWS_LABEL
 from pages.parts.shell.words import kept_for, plain, show_kept
 from pages.parts.workload import draft_form, facts_form
-from pages.parts.workload.schema_table import appended, edge_numbers, edited, rows, text_lines
+from pages.parts.workload.schema_table import appended, edge_numbers, edited, rows, split_texts, text_lines
 
 frame.require()
 
@@ -32,7 +33,15 @@ NEW_ATTRIBUTE = {
     "new_integer": False,
     "new_size": 10,
     "new_kind": "numeric",
+    "new_missing_values": "",
+    "new_decimal": ".",
+    "new_thousands": "",
+    "new_start": "",
+    "new_stop": "",
+    "new_unit": "month",
+    "new_date_format": "",
 }
+SIGNS = {"": "none", ".": "point (1.200)", ",": "comma (1,200)", " ": "blank (1 200)", "'": "apostrophe (1'200)"}
 
 
 def use_demo() -> None:
@@ -65,13 +74,36 @@ def add_attribute() -> None:
                 text_lines(form.new_labels),
                 other=form.new_other or None,
                 missing=form.new_missing or None,
+                missing_values=split_texts(form.new_missing_values),
             )
         elif form.domain == "Bins":
             made = Attribute.numeric(
-                form.new_name, edge_numbers(form.new_edges), clip=form.new_clip, integer=form.new_integer
+                form.new_name,
+                edge_numbers(form.new_edges),
+                clip=form.new_clip,
+                integer=form.new_integer,
+                missing_values=split_texts(form.new_missing_values),
+                decimal=None if form.new_decimal == "." and not form.new_thousands else form.new_decimal,
+                thousands=form.new_thousands or None,
+            )
+        elif form.domain == "Dates":
+            made = Attribute.dates(
+                form.new_name,
+                form.new_start,
+                form.new_stop,
+                form.new_unit,
+                clip=form.new_clip,
+                missing=form.new_missing or None,
+                missing_values=split_texts(form.new_missing_values),
+                date_format=form.new_date_format or None,
             )
         else:
-            made = Attribute.of_size(form.new_name, form.new_size, kind=form.new_kind)
+            made = Attribute.of_size(
+                form.new_name,
+                form.new_size,
+                kind=form.new_kind,
+                missing_values=split_texts(form.new_missing_values),
+            )
         state.choose_schema(appended(state.current().schema, made))
         form.update(NEW_ATTRIBUTE)  # nothing of this attribute may describe the next one
 
@@ -102,10 +134,10 @@ def starting_points() -> None:
             on_change=use_upload,
             max_upload_size=10,
             help="CSV, or the only sheet of a workbook: one row per attribute under name,kind,size,labels,edges,other,"
-            "missing,clip and, for attributes of whole numbers, integer. JSON: as downloaded below, or simply "
-            "{'age': 85, 'sex': 2} for codes from 0. A row of the kind person has as its name the column that tells "
-            "the person, and as its size the most rows of one. A data dictionary: name,value,label with a row a "
-            "value, or name,values. Never upload records here.",
+            "missing,clip and, where needed, integer,missing_values,decimal,thousands,start,stop,unit,date_format. "
+            "JSON: as downloaded below, or simply {'age': 85, 'sex': 2} for codes from 0. A row of the kind person has "
+            "as its name the column that tells the person, and as its size the most rows of one. A data dictionary: "
+            "name,value,label with a row a value, or name,values. Never upload records here.",
         )
         draft_form.other_files()
     draft_form.draw()
@@ -124,10 +156,10 @@ def table_editor(schema: Schema) -> None:
         "name": st.column_config.TextColumn("name", help="The column's name in the records", required=True),
         "kind": st.column_config.SelectboxColumn(
             "kind",
-            options=["categorical", "numeric"],
+            options=["categorical", "numeric", "dates"],
             required=True,
             default="categorical",
-            help="Numeric cells are ordered, so that ranges make sense",
+            help="Numeric cells and dates are ordered, so that ranges make sense",
         ),
         "size": st.column_config.TextColumn("codes", help="Number of codes, when records hold 0, 1, 2, ..."),
         "labels": st.column_config.TextColumn("labels", help="Texts joined by |", width="medium"),
@@ -143,6 +175,24 @@ def table_editor(schema: Schema) -> None:
             help="With bin edges: all values are whole numbers. Fractions are refused, and SQL reads age <= 39 as "
             "age < 40",
         ),
+        "missing_values": st.column_config.TextColumn(
+            "texts that mean missing", help="Texts joined by |, such as NA|.|9999"
+        ),
+        "decimal": st.column_config.SelectboxColumn(
+            "decimal sign", options=[".", ","], help="With bin edges: the decimal sign of numbers in text files"
+        ),
+        "thousands": st.column_config.SelectboxColumn(
+            "thousands sign",
+            options=list(SIGNS)[1:],
+            format_func=lambda sign: SIGNS[str(sign)],
+            help="With bin edges: the sign between groups of three digits in text files",
+        ),
+        "start": st.column_config.TextColumn("start", help="Dates: the first one, such as 2024-01"),
+        "stop": st.column_config.TextColumn("end", help="Dates: the last one, such as 2024-12"),
+        "unit": st.column_config.SelectboxColumn("unit", options=list(UNITS), help="Dates: one cell per unit"),
+        "date_format": st.column_config.TextColumn(
+            "date format", help="Dates: how text files write them, such as %d.%m.%Y; empty for 2024-03-15"
+        ),
     }
     st.data_editor(
         rows(base),
@@ -155,14 +205,17 @@ def table_editor(schema: Schema) -> None:
         alt="Attributes of the schema, editable",
     )
     show_kept("table")
-    st.caption("Fill exactly one of codes, labels and bin edges. The last valid table is the one that counts.")
+    st.caption(
+        "Fill exactly one of codes, labels and bin edges, or start, end and unit for dates. The last valid table is "
+        "the one that counts."
+    )
 
 
 def attribute_form() -> None:
     """A form that adds one attribute."""
     with st.expander("Add an attribute", expanded=state.current().schema is None):
         st.text_input("Name of the column", key="new_name")
-        kind = st.radio("Its values", ["Labels", "Bins", "Codes"], horizontal=True, key="domain")
+        kind = st.radio("Its values", ["Labels", "Bins", "Dates", "Codes"], horizontal=True, key="domain")
         if kind == "Labels":
             st.text_area("Labels, one a line", key="new_labels", placeholder="F\nM")
             left, right = st.columns(2)
@@ -176,13 +229,45 @@ def attribute_form() -> None:
                 key="new_integer",
                 help="Then SQL may ask age <= 39, which is age < 40. Leave it empty for amounts with cents.",
             )
+            left, right = st.columns(2)
+            left.selectbox("Decimal sign in text files", [".", ","], key="new_decimal")
+            right.selectbox(
+                "Thousands sign in text files", list(SIGNS), format_func=SIGNS.__getitem__, key="new_thousands"
+            )
+        elif kind == "Dates":
+            _date_fields()
         else:
             left, right = st.columns(2)
             st.session_state.setdefault("new_size", NEW_ATTRIBUTE["new_size"])
             left.number_input("Number of codes (0, 1, 2, ...)", min_value=1, key="new_size")
             right.selectbox("Kind", ["numeric", "categorical"], key="new_kind")
+        st.text_input(
+            "Texts that mean missing, joined by | (empty: none)",
+            key="new_missing_values",
+            placeholder="NA|.|-",
+            help="Such texts count as a missing value of this column does. A number, such as 9999, is meant in every "
+            "spelling.",
+        )
         st.button("Add attribute", on_click=add_attribute)
         show_kept("form")
+
+
+def _date_fields() -> None:
+    """Draw the fields of an attribute of dates."""
+    first, last, unit = st.columns(3)
+    first.text_input("Start", key="new_start", placeholder="2024-01-01")
+    last.text_input("End (included)", key="new_stop", placeholder="2024-12-31")
+    st.session_state.setdefault("new_unit", NEW_ATTRIBUTE["new_unit"])
+    unit.selectbox("Unit of a cell", list(UNITS), key="new_unit")
+    st.checkbox("Put dates outside into the first or last cell (otherwise refuse them)", key="new_clip")
+    left, right = st.columns(2)
+    left.text_input("Label of a cell for missing values (empty: refuse them)", key="new_missing")
+    right.text_input(
+        "Date format in text files (empty: 2024-03-15)",
+        key="new_date_format",
+        placeholder="%d.%m.%Y",
+        help="%Y year, %m month, %d day, %H hour, %M minute, %S second. Times with a zone count on their day in UTC.",
+    )
 
 
 def unit_form(schema: Schema) -> None:

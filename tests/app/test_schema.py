@@ -120,6 +120,43 @@ def test_table_errors_name_the_displayed_row(edits: dict[str, Any], row: str) ->
         edited(ROWS, edits)
 
 
+def test_form_adds_dates_and_declared_texts() -> None:
+    session = Session().set(domain="Dates", new_name="day", new_start="2024-01-01", new_stop="2024-12-31")
+    session.set(new_unit="quarter", new_missing="unknown", new_missing_values="NA|.", new_date_format="%d.%m.%Y")
+    session.press("Add attribute")
+    session.set(domain="Bins", new_name="pay", new_edges="0, 1000", new_decimal=",", new_thousands=".")
+    session.set(new_missing_values="-").press("Add attribute")
+    session.set(new_name="rate", new_edges="0, 1").press("Add attribute")
+    session.set(domain="Dates", new_name="x", new_start="2025", new_stop="2024").press("Add attribute")
+    assert session.errors()
+    assert session.studio.schema == Schema(
+        [
+            Attribute.dates(
+                "day",
+                "2024-Q1",
+                "2024-Q4",
+                "quarter",
+                missing="unknown",
+                missing_values=["NA", "."],
+                date_format="%d.%m.%Y",
+            ),
+            Attribute.numeric("pay", [0, 1000], decimal=",", thousands=".", missing_values=["-"]),
+            Attribute.numeric("rate", [0, 1]),
+        ]
+    )
+
+
+def test_table_edits_dates() -> None:
+    schema = Schema([Attribute.dates("day", "2024-01", "2024-03"), Attribute.categorical("sex", ["F", "M"])])
+    edits = {0: {"stop": "2024-12", "unit": "quarter"}, 1: {"missing_values": "NA|n/a"}}
+    assert edited(schema, {"edited_rows": edits}) == Schema(
+        [
+            Attribute.dates("day", "2024-Q1", "2024-Q4", "quarter"),
+            Attribute.categorical("sex", ["F", "M"], missing_values=["NA", "n/a"]),
+        ]
+    )
+
+
 def test_table_edits_whole_numbers() -> None:
     schema = Schema([Attribute.numeric("age", [0, 18, 90])])
     assert edited(schema, {"edited_rows": {0: {"integer": "true"}}})["age"].integer

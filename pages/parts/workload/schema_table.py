@@ -72,6 +72,15 @@ def text_lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
+def split_texts(text: str) -> list[str]:
+    """Texts joined by |; empty ones are left out.
+
+    >>> split_texts("NA | . ||")
+    ['NA', '.']
+    """
+    return [part.strip() for part in text.split("|") if part.strip()]
+
+
 def edge_numbers(text: str) -> list[float]:
     """Bin edges written as numbers with commas or spaces, or as first:last:step.
 
