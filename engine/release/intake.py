@@ -14,7 +14,19 @@ from engine.errors import DataError, LimitExceeded, OtherRecords, PlanError
 from engine.plans import Block, Plan
 from engine.progress import Progress, told
 from engine.release.ledger import REHEARSED, Fingerprint, Ledger, Receipt, Row
-from engine.release.records import MEMORY_LIMIT, Counts, count_marginals, fingerprint, read_counts, table_digest
+from engine.release.records import (
+    MAX_VALUES,
+    MEMORY_LIMIT,
+    Counts,
+    Encoder,
+    Hints,
+    count_marginals,
+    fingerprint,
+    is_table,
+    read_counts,
+    some_values,
+    table_digest,
+)
 from engine.spaces import Space
 from engine.texts import set_name, shown
 from engine.workload import Schema, Workload, subsets
@@ -194,6 +206,11 @@ def check_records(
         memory_limit=memory_limit,
     )
     warnings = [text] if (text := disagreeing(counts, plan.schema)) else []
+    if is_table(data):  # its values stayed where they are
+        hints, names = Hints(), {name for names in maximal_sets(plan) for name in names}
+        for name, values in some_values(data, [name for name in plan.schema if name in names], MAX_VALUES):
+            hints.see_values(Encoder(attribute=plan.schema[name]), values)
+        warnings += [text for text in hints.texts if text not in counts.doubts]
     if counts.records > plan.max_records:
         warnings.append(
             f"There are more records than the {plan.max_records:,} that the plan was made for. A release stays private "

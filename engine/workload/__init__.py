@@ -25,7 +25,7 @@ from engine.workload.matrix_file import read_matrix
 from engine.workload.predicates import named_in
 from engine.workload.runs import Circular, Intervals, Marginal, Prefix, Range, Suffix, Total, Width
 from engine.workload.schema import Schema
-from engine.workload.schema_text import ALL_KEYS, KEYS, MAX_FILE, TRUE_OR_FALSE, decoded_text
+from engine.workload.schema_text import ALL_KEYS, KEYS, MAX_FILE, TRUE_OR_FALSE, USUAL_MISSING, decoded_text
 from engine.workload.whole_group import whole_group
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ __all__ = [
     "SMALLEST_WEIGHT",
     "TRUE_OR_FALSE",
     "UNITS",
+    "USUAL_MISSING",
     "Abs",
     "Affine",
     "AlikeGroups",

@@ -33,6 +33,8 @@ DATE_KEYS = ("start", "stop", "unit", "date_format")
 OPTIONAL_KEYS = ("integer", "missing_values", "decimal", "thousands", *DATE_KEYS)
 ALL_KEYS = KEYS + OPTIONAL_KEYS
 TRUE_OR_FALSE = ("clip", "integer")
+# texts that usually mean missing: offered to people, and never assumed
+USUAL_MISSING = ("NA", "N/A", "n/a", "#N/A", "NULL", "null", "NaN", "nan", "<NA>", ".", "-", "--", "?")
 
 # Control characters, line separators, text-direction overrides and lone surrogates: they corrupt logs and files, or
 # make a label look like another one.

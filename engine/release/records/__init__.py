@@ -7,16 +7,18 @@ from engine.release.records.apart import LABELLED_ENDINGS, SHEET_ENDINGS, DraftS
 from engine.release.records.counts import Counts
 from engine.release.records.counts_file import COUNTS_ENDING, read_counts
 from engine.release.records.csv import TextFile
-from engine.release.records.database import fit_there, is_table, named_sources, named_table
+from engine.release.records.database import fit_there, is_table, named_sources, named_table, some_values
 from engine.release.records.digest import fingerprint, table_digest
 from engine.release.records.encoding import MISSING, OUTSIDE, REASONS, Encoder
 from engine.release.records.files import RECORD_ENDINGS, TEXT_ENDINGS
+from engine.release.records.hints import MAX_VALUES, Hints
 from engine.release.records.sources import column_names, read_batches
 from engine.release.records.tables import MEMORY_LIMIT, count_marginals
 
 __all__ = [
     "COUNTS_ENDING",
     "LABELLED_ENDINGS",
+    "MAX_VALUES",
     "MEMORY_LIMIT",
     "MISSING",
     "OUTSIDE",
@@ -27,6 +29,7 @@ __all__ = [
     "Counts",
     "DraftSchema",
     "Encoder",
+    "Hints",
     "TextFile",
     "column_names",
     "count_marginals",
@@ -39,5 +42,6 @@ __all__ = [
     "read_batches",
     "read_counts",
     "sheet_text",
+    "some_values",
     "table_digest",
 ]

@@ -111,7 +111,7 @@ class Encoder:
         if not isinstance(value, (str, bool, int, float, Decimal)):
             return UNSUPPORTED
         if self.attribute.labels is not None:
-            text = _text(value)
+            text = text_of(value)
             # the number comes first; a label may also be a decimal as its column writes it, 0.50
             return self._label(str(value) if isinstance(value, Decimal) and text not in self.texts else text)
         if isinstance(value, str):
@@ -237,7 +237,7 @@ class Encoder:
         else:
             if not isinstance(value, (str, bool, int, float, Decimal)):
                 return UNSUPPORTED
-            text = _text(value).strip(_BLANKS)
+            text = text_of(value).strip(_BLANKS)
             if text in self._missing_texts:
                 return self.missing
             period = read_period(text, attribute.date_format)
@@ -434,7 +434,7 @@ def is_scalar(kind: pa.DataType) -> bool:
     return bool(numeric or text or types.is_fixed_size_binary(kind) or kind == pa.binary_view())
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     """Text of a value that is to equal a label."""
     if isinstance(value, float) and abs(value) < _EXACT and value.is_integer():
         return str(int(value))

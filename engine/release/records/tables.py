@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,6 +44,7 @@ from engine.release.records.database import (
     spark_table,
 )
 from engine.release.records.encoding import REASONS, Encoder, code_type
+from engine.release.records.hints import Hints
 from engine.release.records.identifiers import EXACT
 from engine.release.records.nested import Names, asked_sets, completed, larger_tables, listed
 from engine.release.records.people import NOBODY, PersonCap
@@ -169,7 +171,11 @@ def count_marginals(
         cap=None if tally.cap is None else tally.cap.rows,
         rows_over_cap=0 if tally.cap is None else tally.cap.over,
         people_over_cap=0 if tally.cap is None else tally.cap.people_over,
-        doubts=(*doubts, *count_column_doubts(count_column, tally.refused, tally.small_counts, tally.large_counts)),
+        doubts=(
+            *doubts,
+            *count_column_doubts(count_column, tally.refused, tally.small_counts, tally.large_counts),
+            *tally.hints.texts,
+        ),
     )
 
 
@@ -191,6 +197,7 @@ class _Tally:
         self.drop, self.records, self.rows_refused = drop, 0, 0
         self.small_counts, self.large_counts = 0, 0  # counted rows by the size of their number of records
         self.refused: dict[str, dict[str, int]] = {}
+        self.hints = Hints()
         # Bincount pays for every cell at each call, so batches are collected to chunks of many rows first.
         width = sum(np.dtype(encoder.dtype).itemsize for encoder in self.encoders)
         self.room, self.filled = max(1_000, min(CHUNK_ROWS, CHUNK_BYTES // max(1, width))), 0
@@ -210,6 +217,12 @@ class _Tally:
                 clocks = map(batch.clocks.get, names)
                 columns = list(pool.map(Encoder.column, encoders, batch.columns, clocks))
                 rows_in += batch.rows
+                for encoder, values, codes in zip(encoders, batch.columns, columns, strict=False):
+                    name = encoder.attribute.name
+                    if name in self.place and name in self.schema:
+                        # no value may stop a release that counts without hints
+                        with suppress(Exception):
+                            self.hints.see(encoder, values, codes)
                 if self.cap is None:
                     self._take(self._accepted(columns, batch.rows), pool)
                 else:

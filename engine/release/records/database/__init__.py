@@ -5,7 +5,7 @@ reads the settings that give tables names.
 """
 
 from engine.release.records.database.dask import count_partitions, is_dask_frame
-from engine.release.records.database.grouped import count_there, explained, fit_there, is_table
+from engine.release.records.database.grouped import count_there, explained, fit_there, is_table, some_values
 from engine.release.records.database.named import named_sources, named_table
 from engine.release.records.database.spark import is_spark_frame, is_spark_table, spark_batches, spark_table
 
@@ -20,6 +20,7 @@ __all__ = [
     "is_table",
     "named_sources",
     "named_table",
+    "some_values",
     "spark_batches",
     "spark_table",
 ]

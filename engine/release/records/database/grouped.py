@@ -397,6 +397,14 @@ def _made(backend: Any, name: str, table: Any) -> bool:
     return True
 
 
+def some_values(data: Any, names: Sequence[str], most: int) -> Iterator[tuple[str, list[Any]]]:
+    """Some distinct values of columns of texts and whole numbers of a table of Ibis."""
+    for name in names:
+        kind = data[name].type() if name in data.columns else None
+        if kind is not None and (kind.is_string() or kind.is_integer()):
+            yield name, _distinct(data[name], most)
+
+
 def _distinct(column: Any, most: int) -> list[Any]:
     found = _fetched(column.name("value").as_table().distinct().limit(most + 1))
     return list(found["value"].to_pylist())
