@@ -104,6 +104,19 @@ def test_live_table_with_snapshot_counts_one_state(tmp_path: Path, monkeypatch: 
     assert all((counts[names] == expected[names]).all() for names in counts)
 
 
+@pytest.mark.parametrize(("person", "keeping"), [("pid", grouped.KEEPING), (None, grouped.KEEPING), (None, ())])
+def test_value_that_appears_between_questions_is_refused(
+    person: str | None, keeping: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # which numbers the texts spell is looked up before they are counted
+    there = in_duckdb(frame().assign(a=lambda rows: rows["a"].astype(str)))
+    monkeypatch.setattr(grouped, "KEEPING", keeping)
+    named: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
+    on_every_question(monkeypatch, lambda: there.get_backend().raw_sql("UPDATE records SET a = '1.0' WHERE pid = 3"))
+    with pytest.raises(DataError, match="changed while it was counted"):
+        counted_for(PLAN, there, **named)
+
+
 def count(data: Any) -> tuple[int | None, int]:
     counts = count_marginals(data, SCHEMA, [("a",)], person="pid", on_refused="drop")
     return counts.people, counts.records

@@ -23,10 +23,10 @@ from engine.errors import DataError
 from engine.progress import Progress, listener
 from engine.release.records.batches import check_columns, tried
 from engine.release.records.counts import LARGE_COUNT, note
-from engine.release.records.database.recoding import NotThereError, code_of, in_bytes
+from engine.release.records.database.recoding import CHANGED, NotThereError, code_of, in_bytes
 from engine.release.records.database.spark import NOT_FOUND, is_spark_table, spark_answer, spark_kinds
 from engine.release.records.database.stopping import ASKING, Heard, stoppable
-from engine.release.records.encoding import MISSING, REASONS, Encoder
+from engine.release.records.encoding import MISSING, OUTSIDE, REASONS, Encoder
 from engine.release.records.nested import Names
 from engine.release.records.people import NOBODY
 from engine.workload import Schema
@@ -38,6 +38,7 @@ MOST_ANSWERS = 1_000  # numbers of one row; PostgreSQL has at most 1,664
 KEEPING = ("duckdb", "postgres", "pyspark")  # where a table of codes is kept: by a statement of ours, or by Ibis
 GROUPING_SETS = ("duckdb", "postgres", "pyspark", "snowflake", "trino")
 WHAT = "the database"
+TABLE_CHANGED = "the table changed while it was counted; count a copy"
 _PROBLEMS = {
     ("permission", "privilege", "denied", "forbidden"): "does not let you read this table; ask who keeps it",
     ("interrupt", "cancel", "timeout"): "stopped before the counts were complete; ask again",
@@ -78,6 +79,7 @@ def fit_there(
     with stoppable(data.get_backend(), listener(progress)) as heard:
         try:
             codes = [code_of(data[name], encoder, _distinct) for name, encoder in zip(names, encoders, strict=True)]
+            codes = [ibis.ifelse(code == CHANGED, OUTSIDE, code) for code in codes]
         except NotThereError:
             return None
         asked = {f"r{i}_{c}": _total((code == c).ifelse(1, 0)) for i, code in enumerate(codes) for c in _REFUSED}
@@ -169,6 +171,8 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
         tally.large_counts += int(counted[(part == len(parts) - 1) & (cell == 1)].sum())
     for number, name in enumerate(tally.names, 1):
         refused = dict(zip(cell[part == number].tolist(), counted[part == number].tolist(), strict=True))
+        if CHANGED in refused:
+            raise DataError(TABLE_CHANGED)
         for code in sorted(refused, reverse=True):
             if refused[code]:
                 note(tally.refused, name, REASONS[-1 - code], refused[code])
@@ -207,7 +211,7 @@ def _count(
             tally.tables[names].reshape(-1)[cells] += counts
         for names in some:
             if int(tally.tables[names].sum()) - before[names] != counted:
-                raise DataError("the table changed while it was counted; count a copy")
+                raise DataError(TABLE_CHANGED)
         done += len(some)
         if heard is not None:
             heard(done / len(sets), ASKING)
@@ -235,7 +239,10 @@ def _take_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | 
         asked["large"] = _total((good & (table[weight] >= LARGE_COUNT)).ifelse(1, 0))
     for column, reason in itertools.product(columns, range(len(REASONS))):
         asked[f"{column}_{reason}"] = _total(ibis.ifelse(table[column] == -1 - reason, rows, 0))
+    asked["changed"] = _changed(table, columns)
     found = _answers(table, asked)
+    if found["changed"]:
+        raise DataError(TABLE_CHANGED)
     tally.records += found["good"]
     tally.rows_refused += found["bad"]
     tally.small_counts += found.get("small", 0)
@@ -245,6 +252,18 @@ def _take_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | 
             if number := found[f"{column}_{reason}"]:
                 note(tally.refused, name, text, number)
     return found["good"]
+
+
+def _changed(table: Any, columns: Sequence[str]) -> Any:
+    """Return the number of rows with a value that was not there when the values of its column were looked up.
+
+    Such values depend on other rows, so that a row would not be counted by its own values alone.
+    """
+    import ibis
+
+    return (
+        _total(ibis.or_(*(table[column] == CHANGED for column in columns)).ifelse(1, 0)) if columns else ibis.literal(0)
+    )
 
 
 def _answers(table: Any, asked: Mapping[str, Any]) -> dict[str, int]:
@@ -336,7 +355,10 @@ def _capped(tally: Any, table: Any, names: Sequence[str]) -> Any:
     light = sized.filter(sized[_ROWS] <= cap.rows)
     nobody = table[_PERSON].isnull()
     asked = {"nobody": _total(ibis.ifelse(nobody, 1, 0)), "people": table[_KEY].nunique(where=~nobody)}
+    asked["changed"] = _changed(table, [f"c{i}" for i in range(len(names))])
     found = {name: values[0] for name, values in _fetched(table.aggregate(**asked)).to_pydict().items()}
+    if found["changed"]:
+        raise DataError(TABLE_CHANGED)
     over = sized.filter(sized[_ROWS] > cap.rows).drop(_ROWS, _KEY)
     for batch in _fetched(over).to_batches() if is_spark_table(over) else _batches(over):
         cap.take(batch.column(_PERSON), [np.asarray(batch.column(f"c{i}")) for i in range(len(names))])

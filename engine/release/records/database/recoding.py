@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.release.records.encoding import FRACTION, OUTSIDE, UNSUPPORTED, Encoder
+from engine.release.records.encoding import FRACTION, OUTSIDE, REASONS, UNSUPPORTED, Encoder
 from engine.workload import MAX_YEAR
 
 MOST_CASES = 1_000  # of one expression, and distinct values that are looked at one by one
@@ -26,6 +26,7 @@ MOST_PLACES = 18  # of decimals, so that whole numbers of their last place have 
 WITH_HEX = ("duckdb", "pyspark")  # where hex(text) gives the bytes of a text
 WITH_DATES = ("duckdb", "postgres", "pyspark")  # where a column of dates holds dates only
 WITH_ZONES = ("duckdb", "postgres")  # where timezone('UTC', moment) gives the time in UTC
+CHANGED = -1 - len(REASONS)  # code of a value that was not there yet when distinct values were looked up
 _LARGE = 2**63
 
 
@@ -86,10 +87,10 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
         rest = _last(column, encoder)
     elif kind.is_decimal():
         texts = column.cast("string")
-        rest = _chosen(texts, _by_distinct(texts, lambda text: encoder.one(Decimal(text)), distinct), rest)
+        rest = _chosen(texts, _by_distinct(texts, lambda text: encoder.one(Decimal(text)), distinct), CHANGED)
     elif kind.is_string():
         texts = in_bytes(column)
-        rest = _chosen(texts, _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct), rest)
+        rest = _chosen(texts, _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct), CHANGED)
     else:
         raise NotThereError
     if len(cases) > MOST_CASES + 4:
@@ -108,10 +109,10 @@ def _date_cases(
     if kind.is_string():
         texts = in_bytes(column)
         codes = _by_distinct(texts, lambda text: encoder.one(bytes.fromhex(text)), distinct)
-        return [], _chosen(texts, codes, encoder.one("?"))
+        return [], _chosen(texts, codes, CHANGED)
     if kind.is_integer():
         values = [value for value in _few(column, distinct) if value is not None]
-        return [(column == value, encoder.one(value)) for value in values], encoder.one("?")
+        return [(column == value, encoder.one(value)) for value in values], CHANGED
     if kind.is_boolean():
         return [], encoder.one(True)
     if not (kind.is_date() or kind.is_timestamp()):
