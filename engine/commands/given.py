@@ -95,7 +95,7 @@ def asked_in(path: Path, schema: Schema | None, *, whole_numbers: Sequence[str] 
 def schema_of(path: Path) -> Schema:
     """Return the schema in a JSON or a CSV file, or in a workbook."""
     if path.suffix.lower() in SHEET_ENDINGS:
-        return Schema.from_csv(sheet_text(path))
+        return Schema.from_csv(sheet_text(path, empty_rows=True))
     text = file_bytes(path, SchemaError)
     return Schema.from_csv(text) if path.suffix.lower() == ".csv" else Schema.from_json(text)
 

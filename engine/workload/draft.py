@@ -114,7 +114,7 @@ def _table(text: str | bytes, *, rows: bool = True) -> tuple[list[str], list[lis
     decoded = decoded_text(text)
     try:
         reader = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter(decoded), strict=True)
-        header = [cell.strip() for cell in next(reader, [])]
+        header = [cell.strip() for cell in next(filter(None, reader), [])]
         found = [row for row in reader if any(cell.strip() for cell in row)] if rows else []
     except csv.Error:
         raise SchemaError("This is no CSV. Check its quotes, and save it so.") from None

@@ -96,7 +96,7 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
     reader = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter(decoded), strict=True)
     rows: list[tuple[int, dict[str, Any]]] = []
     try:
-        header = [cell.strip().lower() for cell in next(reader, [])]
+        header = [cell.strip().lower() for cell in next(filter(None, reader), [])]
         if len(set(header)) < len(header) or not {"name", "kind"} <= set(header) <= set(ALL_KEYS):
             raise SchemaError(f"it must name columns among {', '.join(ALL_KEYS)}, each once; name and kind are needed")
         for row in reader:

@@ -11,7 +11,8 @@ import xlsxwriter
 
 from engine import Attribute, Schema
 from engine.commands import main
-from engine.errors import DataError, LimitExceeded
+from engine.commands.given import schema_of
+from engine.errors import DataError, LimitExceeded, SchemaError
 from engine.release import sheet_text
 from engine.release.records.apart import sheets
 from engine.workload import is_dictionary, schema_from_dictionary
@@ -84,3 +85,20 @@ def test_the_command_line_takes_a_schema_in_a_sheet(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     assert main(["plan", "--schema", str(place), "--ways", "1", "--pcost", "1", "--out", str(out)]) == 0
     assert out.exists()
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_schema_errors_name_the_row_of_the_sheet(tmp_path: Path, first: int) -> None:
+    table = [["name", "kind", "size"], [], ["a", "numeric", 3], [], ["b", "numeric", "x"]]
+    place = workbook(tmp_path / "s.xlsx", table, at=(first, 0))
+    with pytest.raises(SchemaError, match=f"line {first + 5}:"):
+        schema_of(place)
+    table[-1] = ["b", "numeric", 2]
+    assert schema_of(workbook(place, table, at=(first, 0))).sizes(["a", "b"]) == (3, 2)
+
+
+def test_dictionary_with_empty_rows_is_read(tmp_path: Path) -> None:
+    table = [["variable", "code"], [], ["sex", "F"], [], ["sex", "M"]]
+    text = sheet_text(workbook(tmp_path / "d.xlsx", table, at=(2, 0)), empty_rows=True)
+    assert is_dictionary(text)
+    assert schema_from_dictionary(text)["sex"].labels == ("F", "M")

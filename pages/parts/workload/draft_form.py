@@ -38,7 +38,7 @@ LARGEST = 200  # megabytes of a file that is read here
 def take(name: str, content: bytes) -> None:
     """Take an uploaded schema; keep a dictionary to be confirmed, and of records nothing but their column names."""
     kept = _cleared()
-    name, content = as_text(name, content)
+    name, content = as_text(name, content, empty_rows=True)  # so that errors name the row of the sheet
     table = name.lower().endswith(".csv")
     if table and is_dictionary(content):
         kept[DICTIONARY] = content
@@ -48,12 +48,12 @@ def take(name: str, content: bytes) -> None:
         state.choose_schema(read_schema(name, content))
 
 
-def as_text(name: str, content: bytes) -> tuple[str, bytes]:
+def as_text(name: str, content: bytes, *, empty_rows: bool = False) -> tuple[str, bytes]:
     """Name and content of a public file, as CSV where it was a workbook."""
     if not name.lower().endswith(SHEET_ENDINGS):
         return name, content
     with _on_disk(name, content) as place:
-        return f"{name}.csv", sheet_text(place).encode()
+        return f"{name}.csv", sheet_text(place, empty_rows=empty_rows).encode()
 
 
 @contextmanager

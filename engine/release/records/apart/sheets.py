@@ -43,10 +43,11 @@ def sheet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch
     return (replace(batch, float_limits=limits) for batch in batched(filled, len(names), rows))
 
 
-def sheet_text(path: Path) -> str:
+def sheet_text(path: Path, *, empty_rows: bool = False) -> str:
     """Return the only sheet of a workbook as CSV: a public table, such as a data dictionary, as people keep it.
 
-    Empty rows, and empty columns to the right, are left out; numbers are written as short as they are exact.
+    Empty rows, and empty columns to the right, are left out; numbers are written as short as they are exact.  With
+    ``empty_rows`` an empty row becomes an empty line, so that the lines have the numbers of the rows.
     Raises: DataError for what is no workbook of one sheet, LimitExceeded for one that is too large.
     """
     held, characters, width = list[list[str]](), 0, 0
@@ -58,11 +59,13 @@ def sheet_text(path: Path) -> str:
             raise LimitExceeded(
                 f"the file {shown(path.name)} has over {MOST_TEXT:,} characters. Leave out what is not needed."
             )
-        if filled:
+        if filled or empty_rows:
             width = max(width, filled)
             held.append(cells[:filled])
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([*cells, *[""] * (width - len(cells))] for cells in held)
+    csv.writer(out, lineterminator="\n").writerows(
+        [*cells, *[""] * (width - len(cells))] if cells else [] for cells in held
+    )
     return out.getvalue()
 
 
