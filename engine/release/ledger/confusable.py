@@ -1,8 +1,9 @@
 """Dataset names that look alike: invisible characters and confusable letters.
 
-The invisible characters are those with Unicode's property Default_Ignorable_Code_Point, and further ones without a
-glyph.  The confusable letters are a selection of Unicode's security data (confusables.txt, UTS #39): letters of the scripts Latin, Greek, Cyrillic, Armenian, Coptic, Cherokee and Lisu that look like one letter, digit or hyphen of
-ASCII and that the normal form NFKC leaves as they are.
+The invisible characters are those with Unicode's property Default_Ignorable_Code_Point, and further
+ones without a glyph.  The confusable letters are a selection of Unicode's security data
+(confusables.txt, UTS #39): letters of the scripts Latin, Greek, Cyrillic, Armenian, Coptic, Cherokee
+and Lisu that look like one letter, digit or hyphen of ASCII and that NFKC does not change.
 """
 
 from __future__ import annotations
