@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import sqlite3
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import ibis
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import engine.release.records.database.grouped as grouped
-from engine import Attribute
+from engine import Attribute, Schema, count_marginals
 from engine.release.records.database.recoding import NotThereError, code_of
 from engine.release.records.encoding import Encoder
 from tests.databases import postgres
@@ -82,6 +84,36 @@ def _postgres() -> Iterator[Any]:
 @pytest.fixture(scope="module", params=[_duckdb, _postgres])
 def rows(request: pytest.FixtureRequest) -> Iterator[Any]:
     yield from request.param()
+
+
+def test_sqlite_values_count_as_they_are_read_here(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "a.db")
+    connection.execute("CREATE TABLE records (sex TEXT, day DATE, time TIMESTAMP, pay TEXT, x REAL, n INTEGER)")
+    connection.executemany(
+        "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            ("F", "2024-01-05", "2024-01-05 23:59:59", "1.200", 1.5, 3),
+            ("NA", "2024-03-01", "2024-03-01 00:00:00", "NA", -9.0, -9),
+            (None, None, None, "3,5", None, None),
+        ],
+    )
+    connection.commit()
+    connection.close()
+    table = ibis.sqlite.connect(tmp_path / "a.db").table("records")
+    months = {"start": "2024-01", "stop": "2024-03", "missing": "none"}
+    expected = {
+        Attribute.categorical("sex", ["F", "none"], missing="none", missing_values=["NA"]): [1, 2],
+        Attribute.dates("day", **months): [1, 0, 1, 1],
+        Attribute.dates("time", **months): [1, 0, 1, 1],
+        Attribute.numeric("pay", [0, 10, 5000], decimal=",", thousands=".", missing_values=["NA"]): [1, 1],
+        Attribute.numeric("x", [0, 1, 10], missing=0, missing_values=["-9"]): [2, 1],
+        Attribute.of_size("n", 4, missing_values=["-9"]): [0, 0, 0, 1],
+    }
+    for attribute, cells in expected.items():
+        counts = count_marginals(
+            table.select(attribute.name), Schema([attribute]), [(attribute.name,)], on_refused="drop"
+        )
+        assert counts[attribute.name,].tolist() == cells, attribute.name
 
 
 @pytest.mark.parametrize("kind", ATTRIBUTES)

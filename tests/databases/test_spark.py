@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,23 @@ def coded(rows: Any) -> pa.Table:
     """The cell of every value under every kind of attribute, asked for at once: a question costs more than a column."""
     codes = {told: code_of(rows[name], encoder, grouped._distinct) for told, (name, encoder) in ENCODERS.items()}
     return grouped._fetched(rows.select("row", **codes).order_by("row"))
+
+
+def test_times_with_a_zone_count_in_utc(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = spark.sql(
+        "SELECT TIMESTAMP '2024-01-31 23:30:00 UTC' AS zoned, TIMESTAMP_NTZ '2024-01-31 23:30:00' AS local"
+    )
+    schema = Schema([Attribute.dates(name, "2024-01", "2024-03") for name in ("zoned", "local")])
+    ruled = schema.with_facts(impossible=["zoned == '2024-03' and local == '2024-03'"])  # the rows travel
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        for one in (schema, ruled):
+            counts = count_marginals(rows, one, [("zoned", "local")])
+            assert counts["zoned", "local"][0, 0] == 1
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize("kind", ATTRIBUTES)

@@ -25,6 +25,7 @@ MOST_CASES = 1_000  # of one expression, and distinct values that are looked at 
 MOST_PLACES = 18  # of decimals, so that whole numbers of their last place have 64 bits
 WITH_HEX = ("duckdb", "pyspark")  # where hex(text) gives the bytes of a text
 WITH_DATES = ("duckdb", "postgres", "pyspark")  # where a column of dates holds dates only
+ANY_TYPE = ("sqlite",)  # where a column holds values of other types than its own
 WITH_ZONES = ("duckdb", "postgres")  # where timezone('UTC', moment) gives the time in UTC
 CHANGED = -1 - len(REASONS)  # code of a value that was not there yet when distinct values were looked up
 _LARGE = 2**63
@@ -42,6 +43,8 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     import ibis
 
     attribute, kind = encoder.attribute, column.type()
+    if column.get_backend().name in ANY_TYPE:
+        raise NotThereError
     cases: list[tuple[Any, int]] = [(column.isnull(), encoder.missing)]
     rest = OUTSIDE if attribute.other is None else encoder.one(attribute.other)
     if kind.is_uint64():

@@ -5,6 +5,7 @@ Ibis brings answers of Spark through pandas, which has no whole numbers beside m
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -86,12 +87,19 @@ def spark_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Batch
     """The rows of a table that Spark holds, a partition at a time."""
     backend, kinds = table.get_backend(), table.schema().to_pyarrow()
     some = table.select(list(names) or table.columns[:1])
-    found = tried(lambda: backend.raw_sql(backend.compile(some)).toLocalIterator(), WHAT)
-    source = guarded(found, WHAT)
+    frame = tried(lambda: backend.raw_sql(backend.compile(some)), WHAT)
+    # Ibis has one type for times with a zone and without; Spark gives the first in the zone of this machine
+    zoned = {field.name for field in frame.schema.fields if field.dataType.typeName() == "timestamp"}
+    source = guarded(tried(frame.toLocalIterator, WHAT), WHAT)
     while part := list(islice(source, rows)):
         columns = dict(zip(some.columns, zip(*part, strict=True), strict=True))
+        columns |= {name: tuple(map(_in_utc, columns[name])) for name in zoned & columns.keys()}
         arrays = (_array(columns[name], kinds.field(name).type) for name in names)
         yield Batch(columns=tuple(arrays), rows=len(part), fraction=None)
+
+
+def _in_utc(moment: datetime.datetime | None) -> datetime.datetime | None:
+    return None if moment is None else moment.astimezone(datetime.UTC)
 
 
 def _array(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array | list[Any]:
