@@ -93,23 +93,15 @@ class Encoder:
 
     def one(self, value: Any) -> int:
         """Code of one value: the rule that every faster path must agree with."""
-        import pandas as pd
-
-        if isinstance(value, (np.bool_, np.floating, np.integer)) and not isinstance(value, np.timedelta64):
-            value = value.item() if not isinstance(value, np.longdouble) else float(value)
-        if isinstance(value, bytes):
-            try:
-                value = value.decode()
-            except UnicodeDecodeError:
-                return UNSUPPORTED
-        if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, str) and value == ""):
-            return self.missing
-        if (isinstance(value, float) and math.isnan(value)) or (isinstance(value, Decimal) and value.is_nan()):
-            return self.missing
-        if self.attribute.is_dated:
-            return self._dated(value)
-        if not isinstance(value, (str, bool, int, float, Decimal)):
+        try:
+            value = plain_value(value)
+            if value is not None and self.attribute.is_dated:
+                return self._dated(value)
+            value = scalar(value)
+        except TypeError:
             return UNSUPPORTED
+        if value is None:
+            return self.missing
         if self.attribute.labels is not None:
             text = text_of(value)
             # the number comes first; a label may also be a decimal as its column writes it, 0.50
@@ -434,8 +426,54 @@ def is_scalar(kind: pa.DataType) -> bool:
     return bool(numeric or text or types.is_fixed_size_binary(kind) or kind == pa.binary_view())
 
 
+def plain_value(value: Any) -> Any:
+    """Return a value of the records as Python value, bytes as text, and None if it is missing.
+
+    Raises: TypeError for bytes that are not UTF-8.
+    """
+    import pandas as pd
+
+    if isinstance(value, (np.bool_, np.floating, np.integer)) and not isinstance(value, np.timedelta64):
+        value = value.item() if not isinstance(value, np.longdouble) else float(value)
+    if isinstance(value, bytes):
+        try:
+            return value.decode() or None
+        except UnicodeDecodeError:
+            value = None
+        raise TypeError("bytes that are not UTF-8 are neither text nor number")  # not in the block that holds them
+    if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, str) and value == ""):
+        return None
+    if (isinstance(value, float) and math.isnan(value)) or (isinstance(value, Decimal) and value.is_nan()):
+        return None
+    return value
+
+
+def scalar(value: Any) -> Any:
+    """Return a value of the records as text, bool, int, float or Decimal, or None if it is missing.
+
+    Raises: TypeError for other types, such as dates and lists, and for bytes that are not UTF-8.
+    """
+    value = plain_value(value)
+    if value is not None and not isinstance(value, (str, bool, int, float, Decimal)):
+        raise TypeError(f"a value of type {type(value).__name__} is neither text nor number")
+    return value
+
+
+def number_of(value: Any) -> Any:
+    """Return the number that a `scalar` is or spells; None for a text that spells no number.
+
+    >>> number_of("1.5e3"), number_of(True), number_of("x")
+    (1500.0, True, None)
+    """
+    return _spelled(value) if isinstance(value, str) else value
+
+
 def text_of(value: Any) -> str:
-    """Text of a value that is to equal a label."""
+    """Return the text of a `scalar` that is compared with labels; drafts write labels with it, too.
+
+    >>> text_of(12.0), text_of("12.0"), text_of(True), text_of(Decimal("0.50"))
+    ('12', '12.0', 'True', '0.5')
+    """
     if isinstance(value, float) and abs(value) < _EXACT and value.is_integer():
         return str(int(value))
     if isinstance(value, Decimal) and value.is_finite() and abs(value) < _EXACT and value == value.to_integral_value():
