@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_NAME = 200
 DELIMITERS = ",;\t|"
+MAX_HEADER = 2**16  # characters in which the header of a CSV text ends
+SEPARATOR_LINE = re.compile('\ufeff?"?sep=([^"\\r\\n])"?(?:\\r\\n|\\r|\\n)', re.IGNORECASE)
 # arguments that messages also name without "="
 BARE_ARGUMENTS = (
     "count_column",
@@ -49,14 +51,29 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def delimiter(text: str) -> str:
-    """What separates the names in the first line: of the usual characters the one that is most often outside quotes.
+def csv_start(text: str, *, preferred: str = "") -> tuple[str, str]:
+    """Return a CSV text without a first line ``sep=;``, which spreadsheets write, and its delimiter.
 
-    >>> delimiter('name;"last, first"\\n1,5;2,5\\n'), delimiter("name")
-    (';', ',')
+    Without such a line the delimiter is the most frequent one outside quotes in the header, or the preferred one if
+    it is there at all.
+
+    >>> csv_start("sep=;\\nage;sex\\n"), csv_start('name;"last, first"')[1], csv_start('"a\\n, b, c";d')[1]
+    (('age;sex\\n', ';'), ';', ';')
     """
-    outside = "".join(text.lstrip().partition("\n")[0].split('"')[::2])
-    return max(DELIMITERS, key=outside.count)
+    if separator := SEPARATOR_LINE.match(text):
+        return text[separator.end() :], separator[1]
+    outside = "".join(text[:MAX_HEADER].lstrip().split('"')[::2])
+    header = re.split(r"[\r\n]", outside, maxsplit=1)[0]
+    return text, preferred if preferred and preferred in header else max(DELIMITERS, key=header.count)
+
+
+def header_name(text: str) -> str:
+    """Return the name in a field of a header: a line break in it, as spreadsheets have them, is a blank.
+
+    >>> header_name("age\\n(years)")
+    'age (years)'
+    """
+    return re.sub(r"\s*[\r\n]+\s*", " ", text)
 
 
 def near_matches(name: object, names: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.errors import WorkloadError
-from engine.texts import delimiter
+from engine.texts import csv_start
 from engine.workload.family import MAX_DENSE_ENTRIES
 
 MAX_FILE = 50_000_000  # bytes
@@ -60,8 +60,8 @@ def _npy(content: bytes, name: str) -> Array:
 
 def _csv(content: bytes, name: str) -> Array:
     rows: list[list[float]] = []
-    text = content.decode("utf-8-sig", errors="replace")
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter(text))
+    text, delimiter = csv_start(content.decode("utf-8-sig", errors="replace"))
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter)
     try:
         for cells in reader:
             if cells:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine.errors import SchemaError
-from engine.texts import delimiter, plain, shown
+from engine.texts import csv_start, plain, shown
 from engine.untrusted import parse_json
 
 MAX_ATTRIBUTES = 10_000
@@ -92,8 +92,8 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
 
     Spreadsheets of many languages write semicolons for commas, so what separates fields is read off the first line.
     """
-    decoded = decoded_text(text)
-    reader = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter(decoded), strict=True)
+    content, delimiter = csv_start(decoded_text(text))
+    reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
     rows: list[tuple[int, dict[str, Any]]] = []
     try:
         header = [cell.strip().lower() for cell in next(filter(None, reader), [])]

@@ -19,7 +19,7 @@ def plant(folder: Path) -> dict[str, Path]:
     outside.write_text("mine")
     (folder / "link.csv").symlink_to(outside)
     (folder / "way").symlink_to(folder.parent)
-    (folder / "notes.txt").write_text("mine")
+    (folder / "notes.md").write_text("mine")
     (folder / "answers.csv.part").write_text("mine")
     (folder / "broken.parquet").write_text("mine")
     return {
@@ -34,7 +34,7 @@ def plant(folder: Path) -> dict[str, Path]:
         "behind a link": folder / "way" / "new.csv",
         "outside": outside,
         "outside by dots": folder / ".." / "outside.csv",
-        "no data file": folder / "notes.txt",
+        "no data file": folder / "notes.md",
         "part": folder / "answers.csv.part",
         "folder": folder / "budget.csv.results",
         "not answers": folder / "broken.parquet",

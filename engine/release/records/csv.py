@@ -20,13 +20,14 @@ import pyarrow.csv
 from engine.errors import DataError
 from engine.release.records.batches import Batch, check_columns, cut_batches, tried
 from engine.release.records.packed import unpacked
-from engine.texts import delimiter, shown
+from engine.texts import csv_start, header_name, shown
 
 CSV_BLOCK = 4_000_000
 MAX_COLUMNS = 50_000
 HEAD = 2**16  # bytes in which the names end, for what separates them
 
 _RAGGED = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
+_BLANKS_BETWEEN = re.compile(r'\ufeff?"[^"\r\n]*"( "[^"\r\n]*")+\r?\n')
 _REASONS = {
     "Empty CSV file": "is empty; give a header line and rows",
     "CSV parse error: Empty CSV file": "has no rows; give a header line, its line end, and rows",
@@ -65,21 +66,27 @@ class TextFile:
 
 def csv_batches(text: TextFile, names: Sequence[str], rows: int) -> Iterator[Batch]:
     """The named columns of a CSV file, batch by batch.  Raises: DataError when it is malformed anywhere."""
-    found = csv_names(text)
-    check_columns(found, names, quote=False)
+    header = _header(text)
+    check_columns([header_name(name) for name in header], names, quote=False)
+    fields = [next(field for field in header if header_name(field) == name) for name in names]
     with _CsvFile(text) as file:
-        reader = file.guarded(lambda: file.open(names or found[:1]))
+        reader = file.guarded(lambda: file.open(fields or header[:1]))
         while (batch := file.guarded(lambda: next(reader, None))) is not None:
-            for columns, count in cut_batches(batch, names, rows):
+            for columns, count in cut_batches(batch, fields, rows):
                 yield Batch(columns=columns, rows=count, fraction=file.fraction())
         file.guarded(file.finish)
 
 
 def csv_names(text: TextFile) -> list[str]:
     """The names in the head of a CSV file."""
+    return list(map(header_name, _header(text)))
+
+
+def _header(text: TextFile) -> list[str]:
+    """The fields of the head, as they are."""
     with _CsvFile(text) as file:
-        found: list[str] = file.guarded(lambda: file.open(()).schema.names)
-    return found
+        fields: list[str] = file.guarded(lambda: file.open(()).schema.names)
+    return fields
 
 
 class _CsvFile:
@@ -104,12 +111,26 @@ class _CsvFile:
             start = self.guarded(lambda: self.unpacked.read(HEAD))
             self.decoder = codecs.getincrementaldecoder(self.encoding)() if self._foreign else None
             self.pending = self._in_utf8(start)
+            self._read_start()
         except BaseException:
             self.raw.close()
             raise
-        if self.delimiter is None:
-            self.delimiter = delimiter(self.pending.decode("utf-8-sig", "replace"))
         return self
+
+    def _read_start(self) -> None:
+        """Skip a line ``sep=;`` and find the delimiter."""
+        text = self.pending.decode("utf-8", "replace")
+        is_tsv = ".tsv" in (suffix.lower() for suffix in self.path.suffixes[-2:])
+        content, delimiter = csv_start(text, preferred="\t" if is_tsv else "")
+        if len(content) < len(text):
+            self.pending = self.pending[len(text[: len(text) - len(content)].encode()) :]
+            self.lines += 1
+        if self.delimiter is None and _BLANKS_BETWEEN.match(content):
+            raise DataError(
+                f"{self.what} separates fields by blanks, as R's write.table does; write it with sep=',' and "
+                "row.names=FALSE, or give the delimiter"
+            )
+        self.delimiter = self.delimiter or delimiter
 
     def __exit__(self, *_: object) -> None:
         self.raw.close()
@@ -191,7 +212,17 @@ class _CsvFile:
             return f"{self.what} {known}" if known else ""
         row, wanted, given = found.groups()
         where = f"row {row} (the header is row 1, blank lines do not count)" if row else "a row"
-        return f"{where} of {self.what} has {given} fields, not {wanted}; correct the file"
+        advice = "correct the file"
+        if row == "2" and wanted == "1":
+            advice = "if the first line is a title or a comment, delete it; otherwise correct the file"
+        elif row == "2" and int(given) == int(wanted) + 1:
+            advice = (
+                "row names without a name in the header, as R's write.table writes them, are one reason, and a "
+                "delimiter at the end of every row is another: write the file with row.names=FALSE, or delete it"
+            )
+        elif row == "2" and int(given) == int(wanted) - 1:
+            advice = "if the header ends in a delimiter, delete it there; otherwise correct the file"
+        return f"{where} of {self.what} has {given} fields, not {wanted}; {advice}"
 
     def guarded(self, action: Callable[[], _T]) -> _T:
         """Result of reading, or a DataError that says where the file is malformed."""

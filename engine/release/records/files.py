@@ -68,8 +68,8 @@ FILE_KINDS = (
     }
     | dict.fromkeys(SHEET_ENDINGS, SHEET)
     | dict.fromkeys(LABELLED_ENDINGS, LABELLED)
-    | {f"{one}{pack}": CSV for one in (".csv", ".tsv") for pack in ("", *PACKED)}
-    | {f"{one}{pack}": JSON for one in (".jsonl", ".ndjson") for pack in ("", *PACKED)}
+    | {f"{one}{pack}": CSV for one in (".csv", ".tsv", ".txt", ".dat") for pack in ("", *PACKED)}
+    | {f"{one}{pack}": JSON for one in (".jsonl", ".ndjson", ".json") for pack in ("", *PACKED)}
 )
 
 TEXT_ENDINGS = tuple(ending for ending, kind in FILE_KINDS.items() if kind is CSV)

@@ -1,8 +1,10 @@
-"""Arrow files and JSON lines -> batches of the needed columns."""
+"""Arrow files, JSON lines and JSON arrays -> batches of the needed columns."""
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -12,10 +14,12 @@ import pyarrow as pa
 
 from engine.errors import DataError
 from engine.release.records.batches import Batch, batches, check_columns, guarded, tried
-from engine.release.records.packed import MAGIC, arrow_start, check_arrow, is_arrow_file, lines, unpacked
+from engine.release.records.packed import BLOCK, MAGIC, arrow_start, check_arrow, is_arrow_file, lines, unpacked
 from engine.texts import shown
 
 MOST_LINE = 4_000_000
+MAX_INDENT = 1_024  # bytes in which the first character of a JSON file comes
+BLANKS = re.compile(r"[ \t\r\n]*")
 LINES = 2**15  # that are taken apart together
 
 
@@ -57,13 +61,13 @@ def json_names(path: Path) -> list[str]:
 
 
 def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """The values under some keys, an object a line; a key that an object does not have is a missing value."""
+    """The values under some keys of objects; a key that an object does not have is a missing value."""
     seen: set[str] = set()
 
     def values() -> Iterator[list[Any]]:
-        for number, row in _objects(path):
+        for place, row in _objects(path):
             if isinstance(row, _Twice) and (lost := row.keys_twice & set(names)):
-                where = f"line {number:,} of the file {shown(path.name)}"
+                where = f"{place} of the file {shown(path.name)}"
                 raise DataError(f"{where} has the key {shown(min(lost))} twice; write each once")
             seen.update(row.keys() & names)
             yield [row.get(name) for name in names]
@@ -102,18 +106,80 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return twice
 
 
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file, and the number of the line of each."""
+def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file, one per line or in one array, and the place of each in words."""
     what = f"the file {shown(path.name)}"
     raw, file = tried(lambda: unpacked(path), what)
     with raw:
-        for number, line in enumerate(guarded(lines(file, MOST_LINE, what), what), start=1):
-            if not line.strip():
-                continue
+        is_array = tried(lambda: file.read(MAX_INDENT), what).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
+    raw, file = tried(lambda: unpacked(path), what)
+    with raw:
+        elements = _array(file, what) if is_array else _lines(file, what)
+        for place, value in guarded(elements, what):
+            if not isinstance(value, dict):
+                advice = "write an array of objects alone" if is_array else "write one per line, or one array of them"
+                raise DataError(f"{place} of {what} is not a JSON object; {advice}")
+            yield place, value
+
+
+def _lines(file: Any, what: str) -> Iterator[tuple[str, Any]]:
+    """The value in each line that is not blank; None for a line that is not JSON."""
+    for number, line in enumerate(lines(file, MOST_LINE, what), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line, object_pairs_hook=_object)
+        except (ValueError, RecursionError):
+            value = None
+        yield f"line {number:,}", value
+
+
+def _array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
+    """The elements of an array, decoded one after the other; None for one that is not an object."""
+    decoder, text_of = json.JSONDecoder(object_pairs_hook=_object), codecs.getincrementaldecoder("utf-8-sig")()
+    text, at, number, is_complete = "", 0, 0, False
+
+    def more() -> bool:
+        """Read another block behind the rest of the text; False at the end of the file."""
+        nonlocal text, at
+        block = file.read(BLOCK)
+        text, at = text[at:] + text_of.decode(block, final=not block), 0
+        return bool(block)
+
+    def next_sign() -> str:
+        """The next character that is not blank; empty at the end of the file."""
+        nonlocal at
+        while True:
+            at = BLANKS.match(text, at).end()  # type: ignore[union-attr]  # it matches no blanks, too
+            if at < len(text):
+                return text[at]
+            if not more():
+                return ""
+
+    next_sign()
+    while not is_complete:
+        at += 1  # the bracket or comma before
+        number += 1
+        place = f"object {number:,}"
+        if (sign := next_sign()) == "]" and number == 1:
+            break
+        while sign == "{":
             try:
-                found = json.loads(line, object_pairs_hook=_object)
-            except (ValueError, RecursionError):
-                found = None
-            if not isinstance(found, dict):
-                raise DataError(f"line {number:,} of {what} is no JSON object; write one a line")
-            yield number, found
+                value, at = decoder.raw_decode(text, at)
+                yield place, value
+                break
+            except RecursionError:
+                sign = ""
+            except ValueError:
+                # it may go on behind this block
+                if len(text) - at > MOST_LINE or not more():
+                    sign = ""
+        if sign != "{":
+            yield place, None
+        separator = next_sign()
+        if separator not in (",", "]"):
+            raise DataError(f"{what} breaks off or is not valid JSON behind {place}; write it again")
+        is_complete = separator == "]"
+    at += 1
+    if next_sign():
+        raise DataError(f"{what} goes on behind its array; write one array of objects")

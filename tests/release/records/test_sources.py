@@ -120,8 +120,8 @@ def test_folders_must_hold_the_same_columns_everywhere(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no column 'age'"):
         count_marginals(place, SCHEMA, SETS, on_refused="drop")
     (place / "year=2" / "more.parquet").write_bytes(b"")
-    (place / "readme.txt").write_text("nothing")
-    with pytest.raises(DataError, match=r"'readme.txt' is of no known kind"):
+    (place / "readme.md").write_text("nothing")
+    with pytest.raises(DataError, match=r"'readme.md' is of no known kind"):
         count_marginals(place, SCHEMA, SETS, on_refused="drop")
     (tmp_path / "counted").mkdir()
     (tmp_path / "counted" / "a.counts").write_text("nothing")
