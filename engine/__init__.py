@@ -30,7 +30,7 @@ What is changed where:
 
     a query family                       workload.families   one class, one name in FAMILIES
     ranges, and how they read in words   workload.runs       what asks for runs of cells: prefix, range, width, ...
-    a schema from a data dictionary      workload.draft                from a sheet: release.records.apart
+    a schema from a data dictionary      workload.dictionary           from public records: release.public_draft
     rules for impossible cells           workload.impossible           release.records.tables, publish.tables.joint
     exact totals that are public         workload.invariants           plans.answers, publish.tables.facts
     SQL that is understood               workload.sql

@@ -129,11 +129,11 @@ def starting_points() -> None:
     with right:
         st.file_uploader(
             "Or upload a schema or a data dictionary (JSON, CSV or a sheet)",
-            type=["json", "csv", *SHEET_ENDINGS],
+            type=["json", *draft_form.TEXT_TABLES, *SHEET_ENDINGS],
             key="schema_file",
             on_change=use_upload,
             max_upload_size=10,
-            help="CSV, or the only sheet of a workbook: one row per attribute under name,kind,size,labels,edges,other,"
+            help="CSV, or a sheet of a workbook: one row per attribute under name,kind,size,labels,edges,other,"
             "missing,clip and, where needed, integer,missing_values,decimal,thousands,start,stop,unit,date_format. "
             "JSON: as downloaded below, or simply {'age': 85, 'sex': 2} for codes from 0. A row of the kind person has "
             "as its name the column that tells the person, and as its size the most rows of one. A data dictionary: "

@@ -50,7 +50,8 @@ from engine.release.measure import (
     spend_draw_save,
 )
 from engine.release.noise import discrete_gaussian
-from engine.release.public_tables import draft_of_public, public_table, public_tables, public_text
+from engine.release.public_draft import draft_of_public
+from engine.release.public_tables import public_table, public_tables, public_text
 from engine.release.reconstruct import Measurement, apply_group, estimate, quantile, query_texts
 from engine.release.records import (
     COUNTS_ENDING,
@@ -60,7 +61,7 @@ from engine.release.records import (
     SHEET_ENDINGS,
     TEXT_ENDINGS,
     Counts,
-    DraftSchema,
+    SheetFile,
     TextFile,
     count_marginals,
     draft_schema,
@@ -69,7 +70,9 @@ from engine.release.records import (
     named_table,
     sheet_text,
     table_digest,
+    visible_sheets,
 )
+from engine.workload import DraftSchema
 
 __all__ = [
     "COUNTS_ENDING",
@@ -92,6 +95,7 @@ __all__ = [
     "Ledger",
     "Measurement",
     "Receipt",
+    "SheetFile",
     "TextFile",
     "TotalChange",
     "TotalDefinition",
@@ -139,5 +143,6 @@ __all__ = [
     "teller",
     "total_history",
     "verify_ledger",
+    "visible_sheets",
     "write_archive",
 ]

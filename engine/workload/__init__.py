@@ -10,14 +10,8 @@ from engine.workload.alike import AlikeGroups, outside, subsets
 from engine.workload.attribute import Attribute, attribute_from_texts
 from engine.workload.calendar import MAX_YEAR, UNITS, cell_label, cell_number, first_day, read_period
 from engine.workload.conditions import box_workload
-from engine.workload.draft import (
-    HOLD,
-    columns_of_records,
-    is_dictionary,
-    schema_from_dictionary,
-    schema_template,
-    spanned,
-)
+from engine.workload.dictionary import HOLD, columns_of_records, draft_from_dictionary, is_dictionary
+from engine.workload.draft import DraftSchema, decimal_bins, no_attribute, schema_template, spanned
 from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family, usual_family
 from engine.workload.family import Family
 from engine.workload.groups import SMALLEST_WEIGHT, Group, Part, Workload, make_group
@@ -48,6 +42,7 @@ __all__ = [
     "Attribute",
     "Circular",
     "Custom",
+    "DraftSchema",
     "Family",
     "Group",
     "Intervals",
@@ -66,17 +61,19 @@ __all__ = [
     "cell_label",
     "cell_number",
     "columns_of_records",
+    "decimal_bins",
     "decoded_text",
+    "draft_from_dictionary",
     "example",
     "family",
     "first_day",
     "is_dictionary",
     "make_group",
     "named_in",
+    "no_attribute",
     "outside",
     "read_matrix",
     "read_period",
-    "schema_from_dictionary",
     "schema_template",
     "spanned",
     "sql_readings",

@@ -7,7 +7,7 @@ import pytest
 import demo_data
 from engine import Attribute, Schema
 from engine.errors import SchemaError
-from engine.workload import columns_of_records, is_dictionary, schema_from_dictionary, schema_template
+from engine.workload import columns_of_records, draft_from_dictionary, is_dictionary, schema_template
 
 SEX = Attribute.categorical("sex", ["Female", "Male"])
 CODED = Attribute.categorical("sex", ["1", "2"])
@@ -27,13 +27,13 @@ CODED = Attribute.categorical("sex", ["1", "2"])
 )
 def test_dictionaries_of_several_kinds(text: str | bytes) -> None:
     assert is_dictionary(text)
-    assert schema_from_dictionary(text).attributes == (SEX,)
-    assert schema_from_dictionary(text, hold="codes").attributes == (CODED,)
+    assert draft_from_dictionary(text).schema.attributes == (SEX,)
+    assert draft_from_dictionary(text, hold="codes").schema.attributes == (CODED,)
 
 
 def test_values_without_labels_and_ranges() -> None:
-    found = schema_from_dictionary("name,values\ncolour,red|green\nage,0-99\nincome,0 to 99999\nfloor,-2..3\n")
-    colour, age, income, floor = found.attributes
+    found = draft_from_dictionary("name,values\ncolour,red|green\nage,0-99\nincome,0 to 99999\nfloor,-2..3\n")
+    colour, age, income, floor = found.schema.attributes
     assert colour.labels == ("red", "green")
     assert age.edges is not None
     assert (age.size, age.edges[0], age.edges[-1]) == (100, 0, 100)
@@ -58,7 +58,7 @@ def test_values_without_labels_and_ranges() -> None:
 )
 def test_what_is_no_dictionary_is_refused_without_its_values(text: str | bytes) -> None:
     with pytest.raises(SchemaError) as caught:
-        schema_from_dictionary(text)
+        draft_from_dictionary(text)
     assert not any(value in str(caught.value) for value in ("Alice", "Bob", "31", "Female"))
 
 
@@ -67,8 +67,15 @@ def test_records_are_known_by_their_first_line_and_nothing_else_is_taken() -> No
     names = Schema.from_json(demo_data.schemas()["survey"].read_bytes()).names
     assert set(names) <= set(columns_of_records(survey))
     assert columns_of_records('age,sex\n"' * 2) == ("age", "sex")  # what follows may be no CSV at all
-    for other in ("31,F\n42,M\n", "a,a\n", "a,\n", "name,kind\n", "name,size\n", "name,value\n", ""):
+    for other in ("31,F\n42,M\n", "a,a\n", "a,,\n", "name,kind\n", "name,size\n", "name,value\n", ""):
         assert columns_of_records(other) == ()
+
+
+def test_columns_of_records_skips_columns_without_name() -> None:
+    assert columns_of_records('"","sex","age"\n"1","F",31\n') == ("sex", "age")
+    assert columns_of_records("sex,age,\nF,31\n") == ("sex", "age")
+    assert columns_of_records('sep=;\n"age\n(years)";sex\n') == ("age (years)", "sex")
+    assert columns_of_records("sex;age\rF;31\r") == ("sex", "age")
 
 
 def test_the_template_is_filled_in_to_a_schema() -> None:
@@ -77,3 +84,35 @@ def test_the_template_is_filled_in_to_a_schema() -> None:
     found = Schema.from_csv(filled)
     assert found.names == ("age", "sex, or none")
     assert found["sex, or none"].labels == ("F", "M")
+
+
+BAD = """name,values
+sex,F|M
+age,0-99; 999 = missing
+job,1 = clerk; cashier | 2 = farmer
+note,free text
+years,0-85+
+height,10.0-60.0
+income,"0-100,000"
+wrong,1,2,3
+mixed,1 = a; b; 2 = c
+grade,0-10; 11 = eleven
+"""
+
+
+def test_dictionary_bad_line_is_named_and_stops_nothing() -> None:
+    draft = draft_from_dictionary(BAD)
+    schema = draft.schema
+    assert schema.names == ("sex", "age", "job", "height", "income")
+    assert (schema["age"].size, schema["job"].labels) == (100, ("clerk; cashier", "farmer"))
+    assert (schema["height"].edges or ())[::10] == (10.0, 60.0)
+    assert (schema["income"].edges or ())[-1] >= 100_000
+    lines = {name: reason.partition(":")[0] for name, reason in draft.reasons.items()}
+    assert lines == {"note": "line 5", "years": "line 6", "wrong": "line 9", "mixed": "line 10", "grade": "line 11"}
+    assert [note.partition(":")[0] for note in draft.notes] == ["age, line 3", "income, line 8"]
+
+
+def test_dictionary_unclosed_quote_is_named() -> None:
+    draft = draft_from_dictionary('name,value\nsex,F\n,M\nage,"0-9\njob,1\n')
+    assert draft.schema.names == ("sex",)
+    assert [note.partition(":")[0] for note in draft.notes] == ["line 4"]

@@ -15,7 +15,7 @@ from engine.commands.given import schema_of
 from engine.errors import DataError, LimitExceeded, SchemaError
 from engine.release import sheet_text
 from engine.release.records.apart import sheets
-from engine.workload import is_dictionary, schema_from_dictionary
+from engine.workload import draft_from_dictionary, is_dictionary
 
 SCHEMA = Schema(
     [
@@ -58,19 +58,19 @@ def test_labels_that_look_like_something_else_stay_texts(tmp_path: Path) -> None
     text = sheet_text(workbook(tmp_path / "d.xlsx", table))
     assert is_dictionary(text)
     assert text.splitlines()[1:] == ["formula,=1+1,", "formula,a|b,", "formula,007,", 'formula,"with, comma",']
-    drafted = schema_from_dictionary(
+    drafted = draft_from_dictionary(
         sheet_text(workbook(tmp_path / "e.xlsx", [["variable", "code"], ["x", 1], ["x", 2]]))
     )
-    assert drafted["x"].size == 2
+    assert drafted.schema["x"].size == 2
 
 
 def test_cells_are_written_as_they_were_typed(tmp_path: Path) -> None:
     found = sheet_text(workbook(tmp_path / "x.xlsx", [[1, 2.5, True, "a ", dt.date(2024, 2, 3)], [None, 1e20]]))
-    assert found == "1,2.5,true,a,2024-02-03\n,100000000000000000000,,,\n"
+    assert found == "1,2.5,True,a,2024-02-03\n,1e+20,,,\n"
 
 
 def test_what_is_no_table_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"'x.xlsx' has 2 sheets; save the one"):
+    with pytest.raises(DataError, match=r"'x.xlsx' has 2 sheets, 'Sheet1', 'Sheet2'"):
         sheet_text(workbook(tmp_path / "x.xlsx", [["name"]], pages=2))
     (tmp_path / "y.ods").write_bytes(b"name,kind\n")
     with pytest.raises(DataError, match=r"'y.ods' cannot be read"):

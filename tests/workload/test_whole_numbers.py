@@ -14,7 +14,7 @@ from engine.errors import DataError, SchemaError, WorkloadError
 from engine.insight.what_if import coarser_attribute
 from engine.release import count_marginals, draft_of_public
 from engine.release.records.encoding import FRACTION, OUTSIDE, Encoder
-from engine.workload import schema_from_dictionary
+from engine.workload import draft_from_dictionary
 from engine.workload.predicates import evaluate
 
 INCOME = Attribute.numeric("income", [0, 30_000, 60_000], integer=True)
@@ -117,7 +117,7 @@ def test_predicate_on_whole_numbers_is_exact_or_refused(sign: str) -> None:
 
 
 def test_drafts_of_whole_numbers_declare_them() -> None:
-    assert schema_from_dictionary("name,values\nage,0-99\n")["age"].integer
+    assert draft_from_dictionary("name,values\nage,0-99\n").schema["age"].integer
     whole = pd.DataFrame({"n": range(0, 4000, 7)})
     cents = pd.DataFrame({"n": [0.5, *range(1, 4000, 7)]})
     assert draft_of_public(whole).schema["n"].integer

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from engine.errors import DataError
+from engine.release.records.apart import SheetFile, sheet_batches, sheet_names
 from engine.release.records.batches import Batch, batches, check_columns, guarded, tried
 from engine.release.records.csv import TextFile, csv_batches, csv_names
 from engine.release.records.database import is_dask_frame, is_spark_table, spark_batches
@@ -64,6 +65,8 @@ def read_batches(data: Any, names: Sequence[str], only: Path | None = None) -> I
         return file_batches(Path(data), names, rows, only)
     if isinstance(data, TextFile):
         return csv_batches(data, names, rows)
+    if isinstance(data, SheetFile):
+        return sheet_batches(Path(data.path), names, rows, data.sheet)
     if isinstance(data, _dataset_type()):
         return _dataset(data, names, rows)
     if isinstance(data, pa.RecordBatch):
@@ -104,6 +107,8 @@ def _columns(data: Any) -> ColumnKinds:
         return {name: _is_number(kind) for name, kind in data.dtypes.items() if isinstance(name, str)}
     if isinstance(data, TextFile):
         return dict.fromkeys(csv_names(data)) if Path(data.path).is_file() else {}
+    if isinstance(data, SheetFile):
+        return dict.fromkeys(sheet_names(Path(data.path), data.sheet))
     found = getattr(data, "schema", None)
     if callable(found) and hasattr(data, "to_pyarrow_batches"):  # a table of Ibis
         found = tried(lambda: data.schema().to_pyarrow(), f"the {type(data).__name__}")

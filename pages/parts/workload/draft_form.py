@@ -18,42 +18,76 @@ from engine.release import (
     RECORD_ENDINGS,
     SHEET_ENDINGS,
     DraftSchema,
+    SheetFile,
     draft_of_public,
     draft_schema,
     sheet_text,
+    visible_sheets,
 )
 from engine.texts import how_many
-from engine.workload import HOLD, columns_of_records, is_dictionary, schema_from_dictionary, schema_template
+from engine.workload import HOLD, columns_of_records, draft_from_dictionary, is_dictionary, schema_template
 from pages.parts.jobs import private
 from pages.parts.shell import clicks, state
 from pages.parts.shell.words import kept_for, plain
 from pages.parts.workload.schema_table import read_schema
 
 DICTIONARY, RECORDS, AGREED = "dictionary", "columns_of_records", "draft_agreed"
+TEXT_TABLES = ("csv", "tsv", "txt", "dat")  # endings of texts that may be a schema, a dictionary or records
+SHEETS, SHEET_NAME = "draft_sheets", "draft_sheet_name"
 DRAFT, LINE = "drafted_schema", "draft_"
 SHOWN = 12  # values of an attribute
 LARGEST = 200  # megabytes of a file that is read here
 
 
-def take(name: str, content: bytes) -> None:
+def take(name: str, content: bytes, *, sheet: str | None = None) -> None:
     """Take an uploaded schema; keep a dictionary to be confirmed, and of records nothing but their column names."""
     kept = _cleared()
-    name, content = as_text(name, content, empty_rows=True)  # so that errors name the row of the sheet
-    table = name.lower().endswith(".csv")
-    if table and is_dictionary(content):
+    if name.lower().endswith(SHEET_ENDINGS):
+        with _on_disk(name, content) as place:
+            kept[SHEETS] = "schema_file", visible_sheets(place)
+    name, content = as_text(name, content, sheet, empty_rows=True)  # so that errors name the row of the sheet
+    is_table = name.lower().endswith(TEXT_TABLES)
+    if is_table and is_dictionary(content):
         kept[DICTIONARY] = content
-    elif table and (columns := columns_of_records(content)):
+    elif is_table and (columns := columns_of_records(content)):
         kept[RECORDS] = columns
     else:
-        state.choose_schema(read_schema(name, content))
+        state.choose_schema(read_schema(f"{name}.csv" if is_table else name, content))
 
 
-def as_text(name: str, content: bytes, *, empty_rows: bool = False) -> tuple[str, bytes]:
+def as_text(name: str, content: bytes, sheet: str | None = None, *, empty_rows: bool = False) -> tuple[str, bytes]:
     """Name and content of a public file, as CSV where it was a workbook."""
     if not name.lower().endswith(SHEET_ENDINGS):
         return name, content
     with _on_disk(name, content) as place:
-        return f"{name}.csv", sheet_text(place, empty_rows=empty_rows).encode()
+        return f"{name}.csv", sheet_text(place, sheet, empty_rows=empty_rows).encode()
+
+
+def sheet_choice() -> None:
+    """Draw the choice of a sheet, where a workbook was given that has several."""
+    key, sheets = state.only_here().get(SHEETS, ("", ()))
+    if len(sheets) > 1:
+        st.selectbox("Sheet of the workbook", sheets, index=None, key=SHEET_NAME, on_change=_take_sheet, args=(key,))
+
+
+def _take_sheet(key: str) -> None:
+    """Read the sheet that was chosen of the workbook that was given."""
+    file, sheet = st.session_state.get(key), st.session_state.get(SHEET_NAME)
+    if file is None or sheet is None:
+        return
+    if key == "public_file":
+        _take(key, lambda place: _draft_public(place, sheet))
+    else:
+        with kept_for("start"):
+            take(file.name, file.getvalue(), sheet=sheet)
+    st.session_state[SHEET_NAME] = sheet
+
+
+def _draft_public(place: Path, sheet: str | None = None) -> DraftSchema:
+    """Draft from a public table; the sheets of a workbook are kept, so that one of them can be chosen."""
+    if place.name.lower().endswith(SHEET_ENDINGS):
+        state.only_here()[SHEETS] = "public_file", visible_sheets(place)
+    return draft_of_public(place if sheet is None else SheetFile(path=place, sheet=sheet))
 
 
 @contextmanager
@@ -68,8 +102,9 @@ def _on_disk(name: str, content: bytes | memoryview) -> Iterator[Path]:
 def _cleared() -> dict[str, object]:
     """What this session keeps, without earlier drafts."""
     kept: dict[str, object] = state.only_here()
-    for key in (DICTIONARY, RECORDS, DRAFT):
+    for key in (DICTIONARY, RECORDS, DRAFT, SHEETS):
         kept.pop(key, None)
+    st.session_state.pop(SHEET_NAME, None)
     for key in [k for k in st.session_state if str(k) == AGREED or str(k).removeprefix(LINE).isdecimal()]:
         del st.session_state[key]  # what was ticked for one file is not agreed for the next
     return kept
@@ -92,7 +127,7 @@ def other_files() -> None:
             type=sorted(RECORD_ENDINGS),
             key="public_file",
             on_change=_take,
-            args=("public_file", draft_of_public),
+            args=("public_file", _draft_public),
             max_upload_size=LARGEST,
             disabled=not public,
             help=None if public else "The values of records that are not public must not make a schema.",
@@ -111,6 +146,7 @@ def _take(key: str, read: Callable[[Path], DraftSchema]) -> None:
 
 def draw() -> None:
     """Draw what a file that is no schema needs, if one was given."""
+    sheet_choice()
     if (found := state.only_here().get(DRAFT)) is not None:
         _other_draft(found)
     if columns := state.only_here().get(RECORDS):
@@ -139,17 +175,30 @@ def _draft(content: bytes) -> None:
             "Where a value has a code and a label, your records hold the", HOLD, horizontal=True, key="draft_hold"
         )
         with kept_for("start"):
-            found = schema_from_dictionary(content, hold=hold)
-            _confirm(found)
+            draft = draft_from_dictionary(content, hold=hold)
+            _left_to_the_person(draft)
+            _confirm(draft.schema)
 
 
 def _other_draft(found: DraftSchema) -> None:
     with st.container(border=True):
         st.subheader("Drafted from your file")
-        if found.unlabelled:
-            names = plain(", ".join(found.unlabelled[:SHOWN]) + (", …" if len(found.unlabelled) > SHOWN else ""))
-            st.info(f"Nothing says which values these columns may have: {names}. Add those you need by hand below.")
+        _left_to_the_person(found)
         _confirm(found.schema)
+
+
+def _left_to_the_person(draft: DraftSchema) -> None:
+    """Draw which columns have no attribute, why, and what the draft leaves out of the others."""
+    if draft.reasons:
+        names = [name or "(no name)" for name in draft.reasons]
+        listed = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+        st.info(plain(f"No attribute was drafted for {listed}. Add by hand below those that you need."))
+        reasons = {"Column": names, "Reason": list(draft.reasons.values())}
+        st.dataframe(reasons, hide_index=True, key="draft_reasons", alt="Why columns have no attribute")
+    for note in draft.notes[:SHOWN]:
+        st.caption(plain(note))
+    if len(draft.notes) > SHOWN:
+        st.caption(f"{how_many(len(draft.notes) - SHOWN, 'more note')}.")
 
 
 def _confirm(found: Schema) -> None:

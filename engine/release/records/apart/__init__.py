@@ -5,22 +5,33 @@ asks.  To touch: what `child` says is heard in `asking`, and made to batches in 
 """
 
 from engine.release.records.apart.labelled import (
+    DATES,
     LABELLED_ENDINGS,
-    DraftSchema,
+    column_problems,
     draft_schema,
     labelled_batches,
     labelled_columns,
 )
-from engine.release.records.apart.sheets import SHEET_ENDINGS, sheet_batches, sheet_names, sheet_text
+from engine.release.records.apart.sheets import (
+    SHEET_ENDINGS,
+    SheetFile,
+    sheet_batches,
+    sheet_names,
+    sheet_text,
+    visible_sheets,
+)
 
 __all__ = [
+    "DATES",
     "LABELLED_ENDINGS",
     "SHEET_ENDINGS",
-    "DraftSchema",
+    "SheetFile",
+    "column_problems",
     "draft_schema",
     "labelled_batches",
     "labelled_columns",
     "sheet_batches",
     "sheet_names",
     "sheet_text",
+    "visible_sheets",
 ]

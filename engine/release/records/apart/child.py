@@ -2,7 +2,8 @@
 
 It is given a path, "sheet" or the name of a reader of pyreadstat, and what that is asked, as JSON.  It answers in lines
 of JSON, some with bytes behind them, which can do nothing to the one that asks, whatever became of this process.  Of a
-workbook: how many sheets there are, where cells are merged ("header", "rows" or ""), and lists of rows.  Of a labelled
+workbook: the names of the sheets that may be meant and of all visible ones, where cells are merged ("header", "rows"
+or ""), and lists of rows.  Of a labelled
 file: what it says of its columns, and where rows are asked for, the values of every column.  The last is null.  The
 exit code is `TOO_LARGE` where memory ends.
 """
@@ -40,19 +41,29 @@ def _say(value: Any, *behind: bytes) -> None:
     out.flush()
 
 
-def _sheet(path: str) -> None:
-    """Send what the only sheet of a workbook holds."""
+def _sheet(path: str, sheet: str | None) -> None:
+    """Send which sheets of a workbook may be meant, and of a single one what it holds.
+
+    Without a name these are the visible sheets with a cell, and the first sheet where there is none.
+    """
     import python_calamine
 
     book = python_calamine.CalamineWorkbook.from_path(path)
-    _say(len(book.sheet_names))
-    if len(book.sheet_names) != 1:
+    names = [one.name for one in book.sheets_metadata if one.visible == python_calamine.SheetVisibleEnum.Visible]
+    if sheet is not None:
+        chosen = [name for name in book.sheet_names if name == sheet]
+    elif len(book.sheet_names) == 1:
+        chosen = book.sheet_names
+    else:
+        chosen = [name for name in names if book.get_sheet_by_name(name).start is not None] or book.sheet_names[:1]
+    _say([chosen, names])
+    if len(chosen) != 1:
         return
-    sheet = book.get_sheet_by_index(0)
-    first = (sheet.start or (0, 0))[0]
-    tops = [top for (top, _), _ in sheet.merged_cell_ranges or ()]
+    page = book.get_sheet_by_name(chosen[0])
+    first = (page.start or (0, 0))[0]
+    tops = [top for (top, _), _ in page.merged_cell_ranges or ()]
     _say("" if not tops else "header" if min(tops) <= first else "rows")
-    rows = iter(sheet.iter_rows())
+    rows = iter(page.iter_rows())
     while held := list(islice(rows, ROWS)):
         _say(held)
 
@@ -92,7 +103,7 @@ if __name__ == "__main__":
     try:
         place, kind, asked = sys.argv[1:]
         if kind == SHEET:
-            _sheet(place)
+            _sheet(place, **json.loads(asked))
         else:
             _labelled(place, kind, **json.loads(asked))
         _say(None)

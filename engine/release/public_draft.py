@@ -1,0 +1,292 @@
+"""Draft of a schema from records that are declared public.
+
+Each column becomes an attribute whose cells take all of its values but the missing ones, or it is left to the person
+with the reason.  Two passes: the first summarizes the distinct values, the second encodes all rows with the draft.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from engine.errors import DataError, SchemaError
+from engine.release.records import (
+    DATES,
+    MISSING,
+    REASONS,
+    Encoder,
+    as_source,
+    column_names,
+    column_problems,
+    number_of,
+    read_batches,
+    scalar,
+    text_of,
+)
+from engine.texts import how_many, shown
+from engine.workload import Attribute, DraftSchema, Schema, decimal_bins, no_attribute, spanned
+
+MAX_LABELS = 200  # distinct texts of a column
+MAX_WHOLE_LABELS = 12  # distinct whole numbers of which each has a cell of its own
+MAX_EXAMPLES = 3
+MAX_EXACT = 2**53  # up to which floats, and so edges, tell whole numbers apart
+FEW_WHOLE_CELLS = 10  # a range of fractions with fewer whole numbers has bins of decimals
+UNNAMED = re.compile(r"\s*|Unnamed: 0|__index_level_\d+__")  # pandas numbers rows under the last two names
+
+MISSING_TEXTS = frozenset(
+    [*("na", "n/a", "n.a.", "#n/a", "<na>", "nan", "null", "none", "nil", "missing", "unknown"), *"-–—.?*:", "..", "--"]
+)
+_DATE = re.compile(r"\d{4}([-/.])\d{1,2}\1\d{1,2}([T ].*)?|\d{1,2}([-/.])\d{1,2}\3(\d{4}|\d\d)( .*)?")
+_GROUPED = re.compile(r"[-+−]?(\d+,\d+|\d{1,3}([.,'’ \u00a0\u202f])\d{3}(\2\d{3})*([.,]\d+)?)")
+_GROUPED_BY_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
+_LEADING_ZERO = re.compile(r"[-+]?0\d")
+
+SEPARATORS = "it holds numbers with a decimal comma or thousands separators, such as {}. Say by hand how they are read"
+MAYBE_MISSING = (
+    "it holds texts that may mean missing, such as {}. Say by hand which texts mean missing, "
+    "or write them as empty fields"
+)
+
+
+def draft_of_public(data: Any) -> DraftSchema:
+    """Return the schema that public records make, such as a published sample; a person confirms every attribute.
+
+    Up to 200 texts, or up to 12 whole numbers, have a cell each; other numbers have bins.  A column whose values do
+    not make an attribute that takes all of them is left to the person: `DraftSchema.reasons` says why.  Use it for
+    public records alone: in others, a value that occurs once would identify somebody.
+
+    Raises: DataError when the data cannot be read; SchemaError when no column makes an attribute.
+
+    >>> import pandas as pd
+    >>> draft = draft_of_public(pd.DataFrame({"sex": ["M", "F", "F"], "age": [31, 4, 17], "name": ["Li", "Li", "Li"]}))
+    >>> [(a.name, a.size) for a in draft.schema.attributes], draft.reasons
+    ([('sex', 2), ('age', 3)], {'name': 'it has one value only'})
+    """
+    data = as_source(data)
+    if isinstance(data, pa.RecordBatchReader):  # which gives its rows once, and two passes are needed
+        data = data.read_all()
+    columns = list(column_names(data))
+    reasons = {name: "row number or column without a name, left out" for name in columns if UNNAMED.fullmatch(name)}
+    names = [name for name in columns if name not in reasons]
+    if isinstance(data, (str, Path)):
+        reasons |= column_problems(Path(data))
+    reasons = _unreadable(data, names) | reasons
+    names = [name for name in names if name not in reasons]
+    summaries = {name: _Summary() for name in names}
+    for batch in read_batches(data, names):
+        for summary, column in zip(summaries.values(), batch.columns, strict=True):
+            summary.add(column)
+    attributes: dict[str, Attribute] = {}
+    for name, summary in summaries.items():
+        try:
+            attributes[name] = summary.attribute(name)
+        except SchemaError as error:
+            reasons[name] = str(error)
+    reasons |= _misfits(data, list(attributes.values()))
+    drafted = [attribute for name, attribute in attributes.items() if name not in reasons]
+    if not drafted:
+        raise no_attribute("these records", reasons)
+    return DraftSchema(
+        schema=Schema(drafted),
+        unlabelled=tuple(name for name in columns if name in reasons),
+        reasons={name: reasons[name] for name in columns if name in reasons},
+        notes=tuple(f"{name}: {note}" for name, summary in summaries.items() if (note := summary.note())),
+    )
+
+
+def _unreadable(data: Any, names: Sequence[str]) -> dict[str, str]:
+    """Columns that cannot be read, such as nested ones and two of one name, and why.
+
+    Raises: DataError when the file cannot be read at all.
+    """
+
+    def problem(some: Sequence[str]) -> str:
+        try:
+            next(read_batches(data, some), None)
+        except DataError as error:
+            return str(error)
+        return ""
+
+    def search(some: Sequence[str]) -> dict[str, str]:
+        text = problem(some)
+        if not text or len(some) == 1:
+            return {some[0]: text} if text else {}
+        half = len(some) // 2
+        return search(some[:half]) | search(some[half:])
+
+    if not names or not problem(names):
+        return {}
+    next(read_batches(data, []), None)  # raises where the problem is not one of single columns
+    return search(names)
+
+
+class _Summary:
+    """Distinct values of a column, in the forms that the encoder compares with labels and edges."""
+
+    def __init__(self) -> None:
+        self.labels: dict[str, Any] = {}  # text of a label, with its number or None; at most MAX_LABELS + 1
+        self.kinds: Counter[str] = Counter()  # distinct values by kind
+        self.examples: dict[str, list[str]] = {}
+        self.reason = ""  # of a column that no attribute can take
+        self.low: Any = math.inf
+        self.high: Any = -math.inf
+        self.whole = True
+        self.leading_zeros = self.ends_blank = self.points = self.decimals = False
+
+    def add(self, column: pa.Array | list[Any]) -> None:
+        """Take the values of one batch."""
+        if self.reason:
+            return
+        if not isinstance(column, list) and (reason := _type_reason(column.type)):
+            self.reason = reason if column.null_count < len(column) else ""
+            return
+        for value in _distinct(column):
+            try:
+                value = scalar(value)
+            except TypeError:
+                dated = hasattr(value, "year") or hasattr(value, "hour")
+                self.reason = DATES if dated else "it holds values that are neither text nor numbers"
+                return
+            if value is not None:
+                self._take(value)
+
+    def _take(self, value: Any) -> None:
+        text, is_text = text_of(value), isinstance(value, str)
+        if text in self.labels:
+            return
+        number = None if isinstance(value, bool) or (is_text and _means_missing(text)) else number_of(value)
+        kind = _kind(text, number) if is_text else "text" if number is None else "number"
+        self.kinds[kind] += 1
+        if len(self.labels) <= MAX_LABELS:
+            self.labels[text] = number
+        if len(self.examples.setdefault(kind, [])) < MAX_EXAMPLES:
+            self.examples[kind].append(text)
+        self.ends_blank |= text != text.strip()
+        if number is None:
+            return
+        self.low, self.high = min(self.low, number), max(self.high, number)
+        self.whole &= _is_finite(number) and number == math.floor(number)
+        if is_text:
+            self.leading_zeros |= _LEADING_ZERO.match(text.strip()) is not None
+            by_points = _GROUPED_BY_POINTS.fullmatch(text.strip()) is not None
+            self.points |= by_points
+            self.decimals |= "." in text and not by_points
+
+    def attribute(self, name: str) -> Attribute:
+        """Return the attribute that the values make.  Raises: SchemaError with the reason when they make none."""
+        if self.reason:
+            raise SchemaError(self.reason)
+        if not self.labels:
+            raise SchemaError("it has no value")
+        kinds = set(self.kinds)
+        if kinds <= {"date", "missing"} and "date" in kinds:
+            raise SchemaError(DATES)
+        if kinds <= {"number", "missing", "grouped"} and "grouped" in kinds:
+            raise SchemaError(SEPARATORS.format(self._listed("grouped")))
+        if self.points and not self.decimals and kinds <= {"number", "missing"}:
+            raise SchemaError(SEPARATORS.format(self._listed("number")))
+        if "missing" in kinds and kinds <= {"number", "missing"}:
+            raise SchemaError(MAYBE_MISSING.format(self._listed("missing")))
+        if len(self.labels) < 2:
+            raise SchemaError("it has one value only")
+        if kinds == {"number"} and not self.leading_zeros:
+            return self._numeric(name)
+        return self._categorical(name)
+
+    def _numeric(self, name: str) -> Attribute:
+        if not (_is_finite(self.low) and _is_finite(self.high)):
+            raise SchemaError("it holds numbers that are not finite. Correct them, or declare bins by hand")
+        if self.low == self.high:
+            raise SchemaError("it has one number only, spelled in several ways")
+        numbers = set(self.labels.values())
+        if self.whole and len(numbers) == len(self.labels) <= MAX_WHOLE_LABELS:
+            return self._categorical(name)
+        if max(-self.low, self.high) > MAX_EXACT:
+            raise SchemaError(f"it holds numbers beyond {MAX_EXACT:,}. Declare bins by hand, or give codes as text")
+        low, high = math.floor(self.low), math.ceil(self.high)
+        if self.whole or high - low >= FEW_WHOLE_CELLS:
+            return spanned(name, low, high, integer=self.whole)
+        return decimal_bins(name, float(self.low), float(self.high))
+
+    def _categorical(self, name: str) -> Attribute:
+        if len(self.labels) > MAX_LABELS:
+            what = "codes with leading zeros" if self.leading_zeros else "texts"
+            raise SchemaError(f"it has more than {MAX_LABELS} {what}. Write by hand those that have a cell")
+        if any(text.isspace() for text in self.labels):
+            raise SchemaError("it has a value of blanks alone. Write it as an empty field, or correct it")
+        if len({text.strip() for text in self.labels}) < len(self.labels):
+            raise SchemaError("it has values that differ in blanks at their ends alone. Correct them")
+        return Attribute.categorical(name, sorted(self.labels, key=self._order))
+
+    def _order(self, text: str) -> tuple[bool, Any, str]:
+        number = self.labels[text]
+        return (True, 0, text) if number is None else (False, number, text)
+
+    def _listed(self, kind: str) -> str:
+        return ", ".join(map(shown, self.examples[kind]))
+
+    def note(self) -> str:
+        """Say what is easily overlooked in the labels."""
+        return "values begin or end with blanks, which count" if self.ends_blank and not self.reason else ""
+
+
+def _distinct(column: pa.Array | list[Any]) -> Iterable[Any]:
+    if isinstance(column, list):
+        return column
+    with suppress(pa.ArrowException):  # of some types Arrow finds no distinct values
+        column = column.unique()
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _type_reason(kind: pa.DataType) -> str:
+    """Return why no attribute takes values of an Arrow type; empty for types of texts and numbers."""
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        kind = kind.value_type
+    if pa.types.is_temporal(kind):
+        return DATES
+    return f"it is of type {kind}. Give one text or number per row" if pa.types.is_nested(kind) else ""
+
+
+def _is_finite(number: Any) -> bool:
+    """Whether a number of any type and size is finite."""
+    return bool(-math.inf < number < math.inf)
+
+
+def _means_missing(text: str) -> bool:
+    return text.strip().lower() in MISSING_TEXTS
+
+
+def _kind(text: str, number: Any) -> str:
+    """Return what a text is: "missing", "number", "date", "grouped" for a number with separators, or "text"."""
+    if _means_missing(text):
+        return "missing"
+    if number is not None:
+        return "number"
+    stripped = text.strip()
+    return "date" if _DATE.fullmatch(stripped) else "grouped" if _GROUPED.fullmatch(stripped) else "text"
+
+
+def _misfits(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
+    """Encode all rows with the drafted attributes; return the columns with refused values that are not missing."""
+    encoders = [Encoder(attribute=attribute) for attribute in attributes]
+    refused: dict[str, Counter[int]] = {attribute.name: Counter() for attribute in attributes}
+    for batch in read_batches(data, list(refused)) if attributes else ():
+        for encoder, column in zip(encoders, batch.columns, strict=True):
+            codes = encoder.column(column)
+            values, rows = np.unique(codes[codes < MISSING], return_counts=True)
+            refused[encoder.attribute.name].update(dict(zip(values.tolist(), rows.tolist(), strict=True)))
+    return {
+        name: "the draft does not take "
+        + ", ".join(f"{how_many(rows, 'value')} {REASONS[-1 - code]}" for code, rows in counts.items())
+        for name, counts in refused.items()
+        if counts
+    }
