@@ -39,6 +39,9 @@ ARGUMENT = re.compile(
     rf"(?<![\w.'\"`/-])(?<!\w\()(?:([a-z][a-z_]*)=({_QUOTED}|\[(?:{_QUOTED}|[^\]'\"])*\]|\w+(?:\.\d+)?)?"
     rf"|({'|'.join(BARE_ARGUMENTS)}))(?![\w='\"])"
 )
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which spreadsheets take a text for a formula
+MARKDOWN = re.compile(r"([\\`*\[\]<>|&])")
+MARKDOWN_ADDRESS = re.compile(r"(\w)(:(?=//)|@|(?<=\bwww)\.)", re.IGNORECASE)
 
 
 def shown(value: object) -> str:
@@ -217,6 +220,38 @@ def _digits(value: float, rounding: str) -> str:
     return f"{float(Context(prec=4, rounding=rounding).plus(number)):g}"
 
 
+def markdown(text: str) -> str:
+    r"""Return a text for Markdown that shows as it is: no HTML, link, picture, emphasis or end of a table cell.
+
+    >>> markdown("age 20-29"), markdown("<script>"), markdown("[x](javascript:y) | `z`")
+    ('age 20-29', '\\<script\\>', '\\[x\\](javascript:y) \\| \\`z\\`')
+    >>> markdown("https://x.org www.x.org a@x.org")
+    'https\\://x.org www\\.x.org a\\@x.org'
+    """
+    text = MARKDOWN.sub(r"\\\1", " ".join(text.splitlines()))
+    return MARKDOWN_ADDRESS.sub(r"\1\\\2", text)
+
+
+def markdown_code(text: str) -> str:
+    """Return a text as code for Markdown, whatever backticks it has.
+
+    >>> markdown_code("a < 5"), markdown_code("a `b`")
+    ('`a < 5`', '`` a `b` ``')
+    """
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence, space = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{space}{' '.join(text.splitlines())}{space}{fence}"
+
+
+def harmless(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula: one that begins like one gets a leading quote.
+
+    >>> harmless("=cmd()"), harmless("age")
+    ("'=cmd()", 'age')
+    """
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
 def csv_text(table: Frame) -> str:
     """Return a table as CSV in which no text can be taken for a formula by a spreadsheet.
 
@@ -229,7 +264,7 @@ def csv_text(table: Frame) -> str:
 
 
 def _harmless(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    return harmless(value) if isinstance(value, str) else value
 
 
 LATEX = {

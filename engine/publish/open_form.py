@@ -22,6 +22,7 @@ from engine.plans import Block
 from engine.publish.measurements import in_one_step
 from engine.release import Measurement
 from engine.spaces import Space, basis, center
+from engine.texts import harmless
 
 SCRIPT = r"""# Recomputes estimates, standard errors and the error of a sum from the released integers, in base R.
 #
@@ -159,7 +160,11 @@ def write_open_form(measurement: Measurement, folder: Path, tables: Iterable[tup
         beyond = [np.eye(len(pi)) - pi[:, None] for pi in map(shares.__getitem__, space)]
         told.append([number, " ".join(ids[n] for n in space), named(beyond), repr(1.0), repr(0.0)])
     written("spaces.csv", ["space", "attributes", "matrices", "grid", "noise"], told)
-    written("attributes.csv", ["id", "name", "size"], ([ids[n], n, plan.schema[n].size] for n in plan.schema.names))
+    written(
+        "attributes.csv",
+        ["id", "name", "size"],
+        ([ids[n], harmless(n), plan.schema[n].size] for n in plan.schema.names),
+    )
     rows = ([ids[n], i, repr(float(x))] for n, pi in shares.items() for i, x in enumerate(pi))
     written("centers.csv", ["attribute", "code", "center"], rows)
     answers = [measurement.answers_on_grid[space] for space in plan.blocks]

@@ -18,6 +18,7 @@ from engine.errors import PlanError
 from engine.progress import Progress, told
 from engine.publish.target import new_file
 from engine.release import Measurement, quantile, query_texts
+from engine.texts import harmless
 from engine.workload import Group
 
 FORMATS = ("parquet", "csv")
@@ -130,7 +131,7 @@ def repeated(text: str, length: int) -> pa.DictionaryArray:
 
 
 def escaped(table: pa.Table) -> pa.Table:
-    """Return a table whose texts no spreadsheet takes for formulas: those that begin like one get a leading quote."""
+    """Return a table whose texts and names of columns no spreadsheet takes for formulas; see `harmless`."""
     columns = []
     for name in table.column_names:
         column = table[name]
@@ -140,4 +141,4 @@ def escaped(table: pa.Table) -> pa.Table:
             risky = pc.match_substring_regex(column, r"^[=+\-@\t\r]")
             column = pc.if_else(risky, pc.binary_join_element_wise("'", column, ""), column)
         columns.append(column)
-    return pa.Table.from_arrays(columns, names=table.column_names)
+    return pa.Table.from_arrays(columns, names=[harmless(name) for name in table.column_names])

@@ -33,7 +33,7 @@ from engine.publish.report import MARK, escaped
 from engine.publish.tables import REASONS, QualityRule, Uncertainty
 from engine.publish.target import new_file
 from engine.release import Measurement
-from engine.texts import csv_text, set_name
+from engine.texts import csv_text, markdown, markdown_code, set_name
 from engine.workload import Group, Schema
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def tables_files(
         made.append(folder / f"{name}.csv")
         text = escaped(pa.table({c: _column(frame[c]) for c in frame}))
         pyarrow.csv.write_csv(text, made[-1], pyarrow.csv.WriteOptions(quoting_style="needed"))
-        described.append((name, group, [str(c) for c in frame]))
+        described.append((name, group, text.column_names))
         if is_cells(group):
             cells.append((name, group.attributes))
             if len(group.attributes) == 2:
@@ -199,20 +199,31 @@ def _column(values: pd.Series) -> pa.Array:
 Described = list[tuple[str, Group, list[str]]]
 
 
-def _readme(measurement: Measurement, described: Described, confidence: float) -> str:
-    plan = measurement.plan
-    title = MARK if measurement.rehearsal else f"Tables of {measurement.dataset}"
+def unescaped_texts(measurement: Measurement, confidence: float) -> dict[str, str]:
+    """Return the texts of packages that earlier versions wrote, in which labels are raw Markdown."""
+    groups = measurement.plan.workload.groups
+    described: Described = [(f"table{number}", group, []) for number, group in enumerate(groups, start=1)]
+    return {
+        "README.md": _readme(measurement, described, confidence, raw=True),
+        "codebook.md": _codebook(measurement.plan.schema, raw=True),
+    }
+
+
+def _readme(measurement: Measurement, described: Described, confidence: float, *, raw: bool = False) -> str:
+    plan, escape = measurement.plan, str if raw else markdown
+    title = MARK if measurement.rehearsal else escape(f"Tables of {measurement.dataset}")
     lines = [
         f"# {title}",
         "",
-        plan.schema.promise(plan.budget),
+        escape(plan.schema.promise(plan.budget)),
         "",
-        plan.meaning,
+        escape(plan.meaning),
         "",
         "## Tables",
         "",
     ]
-    lines += [f"- {name}.csv: {g.family_text}, {set_name(g.attributes) or 'all records'}" for name, g, _ in described]
+    contents = [f"{g.family_text}, {set_name(g.attributes) or 'all records'}" for _, g, _ in described]
+    lines += [f"- {name}.csv: {escape(text)}" for (name, _, _), text in zip(described, contents, strict=True)]
     lines += ["", "`registry.json` says what public registries of deployments ask for, as far as it is known here."]
     lines += ["", "## Columns", "", f"Intervals are at {confidence:.0%}. Codes and labels are in codebook.md.", ""]
     lines += [f"- `{name}`: {words}" for name, (_, words) in COLUMNS.items()]
@@ -253,17 +264,21 @@ def _readme(measurement: Measurement, described: Described, confidence: float) -
     return "\n".join(lines) + "\n"
 
 
-def _codebook(schema: Schema) -> str:
+def _codebook(schema: Schema, *, raw: bool = False) -> str:
+    def cell(label: str) -> str:
+        return label.replace("|", "\\|") if raw else markdown(label)
+
     lines = ["# Codebook", ""]
     for attribute in schema.attributes:
-        lines += [f"## {attribute.name}", "", f"{attribute.kind}, {attribute.size:,} cells", ""]
+        name = attribute.name if raw else markdown(attribute.name)
+        lines += [f"## {name}", "", f"{attribute.kind}, {attribute.size:,} cells", ""]
         lines += ["| code | label |", "|---|---|"]
-        lines += [f"| {i} | {attribute.label(i).replace('|', chr(92) + '|')} |" for i in range(attribute.size)]
+        lines += [f"| {i} | {cell(attribute.label(i))} |" for i in range(attribute.size)]
         lines.append("")
     if schema.impossible:
         lines += ["## Impossible cells", "", "Rows that meet one of these rules were left out of every count."]
         lines += ["Published counts of cells that are impossible are exactly 0; estimates have their noise.", ""]
-        lines += [f"- `{rule}`" for rule in schema.impossible]
+        lines += [f"- {f'`{rule}`' if raw else markdown_code(str(rule))}" for rule in schema.impossible]
     return "\n".join(lines)
 
 

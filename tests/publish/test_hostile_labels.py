@@ -1,0 +1,165 @@
+"""Labels that are code for browsers, Markdown, spreadsheets or R are shown as they are in every file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+import zipfile
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+from engine import Attribute, Budget, Ledger, Schema, Workload, measure, plan
+from engine.publish import (
+    publish,
+    uncertainty,
+    verify_package,
+    write_answers,
+    write_package,
+    write_published,
+    write_records,
+    write_tables,
+    write_workbook,
+)
+from engine.publish.tables_package import unescaped_texts
+from engine.texts import harmless, markdown
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "[x](javascript:alert(1))",
+    "![x](https://evil.example/x)",
+    "a | b",
+    "`code` ``x``",
+    "=cmd()",
+    "@SUM(1)",
+    "+1",
+    '"); system("id"); ("',
+    "back\\slash",
+    'it\'s "quoted", twice',
+    "*bold* _it_ # no",
+    "https://evil.example www.evil.example a@evil.example",
+    "</textarea></title></style>",
+    "{{7*7}} ${x} %{y}",
+)
+NAMES = ("=a<b>", '"); system("id"); ("')
+SCHEMA = Schema([Attribute.categorical(NAMES[0], HOSTILE), Attribute.categorical(NAMES[1], HOSTILE[:3])])
+DATASET = "<b>[x](y)"
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    ledger = Ledger.create(tmp_path_factory.mktemp("office") / "office.ledger")
+    ledger.add_dataset(DATASET, total=Budget(pcost=9.0))
+    records = pd.DataFrame({NAMES[0]: [*HOSTILE] * 9, NAMES[1]: [*HOSTILE[:3]] * 48})
+    made = plan(Workload.all_ways(SCHEMA, ways=(0, 1, 2), family="marginal"), Budget(pcost=4.0), centers="uniform")
+    found = measure(made, records, dataset=DATASET, ledger=ledger)
+    return found, ledger.find(found.key), ledger
+
+
+@pytest.fixture(scope="module")
+def tables(released):
+    return uncertainty(publish(released[0], integer=True), draws=2)
+
+
+class Page(HTMLParser):
+    """The tags of a page, and their attributes, without the library that draws."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.values: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.add(tag)
+        self.values += [f"{name}={value}" for name, value in attrs]
+
+
+def check_csv(text: str) -> None:
+    for row in csv.reader(io.StringIO(text)):
+        for cell in row:
+            assert cell == harmless(cell) or re.fullmatch(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", cell), cell
+
+
+def check_page(text: str) -> None:
+    page = Page(text)
+    assert not page.tags & {"img", "iframe", "a", "textarea"}
+    assert not [value for value in page.values if value.startswith("on") or "javascript" in value]
+    drawings = re.findall(r"Plotly\.newPlot\((.*?)\)\s*\}", text, re.DOTALL)
+    assert drawings
+    for drawing in drawings:
+        assert not re.search(r"(<|\\u003c)(script|img|b>)", drawing)
+
+
+def test_package_hostile_labels_are_escaped(released, tmp_path) -> None:
+    found, receipt, ledger = released
+    path = write_package(found, tmp_path / "r.zip", receipt=receipt, ledger=ledger)
+    assert verify_package(path) == ()
+    with zipfile.ZipFile(path) as archive:
+        check_csv(archive.read("answers.csv").decode())
+        check_page(archive.read("report.html").decode())
+
+
+def test_answers_and_records_hostile_labels_are_escaped(released, tables, tmp_path) -> None:
+    found = released[0]
+    files = [
+        write_answers(found, tmp_path / "a.csv", format="csv"),
+        write_published(tables, tmp_path / "p.csv", format="csv"),
+        write_records(found, tables.published.records(), tmp_path / "s.csv"),
+    ]
+    for file in files:
+        check_csv(file.read_text())
+
+
+def test_tables_hostile_labels_are_escaped(released, tables, tmp_path) -> None:
+    path = write_tables(tables, tmp_path / "t.zip")
+    assert verify_package(path) == ()
+    with zipfile.ZipFile(path) as archive:
+        texts = {name: archive.read(name).decode("utf-8-sig") for name in archive.namelist() if name[-3:] != "npz"}
+    for name, text in texts.items():
+        if name.endswith(".csv"):
+            check_csv(text)
+    titles = [c["titles"] for c in json.loads(texts["tables.csv-metadata.json"])["tables"][1]["tableSchema"]["columns"]]
+    assert titles == next(csv.reader(io.StringIO(texts["table2.csv"])))
+    for name in ("README.md", "codebook.md"):
+        prose = re.sub(r"(`+).*?\1(?!`)", "", re.sub(r"\\.", "", texts[name]))
+        assert not re.search(r"<|\]\(|://|www\.|`", prose), prose
+    rows = [line for line in texts["codebook.md"].splitlines() if re.match(r"\| \d", line)]
+    assert len(rows) == len(HOSTILE) + 3
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
+    assert [row[len(f"| {i} | ") : -2] for i, row in enumerate(rows[: len(HOSTILE)])] == list(map(markdown, HOSTILE))
+
+
+@pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not installed")
+def test_tables_hostile_labels_recompute_in_r(tables, tmp_path) -> None:
+    with zipfile.ZipFile(write_tables(tables, tmp_path / "t.zip")) as archive:
+        archive.extractall(tmp_path / "t")
+    run = subprocess.run(["Rscript", "recompute.R"], cwd=tmp_path / "t", capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_verify_accepts_texts_of_earlier_versions(released, tables, tmp_path) -> None:
+    with zipfile.ZipFile(write_tables(tables, tmp_path / "t.zip")) as archive:
+        archive.extractall(tmp_path / "t")
+    for name, text in unescaped_texts(released[0], 0.95).items():
+        assert (tmp_path / "t" / name).read_text() != text
+        (tmp_path / "t" / name).write_text(text)
+    assert verify_package(tmp_path / "t") == ()
+    (tmp_path / "t" / "codebook.md").write_text("<script>")
+    assert verify_package(tmp_path / "t")
+
+
+def test_workbook_hostile_labels_are_texts(tables, tmp_path) -> None:
+    with zipfile.ZipFile(write_workbook(tables, tmp_path / "t.xlsx")) as archive:
+        for name in archive.namelist():
+            text = archive.read(name).decode()
+            assert "<f>" not in text, name
+            assert "<script" not in text, name
+            if name.endswith(".rels"):
+                assert "evil" not in text, name
