@@ -6,6 +6,7 @@ No record is read here and nothing is drawn.
 
 from engine.plans.answers import SpaceAnswers, TableAnswers
 from engine.plans.blocks import (
+    DEVIATION,
     GUARD,
     MAX_RECORDS,
     Block,
@@ -42,6 +43,7 @@ from engine.plans.solved import Lines, Solved, Tradeoff
 from engine.plans.variance import VarianceBuilder
 
 __all__ = [
+    "DEVIATION",
     "GUARD",
     "LARGEST_POWER",
     "MAX_RECORDS",

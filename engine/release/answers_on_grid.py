@@ -10,15 +10,79 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.arrays import Array
-from engine.plans import Block, apply_factors
+from engine.errors import PlanError
+from engine.plans import DEVIATION, Block, Plan, apply_factors
 from engine.release.intake import Measurable
-from engine.release.noise import Entropy, discrete_gaussian, discrete_laplace
-from engine.release.reconstruct import strategy_answers
+from engine.release.noise import MOST_DRAWS, Entropy, discrete_gaussian, discrete_laplace
+from engine.release.reconstruct import estimate, strategy_answers
 from engine.release.records import Counts, count_marginals
 from engine.spaces import Space
+from engine.texts import set_name
 from engine.threads import threads_for
 
 MOST_BITS = 62  # of an answer before noise; noise itself has far fewer
+MOST_NOISE_BITS = 36  # of the noise scale in steps of the grid: noise beyond 2^22 scales, which fits, is never drawn
+
+
+def check_blocks(part: Measurable) -> None:
+    """Measure every kind of block on an empty table, so that nothing can fail once the budget is spent.
+
+    Raises
+    ------
+    PlanError : the strategy, noise or grid of a block cannot be measured on its attributes.
+    """
+    seen = set[tuple[object, ...]]()
+    for block in part.blocks.values():
+        sizes = part.schema.sizes(block.attributes)
+        kind = (sizes, block.factors, block.noise, block.grid, block.law, id(block.weights))
+        if kind not in seen:
+            seen.add(kind)
+            _check_grid(block)
+            _check_on_zeros(block, sizes, estimated=isinstance(part, Plan))
+            if not block.column_norm * part.max_records / block.grid < 2.0**MOST_BITS:
+                raise PlanError(_refused(block, "has answers that do not fit its grid"))
+    if isinstance(part, Plan):
+        try:
+            # broadcast, zeros of any shape take no memory
+            part.combine({key: np.broadcast_to(0.0, b.coordinates) for key, b in part.blocks.items()})
+        except Exception:
+            raise PlanError(_refused(None, "gives no estimates")) from None
+
+
+def _check_grid(block: Block) -> None:
+    """Raise PlanError unless the noise of a block can be drawn exactly and fits into 64 bits."""
+    if block.law not in DEVIATION:
+        raise PlanError(_refused(block, "has noise of another law"))
+    if not 0.0 < block.grid < math.inf or math.frexp(block.grid)[0] != 0.5:
+        raise PlanError(_refused(block, "has a grid that is no power of two"))
+    if not 0.0 < block.noise < math.inf or not 1 <= block.grid_noise < 1 << MOST_NOISE_BITS:
+        raise PlanError(_refused(block, "has noise that its grid cannot hold"))
+    if not math.isclose(block.grid_noise * block.grid * DEVIATION[block.law], block.noise, rel_tol=1e-12):
+        raise PlanError(_refused(block, "has noise that is no multiple of its grid"))
+    if not 0 <= block.measurements < MOST_DRAWS:
+        raise PlanError(_refused(block, "has too many measurements"))
+
+
+def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) -> None:
+    """Raise PlanError unless a block measures an empty table as zeros, and estimates it as zeros where it does."""
+    try:
+        matrices = [m for _, s in block.factors for m in (s.rows, s.pinv)]
+        finite = all(np.isfinite(m).all() for m in (*matrices, *([] if block.weights is None else [block.weights])))
+        answers = _on_grid(block, np.zeros(sizes, np.int64), within=True)
+        sound = finite and block.sizes == sizes and answers.shape == (block.measurements,) and not answers.any()
+        if sound and estimated:
+            with np.errstate(invalid="ignore"):  # what has no weight is not estimated
+                found = estimate(block, answers)
+            sound = found.shape == block.coordinates and found.dtype == np.float64 and not np.nan_to_num(found).any()
+    except Exception:  # matrices of other shapes lead to errors of many kinds
+        sound = False
+    if not sound:
+        raise PlanError(_refused(block, "cannot be measured"))
+
+
+def _refused(block: Block | None, reason: str) -> str:
+    what = "its strategy" if block is None else f"the block on {set_name(block.attributes)}"
+    return f"The plan is refused: {what} {reason}. Nothing was spent. Make the plan again."
 
 
 def draw(

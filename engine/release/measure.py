@@ -23,7 +23,7 @@ from engine.errors import LedgerError, PlanError, ResultLost
 from engine.mechanisms import load_plan
 from engine.plans import Block, Plan, on_curve
 from engine.progress import Progress, unbroken
-from engine.release.answers_on_grid import draw
+from engine.release.answers_on_grid import check_blocks, draw
 from engine.release.archive import Archive, Drawn, write_archive
 from engine.release.intake import (
     Intake,
@@ -114,6 +114,7 @@ def measure(
             raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or use rehearsal=False.")
         counts = counted_for(plan, data, on_refused=on_refused or "error", **of_rows)
         check_invariants(counts, plan.schema)
+        check_blocks(plan)
         if intake is not None:
             intake(Intake.of(counts))
         return measured(plan, dict(draw(plan, counts, tell)), dataset="", key="", utc="", rehearsal=True)
@@ -234,6 +235,7 @@ def spend_draw_save(
     def blank() -> Drawn:
         return ((space, np.zeros(block.measurements, np.int64)) for space, block in part.blocks.items())
 
+    check_blocks(part)
     own_journal = journal(ledger.path, key, seed=fresh_seed(), digest=digest, spent=lambda: ledger.find(key))
     with ledger.room_for(lambda file: write(file, _BLANK, blank())) as room, unbroken(), own_journal as (own, again):
         if own is None:

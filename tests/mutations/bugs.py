@@ -655,6 +655,13 @@ BUGS = (
         new="text=text, key=key)",
         tests=("tests/choice/test_stepwise.py::test_of_decisions_at_the_same_time_one_holds",),
     ),
+    Bug(
+        name="blocks not tried before the spend",
+        file="engine/release/measure.py",
+        old="    check_blocks(part)\n    own_journal",
+        new="    own_journal",
+        tests=("tests/release/test_forged_plans.py::test_measure_forged_block_spends_nothing",),
+    ),
     # Verification
     Bug(
         name="verification skips the privacy cost",

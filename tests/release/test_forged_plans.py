@@ -1,0 +1,157 @@
+"""Plans with other matrices are measured completely, or refused before the ledger has a row."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import Attribute, Budget, Ledger, Schema, Workload, coarse_or_fine, load_plan, measure, plan, stepwise
+from engine.errors import EngineError, PlanError
+
+KEPT = sorted((Path(__file__).parents[1] / "kept").glob("*.plan.json"))
+SCHEMA = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])
+RECORDS = pd.DataFrame({"a": [0, 1, 2, 2], "b": [0, 1, 1, 0]})
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    book = Ledger.create(tmp_path / "office.ledger")
+    book.add_dataset("survey", total=Budget(pcost=1e6))
+    return book
+
+
+def spends(ledger) -> list:
+    return [row for row in ledger.rows() if row.kind == "spend"]
+
+
+def check(found, records, ledger) -> None:
+    """Measure a plan; where it is refused, nothing is spent and nothing is left to finish."""
+    before = spends(ledger)
+    try:
+        measured = measure(found, records, dataset="survey", ledger=ledger)
+    except EngineError:
+        assert spends(ledger) == before
+        return
+    for number in range(len(found.workload.groups)):
+        measured.values(number)
+
+
+def forged(block, change):
+    """A block with another matrix in its first factor."""
+    if not block.factors:  # the total, whose strategy is one number
+        return replace(block, attributes=("a",))
+    (axes, strategy), *others = block.factors
+    return replace(block, factors=((axes, change(strategy)), *others))
+
+
+CHANGES = {
+    "rows of other cells": lambda b: forged(b, lambda s: replace(s, rows=np.ones((len(s.rows), s.rows.shape[1] + 1)))),
+    "rows not finite": lambda b: forged(b, lambda s: replace(s, rows=np.where(s.rows > 2, s.rows, np.nan))),
+    "rows huge": lambda b: forged(b, lambda s: replace(s, rows=s.rows * 1e30)),
+    "estimates of other rows": lambda b: forged(b, lambda s: replace(s, pinv=np.ones((5, 5)))),
+    "estimates not finite": lambda b: forged(b, lambda s: replace(s, pinv=np.full_like(s.pinv, np.inf))),
+    "texts": lambda b: forged(b, lambda s: replace(s, rows=s.rows.astype(str))),
+    "grid of no power of two": lambda b: replace(b, grid=0.3),
+    "grid zero": lambda b: replace(b, grid=0.0),
+    "grid not finite": lambda b: replace(b, grid=np.nan),
+    "grid tiny": lambda b: replace(b, grid=2.0**-200),
+    "grid coarse": lambda b: replace(b, grid=2.0**200),
+    "noise not finite": lambda b: replace(b, noise=np.inf),
+    "noise off its grid": lambda b: replace(b, noise=b.noise + b.grid / 3),
+    "another law": lambda b: replace(b, law="cauchy"),
+    "weights of another shape": lambda b: replace(b, weights=np.ones((7,) * (1 + len(b.factors)))),
+    "weights not finite": lambda b: replace(b, weights=np.full([len(s.rows) for _, s in b.factors], np.nan)),
+    "attributes of another table": lambda b: replace(b, attributes=("a", "b") if len(b.attributes) < 2 else ("a",)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("mechanism", ["querysmasher", "hdmm"])
+def test_measure_forged_block_spends_nothing(change, mechanism, ledger) -> None:
+    made = plan(Workload.all_ways(SCHEMA, ways=(1, 2)), Budget(pcost=1.0), mechanism)
+    assert made.pcost <= 1.0  # remembered, so that only what is measured is forged
+    sound = dict(made.blocks)
+    for place, block in sound.items():
+        object.__setattr__(made, "blocks", sound | {place: CHANGES[change](block)})
+        with pytest.raises(PlanError, match=r"Nothing was spent"):
+            measure(made, RECORDS, dataset="survey", ledger=ledger)
+    assert not spends(ledger)
+
+
+def test_look_forged_block_spends_nothing(ledger) -> None:
+    options = [plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=1.0), centers="uniform") for k in (1, 2)]
+    common = coarse_or_fine(*options)
+    place = next(iter(common.look.blocks))
+    blocks = dict(common.look.blocks) | {place: replace(common.look.blocks[place], grid=0.3)}
+    object.__setattr__(common.look, "blocks", blocks)
+    with pytest.raises(PlanError, match="Nothing was spent"):
+        stepwise.look(common, RECORDS, dataset="survey", ledger=ledger)
+    assert not spends(ledger)
+
+
+def repacked(value, rng):
+    """Packed numbers with some of them changed."""
+    numbers = np.frombuffer(base64.b64decode(value), "<f8").copy()
+    if len(numbers):
+        at = rng.integers(len(numbers), size=max(1, len(numbers) // 4))
+        numbers[at] *= rng.choice([0.0, -1.0, 1e-12, 0.5, 2.0, 1e5])
+    return base64.b64encode(numbers.tobytes()).decode()
+
+
+def packed_places(value, path=()):
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from packed_places(child, (*path, key))
+    elif isinstance(value, list):
+        for number, child in enumerate(value):
+            yield from packed_places(child, (*path, number))
+    elif isinstance(value, str) and len(value) % 4 == 0 and re.fullmatch(r"[A-Za-z0-9+/]{8,}=*", value):
+        yield path
+
+
+def forge(text: str, rng: np.random.Generator) -> str:
+    """A plan file with changed numbers, whose promises are made right again as far as they can be read off errors."""
+    document = json.loads(text)
+    places = [path for path in packed_places(document["solved"]) if path[0] != "hash"]
+    for number in rng.choice(len(places), size=min(len(places), 2), replace=False):
+        parent = document["solved"]
+        for key in places[number][:-1]:
+            parent = parent[key]
+        parent[places[number][-1]] = repacked(parent[places[number][-1]], rng)
+    for duals in [document["solved"]["duals"]]:
+        for number, packed in enumerate(duals):
+            weights = np.abs(np.frombuffer(base64.b64decode(packed), "<f8"))
+            duals[number] = base64.b64encode((weights / max(weights.sum(), 1e-300)).tobytes()).decode()
+    for _ in range(4):
+        try:
+            load_plan(json.dumps(document))
+            break
+        except PlanError as error:
+            told = re.search(r"promises (\w+) .*, but its matrices give ([-+.e0-9]+)\.", str(error))
+            if told is None:
+                break
+            document["solved"][told[1]] = float(told[2])
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
+def test_measure_forged_plan_file_completes_or_spends_nothing(path, ledger) -> None:
+    rng = np.random.default_rng(len(path.name))
+    text = path.read_text(encoding="utf-8")
+    schema = load_plan(text).schema
+    rows = random.Random(3)
+    records = pd.DataFrame({a.name: [a.label(rows.randrange(a.size)) for _ in range(30)] for a in schema.attributes})
+    for _ in range(6):
+        try:
+            found = load_plan(forge(text, rng))
+        except EngineError:
+            continue
+        check(found, records, ledger)
