@@ -101,4 +101,4 @@ def test_dictionary_with_empty_rows_is_read(tmp_path: Path) -> None:
     table = [["variable", "code"], [], ["sex", "F"], [], ["sex", "M"]]
     text = sheet_text(workbook(tmp_path / "d.xlsx", table, at=(2, 0)), empty_rows=True)
     assert is_dictionary(text)
-    assert schema_from_dictionary(text)["sex"].labels == ("F", "M")
+    assert draft_from_dictionary(text).schema["sex"].labels == ("F", "M")
