@@ -158,6 +158,8 @@ def max_bytes_of(plan: Plan) -> dict[str, int]:
 def _label_bytes(attribute: Attribute) -> int:
     """Return the most bytes of UTF-8 that a text on one cell has, twice for ranges from one label to another."""
     longest = max(map(len, attribute.labels), default=0) if attribute.labels is not None else 64
+    if attribute.is_dated and attribute.missing is not None:
+        longest = max(longest, len(str(attribute.missing)))
     return 4 * (len(attribute.name) + 2 * longest) + 100
 
 

@@ -1,0 +1,73 @@
+"""Attributes of dates and of declared texts in everything that is handed out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import Attribute, Budget, Schema, Workload, load_plan, measure, plan
+from engine.publish import (
+    verify_package,
+    write_answers,
+    write_package,
+    write_published,
+    write_records,
+    write_tables,
+    write_workbook,
+)
+
+UNKNOWN = "unknown " * 100 + "!"
+SCHEMA = Schema(
+    [
+        Attribute.dates("day", "2023-11", "2024-03", missing=UNKNOWN, missing_values=["NA"]),
+        Attribute.numeric("pay", [0, 10, 5000], decimal=",", thousands="."),
+        Attribute.dates("since", "2019", "2021", "year", clip=True),
+    ],
+    impossible=["day < '2023-12-01' and since == '2021'"],
+)
+ROWS = pd.DataFrame(
+    {
+        "day": ["2023-11-05", "2024-01-01", "2024-03-31T12:00Z", "NA"] * 50,
+        "pay": ["1.200", "3,5"] * 100,
+        "since": ["2019-01-01", "2020", "2021", "1999"] * 50,
+    }
+)
+CHOSEN = plan(
+    Workload(SCHEMA).add("day", "prefix").add(("day", "since"), "marginal").add(("pay", "since"), "range"),
+    Budget(pcost=100.0),
+)
+
+
+def test_plan_with_dates_reads_back_equal() -> None:
+    again = load_plan(CHOSEN.to_json())
+    assert again.hash == CHOSEN.hash
+    assert again.schema == SCHEMA
+
+
+def test_release_with_dates_is_packed_and_verified(tmp_path: Path) -> None:
+    measured = measure(CHOSEN, ROWS, rehearsal=True)
+    answers = measured.answers(0)
+    assert answers["query"].tolist()[:2] == ["day <= 2023-11", "day <= 2023-12"]
+    assert answers["answer"].round(-1).tolist() == pytest.approx([50, 50, 100, 100, 150, 200], abs=10)
+    verify_package(write_package(measured, tmp_path / "a.zip"))
+    write_answers(measured, tmp_path / "a.csv", format="csv")
+    assert "2024-03" in (tmp_path / "a.csv").read_text()
+
+
+def test_published_tables_with_dates_have_labels(tmp_path: Path) -> None:
+    measured = measure(CHOSEN, ROWS, rehearsal=True)
+    found = measured.publish().uncertainty(draws=2)
+    verify_package(write_tables(found, tmp_path / "t.zip"))
+    write_workbook(found, tmp_path / "w.xlsx")
+    write_published(found, tmp_path / "p.parquet")
+    records = found.published.records(50)
+    path = write_records(measured, records, tmp_path / "r.csv")
+    again = pd.read_csv(path, dtype=str, comment="#")
+    assert set(again["since"]) <= {"2019", "2020", "2021"}
+    assert set(again["day"]) <= {SCHEMA["day"].label(i) for i in range(6)}
+    assert json.loads(SCHEMA.to_json())["attributes"][2]["unit"] == "year"
+    assert np.isfinite(found.published.table(["day"])).all()
