@@ -31,6 +31,9 @@ What is changed where:
     a query family                       workload.families   one class, one name in FAMILIES
     ranges, and how they read in words   workload.runs       what asks for runs of cells: prefix, range, width, ...
     a schema from a data dictionary      workload.dictionary           from public records: release.public_draft
+    calendar cells: years to days        workload.calendar    compared with a date: workload.dated
+    numbers that files mean as dates     release.records.clocks            formats of Stata, SPSS and SAS
+    hints why values do not fit          release.records.hints             for the curator: release.intake
     rules for impossible cells           workload.impossible           release.records.tables, publish.tables.joint
     exact totals that are public         workload.invariants           plans.answers, publish.tables.facts
     SQL that is understood               workload.sql

@@ -173,6 +173,16 @@ class Schema:
         exact = [one for one in self.invariants if inside.issuperset(one.attributes)]
         return replace(self, attributes=found, impossible=tuple(told), invariants=tuple(exact))
 
+    def with_missing_values(self, texts: Iterable[str]) -> Schema:
+        """The schema in which texts mean missing in every attribute that does not have them as labels.
+
+        >>> schema = Schema([Attribute.of_size("age", 85), Attribute.categorical("answer", ["yes", "no", "NA"])])
+        >>> [a.missing_values for a in schema.with_missing_values(["NA", "."]).attributes]
+        [('NA', '.'), ('.',)]
+        """
+        added = tuple(sequence(texts, "texts that mean missing", "a list of texts"))
+        return replace(self, attributes=tuple(_with_missing(attribute, added) for attribute in self.attributes))
+
     def with_facts(self, *, impossible: Iterable[str] | None = None, invariants: Iterable[Any] | None = None) -> Schema:
         """The schema with public facts in place of those of the kind it has; kinds that are left out stay.
 
@@ -403,3 +413,9 @@ class Schema:
             except SchemaError as error:
                 raise SchemaError(f"line {line}: {error}") from None
         return cls(attributes, **unit, impossible=rules, invariants=exact)
+
+
+def _with_missing(attribute: Attribute, texts: Sequence[str]) -> Attribute:
+    labels = set(attribute.labels or ()) - {attribute.missing}
+    kept = [text for text in texts if text not in labels]
+    return replace(attribute, missing_values=tuple(dict.fromkeys([*attribute.missing_values, *kept])))

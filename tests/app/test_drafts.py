@@ -34,6 +34,16 @@ def test_a_data_dictionary_is_drafted_and_confirmed_line_by_line() -> None:
     assert "Drafted from" not in " ".join(s.value for s in session.app.subheader)
 
 
+def test_draft_takes_chosen_missing_texts_only() -> None:
+    session = give(Session(), "code book.csv", b"name,value,label\nsex,1,F\n,2,NA\nage,0-99,\n")
+    session.set(draft_agreed=True, draft_missing_values=["NA", "-"]).press("use_draft")
+    schema = session.studio.schema
+    assert (schema["sex"].missing_values, schema["age"].missing_values) == (("-",), ("NA", "-"))
+    session = give(session, "code book.csv", b"name,value,label\nsex,1,F\n,2,M\n")
+    session.set(draft_agreed=True).press("use_draft")
+    assert session.studio.schema["sex"].missing_values == ()
+
+
 def test_what_was_ticked_for_one_file_is_not_agreed_for_the_next() -> None:
     session = give(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n").set(
         draft_0=True

@@ -25,7 +25,14 @@ from engine.release import (
     visible_sheets,
 )
 from engine.texts import how_many
-from engine.workload import HOLD, columns_of_records, draft_from_dictionary, is_dictionary, schema_template
+from engine.workload import (
+    HOLD,
+    USUAL_MISSING,
+    columns_of_records,
+    draft_from_dictionary,
+    is_dictionary,
+    schema_template,
+)
 from pages.parts.jobs import private
 from pages.parts.shell import clicks, state
 from pages.parts.shell.words import kept_for, plain
@@ -35,6 +42,7 @@ DICTIONARY, RECORDS, AGREED = "dictionary", "columns_of_records", "draft_agreed"
 TEXT_TABLES = ("csv", "tsv", "txt", "dat")  # endings of texts that may be a schema, a dictionary or records
 SHEETS, SHEET_NAME = "draft_sheets", "draft_sheet_name"
 DRAFT, LINE = "drafted_schema", "draft_"
+MISSING = "draft_missing_values"
 SHOWN = 12  # values of an attribute
 LARGEST = 200  # megabytes of a file that is read here
 
@@ -107,6 +115,7 @@ def _cleared() -> dict[str, object]:
     st.session_state.pop(SHEET_NAME, None)
     for key in [k for k in st.session_state if str(k) == AGREED or str(k).removeprefix(LINE).isdecimal()]:
         del st.session_state[key]  # what was ticked for one file is not agreed for the next
+    st.session_state.pop(MISSING, None)
     return kept
 
 
@@ -212,6 +221,14 @@ def _confirm(found: Schema) -> None:
         words = plain(f"{attribute.name}: {how_many(attribute.size, 'cell')} ({values}{more}){whole_numbers}")
         if st.checkbox(words, key=f"{LINE}{number}", disabled=whole) or whole:
             agreed.append(attribute)
+    st.multiselect(
+        "Texts in the records that mean missing (empty: none)",
+        USUAL_MISSING,
+        key=MISSING,
+        accept_new_options=True,
+        help="They count as missing values in all confirmed attributes that do not have them as labels. You can change "
+        "them for each attribute in the table of the schema.",
+    )
     clicks.button(
         f"Use {how_many(len(agreed), 'confirmed attribute')}",
         _use,
@@ -225,5 +242,5 @@ def _confirm(found: Schema) -> None:
 
 def _use(agreed: tuple[Attribute, ...]) -> None:
     with kept_for("start"):
-        state.choose_schema(Schema(agreed))
+        state.choose_schema(Schema(agreed).with_missing_values(st.session_state.get(MISSING, ())))
     _cleared()
