@@ -18,6 +18,7 @@ from engine.privacy import Budget
 from engine.texts import cost
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#7f7f7f"
+PERCENT = "~%"  # tick format with as many decimals as the ticks differ in: 0.5%, 1%, 1.5%
 MAX_LABEL, ONE_LINE = 40, 24  # characters of a text on an axis, and of one that stands in one line
 
 

@@ -12,6 +12,7 @@ from engine.figures.charts import (
     BLUE,
     GREY,
     ORANGE,
+    PERCENT,
     Picture,
     bars,
     fitting,
@@ -41,16 +42,18 @@ def budget_picture(plan: Plan) -> Picture:
     names = [set_name(a) for a in found["attributes"]]
     table = found.assign(attributes=names).rename(columns={"noise": "noise (standard deviation, counts)"})
     shares, labels = table["share"].tolist()[:MAX_BARS], names[:MAX_BARS]
-    rest = 1.0 - sum(shares)
     if len(names) > MAX_BARS:
-        shares, labels = [*shares, rest], [*labels, f"{len(names) - MAX_BARS:,} smaller ones together"]
-    figure = bars(shares, labels, "share of the budget", "%{y}: %{x:.2%} of the budget", tickformat=".0%")
+        shares, labels = [*shares, table["share"].iloc[MAX_BARS:].sum()], [*labels, f"{len(names) - MAX_BARS:,} smaller ones together"]
+    figure = bars(shares, labels, "share of the budget", "%{y}: %{x:.2%} of the budget", tickformat=PERCENT)
     return Picture(
         title="Where the budget goes",
         figure=figure,
         table=table,
         alt=f"The largest of {len(names):,} shares, {shares[0]:.1%}, goes to {names[0]}.",
-        note="A bar is one set of attributes: what its table says beyond all smaller tables.",
+        note=(
+            "A bar is one set of attributes: what its table says beyond all smaller tables. The shares add up to all "
+            "of the budget."
+        ),
     )
 
 
@@ -101,7 +104,7 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
     shares, labels = found["share"].tolist()[:MAX_SHARES], names[:MAX_SHARES]
     if len(names) > MAX_SHARES:
         shares, labels = [*shares, 1.0 - sum(shares)], [*labels, f"{len(names) - MAX_SHARES:,} smaller ones together"]
-    figure = bars(shares, labels, "share", "%{y}: %{x:.2%} of the variance", tickformat=".0%")
+    figure = bars(shares, labels, "share", "%{y}: %{x:.2%} of the variance", tickformat=PERCENT)
     what = "query" if query is not None else "group"
     table = found.assign(attributes=names).rename(
         columns={"variance": "variance (counts²)", "noise": "noise (standard deviation, counts)"}

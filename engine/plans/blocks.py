@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -399,9 +399,17 @@ def calibrate(
     )
 
 
-def table_of_blocks(blocks: Mapping[Space, Block], max_records: int, total: float) -> pd.DataFrame:
-    """Return one row a block: attributes, measurements, noise (std in counts) and share of a total of pcost."""
+def table_of_blocks(blocks: Collection[Block], max_records: int) -> pd.DataFrame:
+    """Return one row per block: attributes, measurements, noise and share of the budget.
+
+    A share is what a block costs the records that it costs most, over the sum of that over all blocks; in epsilon for
+    Laplace noise, in pcost for Gaussian noise.  The shares sum to 1 whatever the rows per person and neighbours are,
+    and also where the plan is charged less than that sum, because no cell is the costliest of every block.
+    """
     import pandas as pd
 
-    rows = [(b.attributes, b.measurements, b.noise, b.pcost(max_records) / total) for b in blocks.values()]
-    return pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "share"])
+    rows = [(b.attributes, b.measurements, b.noise, b.pcost(max_records)) for b in blocks]
+    out = pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "share"])
+    laplace = any(block.law == "laplace" for block in blocks)
+    shares = out["share"] ** (0.5 if laplace else 1.0)
+    return out.assign(share=shares / math.fsum(shares))

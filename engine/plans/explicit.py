@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +36,6 @@ from engine.plans.plan import NamedQuery, Plan
 from engine.privacy import Budget
 from engine.spaces import Axes, Space, Strategy
 from engine.workload import Group
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SAME = 1e-6  # variances closer than this are equal but for the rounding of noise to the grid
 
@@ -209,17 +206,6 @@ class ExplicitPlan(Plan):
                 "queries with answer(), or plan with the marginal on these attributes."
             )
         return best[1]
-
-    def by_space(self) -> pd.DataFrame:
-        import pandas as pd
-
-        rows = [(b.attributes, b.measurements, b.noise, self._share(b)) for b in self.components]
-        return pd.DataFrame(rows, columns=["attributes", "measurements", "noise", "share"])
-
-    def _share(self, block: Block) -> float:
-        costs = [b.pcost(self.max_records) for b in self.components]
-        own, power = block.pcost(self.max_records), 0.5 if block.law == "laplace" else 1.0
-        return float(own**power / math.fsum(c**power for c in costs))
 
 
 def _unmeasured(group: Group) -> GroupVariance:

@@ -20,7 +20,7 @@ from engine.arrays import Array
 from engine.checks import span, whole
 from engine.errors import PlanError, Unanswered
 from engine.plans.answers import SpaceAnswers, TableAnswers, finite_table, unmeasured
-from engine.plans.blocks import GUARD, Block, apply_factors, homes, measures_piece, on_curve, table_of_blocks
+from engine.plans.blocks import Block, apply_factors, homes, measures_piece, on_curve, table_of_blocks
 from engine.plans.emphasis import pack
 from engine.plans.group_variance import GroupVariance, by_kind, table_of_groups
 from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
@@ -261,8 +261,11 @@ class Plan(Value):
         return table_of_groups(self.workload.groups, self.rmses, self.largest)
 
     def by_space(self) -> pd.DataFrame:
-        """Return one row a block: attributes, measurements, noise (std in counts) and share of the budget."""
-        return table_of_blocks(self.blocks, self.max_records, self.pcost / GUARD)
+        """Return one row per block: attributes, measurements, noise (std in counts) and share of the budget.
+
+        The shares sum to 1; see `table_of_blocks`.
+        """
+        return table_of_blocks(self.blocks.values(), self.max_records)
 
     def renoised(self, budget: Budget, blocks: Mapping[Space, Block]) -> Self:
         """Return the plan at another budget, with its blocks at other noise; what it knows of them is kept."""

@@ -1,0 +1,48 @@
+"""Shares of the budget: they sum to 1 for every kind of budget, in the plan and in its chart."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import Attribute, Budget, Plan, Schema, Workload, plan
+from engine.figures import budget_picture
+
+SCHEMA = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 4)])
+WORKLOAD = Workload.all_ways(SCHEMA, (1, 2), "prefix")
+BUDGETS = {
+    "one row": Budget(1.0),
+    "three rows": Budget(1.0, rows_per_person=3),
+    "three rows replaced": Budget(1.0, rows_per_person=3, neighbours="replace_one"),
+}
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+@pytest.mark.parametrize("mechanism", ["querysmasher", "gaussian", "hdmm"])
+def test_shares_of_gaussian_plans_sum_to_one(name: str, mechanism: str) -> None:
+    table = plan(WORKLOAD, BUDGETS[name], mechanism).by_space()
+    assert table["share"].sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("charge", ["groups", "cell"])
+def test_shares_of_laplace_plans_sum_to_one(rows: int, charge: str) -> None:
+    made = plan(WORKLOAD, Budget.pure(1.0, rows_per_person=rows), "laplace", charge=charge)
+    assert made.by_space()["share"].sum() == pytest.approx(1.0)
+
+
+def _shares(made: Plan) -> list[float]:
+    return [float(share) for share in budget_picture(made).figure.data[0].x]
+
+
+def test_budget_picture_many_spaces_shows_the_rest() -> None:
+    schema = Schema([Attribute.of_size(f"x{i}", 2) for i in range(8)])
+    made = plan(Workload.all_ways(schema, (1, 2), "marginal"), Budget(1.0, rows_per_person=3))
+    shares = _shares(made)
+    assert len(shares) == 31
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares[-1] == pytest.approx(made.by_space()["share"].nsmallest(7).sum())
+
+
+def test_budget_picture_small_shares_has_decimals() -> None:
+    made = plan(WORKLOAD, Budget(1.0, rows_per_person=3))
+    assert budget_picture(made).figure.layout.xaxis.tickformat == "~%"
