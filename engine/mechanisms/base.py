@@ -215,7 +215,7 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
         raise PlanError("A plan needs a Workload and a Budget, such as Budget(pcost=1.0).")
     if not workload.groups:
         raise PlanError("The workload asks no query. Add at least one group before planning.")
-    if not any(g.weight > 0 and (g.query_weights is None or g.query_weights.any()) for g in workload.groups):
+    if not any(g.is_weighted for g in workload.groups):
         raise PlanError("Every query has weight zero, so any noise would do. Give at least one group a weight above 0.")
     if budget.law not in laws:
         raise NotApplicable(

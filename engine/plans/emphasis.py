@@ -69,7 +69,7 @@ class Emphasis:
 
     Attributes
     ----------
-    kinds : number of the kind of every group, shape (groups,); -1 for groups of weight zero, which decide nothing.
+    kinds : number of the kind of every group, shape (groups,); -1 for groups without weighted queries.
     weights : weight of a group of each kind, shape (kinds,).
     uses : for each kind the numbers of the vectors of its parts, or one number when ``whole``.
     whole : for each kind, whether its one vector runs over all queries of a group.
@@ -170,8 +170,9 @@ class Emphasis:
     def check(self, workload: Workload) -> Workload:
         """Return the workload; raise ValueError unless the vectors fit its groups."""
         for group, kind in zip(workload.groups, self.kinds, strict=True):
-            unsaid = kind < 0 and workload.schema.invariants  # public tables may answer a group
-            if (kind < 0) != (group.weight == 0) and not unsaid:
+            # public tables may answer a weighted group
+            left_out = kind < 0 and group.is_weighted and not workload.schema.invariants
+            if left_out or (kind >= 0 and group.weight == 0):
                 raise ValueError("an emphasis on other groups")
             if kind >= 0:
                 wanted = [group.count] if self.whole[kind] else [p.count for p in group.parts]

@@ -27,6 +27,7 @@ from engine.plans.group_variance import SLAB, GroupVariance, Parts, coupled_sets
 
 MAX_ENTRIES = 200_000_000  # of one table
 MAX_TERMS = 20_000  # of an expanded power
+FARTHEST = 60.0  # decimal exponent of powers of a table beyond which it is taken in units of its own
 FEW_TERMS = 500  # so few are taken for all groups at once
 DIGITS = 11  # to which equal variances agree: solved in other coordinates, those of a marginal differ at 1e-13
 
@@ -83,8 +84,8 @@ class Footprint:
         """
         at = noises / scale
         if self.expands(power):
-            exponents, coefficients = self.expansion(int(power))
-            terms = coefficients * np.exp(exponents @ np.log(np.maximum(at, 1e-300)))
+            exponents, coefficients, units = self.expansion(int(power))
+            terms = coefficients * np.exp(exponents @ np.log(np.maximum(at * units, 1e-300)))
             return float(terms.sum()), (terms @ exponents) / at / power
         total, slopes = 0.0, np.zeros(len(noises))
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
@@ -105,10 +106,11 @@ class Footprint:
         points = [t.shape[1] for t, _ in self.distinct]
         return terms <= FEW_TERMS or (terms <= MAX_TERMS and terms * sum(points) < 20 * math.prod(points))
 
-    def expansion(self, power: int) -> tuple[Array, Array]:
+    def expansion(self, power: int) -> tuple[Array, Array, Array]:
         """Return exponents, shape (terms, spaces), and coefficients of the sum of weight times variance^power.
 
-        It is a homogeneous polynomial in the noises, and every coefficient a product of moments of the tables.
+        It is a homogeneous polynomial in the noises times units, shape (spaces,), and every coefficient a product of
+        moments of the tables over the units.  A unit is 1 unless powers of the table would leave the range of doubles.
         """
         if power not in self._expansions:
             spaces = len(self.noises)
@@ -117,17 +119,22 @@ class Footprint:
             coefficients = np.exp(
                 scipy.special.gammaln(power + 1.0) - scipy.special.gammaln(exponents + 1.0).sum(axis=1)
             )
+            units = np.ones(spaces)
             for table, weight in self.distinct:
+                largest = np.abs(table).max(axis=1)
+                far = np.abs(np.log10(np.maximum(largest, 1e-300))) * power > FARTHEST
+                own = np.where(far & (largest > 0.0), largest, 1.0)
+                units, table = units * own, table / own[:, None]
                 powers = table[None] ** np.arange(power + 1.0)[:, None, None]
                 products = np.ones((len(exponents), table.shape[1]))
                 for j in range(spaces):
                     products *= powers[exponents[:, j].astype(int), j]
                 coefficients *= products @ weight
-            self._expansions[power] = exponents, coefficients
+            self._expansions[power] = exponents, coefficients, units
         return self._expansions[power]
 
     @cached_property
-    def _expansions(self) -> dict[int, tuple[Array, Array]]:
+    def _expansions(self) -> dict[int, tuple[Array, Array, Array]]:
         return {}
 
     def blocks(self) -> Iterator[tuple[Array, Array]]:

@@ -139,7 +139,7 @@ def symmetry(
     inside: dict[int, list[tuple[int, Space]]] = {}
     numbers: dict[Any, int] = {}
     for i, group in enumerate(workload.groups):
-        if group.weight > 0:
+        if group.is_weighted:
             roles = _roles(group)
             named = [(axes, group.named(axes)) for axes in group.spaces(workload.schema)]
             found = [(tuple(roles[a] for a in axes), s) for axes, s in named if s in touching]
@@ -276,7 +276,7 @@ def achieved_norm(workload: Workload, variance: Callable[[int], GroupVariance], 
     targets: list[float] = []
     kinds: dict[tuple[GroupVariance, bytes | None, float, float], int] = {}
     for i, group in enumerate(workload.groups):
-        if group.weight > 0 and (found := variance(i)).summands:  # others follow from public tables
+        if group.is_weighted and (found := variance(i)).summands:  # others follow from public tables
             key = (found, digest(group.query_weights), group.weight, goal.target(i))
             if key not in kinds:
                 kinds[key] = len(queries)

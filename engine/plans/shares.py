@@ -178,6 +178,7 @@ class _Batch:
     spaces: npt.NDArray[np.int64]
     exponents: Array
     coefficients: Array
+    units: Array
 
 
 def _batches(asked: Sequence[Asked], power: float) -> tuple[list[_Batch], list[int]]:
@@ -197,7 +198,8 @@ def _batches(asked: Sequence[Asked], power: float) -> tuple[list[_Batch], list[i
                 members=members,
                 spaces=np.array([asked[k].spaces for k in members]),
                 exponents=expanded[0][0],
-                coefficients=np.array([c for _, c in expanded]),
+                coefficients=np.array([c for _, c, _ in expanded]),
+                units=np.array([u for *_, u in expanded]),
             )
         )
     return out, others
@@ -218,7 +220,7 @@ def _powers(asked: Sequence[Asked], counts: Array, p: float, start: Array, gap: 
         for b in batches:
             at = s[b.spaces] / scale
             # powers of many noises at once, as sums of logarithms
-            terms = b.coefficients * np.exp(np.log(at) @ b.exponents.T)
+            terms = b.coefficients * np.exp(np.log(at * b.units) @ b.exponents.T)
             own[b.members] = terms.sum(axis=1)
             slopes = share[b.members, None] * (terms @ b.exponents) / at / p
             pulled += np.bincount(b.spaces.ravel(), slopes.ravel(), minlength=spaces)

@@ -52,7 +52,8 @@ def alike_groups(groups: Sequence[Group], order: Mapping[str, int]) -> list[Alik
     names = itertools.chain.from_iterable([group.attributes for group in groups])
     places = np.fromiter(map(order.__getitem__, names), np.int64)
     own = {i: known.setdefault(g.key, len(known)) for i, g in enumerate(groups) if g.query_weights is not None}
-    weights = np.array([own.get(i, 0) for i in range(len(groups))] if own else [0] * len(groups), dtype=np.int64)
+    # 0 is for no weights: `known` counts from 0 where no group has a part
+    weights = np.array([1 + own.get(i, -1) for i in range(len(groups))] if own else [0] * len(groups), dtype=np.int64)
     shapes = np.array([(len(g.attributes), len(g.parts)) for g in groups], dtype=np.int64).reshape(-1, 2)
     start_of_places, start_of_parts = (np.cumsum(shapes, axis=0) - shapes).T
     out = []

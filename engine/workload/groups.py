@@ -88,6 +88,11 @@ class Group:
         by_axis = {axis: n for p in self.parts for axis, n in zip(p.axes, p.sizes, strict=True)}
         return tuple(by_axis[axis] for axis in range(len(self.attributes)))
 
+    @cached_property
+    def is_weighted(self) -> bool:
+        """Whether any of its queries has a positive weight."""
+        return self.weight > 0 and (self.query_weights is None or bool(self.query_weights.any()))
+
     def named(self, axes: Iterable[int]) -> tuple[str, ...]:
         """Return the names of the attributes at some positions."""
         return tuple(map(self.attributes.__getitem__, axes))

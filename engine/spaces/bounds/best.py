@@ -67,6 +67,8 @@ def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
     ------
     LimitExceeded : an attribute has too many cells to search a bound in short time.
     """
+    if not any(g.is_weighted for g in workload.groups):
+        return 0.0, "no query has a weight"
     largest = max((n for g in workload.groups for n in g.sizes), default=1)
     if largest > MOST_CELLS:
         raise LimitExceeded(

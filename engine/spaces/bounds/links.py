@@ -89,7 +89,7 @@ def in_links(workload: Workload) -> Linked:
             weight, own = weight * float(own[0]), None
         parts: Sequence[Part] = group.parts if own is None or len(group.parts) == 1 else (whole_group(group),)
         large = any(len(p.axes) > 1 and p.count * math.prod(p.sizes) > MOST_ENTRIES for p in parts)
-        if weight == 0.0 or large:
+        if not group.is_weighted or large:
             continue
         asked: list[tuple[Space, Key]] = []
         for part in parts:

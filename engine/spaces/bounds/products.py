@@ -140,7 +140,8 @@ class AlikeProducts:
                     if value > 0.0:
                         share = outer * count * t * value / total
                         for own, gradient in by.items():
-                            families[own].by_gram += share * t * gradient
+                            width = len(families[own].by_gram)
+                            families[own].by_gram += share * t * gradient[:width, :width]
                         if key is not None:
                             families[key].by_t += share * value * outside * t / families[key].t
 
@@ -165,7 +166,9 @@ class AlikeProducts:
             M, slopes = np.zeros((width, width)), list[tuple[Key, float, list[Array]]]()
             for order, terms in orders.items():
                 for key, weight in terms.items() if order >= pairs else ():
-                    gram = families[key].C if key in families else np.zeros((2, 2))
+                    gram = np.zeros((2, 2))
+                    if key in families:  # of an attribute of one cell there is one function alone
+                        gram[: len(families[key].C), : len(families[key].C)] = families[key].C
                     made, slope = elements(d, pairs, order, width).matrix(gram)
                     M += weight * made
                     slopes.append((key, weight, slope))

@@ -53,7 +53,7 @@ def domain_gram(workload: Workload) -> Array:
     cells = math.prod(sizes)
     out = np.zeros((cells, cells))
     for group in workload.groups:
-        if group.weight == 0.0:
+        if not group.is_weighted:
             continue
         order = [names.index(n) for n in group.attributes]
         if group.query_weights is None:

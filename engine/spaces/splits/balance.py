@@ -98,7 +98,10 @@ def asked_alone(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
 def _padded(rows: Sequence[Sequence[int]], filling: int) -> Index:
     """Return rows of numbers as an array, shape (rows, longest), short ones filled up."""
     longest = max(map(len, rows), default=0)
-    return np.array([[*row, *[filling] * (longest - len(row))] for row in rows], dtype=np.int64).reshape(-1, longest)
+    out = np.full((len(rows), longest), filling, dtype=np.int64)
+    for own, row in zip(out, rows, strict=True):
+        own[: len(row)] = row
+    return out
 
 
 def _others(values: Array) -> Array:
