@@ -31,7 +31,7 @@ from engine.choice.look_plan import agreed_split, look_plan, price
 from engine.choice.spends import exact_split
 from engine.errors import PlanError
 from engine.mechanisms import load_plan
-from engine.plans import Block, Plan, joint_pcost, total_pcost, undo_factors
+from engine.plans import Block, Plan, cells_pcost, joint_pcost, total_pcost, undo_factors
 from engine.privacy import REPLACE_ONE, Budget
 from engine.spaces import Space
 from engine.untrusted import parse_json
@@ -248,7 +248,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         ]
         parts = [_left(p, own, max_records, stretch) for p, own in zip(options, rests, strict=True)]
         costs = [
-            unit.of_person(joint_pcost([look, part], max_records)) / price(p)
+            unit.of_person(_together([look, part], max_records, p.joint)) / price(p)
             for part, p in zip(parts, options, strict=True)
         ]
         if max(costs) <= 1.0:
@@ -261,9 +261,9 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
             "max_records, or ask fewer queries."
         )
     # the charge for the look is the same whatever is chosen later: it is spent before anybody can know
-    spends = exact_split(
-        unit.of_person(total_pcost(look, max_records)), [price(p) for p in options], own=[bool(part) for part in parts]
-    )
+    joint = any(p.joint for p in options) and cells_pcost(look, max_records) < total_pcost(look, max_records)
+    alone = cells_pcost(look, max_records) if joint else total_pcost(look, max_records)
+    spends = exact_split(unit.of_person(alone), [price(p) for p in options], own=[bool(part) for part in parts])
     residuals = tuple(
         Residual(
             schema=p.schema,
@@ -278,7 +278,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     return CommonPlan(
         options=options,
         names=names,
-        look=look_plan(options, look, spends[0][0], max_records, split),
+        look=look_plan(options, look, spends[0][0], max_records, split, joint),
         residuals=residuals,
         found=found,
         stretch=stretch,
@@ -321,13 +321,23 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
     return made
 
 
+def _together(parts: Sequence[Mapping[Space, Block]], max_records: int, joint: bool) -> float:
+    """Return the privacy cost of several parts on the same records, for one cell of all blocks where ``joint``."""
+    cost = joint_pcost(parts, max_records)
+    if not joint:
+        return cost
+    blocks = {(number, space): block for number, part in enumerate(parts) for space, block in part.items()}
+    return min(cost, cells_pcost(blocks, max_records))
+
+
 def _check_ways(chain: CommonPlan) -> None:
     """Refuse a chain in which all that is released on a way together passes what its end costs."""
     released: list[Mapping[Space, Block]] = [chain.look.blocks]
     choice: CommonPlan | None = chain
     while choice is not None:
         for i, (option, left) in enumerate(zip(choice.options, choice.residuals, strict=True)):
-            cost = option.budget.of_person(joint_pcost([*released, left.blocks], left.max_records))
+            together = _together([*released, left.blocks], left.max_records, option.joint)
+            cost = option.budget.of_person(together)
             if cost > price(option):
                 raise PlanError(
                     f"The steps to '{choice.names[i]}' round so often that together they cost {cost}, over the "

@@ -27,8 +27,12 @@ def look_plan(
     spend: float,
     max_records: int,
     split: Split,
+    joint: bool,
 ) -> Plan:
-    """Return the look as a plan, for the groups of the options that it answers in full. Centers have shape (n_i,)."""
+    """Return the look as a plan, for the groups of the options that it answers in full.
+
+    Centers have shape (n_i,); ``joint`` is that of `Plan`.
+    """
     groups = {(g.attributes, g.key): g for p in options for g in p.workload.groups}
     used = {name for space in blocks for name in space}
     made = Plan(
@@ -42,6 +46,7 @@ def look_plan(
         statement="The common part of several plans; it is as good as they are.",
         duals=(),
         max_records=max_records,
+        joint=joint,
         split=Split(
             centers={name: pi for name, pi in split.centers.items() if name in used},
             complements={pair: c for pair, c in split.complements.items() if pair in blocks},

@@ -43,7 +43,10 @@ def budget_picture(plan: Plan) -> Picture:
     table = found.assign(attributes=names).rename(columns={"noise": "noise (standard deviation, counts)"})
     shares, labels = table["share"].tolist()[:MAX_BARS], names[:MAX_BARS]
     if len(names) > MAX_BARS:
-        shares, labels = [*shares, table["share"].iloc[MAX_BARS:].sum()], [*labels, f"{len(names) - MAX_BARS:,} smaller ones together"]
+        shares, labels = (
+            [*shares, table["share"].iloc[MAX_BARS:].sum()],
+            [*labels, f"{len(names) - MAX_BARS:,} smaller ones together"],
+        )
     figure = bars(shares, labels, "share of the budget", "%{y}: %{x:.2%} of the budget", tickformat=PERCENT)
     return Picture(
         title="Where the budget goes",

@@ -118,14 +118,21 @@ def noise_shares(values: Mapping[Space, float]) -> dict[Space, float]:
     return {space: total / math.sqrt(value) for space, value in values.items()}
 
 
+def separate_bound(parts: Decomposition, solutions: Sequence[SpaceSolution]) -> float:
+    """Return the lower bound on the weighted sum of variances where every block is charged for its own cells."""
+    return math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
+
+
 def kept_bound(
-    workload: Workload, weights: Array, most: Array, parts: Decomposition, solutions: Sequence[SpaceSolution]
+    workload: Workload,
+    weights: Array,
+    most: Array,
+    total: float,
 ) -> float:
     """Return the lower bound on the weighted sum of variances among plans of the class that keep the groups.
 
-    Weights and ``most`` have shape (groups,).
+    Weights and ``most`` have shape (groups,); ``total`` is a lower bound on the weighted sum for these weights.
     """
-    total = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
     own = np.array([group.weight for group in workload.groups])
     more = weights > own
     return max(total - math.fsum((weights - own)[more] * most[more]), 0.0)

@@ -23,8 +23,10 @@ STOPPED = {
 class Made:
     """What a search made for one split: its error at privacy cost 1, and what its blocks have of it.
 
-    ``error`` is the sum over blocks of the roots of ``values``, their weighted squared errors in counts^2; for
-    objectives that are no weighted sum it is the objective, and ``values`` is empty.  The plan is put together when it
+    ``values`` are the weighted squared errors of the blocks, in counts^2, and the sum over blocks of their roots is the
+    error where every block is charged for its own cells.  For objectives that are no weighted sum ``values`` is empty,
+    and the error is the objective.  ``joint`` is the share of that cost that the costliest cell of all blocks takes;
+    ``error`` is the one at what the plan is charged.  The plan is put together when it
     is asked for, as of several that were made one is taken; that raises Unanswered where light queries are lost.
     """
 
@@ -32,6 +34,7 @@ class Made:
     error: float
     values: Mapping[Space, float]
     assemble: Callable[[], Plan]
+    joint: float = 1.0
 
     @cached_property
     def plan(self) -> Plan:

@@ -13,12 +13,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.arrays import Array
+from engine.mechanisms.kept import separate_bound
 from engine.plans import Asked, Block, Emphasis, Objective
 from engine.spaces import Decomposition, Space, SpaceSolution
 from engine.workload import Part, Workload
 
 POWER = 3.0  # of its variance over the mean, that a query's weight is multiplied by
 AXES = "abcdefgh"  # of tables, for sums over products of them
+LOST = (
+    "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights closer "
+    "together, or give those queries the weight 0."
+)
 MOST = 8_000_000  # numbers that the weights of single queries may be
 
 
@@ -64,7 +69,8 @@ def dual_norm(workload: Workload, goal: Objective, emphasis: Emphasis) -> tuple[
         sums = [float(m.sum()) for m in masses]
         by_kind[kind] = scale * math.prod(sums)
         for n, mass, total in zip(numbers, masses, sums, strict=True):
-            by_vector[n] += by_kind[kind] * mass / total
+            # a group whose queries all have the weight 0 adds nothing
+            by_vector[n] += by_kind[kind] * mass / total if total > 0.0 else 0.0
     total = float(by_kind.sum())
     value = total ** (1.0 / q)
     return value, by_kind * value / total, [v * value / total for v in by_vector]
@@ -74,8 +80,7 @@ def proven(
     workload: Workload, goal: Objective, emphasis: Emphasis, parts: Decomposition, solutions: list[SpaceSolution]
 ) -> float:
     """Return the lower bound on the norm of the variances at privacy cost 1 that weights and their solutions prove."""
-    total = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
-    return total / dual_norm(workload, goal, emphasis)[0]
+    return separate_bound(parts, solutions) / dual_norm(workload, goal, emphasis)[0]
 
 
 class PointWeights:

@@ -108,6 +108,7 @@ class QuerySmasher(ResidualMechanism):
         check_size(workload, limits.memory_limit)
         parts = decompose(workload)
         found = self.expected(workload, parts, limits)
+        found = replace(found, seconds=found.seconds + self.joint_seconds(workload, parts))
         if self.centers != "tuned":
             return found
         unions = self._chosen(workload, parts.spaces, limits)
@@ -192,11 +193,12 @@ class QuerySmasher(ResidualMechanism):
 
         allowance, best = Allowance(memory=limits.memory_limit, deadline=started + third), None
         for split in self._splits(workload, between(0.0, 0.7).tell, limits, allowance):
-            known, until = math.inf if best is None else best.error, started + 2.0 * third
+            known, until = math.inf if best is None else best.error / best.joint, started + 2.0 * third
             if split.centers or split.complements:
                 for made in self._tried(workload, budget, between(0.7, 0.9), until, split, allowance, known):
-                    best = made if made.error < known and self._answers(made) else best
-        known = math.inf if best is None else best.error
+                    better = best is None or made.error < best.error
+                    best = made if better and self._answers(made) else best
+        known = math.inf if best is None else best.error / best.joint
         uniform = self.made(workload, budget, between(0.9, 1.0), deadline, UNIFORM, known)
         found = uniform if best is None or uniform.error <= best.error else best
         return replace(found, assemble=lambda: noted(found.plan, frozenset(allowance.stopped)))

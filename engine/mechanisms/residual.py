@@ -9,6 +9,7 @@ A subclass says how one subworkload is solved.  Source: QuerySmasher, section 6.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from abc import abstractmethod
@@ -19,14 +20,25 @@ from typing import ClassVar, Protocol, Self
 import numpy as np
 
 from engine.arrays import Array
-from engine.errors import PlanError
+from engine.errors import PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request, check_size, check_tight
-from engine.mechanisms.kept import SLACK, kept_bound, noise_shares
+from engine.mechanisms.kept import SLACK, kept_bound, noise_shares, separate_bound
 from engine.mechanisms.largest import Balanced, balanced, fits, rebuilt, rounds
 from engine.mechanisms.made import Made, noted
-from engine.mechanisms.query_weights import proven
+from engine.mechanisms.query_weights import dual_norm, proven
 from engine.mechanisms.reweighted import APART, EVALUATIONS, WHOLE_QUERIES, Candidate, Step, TradeoffSearch
-from engine.plans import Block, Emphasis, Plan, Solved, Tradeoff, calibrate, row_pcosts, strategies_of
+from engine.plans import (
+    MAX_JOINT,
+    Block,
+    Emphasis,
+    Plan,
+    Solved,
+    Tradeoff,
+    calibrate,
+    joint_share,
+    row_pcosts,
+    strategies_of,
+)
 from engine.privacy import Budget
 from engine.progress import rising
 from engine.spaces import (
@@ -41,15 +53,19 @@ from engine.spaces import (
     Subworkload,
     Watch,
     decompose,
+    independent_bound,
     unite,
 )
 from engine.workload import Workload
 
 BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
 BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5  # of everything but searches, a plan and a group, for forecasts only
+JOINT_SECONDS = 6e-3  # of the costliest cell of all blocks and of its bound, a space, for forecasts only
 BY_LINES, BY_POWER = EVALUATIONS / 34.0, EVALUATIONS / 15.0  # steps as long as searches took, for forecasts only
+WORTH = 1e-5  # share of the cost that charging one cell for all spaces must save; searches stop that far from the best
 Factored = tuple[tuple[Axes, Strategy], ...]  # strategies on disjoint axes of a space, whose product measures it
 IN_TOTAL = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
+JOINT = " The cost is that of the costliest cell in all spaces together."
 KEPT = " That is among plans that keep single groups as exact as this one was asked to."
 
 
@@ -112,7 +128,17 @@ class ResidualMechanism(Mechanism):
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
-        return self.expected(workload, decompose(workload, labels=self.axis_labels(workload)), limits)
+        parts = decompose(workload, labels=self.axis_labels(workload))
+        found = self.expected(workload, parts, limits)
+        return replace(found, seconds=found.seconds + self.joint_seconds(workload, parts))
+
+    def joint_seconds(self, workload: Workload, parts: Decomposition) -> float:
+        """Return the seconds of the costliest cell of all blocks and of its bound, for forecasts.
+
+        Cells cost differently where strategies measure less than a whole space, or for other objectives than the sum.
+        """
+        uneven = any(f.low_rank for f in parts.factors) or not self.goal(workload).linear
+        return JOINT_SECONDS * len(parts.spaces) if uneven and len(parts.spaces) <= MAX_JOINT else 0.0
 
     def expected(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
         """Return what planning takes with one split, whose decomposition is known."""
@@ -163,11 +189,13 @@ class ResidualMechanism(Mechanism):
             endings=tuple(solver.endings),
         )
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
+        joint = _joint_share(parts, solutions, np.array(list(noise_shares(values).values())))
         return Made(
             split=split,
-            error=math.fsum(map(math.sqrt, values.values())),
+            error=math.sqrt(joint) * math.fsum(map(math.sqrt, values.values())),
             values=values,
             assemble=lambda: self._assemble(workload, budget, parts, solutions, found),
+            joint=joint,
         )
 
     def weighed(
@@ -196,7 +224,7 @@ class ResidualMechanism(Mechanism):
             endings=tuple(solver.endings),
             tradeoff=Tradeoff(shares=np.array(list(shares.values())), emphasis=emphasis, limits=most),
         )
-        bound = kept_bound(workload, weights, most, parts, solutions)
+        bound = kept_bound(workload, weights, most, separate_bound(parts, solutions))
         plan = self._assemble(workload, budget, parts, solutions, found, bound)
         own = np.array([g.weight for g in workload.groups])
         error = math.sqrt(float(own @ plan.totals) * budget.row_pcost)
@@ -207,7 +235,9 @@ class ResidualMechanism(Mechanism):
     ) -> Made:
         """Return the plan for an objective that is no weighted sum."""
         labels = self.axis_labels(workload)
-        self.expected(workload, decompose(workload, split, labels), limits)  # refuses what steps cannot weigh
+        parts = decompose(workload, split, labels)
+        _check_spaces(workload, parts)
+        self.expected(workload, parts, limits)  # refuses what steps cannot weigh
 
         def solve(asked: Workload, warm: tuple[Array, ...], gap: float) -> Step:
             parts, solutions, solver = self.nearing(gap)._solve(asked, split, labels, quiet, deadline, 0.0, warm=warm)
@@ -223,8 +253,9 @@ class ResidualMechanism(Mechanism):
         )
         kept: Sequence[Candidate | Balanced] = []
         if self.by_lines and fits(workload, self.goal(workload), split):
-            kept = [made := balanced(workload, self.goal(workload), split, labels, told, deadline)]
-            bound, tradeoff = made.proof.bound, made.tradeoff
+            with contextlib.suppress(Unanswered):  # other weights may not lose what these do
+                kept = [made := balanced(workload, self.goal(workload), split, labels, told, deadline)]
+                bound, tradeoff = made.proof.bound, made.tradeoff
         # where every query may have a weight of its own, that may prove more than products do
         few = sum(g.count for g in workload.groups) <= WHOLE_QUERIES
         if not kept or (made.far and few and time.monotonic() < deadline):
@@ -242,11 +273,13 @@ class ResidualMechanism(Mechanism):
             endings=tuple(ending for one in kept for ending in one.endings),
             tradeoff=tradeoff,
         )
+        joint = _joint_share(best.parts, best.solutions, tradeoff.shares)
         return Made(
             split=split,
-            error=best.value,
+            error=joint * best.value,
             values={},
             assemble=lambda: self._assemble(workload, budget, best.parts, best.solutions, found, bound),
+            joint=joint,
         )
 
     def _solve(
@@ -264,10 +297,7 @@ class ResidualMechanism(Mechanism):
         # the limit in a file may be one of time, which says nothing about unions
         held = limits.memory_limit if recorded is None else max(limits.memory_limit, Limits().memory_limit)
         parts = unite(decompose(workload, split, labels), workload, split, held)
-        if not parts.spaces:
-            if exact := workload.schema.exact_text:
-                raise PlanError(f"All that has a weight follows from {exact}; there is nothing to spend on. Ask more.")
-            raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
+        _check_spaces(workload, parts)
         solver = self.space_solver(workload, parts, limits, deadline)
         # recorded weights are taken however good they are: their certificate is computed anew
         solver.recorded, solver.warm = recorded, warm
@@ -314,7 +344,7 @@ class ResidualMechanism(Mechanism):
                 bound = proven(workload, goal, tradeoff.emphasis, parts, solutions)
             else:
                 weights = np.array([tradeoff.emphasis.weights[k] if k >= 0 else 0.0 for k in tradeoff.emphasis.kinds])
-                bound = kept_bound(workload, weights, kept, parts, solutions)
+                bound = kept_bound(workload, weights, kept, separate_bound(parts, solutions))
             # the best bound may have been proven at other weights than the best plan was found at
             if tradeoff.witness is not None:
                 asked = tradeoff.witness.apply(tradeoff.witness.check(workload))
@@ -343,9 +373,13 @@ class ResidualMechanism(Mechanism):
             values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
             ideal = np.array(list(noise_shares(values).values()))
             # the same inequality with the proven bounds in place of the values
-            bound = math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
+            bound = separate_bound(parts, solutions)
         else:
             ideal = tradeoff.shares
+        share = 1.0 if solved.joint is False else _joint_share(parts, solutions, ideal, always=solved.joint is True)
+        joint = share < 1.0
+        if joint:
+            ideal, bound = share * ideal, self._joint_bound(workload, solved)
         own = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
         strategies = {s: own[k] for s, (k, _) in parts.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
@@ -354,9 +388,10 @@ class ResidualMechanism(Mechanism):
             budget=budget,
             mechanism=self.name,
             options=self.options(),
-            blocks=self._calibrated(strategies, ideal, budget, solved.split),
+            blocks=self._calibrated(strategies, ideal, budget, solved.split, joint),
             bound=bound,
             statement=self._statement(solved.split, len(strategies) == 1 and not workload.schema.invariants, stopped)
+            + (JOINT if joint else "")
             + (KEPT if tradeoff is not None and tradeoff.limits is not None else ""),
             duals=solved.duals,
             endings=solved.endings,
@@ -364,22 +399,40 @@ class ResidualMechanism(Mechanism):
             max_records=self.max_records,
             split=solved.split,
             tradeoff=tradeoff,
+            joint=joint,
             ideal=ideal,
         )
 
+    def _joint_bound(self, workload: Workload, solved: Solved) -> float:
+        """Return the lower bound on the objective at privacy cost 1 where one cell is charged for all blocks."""
+        tradeoff, asked = solved.tradeoff, workload
+        if tradeoff is not None:
+            emphasis = tradeoff.emphasis if tradeoff.witness is None else tradeoff.witness
+            asked = emphasis.apply(workload)
+        parts = decompose(asked, solved.split, self.axis_labels(workload))
+        total = independent_bound(unite(parts, asked, solved.split))
+        if tradeoff is None:
+            return total
+        if tradeoff.limits is None:
+            return total / dual_norm(workload, self.goal(workload), emphasis)[0]
+        weights = np.array([emphasis.weights[k] if k >= 0 else 0.0 for k in emphasis.kinds])
+        return kept_bound(workload, weights, tradeoff.limits, total)
+
     def _calibrated(
-        self, strategies: Mapping[Space, Factored], ideal: Array, budget: Budget, split: Split
+        self, strategies: Mapping[Space, Factored], ideal: Array, budget: Budget, split: Split, joint: bool
     ) -> Mapping[Space, Block]:
         """Return blocks whose noise is the ideal one for the budget, rounded to grids that keep it."""
         pcost = budget.row_pcost
         noises = {s: math.sqrt(v / pcost) for s, v in zip(strategies, ideal.tolist(), strict=True)}
-        return calibrate(strategies, noises, pcost, self.max_records, unions=split.unions, pcost=row_pcosts(budget))
+        return calibrate(
+            strategies, noises, pcost, self.max_records, unions=split.unions, pcost=row_pcosts(budget, joint)
+        )
 
     def at_budget(self, made: Plan, budget: Budget) -> Plan:
         if made.ideal is None or (made.tradeoff is not None and made.tradeoff.limits is not None):
             return super().at_budget(made, budget)  # groups that are kept have to be seen to be kept
         check_request(made.workload, budget)
-        noisy = self._calibrated(strategies_of(made.blocks), made.ideal, budget, made.split)
+        noisy = self._calibrated(strategies_of(made.blocks), made.ideal, budget, made.split, made.joint)
         return made.renoised(budget, noisy)
 
     def _statement(self, split: Split, whole: bool, stopped: Sequence[str]) -> str:
@@ -398,3 +451,26 @@ class ResidualMechanism(Mechanism):
             text = text.replace("uniform centers", "these tuned splits") + IN_TOTAL
         text = text.replace("weighted RMSE", measure)
         return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
+
+
+def _check_spaces(workload: Workload, parts: Decomposition) -> None:
+    """Raise PlanError when there is nothing to measure."""
+    if parts.spaces:
+        return
+    if exact := workload.schema.exact_text:
+        raise PlanError(f"All that has a weight follows from {exact}; there is nothing to spend on. Ask more.")
+    raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
+
+
+def _joint_share(
+    parts: Decomposition, solutions: Sequence[SpaceSolution], ideal: Array, *, always: bool = False
+) -> float:
+    """Return the cost of the costliest cell of all blocks over the sum of the costliest of each.
+
+    ``ideal`` are the squared noises of the blocks, shape (blocks,).  It is 1 where less than `WORTH` is saved, unless
+    it is taken ``always``.
+    """
+    own = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
+    strategies = {space: own[k] for space, (k, _) in parts.spaces.items()}
+    share = joint_share(strategies, dict(zip(strategies, np.sqrt(ideal).tolist(), strict=True)))
+    return share if always or share < 1.0 - WORTH else 1.0

@@ -37,6 +37,8 @@ GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31, and below that only w
 UNIT = 2.0**-53
 GUARD = 1.0 + 1e-12  # covers the rounding of norms and of the sum over blocks
 MAX_RECORDS = 10**8
+UNEVEN = 1e-6  # relative difference of squared column norms from which cells cost differently
+MAX_JOINT = 3_000  # blocks up to which the costliest cell of all is searched
 DEVIATION = {"gaussian": 1.0, "laplace": math.sqrt(2.0)}  # standard deviation of noise of scale 1
 
 
@@ -280,22 +282,49 @@ def on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
     return load <= LOAD * pcost and step <= STEP * max(1.0, pcost)
 
 
-def cells_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
+def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
     """Return an upper bound on what releasing all blocks costs a record of any one cell, rounding included.
 
     Guarantee: at most the sum of the blocks' own costs, but for rounding, and exact as far as `dearest_cell` is.
     """
     found = list(blocks.values())
+    if not found:
+        return 0.0
     law = found[0].law
     scales = [DEVIATION[law] / b.noise for b in found]
-    plain = [math.prod(s.column_sum if law == "laplace" else s.column_norm for _, s in b.factors) for b in found]
+    plain = [math.prod(s.column_sum for _, s in b.factors) if law == "laplace" else b.column_norm for b in found]
     extra = [(b.sensitivity(max_records) - n) * s for b, n, s in zip(found, plain, scales, strict=True)]
     power = 1 if law == "laplace" else 2
-    ideal = dearest_cell(((b.attributes, b.factors, s**power) for b, s in zip(found, scales, strict=True)), law)
+    ideal = dearest_cell(((b.attributes, _unweighted(b), s**power) for b, s in zip(found, scales, strict=True)), law)
     if law == "laplace":
         return ((ideal + math.fsum(extra)) * GUARD) ** 2
     # |d + e| over blocks, d the norms of a cell's columns and e what rounding adds to each: Minkowski's inequality
     return (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * GUARD
+
+
+def _unweighted(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
+    """Return factors without weights whose product has columns of the same Euclidean norms."""
+    if block.weights is None:
+        return block.factors
+    rows = np.sqrt(block.column_squares()).reshape(1, -1)
+    axes = tuple(range(len(block.attributes)))
+    return ((axes, Strategy(sizes=block.sizes, rows=rows, pinv=rows.T, complete=False)),)
+
+
+def joint_share(strategies: Mapping[Space, tuple[tuple[Axes, Strategy], ...]], noises: Mapping[Space, float]) -> float:
+    """Return what the costliest cell of all blocks together costs, as a share of the sum over blocks of the costliest.
+
+    ``noises`` are standard deviations of Gaussian noise.  The share is 1 where the blocks are too many for a search.
+    """
+    if len(strategies) > MAX_JOINT:
+        return 1.0
+    different = {s for own in strategies.values() for _, s in own}
+    uneven = {s for s in different if np.ptp((s.rows**2).sum(axis=0)) > UNEVEN * s.column_norm**2}
+    if sum(any(s in uneven for _, s in own) for own in strategies.values()) < 2:
+        return 1.0
+    parts = [(space, own, 1.0 / noises[space] ** 2) for space, own in strategies.items()]
+    total = math.fsum(scale * math.prod(s.column_norm**2 for _, s in own) for _, own, scale in parts)
+    return min(1.0, dearest_cell(parts, "gaussian") / total)
 
 
 def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> float:

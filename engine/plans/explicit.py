@@ -31,7 +31,7 @@ from engine.plans.explicit_variance import (
     summed,
 )
 from engine.plans.group_variance import GroupVariance, Summand
-from engine.plans.neighbours import ReplaceOne, person_pcost, replaced, row_pcosts
+from engine.plans.neighbours import row_pcosts
 from engine.plans.plan import NamedQuery, Plan
 from engine.privacy import Budget
 from engine.spaces import Axes, Space, Strategy
@@ -85,8 +85,6 @@ class ExplicitPlan(Plan):
     Attributes
     ----------
     answered_by : for every group of the workload, the number of its component, -1 when none measures it.
-    joint : the cost is that of the dearest cell in all components together; otherwise the sum of what the dearest cell
-        of every component costs, which is no less.
 
     The blocks are keyed by ("component", number); estimates of a block are least squares estimates of its table.
     """
@@ -94,15 +92,6 @@ class ExplicitPlan(Plan):
     whole_tables: ClassVar[bool] = True
 
     answered_by: tuple[int, ...] = ()
-    joint: bool = False
-
-    @cached_property
-    def pcost(self) -> float:
-        return person_pcost(self.blocks, self.budget, self.max_records, self.joint)
-
-    @cached_property
-    def replace_one_pcost(self) -> ReplaceOne:
-        return replaced(self.blocks, self.budget, self.max_records, self.schema, self.joint)
 
     @cached_property
     def components(self) -> tuple[Block, ...]:

@@ -68,6 +68,8 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
         or not (limit is None or (type(limit) in (int, float) and limit > 0))
     ):
         raise PlanError("The endings or the memory limit in the plan file are damaged. Export it again.")
+    if not isinstance(joint := solved.get("joint", False), bool):
+        raise PlanError("The plan file does not say how its blocks are charged. Export it again.")
     return data, Solved(
         duals=tuple(duals),
         endings=tuple(endings),
@@ -75,6 +77,7 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
         split=split,
         matrices=matrices,
         tradeoff=tradeoff,
+        joint=joint,
     )
 
 

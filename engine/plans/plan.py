@@ -59,6 +59,8 @@ class Plan(Value):
     matrices : strategy matrices and shares that a search found, where the weights do not say it all.
     max_records : public cap on the number of records that the plan may be used for.
     tradeoff : shares and weights of an objective other than the sum.
+    joint : the privacy cost is that of the costliest cell in all blocks together; otherwise the sum of what the
+        costliest cell of every block costs, which is no less.
     ideal : squared noise of every block at privacy cost 1, in counts^2, before it is rounded, shape (blocks,); None
         where noise at another budget has to be found anew.
 
@@ -81,6 +83,7 @@ class Plan(Value):
     split: Split = UNIFORM
     matrices: tuple[Array, ...] = ()
     tradeoff: Tradeoff | None = None
+    joint: bool = False
     ideal: Array | None = None
 
     def __post_init__(self) -> None:
@@ -117,7 +120,7 @@ class Plan(Value):
     @cached_property
     def pcost(self) -> float:
         """Privacy cost of the release to one person, recomputed from its matrices, noise and grids, rounded up."""
-        return person_pcost(self.blocks, self.budget, self.max_records)
+        return person_pcost(self.blocks, self.budget, self.max_records, self.joint)
 
     @cached_property
     def on_curve(self) -> bool:
@@ -139,7 +142,7 @@ class Plan(Value):
 
         Guarantee: the bound holds for all pairs of cells and for rows that count nowhere; the pair comes from a climb.
         """
-        return replaced(self.blocks, self.budget, self.max_records, self.schema)
+        return replaced(self.blocks, self.budget, self.max_records, self.schema, self.joint)
 
     @property
     def answering(self) -> Mapping[Space, Block]:
@@ -249,6 +252,7 @@ class Plan(Value):
             weighted_rmse=self.weighted_rmse,
             search=search,
             exact=self.schema.exact_text,
+            searched=bool(self.duals),
         )
 
     @cached_property
@@ -409,6 +413,9 @@ class Plan(Value):
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,
         }
+        # of whole tables an option says it
+        if self.joint and not self.whole_tables:
+            solved["joint"] = True
         if self.tradeoff is not None:
             solved["tradeoff"] = self.tradeoff.to_dict()
             solved["achieved"] = self.achieved

@@ -82,7 +82,8 @@ class Solved:
     """What a search found, enough to rebuild a plan without searching.
 
     ``duals`` and ``endings`` hold the weights and the last words of every search in order, ``memory_limit`` the bytes
-    that chose between dense and alternating searches, ``split`` how queries fall into residual spaces.  ``bound`` is
+    that chose between dense and alternating searches, ``split`` how queries fall into residual spaces.  ``joint`` says
+    whether blocks are charged for one cell together, see `Plan`; None of a new search, which decides.  ``bound`` is
     `Plan.bound` of a plan at hand; a file is not believed, so there it is None and found again.
     """
 
@@ -92,6 +93,7 @@ class Solved:
     split: Split = UNIFORM
     matrices: tuple[Array, ...] = ()
     tradeoff: Tradeoff | None = None
+    joint: bool | None = None
     bound: float | None = None
 
 
@@ -127,14 +129,16 @@ class Certificate:
         weighted_rmse: float,
         search: Callable[[], float],
         exact: str = "",
+        searched: bool = False,
     ) -> Certificate:
         """Return the certificate of what was achieved against a bound, both in counts.
 
         Bounds are proved for records that come or go; where neighbours replace a record there is none, since what only
         the number of records tells may then be exact.  Beside public tables, which ``exact`` names, mechanisms outside
-        the class may do better than the bound for all that know of none.
+        the class may do better than the bound for all that know of none.  A plan that was ``searched`` and has no bound
+        may be any distance from the best.
         """
-        gap = achieved / bound - 1.0 if bound > 0 else 0.0
+        gap = achieved / bound - 1.0 if bound > 0 else math.inf if searched else 0.0
         if budget.neighbours == REPLACE_ONE:
             bound, gap, search = 0.0, math.inf, float
             statement = "No bound is proved for neighbours that replace a record."

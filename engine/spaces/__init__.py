@@ -4,7 +4,15 @@ To touch: a solver is one class in `solvers` and one name in ``search.PROBLEMS``
 Everything is a function of the workload alone, whatever the budget.
 """
 
-from engine.spaces.bounds import best_bound, domain_gram, exact_bound, global_bound, small_domain, whole_problem
+from engine.spaces.bounds import (
+    best_bound,
+    domain_gram,
+    exact_bound,
+    global_bound,
+    independent_bound,
+    small_domain,
+    whole_problem,
+)
 from engine.spaces.cache import Bounded, SolveCache, default_cache
 from engine.spaces.coordinates import (
     Lift,
@@ -85,6 +93,7 @@ __all__ = [
     "fewer",
     "global_bound",
     "grouped",
+    "independent_bound",
     "merge",
     "part_of",
     "pieces",

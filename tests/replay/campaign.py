@@ -22,7 +22,19 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
-from engine import MECHANISMS, Attribute, Budget, Counts, Plan, Random, Schema, Workload, count_marginals, load_plan
+from engine import (
+    MECHANISMS,
+    Attribute,
+    Budget,
+    Counts,
+    Custom,
+    Plan,
+    Random,
+    Schema,
+    Workload,
+    count_marginals,
+    load_plan,
+)
 from engine import plan as make_plan
 from engine.choice import coarse_or_fine, nested_choices, price
 from engine.errors import NotApplicable, PlanError, Unanswered
@@ -121,12 +133,17 @@ def replay(
 
 
 def random_workload(rng: np.random.Generator) -> Workload:
-    """One to three groups of any families, on up to three attributes of at most 48 cells together."""
+    """One to three groups of any families, on up to three attributes of at most 48 cells together.
+
+    Some schemas have exact totals, which only the plan knows: the records of a replay need not agree with them.
+    """
     while True:
         sizes = [int(n) for n in rng.integers(1, 7, int(rng.integers(1, 4)))]
         if np.prod(sizes) <= 48:
             break
-    workload = Workload(Schema([Attribute.of_size("abc"[i], n) for i, n in enumerate(sizes)]))
+    attributes = [Attribute.of_size("abc"[i], n) for i, n in enumerate(sizes)]
+    exact = [(["a"], [7] * sizes[0])] if len(sizes) > 1 and rng.random() < 0.15 else []
+    workload = Workload(Schema(attributes, invariants=exact))
     for _ in range(int(rng.integers(1, 4))):
         names = [n for n in workload.schema.names if rng.random() < 0.7] or ["a"]
         weight = float(rng.choice([1.0, 0.3, 5.0]))
@@ -134,10 +151,23 @@ def random_workload(rng: np.random.Generator) -> Workload:
             family: Any = str(rng.choice(OF_TWO))
         elif rng.random() < 0.15:
             family = Random(p=0.4, seed=int(rng.integers(100)))
+        elif rng.random() < 0.3:
+            family = Custom(matrix=custom_rows(rng, int(np.prod(workload.schema.sizes(names)))))
         else:
             family = {name: str(rng.choice(OF_ONE)) for name in names}
         workload = workload.add(names, family, weight=weight)
     return workload
+
+
+def custom_rows(rng: np.random.Generator, cells: int) -> np.ndarray:
+    """One to four rows of zeros and ones, of whole numbers, or of fractions of both signs. Shape (queries, cells)."""
+    shape = (int(rng.integers(1, 5)), cells)
+    kind = rng.integers(3)
+    if kind == 0:
+        return rng.integers(0, 2, shape).astype(float)
+    if kind == 1:
+        return rng.integers(-3, 4, shape).astype(float)
+    return rng.normal(size=shape) * 10.0 ** rng.integers(-3, 4)
 
 
 def random_budget(rng: np.random.Generator, laws: Sequence[str]) -> Budget:

@@ -1,0 +1,196 @@
+"""Residual plans that are charged for the one cell that costs most in all blocks together."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import Attribute, Budget, Custom, Plan, Schema, Workload, coarse_or_fine, load_plan, measure, plan
+from engine.choice import CommonPlan, price
+from engine.errors import PlanError
+from engine.mechanisms import at_budget
+from engine.plans import Block, cells_pcost, joint_share, total_pcost
+from engine.plans.neighbours import replaced_pcost
+from tests.oracles import explicit
+from tests.replay import campaign
+
+RNG = np.random.default_rng(33)
+SIZES = (5, 4)
+ROWS = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 0]])
+WHOLE = np.random.default_rng(5).integers(-2, 3, (2, 20))
+FRACTIONS = np.random.default_rng(1).normal(size=(2, 20))
+KINDS = {"sum": {}, "max": {"objective": "max"}, "lp": {"objective": "lp"}, "tuned": {"centers": "tuned"}}
+
+
+def custom(*, exact: bool = False, fractions: bool = False) -> Workload:
+    """A workload whose cells cost differently."""
+    facts = [(["a"], [9] * SIZES[0])] if exact else []
+    schema = Schema([Attribute.of_size("a", SIZES[0]), Attribute.of_size("b", SIZES[1])], invariants=facts)
+    return Workload(schema).add(["a", "b"], Custom(matrix=FRACTIONS if fractions else WHOLE))
+
+
+def dearest_by_hand(made: Plan) -> float:
+    """The largest squared column norm of all that is measured over its noise, from the written out matrices."""
+    return explicit(made).pcost
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("fractions", [False, True])
+@pytest.mark.parametrize("budget", [Budget(1.0), Budget(0.02, rows_per_person=3)], ids=["one", "three"])
+def test_plan_custom_rows_spends_its_budget(exact: bool, fractions: bool, budget: Budget) -> None:
+    made = plan(custom(exact=exact, fractions=fractions), budget, cache=False)
+    assert made.joint
+    assert total_pcost(made.blocks, made.max_records) > 1.03 * budget.row_pcost
+    assert made.pcost <= budget.pcost
+    assert made.pcost >= budget.pcost * (1.0 - 1e-6)
+    truth = dearest_by_hand(made) * budget.rows_per_person**2
+    assert made.pcost * (1.0 - 1e-5) <= truth <= made.pcost
+
+
+def test_plan_custom_rows_is_more_accurate() -> None:
+    made = plan(custom(), Budget(1.0), cache=False)
+    before = load_plan(_charged_apart(made))
+    saved = total_pcost(made.blocks, made.max_records)
+    assert not before.joint
+    assert made.weighted_rmse == pytest.approx(before.weighted_rmse / math.sqrt(saved), rel=1e-6)
+
+
+def _charged_apart(made: Plan) -> str:
+    """The file of the same plan, charged block by block, as files were written before."""
+    data = json.loads(made.to_json())
+    assert data["solved"].pop("joint") is True
+    saved = total_pcost(made.blocks, made.max_records)
+    data["solved"]["weighted_rmse"] *= math.sqrt(saved)
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plan_file_gives_back_joint_plan(kind: str) -> None:
+    made = plan(custom(), Budget(1.0), cache=False, **KINDS[kind])
+    again = load_plan(made.to_json())
+    assert again.to_json() == made.to_json()
+    assert (again.joint, again.pcost, again.certificate) == (made.joint, made.pcost, made.certificate)
+    assert [b.noise for b in again.blocks.values()] == [b.noise for b in made.blocks.values()]
+
+
+def test_plan_file_even_cells_does_not_mention_joint() -> None:
+    made = plan(Workload.all_ways(custom().schema, (1, 2), "marginal"), Budget(1.0))
+    assert not made.joint
+    assert "joint" not in json.loads(made.to_json())["solved"]
+
+
+@pytest.mark.parametrize("wrong", [1, "yes", None])
+def test_plan_file_damaged_joint_is_refused(wrong: object) -> None:
+    data = json.loads(plan(custom(), Budget(1.0), cache=False).to_json())
+    data["solved"]["joint"] = wrong
+    with pytest.raises(PlanError, match="charged"):
+        load_plan(json.dumps(data))
+
+
+def test_plan_file_other_charge_is_refused() -> None:
+    made = plan(custom(), Budget(1.0), cache=False)
+    data = json.loads(made.to_json())
+    del data["solved"]["joint"]
+    with pytest.raises(PlanError, match="changed"):
+        load_plan(json.dumps(data))
+
+
+def test_at_budget_joint_plan_spends_new_budget() -> None:
+    made = plan(custom(), Budget(1.0), cache=False)
+    other = at_budget(made, Budget(4.0))
+    assert other.joint
+    assert other.pcost == pytest.approx(4.0, rel=1e-6)
+    assert other.weighted_rmse == pytest.approx(made.weighted_rmse / 2.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "lp"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_certificate_joint_plan_bounds_its_class(kind: str, exact: bool) -> None:
+    workload = custom(exact=exact)
+    made = plan(workload, Budget(1.0), cache=False, **KINDS[kind])
+    bound = made.certificate.lower_bound
+    assert 0.5 * made.achieved < bound <= made.achieved
+    for mechanism, options in (("residualplanner", {}), ("wff", {}), ("querysmasher", {"solver": "eigenbasis"})):
+        rival = plan(workload, Budget(1.0), mechanism, cache=False, **KINDS[kind], **options)
+        assert rival.achieved >= bound
+
+
+def test_certificate_random_noise_is_above_bound() -> None:
+    made = plan(custom(), Budget(1.0), cache=False)
+    for _ in range(50):
+        blocks = {s: dataclasses.replace(b, noise=b.noise * RNG.uniform(0.3, 3.0)) for s, b in made.blocks.items()}
+        other = dataclasses.replace(made, blocks=blocks, budget=Budget(1e6))
+        cost = cells_pcost(blocks, 1)
+        assert other.weighted_rmse * math.sqrt(cost) >= made.certificate.lower_bound
+
+
+def test_keep_joint_plan_keeps_its_groups() -> None:
+    workload = custom(fractions=True).add(["a"], Custom(matrix=ROWS), weight=0.3)
+    uniform = plan(workload, Budget(1.0), cache=False)
+    kept = plan(workload, Budget(1.0), centers="tuned", keep=0.0, cache=False)
+    assert all(a <= b * (1.0 + 1e-6) for a, b in zip(kept.totals, uniform.totals, strict=True))
+    assert kept.certificate.lower_bound <= kept.weighted_rmse
+
+
+def test_replace_one_joint_cost_holds_for_pairs() -> None:
+    made = plan(custom(), Budget(1.0, neighbours="replace_one"), cache=False)
+    found = made.replace_one_pcost
+    assert found.worst.pcost <= found.bound <= 1.0
+    assert replaced_pcost(made.blocks, made.max_records, cells_pcost) == found.bound
+
+
+def test_replay_joint_plans_reach_their_charge() -> None:
+    with campaign.silent():
+        for budget in (Budget(1.0), Budget(1.0, rows_per_person=2)):
+            made = plan(custom(), budget, cache=False)
+            for one in campaign.replay("custom", [made], made, made.pcost, tight=True, rng=RNG):
+                assert not one.wrong, one
+
+
+def test_rehearsal_joint_plan_has_predicted_errors() -> None:
+    made = plan(custom(), Budget(1.0), cache=False)
+    frame = pd.DataFrame({"a": RNG.integers(0, 5, 300), "b": RNG.integers(0, 4, 300)})
+    truth = WHOLE @ np.bincount(frame["a"] * 4 + frame["b"], minlength=20)
+    squares = [(measure(made, frame, rehearsal=True).values(0) - truth) ** 2 for _ in range(600)]
+    np.testing.assert_allclose(np.mean(squares, axis=0), made.variances(0), rtol=0.25)
+
+
+def test_choice_joint_plans_costs_the_plan_alone() -> None:
+    workload = custom()
+    plans = [
+        plan(workload, Budget(1.0), cache=False),
+        plan(workload.add(["a"], "prefix"), Budget(2.0), cache=False),
+    ]
+    common = coarse_or_fine(*plans)
+    assert plans[0].joint
+    assert common.stretch == pytest.approx(1.0, abs=1e-6)
+    assert CommonPlan.from_json(common.to_json()).spends == common.spends
+    with campaign.silent():
+        for left, made in zip(common.residuals, common.options, strict=True):
+            for one in campaign.replay(
+                "choice", [common.look, left], made, price(made), tight=made is plans[0], rng=RNG
+            ):
+                assert not one.wrong, one
+
+
+def test_cells_pcost_weighted_block_is_exact() -> None:
+    made = plan(custom(), Budget(1.0), cache=False)
+    block = next(iter(made.blocks.values()))
+    weighted = dataclasses.replace(block, weights=RNG.uniform(0.2, 1.0, [len(s.rows) for _, s in block.factors]))
+    together: dict[object, Block] = {1: block, 2: weighted}
+    truth = float((block.cell_pcosts(1) + weighted.cell_pcosts(1)).max())
+    assert cells_pcost(together, 1) == pytest.approx(truth, rel=1e-6)
+
+
+def test_joint_share_too_many_blocks_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan(custom(), Budget(1.0), cache=False)
+    strategies = {space: b.factors for space, b in made.blocks.items()}
+    noises = {space: b.noise for space, b in made.blocks.items()}
+    assert joint_share(strategies, noises) < 0.97
+    monkeypatch.setattr("engine.plans.blocks.MAX_JOINT", 2)
+    assert joint_share(strategies, noises) == 1.0
