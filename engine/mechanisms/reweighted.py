@@ -26,7 +26,7 @@ import numpy as np
 
 from engine.arrays import Array
 from engine.errors import PlanError
-from engine.mechanisms.query_weights import PointWeights, dual_norm, even, gains, proven, unit_blocks
+from engine.mechanisms.query_weights import LOST, PointWeights, dual_norm, even, gains, proven, unit_blocks
 from engine.plans import (
     Asked,
     Emphasis,
@@ -260,7 +260,8 @@ class TradeoffSearch:
             mass = self._share(candidate, self._tolerance())
             progress = progress or self.best is None or self.best.value < before * (1.0 - PROGRESS)
         self.stale = 0 if progress else self.stale + 1
-        assert self.best is not None
+        if self.best is None:  # no shares of the budget give all queries a finite error: `run` raises
+            raise StopIteration
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
         self.tell(self.evaluations / EVALUATIONS, f"Weighing the queries, gap {gap:.1e}")
         if gap <= GAP or self.stale > PATIENCE or self.evaluations >= EVALUATIONS or self._lost():
@@ -309,10 +310,7 @@ class TradeoffSearch:
             level = np.log(np.maximum(mass / counts, 1e-5 * (mass / counts).max()) / self.weights / self.targets)
             self._climb(np.concatenate([level - level.max(), np.zeros(self.variables - len(level))]))
         if self.best is None or self.witness is None:
-            raise PlanError(
-                "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights "
-                "closer together, or give those queries the weight 0."
-            )
+            raise PlanError(LOST)
         if not self.sharp and self.best.value > self.witness.bound * (1.0 + GAP) ** 2 and not self._lost():
             with contextlib.suppress(StopIteration, TimeoutError):
                 self._sharpen(self.best)
@@ -330,8 +328,8 @@ class TradeoffSearch:
         while True:
             before = 0.0 if self.witness is None else self.witness.bound
             value, ratio, costs, _ = self.evaluate(x)
-            assert self.best is not None
-            assert self.witness is not None
+            if self.best is None or self.witness is None:  # nothing to turn back to: `run` raises
+                return
             gained, left = self.witness.bound - before, self.best.value - self.witness.bound
             if self._hurried() and self.moved <= CALM and gained < SETTLED * left:
                 self._sharpen(self.best)

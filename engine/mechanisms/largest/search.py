@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from engine.arrays import Array
+from engine.errors import Unanswered
 from engine.mechanisms.largest.asked import Arranged, Layout, points
 from engine.mechanisms.largest.lines import Line
 from engine.mechanisms.largest.made import Measured, Proof, measured_lines, proof
-from engine.mechanisms.query_weights import unit_blocks
+from engine.mechanisms.query_weights import LOST, unit_blocks
 from engine.plans import (
     Emphasis,
     Objective,
@@ -301,7 +302,8 @@ def _finished(
     blocks = unit_blocks(made.parts, made.solutions)
     builder = VarianceBuilder(blocks=blocks, split=split, schema=workload.schema)
     asked = footprints(arranged.workload, blocks, builder, same, goal)
-    assert asked is not None  # every line measures all that its queries ask, however little they weigh
+    if asked is None:
+        raise Unanswered(LOST)
     found = best_shares(asked, same.counts, goal, noises, FINE)
     shares = np.array([found.noises[same.spaces[s]] for s in made.parts.spaces])
     return Balanced(plan=made, shares=shares, value=found.value, proof=shown)

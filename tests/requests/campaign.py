@@ -1,0 +1,278 @@
+"""Random planning requests, and the exceptions that are not errors of the engine.
+
+    python -m tests.requests [--count 2000] [--seed 0]
+
+A request is a schema (impossible cells, exact totals), a workload (all families, custom rows of any size, weights), a
+budget and the options of one mechanism, on small domains.  Every request either raises an `EngineError` or returns a
+plan, which is then checked: its cost is within the budget, its file gives it back, its bound is below its error, the
+shares of its blocks sum to 1, and a rehearsal on random records answers its queries.  Prints the number of plans and
+refusals by mechanism and every failure with the seed that repeats it.  The exit code is 1 after a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from engine import (
+    MECHANISMS,
+    Attribute,
+    Budget,
+    Counts,
+    Custom,
+    Plan,
+    Random,
+    Schema,
+    Width,
+    Workload,
+    load_plan,
+    measure,
+)
+from engine import plan as make_plan
+from engine.errors import DataError, EngineError
+from engine.mechanisms.residual import ResidualMechanism
+
+NAMES = "abc"
+MAX_CELLS = 48
+ONE_ATTRIBUTE = ("marginal", "prefix", "suffix", "range", "circular", "total", "width")
+TWO_ATTRIBUTES = ("affine", "abs")
+SCALES = (1.0, 1.0, 1e-3, 1e3, 1e-7, 1e7, 1e-12, 1e12)
+WEIGHTS = (1.0, 1.0, 0.3, 5.0, 0.0, 1e-6, 1e6)
+SIZES = (0.02, 1.0, 3.0, 1e-6, 1e6)
+TIME_LIMITS = (5.0, 5.0, 5.0, 0.5, 1e-3, 1e-9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One request: its seed, its mechanism, and a refusal or a failure in words; both are empty for a plan."""
+
+    seed: int
+    mechanism: str
+    refusal: str = ""
+    failure: str = ""
+
+
+class BrokenPromiseError(AssertionError):
+    """A plan that does not keep one of its promises."""
+
+
+def random_schema(rng: np.random.Generator, *, exact: float) -> tuple[Schema, np.ndarray]:
+    """Up to three attributes, with exact totals at this probability, and the counts that those are taken from.
+
+    Counts have shape (n_1, ..., n_k).
+    """
+    while True:
+        sizes = [int(n) for n in rng.integers(1, 9, int(rng.integers(1, 4)))]
+        if math.prod(sizes) <= MAX_CELLS:
+            break
+    attributes = [Attribute.of_size(name, n) for name, n in zip(NAMES, sizes, strict=False)]
+    table = rng.poisson(float(rng.choice([0.5, 20.0])), size=sizes)
+    rules = []
+    if rng.random() < 0.2:
+        cells = [f"{a.name} == {int(rng.integers(a.size))}" for a in attributes if rng.random() < 0.7]
+        rules = [" and ".join(cells)] if cells else []
+    if rules:
+        possible = ~_matches(rules[0], sizes)
+        table = table * possible
+    facts: dict[str, Any] = {}
+    if rng.random() < exact and table.any():
+        for _ in range(int(rng.integers(1, 3))):
+            axes = [i for i in range(len(sizes)) if rng.random() < 0.4]
+            totals = table.sum(axis=tuple(i for i in range(len(sizes)) if i not in axes))
+            facts["".join(NAMES[i] for i in axes)] = np.asarray(totals).ravel().tolist()
+    return Schema(attributes, impossible=rules, invariants=[(list(k), v) for k, v in facts.items()]), table
+
+
+def _matches(rule: str, sizes: Sequence[int]) -> np.ndarray:
+    """Return the cells that a conjunction of equalities names, shape (n_1, ..., n_k)."""
+    values = dict(condition.split(" == ") for condition in rule.split(" and "))
+    index = np.indices(sizes)
+    return np.all([index[NAMES.index(name)] == int(v) for name, v in values.items()], axis=0)
+
+
+def custom_rows(rng: np.random.Generator, cells: int) -> np.ndarray:
+    """Rows of zeros and ones, whole numbers or fractions of both signs, tiny or huge. Shape (queries, cells)."""
+    count = int(rng.integers(1, 7))
+    kind = rng.integers(4)
+    if kind == 0:
+        rows = rng.integers(0, 2, (count, cells)).astype(float)
+    elif kind == 1:
+        rows = rng.integers(-3, 4, (count, cells)).astype(float)
+    else:
+        rows = rng.standard_normal((count, cells))
+    if kind == 3:
+        rows *= rng.choice(SCALES, size=(count, 1))
+    return rows * float(rng.choice(SCALES))
+
+
+def random_workload(rng: np.random.Generator, schema: Schema) -> Workload:
+    """One to four groups of any families and weights."""
+    workload = Workload(schema)
+    for _ in range(int(rng.integers(1, 5))):
+        names = [n for n in schema.names if rng.random() < 0.6]
+        sizes = schema.sizes(names)
+        family: Any
+        if len(names) == 2 and rng.random() < 0.25:
+            family = str(rng.choice(TWO_ATTRIBUTES))
+        elif names and rng.random() < 0.35:
+            family = Custom(matrix=custom_rows(rng, math.prod(sizes)))
+        elif rng.random() < 0.1:
+            family = Random(p=float(rng.random()), seed=int(rng.integers(100)))
+        else:
+            family = {name: _one_family(rng, n) for name, n in zip(names, sizes, strict=True)} or "total"
+        group = {"weight": float(rng.choice(WEIGHTS))}
+        try:
+            added = workload.add(names, family, **group)
+        except EngineError:
+            continue
+        if rng.random() < 0.15:
+            weights = rng.choice([0.0, 1.0, 0.5, 1e-6, 1e6], size=added.groups[-1].count)
+            with contextlib.suppress(EngineError):
+                added = workload.add(names, family, query_weights=weights, **group)
+        workload = added
+    return workload
+
+
+def _one_family(rng: np.random.Generator, cells: int) -> Any:
+    family = str(rng.choice(ONE_ATTRIBUTE))
+    if family == "width":
+        return Width(int(rng.integers(1, cells + 1)))
+    if rng.random() < 0.15:
+        return Custom(matrix=custom_rows(rng, cells))
+    return family
+
+
+def random_budget(rng: np.random.Generator, laws: Sequence[str]) -> Budget:
+    """Any kind, size, rows per person and neighbours; now and then of the wrong noise for the mechanism."""
+    whom: dict[str, Any] = {"rows_per_person": int(rng.choice([1, 1, 2, 3, 50]))}
+    whom["neighbours"] = str(rng.choice(["add_remove", "add_remove", "replace_one"]))
+    size = float(rng.choice(SIZES))
+    laplace = "gaussian" not in laws or ("laplace" in laws and rng.random() < 0.4) or rng.random() < 0.02
+    kinds = [Budget.pure] if laplace else [Budget, Budget.zcdp, Budget.gdp]
+    return kinds[int(rng.integers(len(kinds)))](size, **whom)
+
+
+def random_options(rng: np.random.Generator, mechanism: type, workload: Workload) -> dict[str, Any]:
+    """Options of a mechanism, most of them as often left out."""
+    options: dict[str, Any] = {"time_limit": float(rng.choice(TIME_LIMITS)), "workers": 1, "cache": False}
+    options["max_records"] = int(rng.choice([1, 10**3, 10**8, 10**12]))
+    for name, values in mechanism.choices.items():
+        if rng.random() < 0.5:
+            options[name] = values[int(rng.integers(len(values)))]
+    if rng.random() < 0.5:
+        variants = mechanism.variants
+        options |= variants[int(rng.integers(len(variants)))]
+    if mechanism.name == "residualplanner+" and "base" in options:
+        options["base"] = dict.fromkeys(workload.schema.names, options["base"])
+    if rng.random() < (0.4 if issubclass(mechanism, ResidualMechanism) else 0.03):
+        options["objective"] = str(rng.choice(["sum", "max", "lp"]))
+        if options["objective"] == "lp":
+            options["power"] = float(rng.choice([1.0, 2.0, 3.5, 100.0]))
+        elif options["objective"] == "max" and rng.random() < 0.5:
+            groups = len(workload.groups)
+            options["targets"] = float(rng.choice(SCALES)) if rng.random() < 0.5 else rng.random(groups).tolist()
+    if options.get("centers") == "tuned" and rng.random() < 0.3:
+        options["keep"] = float(rng.choice([0.0, 0.05])) if rng.random() < 0.5 else {0: 0.0}
+    if rng.random() < 0.1:
+        options["memory_limit"] = float(rng.choice([1.0, 3e4, 1e7]))
+    return options
+
+
+def check_plan(made: Plan, table: np.ndarray, *, rehearse: bool, search: bool) -> None:
+    """Raise BrokenPromiseError unless a plan keeps its promises; counts have shape (n_1, ..., n_k)."""
+    schema = made.schema
+    fine = made.max_records <= 10**8 and made.budget.pcost <= 100.0
+    promises = {
+        "cost within the budget": made.pcost <= made.budget.pcost,
+        # many records or little noise leave no room for a fine grid, and rounding is charged
+        "cost that is spent": made.pcost >= made.budget.pcost * (1.0 - 1e-4) or not fine,
+        "finite objective": math.isfinite(made.achieved),
+        "bound below the error": made.certificate.lower_bound <= made.achieved * (1.0 + 1e-9),
+        "shares with sum 1": math.isclose(made.by_space()["share"].sum(), 1.0, rel_tol=1e-9),
+        "replaced for no less": made.replace_one_pcost.bound * (1.0 + 1e-9) >= made.replace_one_pcost.worst.pcost,
+    }
+    again = load_plan(made.to_json())
+    promises["the same file"] = again.to_json() == made.to_json()
+    promises["the same cost"] = again.pcost == made.pcost
+    for i, group in enumerate(made.workload.groups):
+        values = made.variances(i)
+        promises[f"variances of group {i}"] = len(values) == group.count and not (values < 0).any()
+    made.by_group()
+    if search:
+        promises["global bound below the error"] = made.certificate.global_bound <= made.weighted_rmse * (1.0 + 1e-9)
+    if broken := [words for words, kept in promises.items() if not kept]:
+        raise BrokenPromiseError(f"no {', no '.join(broken)}")
+    if rehearse:
+        counts = Counts.from_tables(schema, {schema.names: table})
+        try:
+            answers = measure(made, counts, rehearsal=True)
+            for i in range(len(made.workload.groups)):
+                if np.isfinite(made.variances(i)).all():
+                    answers.answers(i)
+        except DataError:  # more records than the plan allows
+            return
+
+
+def request(seed: int) -> Outcome:
+    """Make and check one random request."""
+    rng = np.random.default_rng([int(seed), 33])
+    mechanism = MECHANISMS[int(rng.integers(len(MECHANISMS)))]
+    if rng.random() < 0.25:
+        mechanism = MECHANISMS[0]
+    try:
+        schema, table = random_schema(rng, exact=0.35 if mechanism.keeps_invariants else 0.03)
+        workload = random_workload(rng, schema)
+        budget = random_budget(rng, mechanism.laws)
+        options = random_options(rng, mechanism, workload)
+        made = make_plan(workload, budget, mechanism.name, **options)
+    except EngineError as error:
+        return Outcome(seed=seed, mechanism=mechanism.name, refusal=f"{type(error).__name__}: {error}")
+    except Exception:  # every other exception is what is looked for
+        return Outcome(seed=seed, mechanism=mechanism.name, failure=traceback.format_exc())
+    try:
+        check_plan(made, table, rehearse=rng.random() < 0.5, search=rng.random() < 0.2)
+    except Exception:
+        return Outcome(seed=seed, mechanism=mechanism.name, failure=traceback.format_exc())
+    return Outcome(seed=seed, mechanism=mechanism.name)
+
+
+def requests(count: int, seed: int) -> Iterator[Outcome]:
+    """Outcomes of so many requests, from one seed on."""
+    for number in range(count):
+        yield request(seed + number)
+
+
+def table_of(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """Return one row per mechanism: requests, plans, refusals, failures."""
+    kinds = [(o.mechanism, "failures" if o.failure else "refusals" if o.refusal else "plans") for o in outcomes]
+    rows = pd.DataFrame(kinds, columns=["mechanism", "kind"])
+    out = pd.crosstab(rows["mechanism"], rows["kind"]).reindex(columns=["plans", "refusals", "failures"], fill_value=0)
+    return out.assign(requests=out.sum(axis=1))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the campaign, print its table and failures, and return 1 after a failure."""
+    parser = argparse.ArgumentParser(prog="python -m tests.requests", description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(arguments)
+    outcomes = []
+    for outcome in requests(args.count, args.seed):
+        outcomes.append(outcome)
+        if outcome.failure:
+            print(f"seed {outcome.seed}, {outcome.mechanism}:\n{outcome.failure}", flush=True)
+    print(table_of(outcomes).to_string())
+    refusals = Counter(o.refusal.split(":")[0] for o in outcomes if o.refusal)
+    print("refusals:", ", ".join(f"{name} {n}" for name, n in refusals.most_common()))
+    failures = sum(bool(o.failure) for o in outcomes)
+    print(f"{args.count:,} requests: {failures:,} failures")
+    return 1 if failures else 0
