@@ -61,6 +61,8 @@ from engine.release import (
     left_open,
     left_out,
     recognised,
+    refuse_seed,
+    rehearsal_bits,
     release_key,
     spend_draw_save,
     teller,
@@ -84,6 +86,7 @@ def look(
     ledger: Book | None = None,
     attempt: int = 1,
     rehearsal: bool = False,
+    seed: int | None = None,
     on_refused: str | None = None,
     person: str | None = None,
     count_column: str | None = None,
@@ -108,11 +111,13 @@ def look(
     columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
     if rehearsal:
         _no_ledger(dataset, ledger)
+        bits = rehearsal_bits(seed, "look", common.hash)
         counts = step_counts(common, common.look, data, tell, memory_limit, on_refused or "error", **columns)
         if intake is not None:
             intake(Intake.of(counts))
-        answers = dict(draw(common.look, counts, tell))
+        answers = dict(draw(common.look, counts, tell, bits))
         return look_measurement(common, answers, key="", dataset="", utc="", rehearsal=True)
+    refuse_seed(seed)
     book, key = _opened(dataset, ledger), look_key(common, dataset=dataset, attempt=attempt)
     earlier = book.find(key)
     finished = earlier is not None and not left_open(book, key)
@@ -321,20 +326,25 @@ def rehearse_finish(
     data: Any,
     *,
     option: int | str,
+    seed: int | None = None,
     person: str | None = None,
     count_column: str | None = None,
     ignore: Collection[str] = (),
 ) -> Measurement:
-    """Run the last step on simulated or public data, after a rehearsed look; nothing is spent or may be published."""
+    """Run the last step on simulated or public data, after a rehearsed look; nothing is spent or may be published.
+
+    ``seed`` is as in `engine.release.measure.measure`.
+    """
     if not looked.rehearsal:
         raise PlanError("This look was released, so its next step is a release too. Use decide and finish.")
     i = common.position(option)
+    bits = rehearsal_bits(seed, "finish", common.hash, str(i))
     tell, left, counts = teller(None), common.residuals[i], no_counts(common)
     if left.blocks:
         counts = step_counts(
             common, left, data, tell, MEMORY_LIMIT, "error", person=person, count_column=count_column, ignore=ignore
         )
-    answers = dict(draw(left, counts, tell))
+    answers = dict(draw(left, counts, tell, bits))
     return chosen_measurement(common, i, looked, answers, key="", utc="")
 
 

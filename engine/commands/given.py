@@ -220,6 +220,15 @@ def named_columns(given: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(given, name) for name in ("person", "count_column", "ignore")}
 
 
+def refuse_seed_option(given: argparse.Namespace) -> None:
+    """Raise PlanError for ``--seed`` on a command that releases."""
+    if given.seed is not None:
+        raise PlanError(
+            "--seed was given for a release. Noise from a known seed protects nobody. Leave it out; it is for the "
+            "commands rehearse and coarse-or-fine --simulated."
+        )
+
+
 @contextmanager
 def option_names(remedy: str) -> Iterator[None]:
     """Say in options of the command what to do about records that are not those of the stored release."""

@@ -52,6 +52,7 @@ def add_prediction_commands(commands: Commands) -> None:
     command.add_argument("--primary", help="the analysis that must be served; by default the first")
     command.add_argument("--records", type=int, help="how many records there will be: predict for evenly spread ones")
     command.add_argument("--simulated", type=Path, metavar="DATA", help="simulated records: rehearse the look on them")
+    command.add_argument("--seed", type=int, help="seed of the noise of that rehearsal, to repeat it exactly")
     add_column_options(command)
 
 
@@ -82,12 +83,15 @@ def _predict(given: argparse.Namespace) -> Reply:
         enough = [i for i, least in even.items() if given.records >= least]
         predicted = common.names[max(enough, default=common.position(primary))]
         lines.append(f"predicted  {predicted}, for {given.records:,} evenly spread records")
+    if given.seed is not None and given.simulated is None:
+        raise PlanError("--seed is for the rehearsal on --simulated records. Give both, or leave it out.")
     if given.simulated is not None:
         columns = named_columns(given)
         looked = stepwise.look(
             common,
             given.simulated,
             rehearsal=True,
+            seed=given.seed,
             on_refused="drop",
             progress=given.progress,
             intake=say_rows,

@@ -15,6 +15,7 @@ from engine.commands.given import (
     named_columns,
     option_names,
     records_of,
+    refuse_seed_option,
     say_rows,
 )
 from engine.commands.reply import Commands, Reply, add_command
@@ -50,6 +51,8 @@ def add_releasing_commands(commands: Commands) -> None:
             records = command.add_mutually_exclusive_group(required=True)
             records.add_argument("--simulated", action="store_true", help="the records were made by a program")
             records.add_argument("--public", metavar="WHY", default="", help="anybody has the records; say why")
+        seed_help = "seed of the noise, to repeat a rehearsal exactly" if name == "rehearse" else argparse.SUPPRESS
+        command.add_argument("--seed", type=int, help=seed_help)
         only = "; notes that the records are public, and finds those released before" if name == "rehearse" else ""
         command.add_argument("--dataset", required=name == "release", help=f"name in the ledger{only}")
         command.add_argument("--ledger", type=Path, required=name == "release")
@@ -84,6 +87,8 @@ def _check(given: argparse.Namespace) -> Reply:
 
 
 def _release(given: argparse.Namespace) -> Reply:
+    if not given.rehearsal:
+        refuse_seed_option(given)
     keep = [path for path in (given.plan, given.data, given.ledger) if path is not None]
     kind = form_of(given.out, given.format, FORMS)
     positive("confidence", given.confidence, below=1, error=PlanError)  # before anything is spent
@@ -104,6 +109,7 @@ def _release(given: argparse.Namespace) -> Reply:
             made,
             records_of(given),
             rehearsal=given.rehearsal,
+            seed=given.seed if given.rehearsal else None,
             on_refused="drop",
             progress=given.progress,
             intake=say_rows,

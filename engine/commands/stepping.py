@@ -15,6 +15,7 @@ from engine.commands.given import (
     named_columns,
     option_names,
     records_of,
+    refuse_seed_option,
     say_rows,
 )
 from engine.commands.reply import Commands, Reply, add_command
@@ -82,9 +83,11 @@ def add_step_commands(commands: Commands) -> None:
             add_column_options(command)
             command.add_argument("--attempt", type=int, default=1)
             command.add_argument("--out", type=Path, required=True, help="CSV or parquet file for the answers")
+            command.add_argument("--seed", type=int, help=argparse.SUPPRESS)
 
 
 def _look(given: argparse.Namespace) -> Reply:
+    refuse_seed_option(given)
     form_of(given.out, None, FORMATS)
     check_target(given.out, keep=[*given.plans, *filter(None, (given.data, given.ledger))])
     split = nested_choices if given.chain else coarse_or_fine
@@ -126,6 +129,7 @@ def _decide(given: argparse.Namespace) -> Reply:
 
 
 def _finish(given: argparse.Namespace) -> Reply:
+    refuse_seed_option(given)
     form_of(given.out, None, FORMATS)
     check_target(given.out, keep=[*filter(None, (given.data, given.ledger))])
     book = Ledger(given.ledger)

@@ -72,6 +72,7 @@ from engine.release.records import (
     table_digest,
     visible_sheets,
 )
+from engine.release.rehearsal_noise import refuse_seed, rehearsal_bits
 from engine.workload import DraftSchema
 
 __all__ = [
@@ -135,6 +136,8 @@ __all__ = [
     "read_plan",
     "recognised",
     "records_fit",
+    "refuse_seed",
+    "rehearsal_bits",
     "release_key",
     "releases",
     "sheet_text",

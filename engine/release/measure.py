@@ -40,6 +40,7 @@ from engine.release.ledger import EXACT, NOTE, Ledger, Receipt, broken_off, jour
 from engine.release.noise import fresh_seed
 from engine.release.reconstruct import Measurement, estimate
 from engine.release.records import MEMORY_LIMIT, Counts, table_digest
+from engine.release.rehearsal_noise import refuse_seed, rehearsal_bits
 from engine.spaces import Space
 
 FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"
@@ -57,6 +58,7 @@ def measure(
     ledger: Ledger | str | os.PathLike[str] | None = None,
     attempt: int = 1,
     rehearsal: bool = False,
+    seed: int | None = None,
     on_refused: str | None = None,
     person: str | None = None,
     count_column: str | None = None,
@@ -76,6 +78,8 @@ def measure(
     attempt : the same attempt returns the stored result if the records that count are the same, in any order and
         format; a new number spends and draws again.
     rehearsal : run the same code on simulated or public data without a ledger; nothing of it may be published.
+    seed : of the noise of a rehearsal, which is then the same at every call with the same plan and records; a release
+        takes none.
     on_refused : a release leaves out rows outside the public domain ("drop"), each by its own values alone; to be told
         of them first, use `check_records`.  A rehearsal refuses the whole table ("error") unless told to drop.
     person : column that tells whose row it is, by default the one that the schema declares; at most
@@ -112,12 +116,15 @@ def measure(
     if rehearsal:
         if dataset or ledger is not None:
             raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or use rehearsal=False.")
+        bits = rehearsal_bits(seed, "measure", plan.hash)
         counts = counted_for(plan, data, on_refused=on_refused or "error", **of_rows)
         check_invariants(counts, plan.schema)
         check_blocks(plan)
         if intake is not None:
             intake(Intake.of(counts))
-        return measured(plan, dict(draw(plan, counts, tell)), dataset="", key="", utc="", rehearsal=True)
+        answers = dict(draw(plan, counts, tell, bits))
+        return measured(plan, answers, dataset="", key="", utc="", rehearsal=True)
+    refuse_seed(seed)
     if not dataset or ledger is None:
         raise PlanError("A release needs the dataset's name and a ledger. Give both, or use rehearsal=True.")
     book = Ledger.at(ledger)

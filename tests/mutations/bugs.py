@@ -117,6 +117,20 @@ BUGS = (
         new="_on_grid(block, next(t for t in tables.values() if t.shape == tables[block.attributes].shape), ",
         tests=("tests/release/test_draw.py::test_every_block_measures_its_own_table",),
     ),
+    Bug(
+        name="release accepts a seed",
+        file="engine/release/measure.py",
+        old="    refuse_seed(seed)\n",
+        new="",
+        tests=("tests/release/test_seeds.py::test_release_with_seed_spends_nothing",),
+    ),
+    Bug(
+        name="seeded noise in a release",
+        file="engine/release/measure.py",
+        old="        bits = partial(own.bits, receipt.hash)",
+        new="        bits = partial(rehearsal_bits, 7, receipt.hash)",
+        tests=("tests/release/test_seeds.py::test_releases_use_no_seeded_bits",),
+    ),
     # Blocks, privacy cost and neighbours
     Bug(
         name="floating-point slack not charged",
