@@ -1,0 +1,58 @@
+"""One text per file: the attributes drafted from it, the columns left with reasons, and its counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine import count_marginals, draft_schema
+from engine.errors import EngineError
+from engine.release import LABELLED_ENDINGS, RECORD_ENDINGS, DraftSchema, draft_of_public
+from engine.texts import plain
+from engine.workload import Attribute
+
+MAX_CELLS = 6  # cells of an attribute that are printed
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the files of records in a folder, by name."""
+    return sorted(path for path in folder.iterdir() if path.name.lower().endswith(RECORD_ENDINGS))
+
+
+def case_text(path: Path) -> str:
+    """Return what is drafted from a file of records that are public, counted and left out, and why."""
+    lines = [path.name]
+    try:
+        draft = draft_of_public(path)
+        lines += [*_drafted("  ", draft), *_counted(path, draft)]
+    except EngineError as error:
+        lines.append(f"  refused: {error}")
+    if path.suffix in LABELLED_ENDINGS:
+        try:
+            lines += _drafted("  from labels, ", draft_schema(path))
+        except EngineError as error:
+            lines.append(f"  from labels, refused: {error}")
+    return "\n".join(lines)
+
+
+def _drafted(start: str, draft: DraftSchema) -> list[str]:
+    drafted = [f"{start}drafted: {attribute.name!r}: {_cells(attribute)}" for attribute in draft.schema.attributes]
+    left = [f"{start}left to the person: {name!r}: {reason}" for name, reason in draft.reasons.items()]
+    return [*drafted, *left, *(f"{start}note: {note}" for note in draft.notes)]
+
+
+def _cells(attribute: Attribute) -> str:
+    texts = [plain(edge) for edge in attribute.edges] if attribute.edges is not None else list(attribute.labels or ())
+    listed = texts if len(texts) <= MAX_CELLS else [*texts[: MAX_CELLS - 1], "...", texts[-1]]
+    what = "labels" if attribute.edges is None else "edges"
+    return f"{attribute.size} cells, {what} {' | '.join(map(repr, listed))}"
+
+
+def _counted(path: Path, draft: DraftSchema) -> list[str]:
+    sets = [(name,) for name in draft.schema]
+    counts = count_marginals(path, draft.schema, sets, on_refused="drop", ignore=draft.unlabelled)
+    refused = [
+        f"  left out: {name!r}: {rows} {reason}"
+        for name, reasons in counts.refused.items()
+        for reason, rows in reasons.items()
+    ]
+    return [f"  counted: {counts.records} records, left out {counts.rows_refused}", *refused]
