@@ -456,8 +456,8 @@ BUGS = (
     Bug(
         name="rehearsal not marked",
         file="engine/release/measure.py",
-        old='dataset="", key="", utc="", rehearsal=True)\n    if not dataset',
-        new='dataset="", key="", utc="", rehearsal=False)\n    if not dataset',
+        old='dataset="", key="", utc="", rehearsal=True)\n    refuse_seed(seed)',
+        new='dataset="", key="", utc="", rehearsal=False)\n    refuse_seed(seed)',
         tests=("tests/release/test_release.py::test_files_hold_every_answer",),
     ),
     Bug(
