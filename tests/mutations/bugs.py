@@ -712,4 +712,40 @@ BUGS = (
         new="            wrong = told.more()\n",
         tests=("tests/publish/test_package.py::test_changed_answers_do_not_follow_from_the_integers",),
     ),
+    # What the schema declares of values
+    Bug(
+        name="number that means missing counted",
+        file="engine/release/records/encoding.py",
+        old="            codes[np.isin(numbers, list(self.missing_floats))] = self.missing\n        return codes\n",
+        new="            pass\n        return codes\n",
+        tests=("tests/release/records/test_declared.py",),
+    ),
+    Bug(
+        name="groups of any length read as thousands",
+        file="engine/release/records/encoding.py",
+        old=r"(?:{_GROUPED[thousands]}\d{{3}})+",
+        new=r"(?:{_GROUPED[thousands]}\d{{1,3}})+",
+        tests=("tests/release/records/test_declared.py",),
+    ),
+    Bug(
+        name="day of a time with a zone as written",
+        file="engine/workload/calendar.py",
+        old='Period((moment - _offset(parts.get("zone"))).date(), unit)',
+        new="Period(moment.date(), unit)",
+        tests=("tests/release/records/test_declared.py::test_encoder_counts_zoned_times_in_utc",),
+    ),
+    Bug(
+        name="dates in a database in the zone of its session",
+        file="engine/release/records/database/recoding.py",
+        old='_functions()["timezone"]("UTC", column)',
+        new='_functions()["timezone"]("Asia/Tokyo", column)',
+        tests=("tests/databases/test_declared.py",),
+    ),
+    Bug(
+        name="cell of missing values after all dates",
+        file="engine/workload/dated.py",
+        old='    held[attribute.date_cells :] = sign == "<>"\n',
+        new='    held[attribute.date_cells :] = sign in ("<>", ">", ">=")\n',
+        tests=("tests/workload/test_dates.py",),
+    ),
 )
