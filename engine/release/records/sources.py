@@ -16,11 +16,12 @@ from engine.errors import DataError
 from engine.release.records.apart import SheetFile, sheet_batches, sheet_names
 from engine.release.records.batches import Batch, batches, check_columns, guarded, tried
 from engine.release.records.csv import TextFile, csv_batches, csv_names
-from engine.release.records.database import is_dask_frame, is_spark_table, spark_batches
+from engine.release.records.database import as_text, is_dask_frame, is_spark_table, is_table, spark_batches
 from engine.release.records.encoding import is_scalar
 from engine.release.records.files import ENDINGS, ColumnKinds, file_batches, file_columns, is_number, typed
 from engine.release.records.packed import check_arrow
 from engine.release.records.parquet import check_group_size
+from engine.texts import shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -196,6 +197,7 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
     if hasattr(data, "columns") and hasattr(data, "select") and names:
         check_columns(list(data.columns), names)
         data = tried(lambda: data.select(list(names)), what)
+    data = _readable_columns(data, names)
     exact = tried(lambda: _inexact_columns(data, names), what)
     data = data.mutate(**{name: data[name].cast("string") for name in exact}) if exact else data
     bounded = "chunk_size" in tried(lambda: inspect.signature(data.to_pyarrow_batches).parameters, what)
@@ -207,6 +209,27 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
             for name, column in zip(names, batch.columns, strict=True)
         )
         yield replace(batch, columns=tuple(columns))
+
+
+def _readable_columns(data: Any, names: Sequence[str]) -> Any:
+    """Return a table of Ibis with the texts of PostgreSQL as text, where char(n) has no blanks that fill it up.
+
+    Raises: DataError for a column of a type that does not travel, such as uuid; it names the column and the type.
+    """
+    if not is_table(data):
+        return data
+    kinds = {name: data[name].type() for name in names or list(data.columns)}
+    foreign = {name: kind for name, kind in kinds.items() if kind.is_uuid() or kind.is_inet() or kind.is_macaddr()}
+    if not names:
+        return data.select([name for name in kinds if name not in foreign][:1] or list(kinds)[:1])
+    for name, kind in foreign.items():
+        raise DataError(
+            f"the column {shown(name)} is of type {kind}, which is neither text nor number; cast it to text in a view"
+        )
+    if data.get_backend().name != "postgres":
+        return data
+    texts = {name: as_text(data[name]) for name, kind in kinds.items() if kind.is_string()}
+    return data.mutate(**texts) if texts else data
 
 
 def _inexact_columns(data: Any, names: Sequence[str]) -> dict[str, pa.DataType]:

@@ -174,8 +174,12 @@ def in_bytes(column: Any) -> Any:
         return call["hex"](column)
     if name != "postgres":
         raise NotThereError
-    # what only looks like a text, such as a value of an enumeration, becomes one as it is written
-    return call["encode"](call["convert_to"](call["concat_ws"]("", column), "UTF8"), "hex").upper()
+    return call["encode"](call["convert_to"](as_text(column), "UTF8"), "hex").upper()
+
+
+def as_text(column: Any) -> Any:
+    """Texts of PostgreSQL as type text: char(n) without the blanks that fill it up, enumerations as written."""
+    return _functions()["text"](column)
 
 
 @cache
@@ -184,12 +188,12 @@ def _functions() -> dict[str, Callable[..., Any]]:
     import ibis
 
     def hex(text: str) -> str: ...  # type: ignore[empty-body]
-    def concat_ws(between: str, text: str) -> str: ...  # type: ignore[empty-body]
+    def text(value: str) -> str: ...  # type: ignore[empty-body]
     def convert_to(text: str, encoding: str) -> bytes: ...  # type: ignore[empty-body]
     def encode(content: bytes, form: str) -> str: ...  # type: ignore[empty-body]
     def timezone(zone: str, moment): ...  # type: ignore[no-untyped-def]
 
-    functions = {made.__name__: ibis.udf.scalar.builtin(made) for made in (hex, concat_ws, convert_to, encode)}
+    functions = {made.__name__: ibis.udf.scalar.builtin(made) for made in (hex, text, convert_to, encode)}
     functions["timezone"] = ibis.udf.scalar.builtin(timezone, signature=((str, None), "timestamp"))
     return functions
 
