@@ -22,6 +22,7 @@ from engine.release import Ledger, Measurement
 from engine.untrusted import MAX_JSON_MEMORY, parse_json
 
 CLOSE = 1e-6  # what numbers of other machines may differ by
+MAX_RULE = 1e100  # of the numbers of a quality rule, so that products with counts stay finite
 MAX_DRAWS = 10_000  # each of them fits all tables
 
 
@@ -84,7 +85,7 @@ def _options(text: bytes) -> dict[str, Any]:
         if type(how.get(name)) is not kind:
             raise PlanError(f"The option {name} in {HOW} is damaged.")
     rule, names = how["rule"], {field.name for field in fields(QualityRule)}
-    if rule.keys() != names or not all(type(v) in (int, float) for v in rule.values()):
+    if rule.keys() != names or not all(type(v) in (int, float) and abs(v) < MAX_RULE for v in rule.values()):
         raise PlanError(f"The option rule in {HOW} is damaged.")
     whole(f"number of draws in {HOW}", how.get("draws"), 2, MAX_DRAWS, error=PlanError)
     positive(f"confidence in {HOW}", how.get("confidence"), below=1, error=PlanError)
