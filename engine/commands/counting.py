@@ -8,8 +8,8 @@ from pathlib import Path
 from engine.choice import coarse_or_fine, counted_for_steps, nested_choices
 from engine.commands.given import (
     add_column_options,
+    add_file_options,
     add_named_source,
-    add_text_options,
     named_columns,
     records_of,
     say_rows,
@@ -35,7 +35,7 @@ def add_counting_commands(commands: Commands) -> None:
     source.add_argument("--data", type=Path, help="the part that is here")
     add_named_source(source)
     count.add_argument("--shard", default="", metavar="NAME", help="of this part; no two parts of a sum may share it")
-    add_text_options(count)
+    add_file_options(count)
     add_column_options(count)
     counts = commands.add_parser("counts", help="bring counts of parts together")
     actions = counts.add_subparsers(required=True, metavar="action")

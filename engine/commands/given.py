@@ -10,9 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from engine.commands.wording import in_options
-from engine.errors import BudgetError, EngineError, OtherRecords, PlanError, SchemaError, WorkloadError
+from engine.errors import BudgetError, DataError, EngineError, OtherRecords, PlanError, SchemaError, WorkloadError
 from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
-from engine.release import COUNTS_ENDING, SHEET_ENDINGS, Intake, TextFile, named_table, public_table, sheet_text
+from engine.release import (
+    COUNTS_ENDING,
+    SHEET_ENDINGS,
+    Intake,
+    SheetFile,
+    TextFile,
+    named_table,
+    public_table,
+    sheet_text,
+)
 from engine.workload import Schema, Workload
 
 
@@ -167,7 +176,7 @@ def add_records_options(command: argparse.ArgumentParser, text: str = "the recor
         "--counts", dest="data", type=_counts_path, help="exact counts of the records, in a file .counts"
     )
     add_named_source(source)
-    add_text_options(command)
+    add_file_options(command)
 
 
 def add_named_source(sources: argparse._MutuallyExclusiveGroup) -> None:
@@ -175,17 +184,25 @@ def add_named_source(sources: argparse._MutuallyExclusiveGroup) -> None:
     sources.add_argument("--source", metavar="NAME", help="a table that the file DP_WORKBENCH_SOURCES names")
 
 
-def add_text_options(command: argparse.ArgumentParser) -> None:
-    """Add what a text file's head does not tell."""
+def add_file_options(command: argparse.ArgumentParser) -> None:
+    """Add the options that say how a text file or a workbook is read."""
     command.add_argument("--delimiter", help="character between the fields of a CSV file, by default read off its head")
     command.add_argument("--encoding", help="of a CSV file, such as latin-1; by default UTF-8")
+    command.add_argument("--sheet", metavar="NAME", help="sheet of a workbook that has several")
 
 
 def records_of(given: argparse.Namespace) -> Any:
     """Return what `add_records_options` was given, as data for the engine."""
+    is_text = given.delimiter is not None or given.encoding is not None
+    if given.sheet is not None:
+        if is_text:
+            raise DataError("--sheet is for workbooks, --delimiter and --encoding are for text files. Leave one out.")
+        if given.source is not None:
+            raise DataError("--sheet was given with --source. Leave it out, or give a workbook by --data.")
+        return SheetFile(path=given.data, sheet=given.sheet)
     if given.source is not None:
         return named_table(given.source)
-    if given.delimiter is None and given.encoding is None:
+    if not is_text:
         return Path(given.data)
     return TextFile(path=given.data, delimiter=given.delimiter, encoding=given.encoding or "utf-8")
 

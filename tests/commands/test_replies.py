@@ -152,3 +152,26 @@ def test_release_repeated_with_other_records_is_refused(folder: Path, capsys: Sa
     assert main([*release, "--data", "shuffled.parquet", "--out", "again.csv"]) == 0
     assert Path("again.csv").read_bytes() == Path("1.csv").read_bytes()
     assert main([*release, "--data", "corrected.csv", "--out", "second.csv", "--attempt", "2"]) == 0
+
+
+def test_sheet_option_chooses_sheet_of_workbook(folder: Path, capsys: Said) -> None:
+    rows = pd.read_csv("people.csv")
+    with pd.ExcelWriter("people.xlsx", engine="xlsxwriter") as book:
+        rows.iloc[:100].to_excel(book, sheet_name="2023", index=False)
+        rows.to_excel(book, sheet_name="2024", index=False)
+    assert main(["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "0.25", "--out", "plan.json"]) == 0
+    check = ["check", "--plan", "plan.json"]
+    assert asked(capsys, *check, "--data", "people.xlsx", "--sheet", "2023")["rows_in"] == 100
+    assert asked(capsys, *check, "--data", "people.xlsx", "--sheet", "2024")["rows_in"] == 300
+    count = ["count", "--plan", "plan.json", "--data", "people.xlsx", "--sheet", "2023", "--out", "a.counts"]
+    assert asked(capsys, *count)["rows_in"] == 100
+    for arguments, word in (
+        (["--data", "people.xlsx"], "2 sheets"),
+        (["--data", "people.xlsx", "--sheet", "2022"], "2022"),
+        (["--data", "people.csv", "--sheet", "2023"], "people.csv"),
+        (["--counts", "a.counts", "--sheet", "2023"], "a.counts"),
+        (["--data", "people.xlsx", "--sheet", "2023", "--delimiter", ";"], "--delimiter"),
+        (["--source", "census", "--sheet", "2023"], "--source"),
+    ):
+        assert main([*check, *arguments]) == 1
+        assert word in capsys.readouterr().err

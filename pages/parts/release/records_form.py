@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from engine import Schema
-from engine.release import COUNTS_ENDING, RECORD_ENDINGS, TEXT_ENDINGS, named_sources
+from engine.errors import DataError, LimitExceeded
+from engine.release import COUNTS_ENDING, RECORD_ENDINGS, SHEET_ENDINGS, TEXT_ENDINGS, named_sources, visible_sheets
 from pages.parts.jobs import private, sources
 from pages.parts.release import folders
-from pages.parts.shell import code
+from pages.parts.shell import code, state
 from pages.parts.shell.words import plain, shown_here
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 ENDINGS = (*RECORD_ENDINGS, COUNTS_ENDING)
 FILE, UPLOAD, TABLE = "File on this machine", "Upload", "Database"
+SHEETS = "records_sheets"  # in the session: the workbook that was read last, and its sheets
 RECORDS, COUNTED, IGNORED = "record", "counted", "ignored"
 UTF_8 = "utf-8"
 ENCODINGS = {
@@ -51,12 +53,16 @@ class Source:
     rows_are: str = RECORDS
     number: str = ""
     encoding: str = UTF_8
+    sheet: str = ""
+    sheets: tuple[str, ...] = ()  # of which one has to be chosen
 
     @property
     def missing(self) -> str:
         """What is not chosen yet, as the end of a sentence; empty when all is."""
         if not self.path.strip() and self.upload is None and not self.name:
             return "choose the records first."
+        if self.sheets and not self.sheet:
+            return "choose the sheet of the workbook first."
         if self.by_column and self.person is None:
             return "name the column that tells the person, or declare the bound."
         if self.rows_are != RECORDS and not self.number.strip():
@@ -78,7 +84,8 @@ class Source:
     @property
     def identity(self) -> tuple[str, ...]:
         """What tells these records from others that were chosen in this session."""
-        return self.path.strip(), self.upload.file_id if self.upload is not None else "", self.name, self.encoding
+        upload = self.upload.file_id if self.upload is not None else ""
+        return self.path.strip(), upload, self.name, self.encoding, self.sheet
 
     @property
     def changed(self) -> int:
@@ -90,7 +97,7 @@ class Source:
     @property
     def script(self) -> code.Script:
         """The same records in Python, as `records`."""
-        return code.records_script(self.path, self.name, "" if self.encoding == UTF_8 else self.encoding)
+        return code.records_script(self.path, self.name, "" if self.encoding == UTF_8 else self.encoding, self.sheet)
 
     @property
     def person(self) -> str | None:
@@ -113,13 +120,12 @@ class Source:
             return f"{sources.NAMED}{self.name}", ()
         if self.upload is None:
             return self._as_read(folders.readable(self.path, ENDINGS)), ()
-        name = self.upload.name.lower()
-        fitting = [ending for ending in ENDINGS if name.endswith(ending)]
-        file = private.new_file("records", max(fitting, key=len, default=Path(name).suffix))
-        file.write_bytes(self.upload.getbuffer())
+        file = _copied(self.upload)
         return self._as_read(file), (file,)
 
     def _as_read(self, file: Path) -> str:
+        if self.sheet:
+            return sources.sheet_of(file, self.sheet)
         return str(file) if self.encoding == UTF_8 else f"{sources.TEXT}{self.encoding}:{file}"
 
 
@@ -151,6 +157,8 @@ def source(rows: int = 1, person: str | None = None) -> Source:
     else:
         path = st.text_input("Path of a file of records", key="records_path", persist_state="session")
     encoding = _encoding(upload.name if upload is not None else path)
+    sheets = _sheets(path, upload)
+    sheet = _sheet(sheets)
     st.caption(
         "Rows with values outside the schema are left out, each by its own values alone; how many there are is told to "
         "you only. A release never refuses a table because of them, for that would tell of single records."
@@ -160,7 +168,16 @@ def source(rows: int = 1, person: str | None = None) -> Source:
             plain(f"No more than {rows:,} of each person's rows will count; the column {person} tells whose it is.")
         )
         rows_are, number = _rows_are()
-        return Source(path=path, upload=upload, name=name, rows_are=rows_are, number=number, encoding=encoding)
+        return Source(
+            path=path,
+            upload=upload,
+            name=name,
+            rows_are=rows_are,
+            number=number,
+            encoding=encoding,
+            sheet=sheet,
+            sheets=sheets,
+        )
     by_column, column = rows > 1 and _by_column(rows), ""
     if by_column:
         column = st.text_input(
@@ -181,7 +198,55 @@ def source(rows: int = 1, person: str | None = None) -> Source:
         rows_are=rows_are,
         number=number,
         encoding=encoding,
+        sheet=sheet,
+        sheets=sheets,
     )
+
+
+def _copied(upload: UploadedFile) -> Path:
+    """Write an upload to a private file with its ending."""
+    name = upload.name.lower()
+    fitting = [ending for ending in ENDINGS if name.endswith(ending)]
+    file = private.new_file("records", max(fitting, key=len, default=Path(name).suffix))
+    file.write_bytes(upload.getbuffer())
+    return file
+
+
+def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
+    """Return the sheets of a workbook of which one has to be chosen; empty for other files.
+
+    The names are read once per file and stored, because a page is drawn many times.
+    """
+    name = upload.name if upload is not None else path.strip()
+    if not name.lower().endswith(SHEET_ENDINGS):
+        return ()
+    key: tuple[object, ...] = ("upload", upload.file_id) if upload is not None else ()
+    names: tuple[str, ...] = ()
+    with suppress(DataError, LimitExceeded, OSError):  # the check of the records reports what is wrong with the file
+        file = None if upload is not None else folders.readable(path, ENDINGS)
+        key = key or (str(file), file.stat().st_mtime_ns if file is not None else 0)
+        stored = state.only_here().get(SHEETS)
+        if stored is not None and stored[0] == key:
+            return tuple(stored[1])
+        copy = _copied(upload) if upload is not None else None
+        try:
+            names = tuple(visible_sheets(copy or file or Path(path)))
+        finally:
+            if copy is not None:
+                copy.unlink(missing_ok=True)
+    names = names if len(names) > 1 else ()
+    state.only_here()[SHEETS] = key, names
+    return names
+
+
+def _sheet(sheets: tuple[str, ...]) -> str:
+    """Draw the choice of a sheet of a workbook that has several."""
+    if not sheets:
+        return ""
+    if st.session_state.get("records_sheet") not in sheets:
+        st.session_state.pop("records_sheet", None)  # the choice was for another workbook
+    sheet = st.selectbox("Sheet of the workbook", sheets, index=None, key="records_sheet", persist_state="session")
+    return sheet or ""
 
 
 def _encoding(name: str) -> str:

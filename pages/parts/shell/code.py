@@ -131,13 +131,15 @@ def release_code(
     return (plan_script(studio) + more).text()
 
 
-def records_script(path: str, name: str, encoding: str = "") -> Script:
-    """Make `records`: the table that the settings of the machine give this name, or a file, maybe of some encoding."""
+def records_script(path: str, name: str, encoding: str = "", sheet: str = "") -> Script:
+    """Make `records`: a table that the settings name, or a file, with its encoding or sheet where one is given."""
     if name:
         return _script(f"records = named_table({name!r})", engine__release="named_table")
     place = repr(path.strip() or "records.csv")
     if encoding:
         return _script(f"records = TextFile(path={place}, encoding={encoding!r})", engine="TextFile")
+    if sheet:
+        return _script(f"records = SheetFile(path={place}, sheet={sheet!r})", engine="SheetFile")
     return _script(f"records = {place}")
 
 

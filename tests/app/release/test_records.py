@@ -6,11 +6,12 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
+import pandas as pd
 import pytest
 
 from engine import Attribute, Budget, Schema, Workload
 from engine.release import Ledger, load_measurement
-from pages.parts.jobs import tasks
+from pages.parts.jobs import private, tasks
 from pages.parts.release.records_form import Source
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
@@ -127,3 +128,39 @@ def test_rows_can_be_left_out(ledger: Ledger) -> None:
     place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
     wait(session.press("release"))
     assert "Rows read 945 = counted 944 + left out 1" in session.said()
+
+
+@pytest.mark.parametrize("how", ["File on this machine", "Upload"])
+def test_sheet_of_workbook_is_chosen_and_released(ledger: Ledger, how: str) -> None:
+    place, rows = ledger.path.parent / "records.xlsx", pd.read_csv(SURVEY)
+    with pd.ExcelWriter(place, engine="xlsxwriter") as book:
+        rows.iloc[:10].to_excel(book, sheet_name="first 10%", index=False)
+        rows.to_excel(book, sheet_name="all rows", index=False)
+    session = ready(ledger, records="").set(records_how=how)
+    if how == "Upload":
+        session.run(session.app.file_uploader(key="records_file").upload("r.xlsx", place.read_bytes(), ""))
+    else:
+        session.set(records_path=str(place))
+    session.set(confirmation="survey")
+    assert waiting(session)
+    assert "choose the sheet" in session.said()
+    wait(session.set(records_sheet="first 10%").press("check_records"))
+    assert "Rows read 10 =" in session.said()
+    session.set(records_sheet="all rows")
+    assert "Rows read 10 =" not in session.said()
+    wait(session.press("release"))
+    assert "Released for survey" in session.said()
+    assert f"Rows read {len(rows):,} =" in session.said()
+    assert not list(private.folder().glob("records_*"))
+    assert "SheetFile(path=" in session.app.code[0].value
+
+
+def test_sheet_choice_is_absent_for_single_sheets(ledger: Ledger) -> None:
+    place = ledger.path.parent / "records.xlsx"
+    pd.read_csv(SURVEY).to_excel(place, engine="xlsxwriter", index=False)
+    session = ready(ledger, records=str(place)).set(confirmation="survey")
+    assert not waiting(session)
+    assert all(box.key != "records_sheet" for box in session.app.selectbox)
+    place.write_bytes(b"no workbook")
+    session.run(session.app)
+    assert all(box.key != "records_sheet" for box in session.app.selectbox)

@@ -41,6 +41,14 @@ class SheetFile:
     path: str | Path
     sheet: str
 
+    def __post_init__(self) -> None:
+        """Raise DataError for a file that is no workbook."""
+        if not str(self.path).lower().endswith(SHEET_ENDINGS):
+            raise DataError(
+                f"the file {shown(Path(self.path).name)} has no sheets. Leave the name of the sheet out, or give a "
+                f"workbook, whose name ends in one of {', '.join(SHEET_ENDINGS)}"
+            )
+
 
 def sheet_names(path: Path, sheet: str | None = None) -> list[str]:
     """The first row of a sheet."""
