@@ -47,15 +47,18 @@ SIGNS = {"": "none", ".": "point (1.200)", ",": "comma (1,200)", " ": "blank (1 
 def use_demo() -> None:
     """Take the chosen demo schema."""
     with kept_for("start"):
+        draft_form.clear()
         state.choose_schema(Schema.from_json(demo_data.schemas()[st.session_state.demo].read_bytes()))
 
 
 def use_upload() -> None:
     """Take the uploaded schema."""
     file = st.session_state.get("schema_file")
-    if file is not None:
-        with kept_for("start"):
-            draft_form.take(file.name, file.getvalue())
+    if file is None:
+        draft_form.remove("schema_file")
+        return
+    with kept_for("start"):
+        draft_form.take(file.name, file.getvalue())
 
 
 def use_edits(base: Schema, key: str) -> None:

@@ -157,3 +157,47 @@ def test_draft_says_where_values_are_whole_numbers() -> None:
     labels = {box.key: box.label for box in session.app.checkbox}
     assert "whole numbers" in labels["draft_1"]
     assert "whole numbers" not in labels["draft_0"]
+
+
+def remove(session: Session, key: str) -> Session:
+    return session.run(session.app.file_uploader(key=key).clear())
+
+
+@pytest.mark.parametrize("key", ["schema_file", "public_file"])
+@pytest.mark.parametrize("content", [LABELS, b"sex,age\nF,1\nM,2\n"])
+def test_removed_file_leaves_no_draft(key: str, content: bytes) -> None:
+    session = Session().set(draft_is_public=True)
+    session.run(session.app.file_uploader(key=key).upload("code book.csv", content, "text/csv"))
+    is_template = any(b.label.startswith("Template") for b in session.app.get("download_button"))
+    assert is_template or any(b.key == "use_draft" for b in session.app.button)
+    remove(session, key)
+    assert not any(b.key == "use_draft" for b in session.app.button)
+    assert not any(b.label.startswith("Template") for b in session.app.get("download_button"))
+
+
+def test_removed_file_leaves_no_error_or_sheets() -> None:
+    session = give(Session(), "x.json", b"\x00broken")
+    assert session.errors()
+    assert not remove(session, "schema_file").errors()
+    file = BytesIO()
+    with pd.ExcelWriter(file, engine="xlsxwriter") as book:
+        for name in ("a", "b"):
+            pd.DataFrame({"x": [1]}).to_excel(book, sheet_name=name, index=False)
+    give(session, "x.xlsx", file.getvalue())
+    assert any(box.key == "draft_sheet_name" for box in session.app.selectbox)
+    remove(session, "schema_file")
+    assert not any(box.key == "draft_sheet_name" for box in session.app.selectbox)
+
+
+def test_removed_file_keeps_draft_of_other_file() -> None:
+    session = give(Session(), "code book.csv", LABELS).set(draft_is_public=True)
+    session.run(session.app.file_uploader(key="public_file").upload("s.csv", b"region\nN\nS\n", "text/csv"))
+    remove(session, "schema_file")
+    session.set(draft_agreed=True).press("use_draft")
+    assert session.studio.schema.names == ("region",)
+
+
+def test_demo_schema_leaves_no_draft() -> None:
+    session = give(Session(), "code book.csv", LABELS).press("Use this schema")
+    assert session.studio.schema is not None
+    assert not any(b.key == "use_draft" for b in session.app.button)

@@ -41,6 +41,7 @@ from pages.parts.workload.schema_table import read_schema
 DICTIONARY, RECORDS, AGREED = "dictionary", "columns_of_records", "draft_agreed"
 TEXT_TABLES = ("csv", "tsv", "txt", "dat")  # endings of texts that may be a schema, a dictionary or records
 SHEETS, SHEET_NAME = "draft_sheets", "draft_sheet_name"
+SOURCE = "draft_source"  # key of the uploader whose file was read last
 DRAFT, LINE = "drafted_schema", "draft_"
 MISSING = "draft_missing_values"
 SHOWN = 12  # values of an attribute
@@ -49,7 +50,7 @@ LARGEST = 200  # megabytes of a file that is read here
 
 def take(name: str, content: bytes, *, sheet: str | None = None) -> None:
     """Take an uploaded schema; keep a dictionary to be confirmed, and of records nothing but their column names."""
-    kept = _cleared()
+    kept = clear("schema_file")
     if name.lower().endswith(SHEET_ENDINGS):
         with _on_disk(name, content) as place:
             kept[SHEETS] = "schema_file", visible_sheets(place)
@@ -107,16 +108,24 @@ def _on_disk(name: str, content: bytes | memoryview) -> Iterator[Path]:
         yield place
 
 
-def _cleared() -> dict[str, object]:
-    """What this session keeps, without earlier drafts."""
+def clear(source: str = "") -> dict[str, object]:
+    """Remove the draft and note the uploader of the next one; return what this session stores for the page."""
     kept: dict[str, object] = state.only_here()
     for key in (DICTIONARY, RECORDS, DRAFT, SHEETS):
         kept.pop(key, None)
+    kept[SOURCE] = source
     st.session_state.pop(SHEET_NAME, None)
     for key in [k for k in st.session_state if str(k) == AGREED or str(k).removeprefix(LINE).isdecimal()]:
         del st.session_state[key]  # what was ticked for one file is not agreed for the next
     st.session_state.pop(MISSING, None)
     return kept
+
+
+def remove(key: str) -> None:
+    """Remove the draft and the error of a file that was removed from its uploader."""
+    if state.only_here().get(SOURCE) == key:
+        with kept_for("start"):
+            clear()
 
 
 def other_files() -> None:
@@ -147,8 +156,9 @@ def _take(key: str, read: Callable[[Path], DraftSchema]) -> None:
     """Keep the draft that an uploaded file makes."""
     file = st.session_state.get(key)
     if file is None:
+        remove(key)
         return
-    kept = _cleared()  # first, so that a file that cannot be read leaves no draft of another one
+    kept = clear(key)  # first, so that a file that cannot be read leaves no draft of another one
     with _on_disk(file.name, file.getbuffer()) as place, kept_for("start"):
         kept[DRAFT] = read(place)
 
@@ -243,4 +253,4 @@ def _confirm(found: Schema) -> None:
 def _use(agreed: tuple[Attribute, ...]) -> None:
     with kept_for("start"):
         state.choose_schema(Schema(agreed).with_missing_values(st.session_state.get(MISSING, ())))
-    _cleared()
+    clear()
