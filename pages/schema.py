@@ -132,7 +132,7 @@ def starting_points() -> None:
     with right:
         st.file_uploader(
             "Or upload a schema or a data dictionary (JSON, CSV or a sheet)",
-            type=["json", *draft_form.TEXT_TABLES, *SHEET_ENDINGS],
+            type=[*draft_form.JSON_ENDINGS, *draft_form.TEXT_TABLES, *SHEET_ENDINGS],
             key="schema_file",
             on_change=use_upload,
             max_upload_size=10,

@@ -10,7 +10,13 @@ from engine.workload.alike import AlikeGroups, outside, subsets
 from engine.workload.attribute import Attribute, attribute_from_texts
 from engine.workload.calendar import MAX_YEAR, UNITS, cell_label, cell_number, first_day, read_period
 from engine.workload.conditions import box_workload
-from engine.workload.dictionary import HOLD, columns_of_records, draft_from_dictionary, is_dictionary
+from engine.workload.dictionary import (
+    HOLD,
+    columns_of_json_records,
+    columns_of_records,
+    draft_from_dictionary,
+    is_dictionary,
+)
 from engine.workload.draft import DraftSchema, decimal_bins, no_attribute, schema_template, spanned
 from engine.workload.families import FAMILIES, Abs, Affine, Custom, Random, family, usual_family
 from engine.workload.family import Family
@@ -60,6 +66,7 @@ __all__ = [
     "box_workload",
     "cell_label",
     "cell_number",
+    "columns_of_json_records",
     "columns_of_records",
     "decimal_bins",
     "decoded_text",

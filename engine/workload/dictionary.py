@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from engine.workload.schema_text import KEYS, TRUE_OR_FALSE, decoded_text
 NAMES = ("name", "variable", "variable name", "column", "column name", "field", "attribute")
 VALUES = ("value", "code", "values", "codes", "categories", "labels", "range", "value code")
 MEANINGS = ("label", "value label", "meaning", "description", "category", "text")
+MAX_JSON_RECORD = 1_000_000  # characters in which the first record of a JSON file must end
 HOLD = ("labels", "codes")
 SEPARATORS = ("\n", "|", ";")  # of values in one field: the first of these that is there
 MISSING_WORDS = re.compile(
@@ -114,9 +116,33 @@ def columns_of_records(text: str | bytes) -> tuple[str, ...]:
     (('age', 'sex'), (), ())
     """
     try:
-        cells = _Rows(text).header
+        return _record_columns(_Rows(text).header)
     except SchemaError:
         return ()
+
+
+def columns_of_json_records(text: str | bytes) -> tuple[str, ...]:
+    """Return the keys of the first record of an array of JSON objects, or of JSON lines; none for other JSON.
+
+    Only the first object is read.  A single object without an array around it may be a schema, and gives none.
+
+    >>> columns_of_json_records('[{"age": 31, "sex": "F"}]'), columns_of_json_records('{"age": 85, "sex": 2}')
+    (('age', 'sex'), ())
+    """
+    try:
+        content = decoded_text(text).lstrip()
+        is_array = content.startswith("[")
+        content = content[is_array:MAX_JSON_RECORD].lstrip()
+        record, end = json.JSONDecoder().raw_decode(content)
+    except (SchemaError, ValueError, RecursionError):
+        return ()
+    if not isinstance(record, dict) or not (is_array or content[end:].lstrip().startswith("{")):
+        return ()
+    return _record_columns([header_name(key.strip()) for key in record])
+
+
+def _record_columns(cells: Sequence[str]) -> tuple[str, ...]:
+    """Return the names in the header of records; none for the header of a schema, a dictionary or another file."""
     header = [cell for cell in cells if cell]
     lower = {cell.lower() for cell in header}
     # a title above a table leaves most cells empty

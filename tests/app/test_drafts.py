@@ -95,7 +95,7 @@ def test_records_given_as_a_schema_are_told_apart_with_a_way_out() -> None:
 
 def test_columns_of_records_are_told_apart_whatever_separates_them() -> None:
     session = give(Session(), "records.csv", "Kennung;Größe;Einkommen\n1;3;1,5\n".encode())
-    assert "its first line names 3 columns" in session.said()
+    assert "it names 3 columns" in session.said()
     assert list(session.app.session_state["only_here"]["columns_of_records"]) == ["Kennung", "Größe", "Einkommen"]
 
 
@@ -124,7 +124,7 @@ def test_schemas_dictionaries_and_exact_totals_come_as_workbooks() -> None:
     session.set(draft_hold="codes", draft_agreed=True).press("use_draft")
     assert session.studio.schema == Schema([Attribute.categorical("sex", ["1", "2"])])
     give(session, "records.xlsx", as_workbook([["age", "sex"], [31, "F"]]))
-    assert "looks like a file of records: its first line names 2 columns" in session.said()
+    assert "looks like a file of records: it names 2 columns" in session.said()
     give(session, "broken.ods", b"no workbook")
     assert "'broken.ods' cannot be read" in session.errors()
     assert not list(private.folder().glob("sheet_*"))
@@ -201,3 +201,29 @@ def test_demo_schema_leaves_no_draft() -> None:
     session = give(Session(), "code book.csv", LABELS).press("Use this schema")
     assert session.studio.schema is not None
     assert not any(b.key == "use_draft" for b in session.app.button)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.json", '[{"age": 31, "sex": "F"}, {"age": 4, "sex": "M"}]'),
+        ("x.json", '\ufeff [\n{"age": 31, "sex": {"code": 1}}]'),
+        ("x.JSONL", '{"age": 31, "sex": "F"}\n{"age": 4, "sex": "M"}\n'),
+        ("x.ndjson", '{"age": 31, "sex": "F"}\r\n{"age": 4, "sex": "M"}\r\n'),
+        ("x.tsv", "age\tsex\n31\tF\n"),
+        ("x.txt", "age;sex\n31;F\n"),
+        ("x.dat", "age|sex\r31|F\r"),
+    ],
+)
+def test_records_of_any_text_format_are_refused(name: str, content: str) -> None:
+    session = give(Session(), name, content.encode())
+    assert session.studio.schema is None
+    assert not session.errors()
+    assert "looks like a file of records" in session.said()
+    assert session.app.session_state["only_here"]["columns_of_records"] == ("age", "sex")
+
+
+@pytest.mark.parametrize("content", [b'{"age": 85, "sex": 2}', demo("survey").to_json().encode()])
+def test_json_schema_is_not_taken_for_records(content: bytes) -> None:
+    session = give(Session(), "schema.json", content)
+    assert session.studio.schema == Schema.from_json(content)

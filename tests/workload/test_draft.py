@@ -7,7 +7,13 @@ import pytest
 import demo_data
 from engine import Attribute, Schema
 from engine.errors import SchemaError
-from engine.workload import columns_of_records, draft_from_dictionary, is_dictionary, schema_template
+from engine.workload import (
+    columns_of_json_records,
+    columns_of_records,
+    draft_from_dictionary,
+    is_dictionary,
+    schema_template,
+)
 
 SEX = Attribute.categorical("sex", ["Female", "Male"])
 CODED = Attribute.categorical("sex", ["1", "2"])
@@ -116,3 +122,13 @@ def test_dictionary_unclosed_quote_is_named() -> None:
     draft = draft_from_dictionary('name,value\nsex,F\n,M\nage,"0-9\njob,1\n')
     assert draft.schema.names == ("sex",)
     assert [note.partition(":")[0] for note in draft.notes] == ["line 4"]
+
+
+def test_columns_of_json_records_ignores_other_json() -> None:
+    others = ["", "[]", "[1, 2]", "{", '{"age": 85}', '[{"name": "age", "kind": "numeric", "size": 3}]', "[" * 200_000]
+    others += ['[{"name": "sex", "value": 1, "label": "F"}]', '[{"a": ' + "9" * 5_000 + "}]", '[{"31": 1}]', "[{}]"]
+    for other in others:
+        assert columns_of_json_records(other) == ()
+    assert columns_of_json_records(b'\xff[{"age": 1}]') == ()
+    assert columns_of_json_records('[{"age": 1}, no JSON') == ("age",)
+    assert columns_of_json_records('{"age": 1} {"age": 2}'.encode("utf-16")) == ("age",)

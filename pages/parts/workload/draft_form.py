@@ -28,6 +28,7 @@ from engine.texts import how_many
 from engine.workload import (
     HOLD,
     USUAL_MISSING,
+    columns_of_json_records,
     columns_of_records,
     draft_from_dictionary,
     is_dictionary,
@@ -39,6 +40,7 @@ from pages.parts.shell.words import kept_for, plain
 from pages.parts.workload.schema_table import read_schema
 
 DICTIONARY, RECORDS, AGREED = "dictionary", "columns_of_records", "draft_agreed"
+JSON_ENDINGS = ("json", "jsonl", "ndjson")
 TEXT_TABLES = ("csv", "tsv", "txt", "dat")  # endings of texts that may be a schema, a dictionary or records
 SHEETS, SHEET_NAME = "draft_sheets", "draft_sheet_name"
 SOURCE = "draft_source"  # key of the uploader whose file was read last
@@ -58,7 +60,7 @@ def take(name: str, content: bytes, *, sheet: str | None = None) -> None:
     is_table = name.lower().endswith(TEXT_TABLES)
     if is_table and is_dictionary(content):
         kept[DICTIONARY] = content
-    elif is_table and (columns := columns_of_records(content)):
+    elif columns := columns_of_records(content) if is_table else columns_of_json_records(content):
         kept[RECORDS] = columns
     else:
         state.choose_schema(read_schema(f"{name}.csv" if is_table else name, content))
@@ -177,7 +179,7 @@ def draw() -> None:
 def _way_out(columns: tuple[str, ...]) -> None:
     with st.container(border=True):
         st.warning(
-            f"This looks like a file of records: its first line names {how_many(len(columns), 'column')}. Records are "
+            f"This looks like a file of records: it names {how_many(len(columns), 'column')}. Records are "
             "never read for a schema, because a value that is there once would give somebody away. Nothing of it was "
             "kept but these names. Fill the template in from a questionnaire or a code book and upload it; the records "
             "come in on the page Release.",
