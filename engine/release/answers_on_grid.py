@@ -34,7 +34,7 @@ def check_blocks(part: Measurable) -> None:
     seen = set[tuple[object, ...]]()
     for block in part.blocks.values():
         sizes = part.schema.sizes(block.attributes)
-        kind = (sizes, block.factors, block.noise, block.grid, block.law, id(block.weights))
+        kind = (sizes, block.factors, block.noise, block.grid, block.law, block if block.weights is not None else None)
         if kind not in seen:
             seen.add(kind)
             _check_grid(block)

@@ -127,8 +127,8 @@ class _CsvFile:
             self.lines += 1
         if self.delimiter is None and _BLANKS_BETWEEN.match(content):
             raise DataError(
-                f"{self.what} separates fields by blanks, as R's write.table does; write it with sep=',' and "
-                "row.names=FALSE, or give the delimiter"
+                f"{self.what} separates fields by blanks, as R's write.table does; write it with commas between "
+                "the fields and without row names, or give the delimiter"
             )
         self.delimiter = self.delimiter or delimiter
 

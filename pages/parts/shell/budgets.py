@@ -137,7 +137,9 @@ def others(found: Budget) -> str:
     'epsilon 4.887 at delta 1e-06 · guessed right 69.2% of the time · pcost 1 · rho 0.5 · mu 1'
     """
     pure = found.pure_epsilon
-    epsilon = f"epsilon {_written(_epsilon(found))} at delta {DELTA:g}" if pure is None else f"epsilon {_written(pure)}"
+    epsilon = (
+        f"epsilon {_written(_epsilon(found))} at delta {DELTA:g}" if pure is None else f"pure epsilon {_written(pure)}"
+    )
     return (
         f"{epsilon} · guessed right {found.guess:g}% of the time · "
         f"pcost {_written(found.pcost)} · rho {_written(found.rho)} · mu {_written(found.mu)}"
