@@ -6,11 +6,13 @@ with the reason.  Two passes: the first summarizes the distinct values, the seco
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +28,38 @@ from engine.release.records import (
     as_source,
     column_names,
     column_problems,
+    days_of,
     number_of,
     read_batches,
     scalar,
     text_of,
 )
 from engine.texts import how_many, shown
-from engine.workload import Attribute, DraftSchema, Schema, decimal_bins, no_attribute, spanned
+from engine.workload import (
+    USUAL_MISSING,
+    Attribute,
+    DraftSchema,
+    Schema,
+    cell_number,
+    decimal_bins,
+    no_attribute,
+    read_period,
+    spanned,
+)
 
 MAX_LABELS = 200  # distinct texts of a column
 MAX_WHOLE_LABELS = 12  # distinct whole numbers of which each has a cell of its own
 MAX_EXAMPLES = 3
 MAX_EXACT = 2**53  # up to which floats, and so edges, tell whole numbers apart
 FEW_WHOLE_CELLS = 10  # a range of fractions with fewer whole numbers has bins of decimals
+MAX_DAYS = 60  # days from the first to the last date, with a cell each
+MAX_MONTHS = 36  # months from the first to the last date, with a cell each
 UNNAMED = re.compile(r"\s*|Unnamed: 0|__index_level_\d+__")  # pandas numbers rows under the last two names
 
 MISSING_TEXTS = frozenset(
     [*("na", "n/a", "n.a.", "#n/a", "<na>", "nan", "null", "none", "nil", "missing", "unknown"), *"-–—.?*:", "..", "--"]
 )
+_EPOCH = datetime.date(1970, 1, 1)
 _DATE = re.compile(r"\d{4}([-/.])\d{1,2}\1\d{1,2}([T ].*)?|\d{1,2}([-/.])\d{1,2}\3(\d{4}|\d\d)( .*)?")
 _GROUPED = re.compile(r"[-+−]?(\d+,\d+|\d{1,3}([.,'’ \u00a0\u202f])\d{3}(\2\d{3})*([.,]\d+)?)")
 _GROUPED_BY_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
@@ -59,7 +75,9 @@ MAYBE_MISSING = (
 def draft_of_public(data: Any) -> DraftSchema:
     """Return the schema that public records make, such as a published sample; a person confirms every attribute.
 
-    Up to 200 texts, or up to 12 whole numbers, have a cell each; other numbers have bins.  A column whose values do
+    Up to 200 texts, or up to 12 whole numbers, have a cell each; other numbers have bins.  Dates, in texts ISO dates,
+    have a cell per day, month or year, from the first to the last.  Texts such as NA among numbers or dates mean
+    missing: `DraftSchema.notes` names them, and the range of dates.  A column whose values do
     not make an attribute that takes all of them is left to the person: `DraftSchema.reasons` says why.  Use it for
     public records alone: in others, a value that occurs once would identify somebody.
 
@@ -98,7 +116,11 @@ def draft_of_public(data: Any) -> DraftSchema:
         schema=Schema(drafted),
         unlabelled=tuple(name for name in columns if name in reasons),
         reasons={name: reasons[name] for name in columns if name in reasons},
-        notes=tuple(f"{name}: {note}" for name, summary in summaries.items() if (note := summary.note())),
+        notes=tuple(
+            f"{name}: {note}"
+            for name, summary in summaries.items()
+            for note in summary.notes(None if name in reasons else attributes[name])
+        ),
     )
 
 
@@ -139,6 +161,9 @@ class _Summary:
         self.low: Any = math.inf
         self.high: Any = -math.inf
         self.whole = True
+        self.missing: set[str] = set()  # those of the texts in USUAL_MISSING that occur
+        self.days: set[datetime.date] = set()  # the first and the last one
+        self.only_usual_missing = self.only_iso_dates = True
         self.leading_zeros = self.ends_blank = self.points = self.decimals = False
 
     def add(self, column: pa.Array | list[Any]) -> None:
@@ -147,6 +172,9 @@ class _Summary:
             return
         if not isinstance(column, list) and (reason := _type_reason(column.type)):
             self.reason = reason if column.null_count < len(column) else ""
+            return
+        if not isinstance(column, list) and _is_dated(column.type):
+            self._take_days(column)
             return
         for value in _distinct(column):
             try:
@@ -157,6 +185,22 @@ class _Summary:
                 return
             if value is not None:
                 self._take(value)
+
+    def _take_days(self, column: pa.Array) -> None:
+        """Take a batch of dates or times."""
+        import pyarrow.compute as pc
+
+        if column.null_count == len(column):
+            return
+        self.kinds["date"] += 1
+        extent = pc.min_max(days_of(column))
+        try:
+            self._extend(*(_EPOCH + datetime.timedelta(extent[end].as_py()) for end in ("min", "max")))
+        except OverflowError:
+            self.reason = "it holds dates beyond the years 1 to 9999. Correct them"
+
+    def _extend(self, *days: datetime.date) -> None:
+        self.days = {min(*self.days, *days), max(*self.days, *days)} if self.days else {min(days), max(days)}
 
     def _take(self, value: Any) -> None:
         text, is_text = text_of(value), isinstance(value, str)
@@ -169,6 +213,15 @@ class _Summary:
             self.labels[text] = number
         if len(self.examples.setdefault(kind, [])) < MAX_EXAMPLES:
             self.examples[kind].append(text)
+        if kind == "missing":
+            self.only_usual_missing &= text in USUAL_MISSING
+            self.missing |= {text} & set(USUAL_MISSING)
+        elif kind == "date":
+            period = read_period(text)
+            if period is None or period.unit != "day":
+                self.only_iso_dates = False
+            else:
+                self._extend(period.day)
         self.ends_blank |= text != text.strip()
         if number is None:
             return
@@ -184,47 +237,63 @@ class _Summary:
         """Return the attribute that the values make.  Raises: SchemaError with the reason when they make none."""
         if self.reason:
             raise SchemaError(self.reason)
-        if not self.labels:
-            raise SchemaError("it has no value")
         kinds = set(self.kinds)
+        if not kinds:
+            raise SchemaError("it has no value")
         if kinds <= {"date", "missing"} and "date" in kinds:
-            raise SchemaError(DATES)
+            return self._dates(name)
         if kinds <= {"number", "missing", "grouped"} and "grouped" in kinds:
             raise SchemaError(SEPARATORS.format(self._listed("grouped")))
         if self.points and not self.decimals and kinds <= {"number", "missing"}:
             raise SchemaError(SEPARATORS.format(self._listed("number")))
+        if "number" in kinds <= {"number", "missing"} and self.only_usual_missing and not self.leading_zeros:
+            return self._numeric(name)
         if "missing" in kinds and kinds <= {"number", "missing"}:
             raise SchemaError(MAYBE_MISSING.format(self._listed("missing")))
-        if len(self.labels) < 2:
-            raise SchemaError("it has one value only")
-        if kinds == {"number"} and not self.leading_zeros:
-            return self._numeric(name)
-        return self._categorical(name)
+        return self._categorical(name, list(self.labels))
+
+    def _dates(self, name: str) -> Attribute:
+        if not self.only_iso_dates:
+            raise SchemaError(DATES)
+        if not self.only_usual_missing:
+            raise SchemaError(MAYBE_MISSING.format(self._listed("missing")))
+        first, last = min(self.days), max(self.days)
+        if first == last:
+            raise SchemaError("it has one date only")
+        is_short = (last - first).days < MAX_DAYS
+        months = cell_number(last, "month") - cell_number(first, "month") + 1
+        unit = "day" if is_short else "month" if months <= MAX_MONTHS else "year"
+        return Attribute.dates(name, first, last, unit, missing_values=sorted(self.missing))
 
     def _numeric(self, name: str) -> Attribute:
+        labels = [text for text, number in self.labels.items() if number is not None]
+        if len(labels) < 2:
+            raise SchemaError("it has one value only")
         if not (_is_finite(self.low) and _is_finite(self.high)):
             raise SchemaError("it holds numbers that are not finite. Correct them, or declare bins by hand")
         if self.low == self.high:
             raise SchemaError("it has one number only, spelled in several ways")
-        numbers = set(self.labels.values())
-        if self.whole and len(numbers) == len(self.labels) <= MAX_WHOLE_LABELS:
-            return self._categorical(name)
+        missing = tuple(sorted(self.missing))
+        if self.whole and len({self.labels[text] for text in labels}) == len(labels) <= MAX_WHOLE_LABELS:
+            return replace(self._categorical(name, labels), missing_values=missing)
         if max(-self.low, self.high) > MAX_EXACT:
             raise SchemaError(f"it holds numbers beyond {MAX_EXACT:,}. Declare bins by hand, or give codes as text")
         low, high = math.floor(self.low), math.ceil(self.high)
         if self.whole or high - low >= FEW_WHOLE_CELLS:
-            return spanned(name, low, high, integer=self.whole)
-        return decimal_bins(name, float(self.low), float(self.high))
+            return replace(spanned(name, low, high, integer=self.whole), missing_values=missing)
+        return replace(decimal_bins(name, float(self.low), float(self.high)), missing_values=missing)
 
-    def _categorical(self, name: str) -> Attribute:
-        if len(self.labels) > MAX_LABELS:
+    def _categorical(self, name: str, labels: Sequence[str]) -> Attribute:
+        if len(labels) < 2:
+            raise SchemaError("it has one value only")
+        if len(labels) > MAX_LABELS:
             what = "codes with leading zeros" if self.leading_zeros else "texts"
             raise SchemaError(f"it has more than {MAX_LABELS} {what}. Write by hand those that have a cell")
-        if any(text.isspace() for text in self.labels):
+        if any(text.isspace() for text in labels):
             raise SchemaError("it has a value of blanks alone. Write it as an empty field, or correct it")
-        if len({text.strip() for text in self.labels}) < len(self.labels):
+        if len({text.strip() for text in labels}) < len(labels):
             raise SchemaError("it has values that differ in blanks at their ends alone. Correct them")
-        return Attribute.categorical(name, sorted(self.labels, key=self._order))
+        return Attribute.categorical(name, sorted(labels, key=self._order))
 
     def _order(self, text: str) -> tuple[bool, Any, str]:
         number = self.labels[text]
@@ -233,9 +302,16 @@ class _Summary:
     def _listed(self, kind: str) -> str:
         return ", ".join(map(shown, self.examples[kind]))
 
-    def note(self) -> str:
-        """Say what is easily overlooked in the labels."""
-        return "values begin or end with blanks, which count" if self.ends_blank and not self.reason else ""
+    def notes(self, attribute: Attribute | None) -> Iterator[str]:
+        """Yield what is easily overlooked in the values and in the attribute, None where none was drafted."""
+        if self.ends_blank and not self.reason:
+            yield "values begin or end with blanks, which count"
+        if attribute is None:
+            return
+        if attribute.missing_values:
+            yield f"the texts {', '.join(map(shown, attribute.missing_values))} count as missing values"
+        if attribute.is_dated:
+            yield f"the cells run from {attribute.start} to {attribute.stop}, the first and last dates in the table"
 
 
 def _distinct(column: pa.Array | list[Any]) -> Iterable[Any]:
@@ -248,12 +324,17 @@ def _distinct(column: pa.Array | list[Any]) -> Iterable[Any]:
 
 
 def _type_reason(kind: pa.DataType) -> str:
-    """Return why no attribute takes values of an Arrow type; empty for types of texts and numbers."""
+    """Return why no attribute takes values of an Arrow type; empty for types of texts, numbers and dates."""
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        kind = kind.value_type
+        return DATES if pa.types.is_temporal(kind.value_type) else _type_reason(kind.value_type)
     if pa.types.is_temporal(kind):
-        return DATES
+        return "" if _is_dated(kind) else DATES
     return f"it is of type {kind}. Give one text or number per row" if pa.types.is_nested(kind) else ""
+
+
+def _is_dated(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is one of dates, or of dates with times."""
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def _is_finite(number: Any) -> bool:

@@ -227,3 +227,17 @@ def test_records_of_any_text_format_are_refused(name: str, content: str) -> None
 def test_json_schema_is_not_taken_for_records(content: bytes) -> None:
     session = give(Session(), "schema.json", content)
     assert session.studio.schema == Schema.from_json(content)
+
+
+def test_public_draft_shows_missing_texts_to_confirm() -> None:
+    session = Session().set(draft_is_public=True)
+    rows = b"age,day\n31,2024-01-05\nNA,2024-01-07\n4,-\n"
+    session.run(session.app.file_uploader(key="public_file").upload("sample.csv", rows, "text/csv"))
+    assert session.studio.schema is None
+    labels = {box.key: box.label.replace("\\", "") for box in session.app.checkbox}
+    assert "missing: NA" in labels["draft_0"]
+    assert "missing: -" in labels["draft_1"]
+    session.set(draft_agreed=True, draft_missing_values=["NA"]).press("use_draft")
+    schema = session.studio.schema
+    assert (schema["age"].missing_values, schema["day"].missing_values) == (("NA",), ("-", "NA"))
+    assert (schema["day"].unit, schema["day"].size) == ("day", 3)

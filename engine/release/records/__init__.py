@@ -18,7 +18,7 @@ from engine.release.records.counts_file import COUNTS_ENDING, read_counts
 from engine.release.records.csv import TextFile
 from engine.release.records.database import fit_there, is_table, named_sources, named_table, some_values
 from engine.release.records.digest import fingerprint, table_digest
-from engine.release.records.encoding import MISSING, OUTSIDE, REASONS, Encoder, number_of, scalar, text_of
+from engine.release.records.encoding import MISSING, OUTSIDE, REASONS, Encoder, days_of, number_of, scalar, text_of
 from engine.release.records.files import RECORD_ENDINGS, TEXT_ENDINGS
 from engine.release.records.hints import MAX_VALUES, Hints
 from engine.release.records.sources import as_source, column_names, read_batches
@@ -45,6 +45,7 @@ __all__ = [
     "column_names",
     "column_problems",
     "count_marginals",
+    "days_of",
     "draft_schema",
     "fingerprint",
     "fit_there",

@@ -141,7 +141,7 @@ class Encoder:
             if kind == narrow:
                 values, kind = values.cast(wide), wide
         if self.attribute.is_dated and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
-            return self._with_nulls(_days(values), self._dates)
+            return self._with_nulls(days_of(values), self._dates)
         if self.attribute.is_dated:
             text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
             values = values.cast(pa.large_binary()) if text else values
@@ -390,7 +390,7 @@ def _is_fraction(number: Any) -> bool:
     return bool(number != (number.to_integral_value() if isinstance(number, Decimal) else math.floor(number)))
 
 
-def _days(values: pa.Array) -> pa.Array:
+def days_of(values: pa.Array) -> pa.Array:
     """Dates or times as whole days since 1970-01-01; a time with a zone is stored as one in UTC."""
     kind = values.type
     if pa.types.is_date32(kind):

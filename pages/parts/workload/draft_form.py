@@ -230,7 +230,8 @@ def _confirm(found: Schema) -> None:
         values = ", ".join(attribute.label(i) for i in range(min(attribute.size, SHOWN)))
         more = f", … {attribute.label(attribute.size - 1)}" if attribute.size > SHOWN else ""
         whole_numbers = ", whole numbers only" if attribute.integer else ""
-        words = plain(f"{attribute.name}: {how_many(attribute.size, 'cell')} ({values}{more}){whole_numbers}")
+        missing = f", missing: {', '.join(attribute.missing_values)}" if attribute.missing_values else ""
+        words = plain(f"{attribute.name}: {how_many(attribute.size, 'cell')} ({values}{more}){whole_numbers}{missing}")
         if st.checkbox(words, key=f"{LINE}{number}", disabled=whole) or whole:
             agreed.append(attribute)
     st.multiselect(

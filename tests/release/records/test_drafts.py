@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import TextFile, count_marginals, draft_schema
+from engine import Attribute, TextFile, count_marginals, draft_schema
 from engine.errors import DataError, SchemaError
 from engine.release import SheetFile, draft_of_public
 from engine.release.records import MISSING, Encoder, scalar, text_of
@@ -40,10 +40,10 @@ COLUMNS: dict[str, tuple[pa.Array, str]] = {
     "big": (pa.array([BIG + 1, BIG + 3, None]), "labels"),
     "unsigned": (pa.array([2**64 - 1, 2**64 - 3, 1], pa.uint64()), "labels"),
     "many big": (pa.array([BIG * 3 + i for i in range(20)]), "beyond"),
-    "date": (pa.array([dt.date(2020, 1, 2), dt.date(2021, 1, 2), None]), "dates"),
-    "date as text": (pa.array(["2020-01-02", "2021-01-02", ""]), "dates"),
+    "date": (pa.array([dt.date(2020, 1, 2), dt.date(2021, 1, 2), None]), "unit"),
+    "date as text": (pa.array(["2020-01-02", "2021-01-02", ""]), "unit"),
     "german date": (pa.array(["2.1.2020", "31.12.2021", None]), "dates"),
-    "timestamp": (pa.array([dt.datetime(2020, 1, 2), None, dt.datetime(2021, 1, 2)]), "dates"),
+    "timestamp": (pa.array([dt.datetime(2020, 1, 2), None, dt.datetime(2021, 1, 2)]), "unit"),
     "time": (pa.array([dt.time(1), dt.time(2), None]), "dates"),
     "binary": (pa.array([b"F", b"M", None]), "labels"),
     "bytes": (pa.array([b"\xff", b"\xfe", None]), "neither"),
@@ -58,8 +58,17 @@ COLUMNS: dict[str, tuple[pa.Array, str]] = {
     "half": (pa.array(np.array([0.5, 1.5, 2.5], np.float16)), "edges"),
     "nulls": (pa.nulls(3), "no value"),
     "list": (pa.array([[1], [2], None]), "nested|type"),
-    "NA": (pa.array(["31", "NA", "4"]), "missing"),
-    "point": (pa.array(["31", ".", "4"]), "missing"),
+    "NA": (pa.array(["31", "NA", "4"]), "labels"),
+    "point": (pa.array(["31.5", ".", "4"]), "edges"),
+    "unknown": (pa.array(["31", "unknown", "4"]), "missing"),
+    "NA among codes": (pa.array(["01", "NA", "02"]), "missing"),
+    "date or NA": (pa.array(["2020-01-02", "NA", "2021-01-02T23:30-05:00"]), "unit"),
+    "date or unknown": (pa.array(["2020-01-02", "unknown", "2021-01-02"]), "missing"),
+    "date or number": (pa.array(["2020-01-02", "7", "2021-01-02"]), "labels"),
+    "ambiguous date": (pa.array(["2020-01-02", "02/03/2020", None]), "dates"),
+    "one date": (pa.array(["2020-01-02", "2020-01-02", None]), "one date"),
+    "late": (pa.array([10**9, 0], pa.int32()).cast(pa.date32()), "9999"),
+    "zone": (pa.array([0, 10**9], pa.timestamp("s", "Asia/Tokyo")), "unit"),
     "decimal comma": (pa.array(["1,5", "2,25", "3"]), "separators"),
     "thousands": (pa.array(["1.200", "800", "31.000"]), "separators"),
     "thousands and cents": (pa.array(["1.200,50", "800", "31.000"]), "separators"),
@@ -82,12 +91,12 @@ def test_draft_takes_own_rows_or_gives_reason(word: str) -> None:
     column, outcome = COLUMNS[word]
     rows = pa.table({"x": column, "y": pa.array([str(i % 2) for i in range(len(column))])})
     draft = draft_of_public(rows)
-    if outcome in ("labels", "edges"):
+    if outcome in ("labels", "edges", "unit"):
         attribute = draft.schema["x"]
         assert getattr(attribute, outcome) is not None
         codes = Encoder(attribute=attribute).array(column)
         assert codes.min() >= MISSING
-        assert set(codes[codes >= 0]) == set(range(attribute.size)) or outcome == "edges"
+        assert set(codes[codes >= 0]) == set(range(attribute.size)) or outcome != "labels"
     else:
         assert "x" not in draft.schema
         assert any(one in draft.reasons["x"] for one in outcome.split("|"))
@@ -293,3 +302,45 @@ def test_unreadable_column_stops_no_other(tmp_path: Path) -> None:
 def test_no_attribute_error_lists_reasons() -> None:
     with pytest.raises(SchemaError, match="one value"):
         draft_of_public(pd.DataFrame({"x": ["a", "a"]}))
+
+
+def test_missing_texts_among_numbers_are_declared() -> None:
+    rows = pd.DataFrame({"x": ["1", "2", "NA", "."], "pay": ["0.5", "70000", "-", ""]})
+    draft = draft_of_public(rows)
+    assert draft.schema["x"] == Attribute.categorical("x", ["1", "2"], missing_values=(".", "NA"))
+    assert draft.schema["pay"].edges is not None
+    assert draft.schema["pay"].missing_values == ("-",)
+    assert [note.partition(":")[0] for note in draft.notes] == ["x", "pay"]
+    counts = count_marginals(rows, draft.schema, [("x",), ("pay",)], on_refused="drop")
+    assert counts.refused == {"x": {"missing": 2}, "pay": {"missing": 2}}
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "unit", "cells"),
+    [
+        ("2020-01-30", "2020-01-31", "day", 2),
+        ("2020-01-30", "2020-03-29", "day", 60),
+        ("2020-01-30", "2020-03-30", "month", 3),
+        ("2020-01-30", "2022-12-31", "month", 36),
+        ("2020-01-30", "2023-01-01", "year", 4),
+    ],
+)
+def test_dates_have_days_months_or_years(first: str, last: str, unit: str, cells: int) -> None:
+    days = [first, last]
+    for column in (pa.array(days), pa.array(map(dt.date.fromisoformat, days))):
+        attribute = draft_of_public(pa.table({"x": column})).schema["x"]
+        assert (attribute.unit, attribute.size) == (unit, cells)
+
+
+def test_dates_of_files_are_drafted_and_counted(tmp_path: Path) -> None:
+    days = pd.DataFrame({"x": ["2020-02-28", "2020-02-29", "2021-03-01"], "sex": ["F", "M", "F"]})
+    days.to_csv(tmp_path / "x.csv", index=False)
+    days.to_json(tmp_path / "x.json", orient="records")
+    days.assign(x=pd.to_datetime(days["x"])).to_parquet(tmp_path / "x.parquet")
+    days.assign(x=pd.to_datetime(days["x"])).to_feather(tmp_path / "x.feather")
+    workbook(tmp_path / "x.xlsx", {"a": [list(days.columns), *days.to_numpy(object).tolist()]})
+    for place in sorted(tmp_path.iterdir()):
+        draft = draft_of_public(place)
+        assert draft.schema["x"] == Attribute.dates("x", "2020-02", "2021-03", "month")
+        assert "2020-02" in draft.notes[0]
+        assert count_marginals(place, draft.schema, [("x",)])["x",].tolist() == [2, *[0] * 12, 1]
