@@ -47,15 +47,16 @@ def budget_picture(plan: Plan) -> Picture:
             [*shares, table["share"].iloc[MAX_BARS:].sum()],
             [*labels, f"{len(names) - MAX_BARS:,} smaller ones together"],
         )
-    figure = bars(shares, labels, "share of the budget", "%{y}: %{x:.2%} of the budget", tickformat=PERCENT)
+    unit = "pcost" if plan.budget.pure_epsilon is None else "epsilon"
+    figure = bars(shares, labels, f"share of the {unit}", f"%{{y}}: %{{x:.2%}} of the {unit}", tickformat=PERCENT)
     return Picture(
         title="Where the budget goes",
         figure=figure,
         table=table,
         alt=f"The largest of {len(names):,} shares, {shares[0]:.1%}, goes to {names[0]}.",
         note=(
-            "A bar is one set of attributes: what its table says beyond all smaller tables. The shares add up to all "
-            "of the budget."
+            f"One bar per set of attributes: what its table adds to all smaller tables. Shares of the {unit} sum to "
+            "100%."
         ),
     )
 
