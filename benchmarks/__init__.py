@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from engine.insight import peak_megabytes
+from engine._workers import peak_megabytes
 
 __all__ = ["one_thread", "options", "own_process", "peak_megabytes", "table"]
 

@@ -17,8 +17,10 @@ from pathlib import Path
 
 from benchmarks.kept import Kept
 from benchmarks.published_tables import RHO, table_options, tables
-from engine import Budget, Workload
-from engine.publish import ADAPTIVE, published_comparison
+from engine.privacy import Budget
+from engine.publish.aim_mst import ADAPTIVE
+from engine.publish.publication_comparison import published_comparison
+from engine.workload import Workload
 
 
 def main() -> None:

@@ -21,8 +21,11 @@ import numpy as np
 
 from benchmarks.kept import Kept
 from benchmarks.published_tables import RHO, Table, table_options, tables
-from engine import Budget, Workload, count_marginals, plan
-from engine.publish import simulated
+from engine.mechanisms import plan
+from engine.postprocess.uncertainty import simulated
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.workload import Workload
 
 
 def figures(table: Table, epsilon: float, seeds: int) -> tuple[float, float, float, float]:

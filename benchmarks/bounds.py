@@ -22,10 +22,12 @@ from benchmarks import options
 from benchmarks.kept import Kept
 from benchmarks.tuned import cube
 from benchmarks.tuned import rows as tuned_rows
-from engine import Budget, Workload, plan
-from engine.insight import ROWS
-from engine.insight.published import standard_workload
-from engine.spaces import exact_bound, global_bound, small_domain
+from engine.analysis import ROWS
+from engine.analysis.paper_results import standard_workload
+from engine.bounds.lower_bounds import exact_bound, global_bound, small_domain
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Workload
 
 # the most that a tuned plan may be above the bound: the first pattern that the name of a workload matches
 ASKED = {

@@ -23,12 +23,22 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks import options, table
-from engine.mechanisms.marginal_tables import data_cube, marginals_error
-from engine.mechanisms.trees.hierarchies import error, greedy_hierarchy, hb, hierarchy, identity, quadtree, wavelet
-from engine.mechanisms.trees.level_selection import level_selection, svd_bound
-from engine.mechanisms.trees.levels import PUBLISHED
+from engine.mechanisms.baselines import data_cube, marginals_error
+from engine.mechanisms.hierarchical import (
+    PUBLISHED,
+    error,
+    greedy_hierarchy,
+    hb,
+    hierarchy,
+    identity,
+    level_selection,
+    quadtree,
+    svd_bound,
+    wavelet,
+)
 from engine.privacy import Budget
-from engine.workload import Width, family
+from engine.workload import Width
+from engine.workload.families import family
 
 Line = tuple[str, str, float, float]  # workload, strategy, paper, ours
 HEAD = f"{'workload':<39}{'strategy':<26}{'paper':>17}{'ours':>17}{'ratio':>8}"

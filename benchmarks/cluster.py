@@ -18,7 +18,7 @@ from unittest import mock
 
 from benchmarks import options, own_process, table
 from benchmarks.counting import QUICK, SHARDS, agree, digest, here, in_shards, schema_of, write_records
-from engine import count_marginals
+from engine.records import count_marginals
 
 WORKERS, WORKER_MEGABYTES = 2, 1024
 SETTINGS = {
@@ -37,7 +37,7 @@ def on_spark(folder: Path, columns: int) -> tuple[dict[str, float], str]:
     import pyspark
     from pyspark.sql import SparkSession
 
-    from engine.release.records.database import grouped
+    from engine.records import database as grouped
 
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # the workers are started from there
     moved, ask = [0], grouped.spark_answer

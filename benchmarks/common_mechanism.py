@@ -26,9 +26,12 @@ import numpy as np
 import demo_data
 from benchmarks.matrix_rules import NestedChain, NestedRule, census_cascade
 from demo_data.make_populations import age_tracts, race_blocks
-from engine import Budget, Schema, Workload, coarse_or_fine, plan
-from engine.choice import CommonMechanism, LinearMechanism
-from engine.choice.rivals import exponential_probabilities, reserved_look
+from engine.common_mechanism.baseline_rules import exponential_probabilities, reserved_look
+from engine.common_mechanism.common_mechanism import CommonMechanism, LinearMechanism
+from engine.common_mechanism.common_plan import coarse_or_fine
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Schema, Workload
 
 BINARY, AGES = (2,) * 7, (101, 2)
 SAVED = {  # domain, coarse and fine ways, and the share printed in the tables, in percent

@@ -29,8 +29,11 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from benchmarks import options, own_process, peak_megabytes, table
-from engine import Attribute, Budget, Counts, Schema, Workload, count_marginals, plan
-from engine.commands import main as command_line
+from engine.cli.main import main as command_line
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.records import Counts, count_marginals
+from engine.workload import Attribute, Schema, Workload
 
 CELLS = 20
 BLOCK = 1_000_000

@@ -20,9 +20,12 @@ import numpy as np
 
 from benchmarks.kept import Kept
 from benchmarks.published_tables import RHO, table_options, tables
-from engine import Budget, Workload, count_marginals, plan
-from engine.arrays import Array
-from engine.publish import DRAWS, simulated
+from engine._arrays import Array
+from engine.mechanisms import plan
+from engine.postprocess.uncertainty import DRAWS, simulated
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.workload import Workload
 
 ABOVE, CONFIDENCE, BATCH = 10.0, 0.95, 25
 

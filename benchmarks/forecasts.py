@@ -23,7 +23,9 @@ from benchmarks import one_thread, options, own_process, peak_megabytes, table
 from benchmarks.random_limits import draw
 from benchmarks.scale import mixed
 from benchmarks.tuned import cube, joint
-from engine import Attribute, Budget, Schema, Workload, forecast, plan
+from engine.mechanisms import forecast, plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 
 LEAST_SECONDS, LEAST_BYTES = 0.1, 5e7
 HEAD = f"{'workload':44} {'forecast s':>10} {'took':>8} {'forecast MB':>12} {'took':>7}  {'ratios':>12}  right"

@@ -13,11 +13,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from engine.arrays import Array
-from engine.choice.common_plan import CommonPlan
-from engine.choice.linear import LinearMechanism
-from engine.choice.plan_rule import rows_of_group, spread_out
-from engine.choice.rules import Decision
+from engine._arrays import Array
+from engine.common_mechanism import CommonPlan
+from engine.common_mechanism.common_mechanism import LinearMechanism
+from engine.common_mechanism.selection_rule import Decision, rows_of_group, spread_out
 from engine.errors import NotApplicable, PlanError
 from engine.plans import Block
 from engine.release import Measurement

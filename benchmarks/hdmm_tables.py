@@ -21,17 +21,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks import options, table
-from engine import Attribute, Budget, Schema, Workload
-from engine.insight.published import SCHEMAS, WAYS
-from engine.insight.published import PublishedRow as Published
-from engine.mechanisms.hdmm.marginals import Lattice, lattice_of, marginal_svd_bound, residual_traces
-from engine.mechanisms.hdmm.operators import best_of
-from engine.mechanisms.products.grams import GramBuilder, weighted_groups
-from engine.mechanisms.products.kronecker import gaussian_strategy
-from engine.mechanisms.products.p_identity import p_identity_strategy
-from engine.mechanisms.trees.level_selection import svd_bound
-from engine.spaces import Options
-from engine.workload import Prefix, Range, Width
+from engine.analysis.paper_results import SCHEMAS, WAYS
+from engine.analysis.paper_results import PublishedRow as Published
+from engine.mechanisms.hdmm import Lattice, best_of, lattice_of, marginal_svd_bound, residual_traces
+from engine.mechanisms.hierarchical import svd_bound
+from engine.mechanisms.kronecker import GramBuilder, gaussian_strategy, p_identity_strategy, weighted_groups
+from engine.privacy import Budget
+from engine.residuals import Options
+from engine.workload import Attribute, Range, Schema, Width, Workload
+from engine.workload.families import Prefix
 
 HEAD = f"{'table':<6}{'workload':<30}{'column':<26}{'paper':>16}{'ours':>16}{'ratio':>9}{'s':>8}"
 UNIT = {"gaussian": 1.0 / Budget.approx(1.0, 1e-6).mu, "laplace": math.sqrt(2.0)}  # std at sensitivity 1

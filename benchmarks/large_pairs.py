@@ -16,8 +16,10 @@ import time
 from typing import Any
 
 from benchmarks import options, own_process, peak_megabytes, table
-from engine import Attribute, Budget, Schema, Workload, forecast, load_plan, plan
-from engine.insight.published import standard_workload
+from engine.analysis.paper_results import standard_workload
+from engine.mechanisms import forecast, load_plan, plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 
 MEGABYTES, GAP = 2_000.0, 0.01
 SECONDS = {("Adult", "uniform"): 20.0, ("Adult", "tuned"): 60.0, ("Space", "uniform"): 20.0, ("Space", "tuned"): 60.0}

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from benchmarks import options, table
+from engine.ledger import Ledger
+from engine.ledger.hash_chain import append, read_rows, transaction
 from engine.privacy import Budget
-from engine.release import Ledger
-from engine.release.ledger.chain import append, read_rows, transaction
 
 SPENDS = 100
 

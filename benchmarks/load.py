@@ -22,7 +22,8 @@ import psutil
 
 import demo_data
 from benchmarks import options, table
-from engine import Budget, Schema, Workload
+from engine.privacy import Budget
+from engine.workload import Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.server.client import Client, opened

@@ -18,10 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.general_rule import spread_of_mechanisms
-from engine.arrays import Array
-from engine.choice.common_mechanism import CENSUS_AGES, CommonMechanism
-from engine.choice.linear import LinearMechanism, Recreation, recreation, remainder
-from engine.choice.rules import Decision, check_nested_options, nested_decision, stands_out
+from engine._arrays import Array
+from engine.common_mechanism.common_mechanism import (
+    CENSUS_AGES,
+    CommonMechanism,
+    LinearMechanism,
+    Recreation,
+    recreation,
+    remainder,
+)
+from engine.common_mechanism.selection_rule import Decision, check_nested_options, nested_decision, stands_out
 from engine.errors import PlanError
 
 Flags = npt.NDArray[np.bool_]

@@ -24,8 +24,10 @@ import numpy as np
 
 import demo_data
 from benchmarks import options, table
-from engine import Attribute, Budget, Schema, Workload, plan
-from engine.workload import Random
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
+from engine.workload.families import Random
 
 SEED = 8
 WORDS = ("sum", "l_4", "max", "targets")

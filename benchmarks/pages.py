@@ -19,9 +19,11 @@ from streamlit.testing.v1 import AppTest
 
 import demo_data
 from benchmarks import options, table
-from engine import Attribute, Budget, Schema, Workload
-from engine.insight import compared_so_far, expected, quick_choices
+from engine.analysis import compared_so_far
+from engine.analysis.compare import expected, quick_choices
 from engine.mechanisms import variants
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.compare import run
 from pages.parts.jobs import plans, work
 from pages.parts.shell import frame, state

@@ -9,7 +9,7 @@ what lies between "plan" and "pairs" could be won with noise that 1-way answers 
 "bound" only by measuring three or more attributes together.
 
 With rows whose Gram is Q on the table of a pair, the symmetric group parts the Gram of everything into sectors, each
-A^T Q A with a constant A (`engine/spaces/bounds/alike.py`), and so it does with the Gram of all that is asked.  Least
+A^T Q A with a constant A (`engine/bounds/symmetric.py`), and so it does with the Gram of all that is asked.  Least
 squares read a piece of every query from every table.  Given these pieces, the best Q is an ordinary matrix mechanism on
 the cells of one table, and given Q least squares are the best pieces: in turns, neither can make the error larger.
 """
@@ -28,10 +28,13 @@ import scipy
 
 from benchmarks import options
 from benchmarks.kept import Kept
-from engine import Budget, Workload, plan
-from engine.arrays import Array
-from engine.insight.published import standard_workload
-from engine.spaces import basis, global_bound
+from engine._arrays import Array
+from engine.analysis.paper_results import standard_workload
+from engine.bounds.lower_bounds import global_bound
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.residuals import basis
+from engine.workload import Workload
 
 ROWS = ("[10]^40 affine", "[10]^40 abs", "[20]^40 affine", "[20]^40 abs")
 TURNS = 1_000  # of pieces and strategy, at most

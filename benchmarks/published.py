@@ -14,9 +14,10 @@ import sys
 import time
 
 from benchmarks import options, peak_megabytes, table
-from engine import Budget, plan
-from engine.insight import ROWS
-from engine.insight.published import SCHEMAS, PublishedRow
+from engine.analysis import ROWS
+from engine.analysis.paper_results import SCHEMAS, PublishedRow
+from engine.mechanisms import plan
+from engine.privacy import Budget
 
 __all__ = ["ROWS", "SCHEMAS", "line", "measure"]
 

@@ -30,8 +30,11 @@ import pandas as pd
 import demo_data
 from benchmarks import options, peak_megabytes
 from benchmarks.kept import Kept
-from engine import Attribute, Budget, Schema, Workload, count_marginals, plan
-from engine.publish import simulated
+from engine.mechanisms import plan
+from engine.postprocess.uncertainty import simulated
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.workload import Attribute, Schema, Workload
 
 RHO = {0.1: 0.000198, 1.0: 0.01656, 10.0: 1.1825}
 COARSE, MOST_LEVELS = 16, 32

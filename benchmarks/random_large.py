@@ -21,8 +21,11 @@ import numpy as np
 from benchmarks import options
 from benchmarks.kept import Kept
 from benchmarks.random_small import ONE_WAY, described
-from engine import MECHANISMS, Attribute, Budget, Schema, Workload, forecast, plan
 from engine.errors import EngineError
+from engine.mechanisms import forecast, plan
+from engine.mechanisms.registry import MECHANISMS
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 
 SECONDS, BYTES = 10.0, 2e9  # what one plan may be expected to take
 SAME = 1e-5  # relative: searches stop at a gap of 1e-6 in every space

@@ -21,8 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from engine import Attribute, Budget, Custom, Random, Schema, Width, Workload, plan
 from engine.errors import EngineError
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Custom, Schema, Width, Workload
+from engine.workload.families import Random
 
 FAMILIES = ("marginal", "prefix", "suffix", "range", "circular", "total", "width", "affine", "abs", "random", "custom")
 SPREAD = 4.0  # orders of magnitude between weights

@@ -17,10 +17,11 @@ from unittest import mock
 import numpy as np
 
 from benchmarks import options, table
-from engine import Attribute, Budget, Schema, Workload, plan
-from engine.spaces import DualProblem, Factor, Options, WholeDomain
-from engine.spaces.splits.unions import part_rows
-from engine.workload import Custom
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.residuals import DualProblem, Factor, Options, WholeDomain
+from engine.residuals.kronecker_sums import part_rows
+from engine.workload import Attribute, Custom, Schema, Workload
 
 ROWS = 36
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -94,7 +95,7 @@ def compare(title: str, draw: Callable[[np.random.Generator], Workload], seed: i
         start = time.perf_counter()
         tuned = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
         seconds.append(time.perf_counter() - start)
-        with mock.patch("engine.spaces.splits.unions.WORK", 0):
+        with mock.patch("engine.residuals.tuning.unions.WORK", 0):
             apart = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
         bound = global_bound(workload)
         excess.append(tuned / bound - 1.0)

@@ -20,9 +20,12 @@ from benchmarks import options, own_process, peak_megabytes, table
 from benchmarks.counting import write_records
 from benchmarks.tuned import joint
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Schema, Workload, measure, plan
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
 from engine.publish import write_answers
-from engine.release import Ledger
+from engine.release import measure
+from engine.workload import Attribute, Schema, Workload
 
 # name, what is asked, records, seconds and megabytes that it may take
 Job = tuple[str, Workload, Path, float | None, float | None]

@@ -11,9 +11,10 @@ import sys
 import time
 
 from benchmarks import options, table
-from engine import Budget, plan
+from engine.analysis.paper_results import WAYS, standard_workload
 from engine.errors import EngineError
-from engine.insight.published import WAYS, standard_workload
+from engine.mechanisms import plan
+from engine.privacy import Budget
 
 PLUS, FOURIER = ("residualplanner+", {}), ("wff", {})
 ROWS = [

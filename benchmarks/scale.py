@@ -19,7 +19,9 @@ import time
 from typing import Any
 
 from benchmarks import options, own_process, peak_megabytes, table
-from engine import Attribute, Budget, Schema, Workload, forecast, plan
+from engine.mechanisms import forecast, plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 
 ROWS = [  # n, d, printed RMSE, printed total seconds, printed GB
     (10, 10, 20.41, 4.6, 0.7),

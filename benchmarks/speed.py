@@ -23,8 +23,10 @@ from benchmarks import one_thread, options, own_process, peak_megabytes
 from benchmarks.kept import Kept
 from benchmarks.scale import mixed
 from benchmarks.tuned import cube, joint
-from engine import Attribute, Budget, Schema, Workload, forecast, load_plan, plan
-from engine.insight import PRELOADED
+from engine._workers import PRELOADED
+from engine.mechanisms import forecast, load_plan, plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 
 HEAD = f"{'figure':50} {'asked':>7} {'measured':>10} {'met':>4} {'MB':>6}  remark"
 PATIENCE = 600.0  # forecasts above so many seconds are not tried

@@ -12,8 +12,10 @@ import time
 
 import demo_data
 from benchmarks import options, own_process, peak_megabytes, table
-from engine import Attribute, Budget, Schema, Workload, plan
-from engine.insight.published import SIZES, WAYS, printed
+from engine.analysis.paper_results import SIZES, WAYS, printed
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 
 DEMOS = {"cps": "CPS", "adult": "Adult", "loans": "Loans"}
 JOINT = [(family, n) for n in (10, 20, 30, 50) for family in ("affine", "abs")]

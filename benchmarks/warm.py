@@ -30,7 +30,8 @@ HEAD = (
 
 def edits(workload: Any, budget: Any, count: int, seed: int = 1) -> Iterator[tuple[str, Any, Any]]:
     """Yield (what was done, workload, budget), each one edit away from the one before."""
-    from engine import Budget, Workload
+    from engine.privacy import Budget
+    from engine.workload import Workload
 
     rng = random.Random(seed)
     families = {"numeric": ("prefix", "range", "marginal", "circular"), "categorical": ("marginal", "total")}
@@ -60,7 +61,8 @@ def edits(workload: Any, budget: Any, count: int, seed: int = 1) -> Iterator[tup
 def measure(name: str, centers: str, count: int) -> str:
     """Return one line of the table."""
     from benchmarks.published import ROWS
-    from engine import Budget, plan
+    from engine.mechanisms import plan
+    from engine.privacy import Budget
 
     workload = next(row for row in ROWS if str(row) == f"{name} <=3-way").workload()
     budget = Budget(pcost=1.0)

@@ -2,9 +2,7 @@
 
 import sys
 
-from engine.commands import main
-
-__all__ = ["main"]
+from engine.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,8 @@
 
 import streamlit as st
 
-from engine import CommonPlan, figures
+from engine import figures
+from engine.common_mechanism import CommonPlan
 from pages.parts.coarse import choose, rehearsal, steps
 from pages.parts.coarse import script as coarse_code
 from pages.parts.shell import code, frame, show

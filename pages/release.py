@@ -4,8 +4,9 @@ from functools import partial
 
 import streamlit as st
 
-from engine import Plan
-from engine.release import Ledger, kept_rehearsal, left_open, release_key
+from engine.ledger import Ledger, release_key
+from engine.plans import Plan
+from engine.release.measure import kept_rehearsal, left_open
 from pages.parts.coarse import paid
 from pages.parts.jobs import plans, private, tasks, watch, work
 from pages.parts.release import dataset_form, records_form, release_form, results_view

@@ -5,9 +5,11 @@ from dataclasses import replace
 import streamlit as st
 
 import demo_data
-from engine import Attribute, Schema, figures, texts
-from engine.release import SHEET_ENDINGS
-from engine.workload import UNITS
+from engine import _format as texts
+from engine import figures
+from engine.records.subprocess_readers import SHEET_ENDINGS
+from engine.workload import Attribute, Schema
+from engine.workload.calendar import UNITS
 from pages.parts.shell import code, frame, show, state
 from pages.parts.shell.budgets import ROWS_LABEL
 from pages.parts.shell.words import kept_for, plain, show_kept

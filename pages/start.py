@@ -3,7 +3,11 @@
 import streamlit as st
 
 import demo_data
-from engine import Budget, Measurement, Schema, Workload, figures, measure, plan
+from engine import figures
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.release import Measurement, measure
+from engine.workload import Schema, Workload
 from pages.parts.shell import budgets, code, frame, show, state
 from pages.parts.shell.words import plain, show_kept
 

@@ -2,7 +2,9 @@
 
 import streamlit as st
 
-from engine import Workload, insight, texts
+from engine import _format as texts
+from engine import analysis
+from engine.workload import Workload
 from pages.parts.shell import code, frame, show, state
 from pages.parts.shell.words import kept_for, show_kept
 from pages.parts.workload import group_form, group_table, range_form, sql_form
@@ -39,7 +41,7 @@ def clear() -> None:
 
 def sizes(workload: Workload) -> None:
     """Live counts."""
-    cells = insight.counted_cells(workload)
+    cells = analysis.counted_cells(workload)
     show.numbers(
         ("Groups", f"{len(workload.groups):,}", "Sets of attributes with a family of queries"),
         ("Queries", texts.number(workload.queries), "Numbers that will be published"),

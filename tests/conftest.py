@@ -34,7 +34,7 @@ os.environ["DP_WORKBENCH_SETTINGS"] = SETTINGS.name
 
 
 # files in which few tests take long: side by side with the others they have to begin first, or a core waits for them
-LONG = ("tests/browser/", "tests/server/", "tests/app/", "tests/spaces/")
+LONG = ("tests/browser/", "tests/server/", "tests/app/", "tests/residuals/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from engine.workload import family
+from engine.workload.families import family
 
 RANK = 1e-9  # singular values below this share of the largest belong to directions that are not measured
 

@@ -6,8 +6,8 @@ shows.
 
 import numpy as np
 
-from engine import Attribute, Schema, Workload
-from engine.workload import Circular, Custom, Random, Total, Width
+from engine.workload import Attribute, Circular, Custom, Schema, Width, Workload
+from engine.workload.families import Random, Total
 
 
 def numeric(*sizes):

@@ -13,7 +13,7 @@ import pytest
 import demo_data
 from demo_data import make_panel, make_schemas, make_survey, make_synthetic
 from demo_data.make_synthetic import synthetic
-from engine.release import count_marginals
+from engine.records import count_marginals
 from engine.workload import Attribute, Schema
 
 PAPERS = {

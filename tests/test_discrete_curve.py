@@ -9,10 +9,15 @@ import pandas as pd
 import pytest
 import scipy.special
 
-from engine import Attribute, Budget, Ledger, Plan, Schema, Workload, measure, plan
 from engine.errors import LedgerError
-from engine.gaussian import LOAD, STEP, discrete_log_delta
-from engine.plans import on_curve
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.plans.blocks import on_curve
+from engine.privacy import Budget
+from engine.privacy.gaussian import LOAD, STEP, discrete_log_delta
+from engine.release import measure
+from engine.workload import Attribute, Schema, Workload
 
 SCALES = sorted({max(1, round(1.25**i)) for i in range(37)})
 REACH = 12  # scales: what lies beyond has probability 1e-32

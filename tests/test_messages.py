@@ -10,11 +10,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, plan
-from engine.commands import main
-from engine.commands.line import _parser
-from engine.commands.wording import OPTIONS, in_options
-from engine.texts import ARGUMENT, BARE_ARGUMENTS
+from engine._format import ARGUMENT, BARE_ARGUMENTS
+from engine.cli.main import _parser, main
+from engine.cli.output import OPTIONS, in_options
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell.words import LABELS, in_labels
 
 ROOT = Path(__file__).resolve().parents[1]

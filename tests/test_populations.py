@@ -5,7 +5,7 @@ import numpy as np
 from benchmarks.common_mechanism import AGES, BINARY, noisy, ways
 from benchmarks.matrix_rules import NestedRule, census_cascade
 from demo_data.make_populations import BLOCK_SIZE, RACES, TRACT_SIZE, age_tracts, race_blocks
-from engine.choice import CommonMechanism
+from engine.common_mechanism.common_mechanism import CommonMechanism
 
 
 def test_blocks_are_skewed_sparse_and_reproducible():

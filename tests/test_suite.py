@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import options, own_process, peak_megabytes, table
-from engine.release import noise
-from engine.release.noise import discrete_gaussian
+from engine.release import discrete_gaussian, noise
 from tests import conftest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,8 +52,8 @@ def test_full_runs_everything_and_what_it_compiled_is_kept_for_the_next_process(
 
 def test_what_takes_long_begins_first_and_the_rest_stays_in_order() -> None:
     places = [
-        "engine/texts.py::texts",
-        "tests/choice/test_b.py::b",
+        "engine/_format.py::texts",
+        "tests/common_mechanism/test_b.py::b",
         "tests/server/test_c.py::c",
         "tests/browser/d.py::d",
     ]

@@ -13,25 +13,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import (
-    Attribute,
-    Budget,
-    CommonPlan,
-    Counts,
-    Ledger,
-    Measurement,
-    Schema,
-    Workload,
-    coarse_or_fine,
-    count_marginals,
-    load_measurement,
-    load_plan,
-    measure,
-    plan,
-    stepwise,
-)
+from engine._untrusted import array_header, open_zip, parse_json, read_array, read_member
+from engine.common_mechanism import CommonPlan, stepwise
+from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.errors import DataError, EngineError
-from engine.untrusted import array_header, open_zip, parse_json, read_array, read_member
+from engine.ledger import Ledger
+from engine.mechanisms import load_plan, plan
+from engine.privacy import Budget
+from engine.records import Counts, count_marginals
+from engine.release import Measurement, measure
+from engine.release.measure import load_measurement
+from engine.workload import Attribute, Schema, Workload
 from tests.hostile import RAW, VALUES, places, with_value
 
 KEPT = Path(__file__).parent / "kept"

@@ -16,15 +16,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("pytest", "hypothesis", "psutil", "duckdb")
 TESTS = (
-    "tests/kept",
+    "tests/golden_files",
     "tests/test_config.py",
     "tests/workload/sql",
     "tests/workload/test_conditions.py",
-    "tests/release/records/test_encoding.py",
-    "tests/release/records/test_tables.py",
-    "tests/release/records/test_refused.py",
-    "tests/release/records/test_counts.py",
-    "tests/release/records/test_hostile.py",
+    "tests/records/test_encoding.py",
+    "tests/records/test_tables.py",
+    "tests/records/test_refused.py",
+    "tests/records/test_counts.py",
+    "tests/records/test_hostile.py",
     "tests/figures",
     "tests/app/workload",
     "tests/app/shell/test_address.py",
@@ -32,12 +32,12 @@ TESTS = (
 MORE_TOOLS = ("hatch", "pyyaml")
 MORE = (
     "tests/workload",
-    "tests/release/records/test_counted.py",
+    "tests/records/test_counted.py",
     "tests/plans/test_explicit.py",
     "tests/publish",
-    "tests/outside",
-    "tests/commands",
-    "tests/insight/test_compare.py",
+    "tests/install",
+    "tests/cli",
+    "tests/analysis/test_compare.py",
     "tests/app/test_pages.py",
     "tests/app/test_schema.py",
     "tests/app/preview/test_plan.py",

@@ -1,22 +1,6 @@
-"""Pictures of engine results: pure functions that return a figure with its table, alt text and note.
+"""Plotly figures, each with its table and alternative text."""
 
-To touch: shared looks are in `charts`; a picture on the page of that name is in `compare`, `choice`, `release`...
-"""
-
-from engine.figures.blocks import block_names, factor_names, gram_picture, on_one_scale, rows_picture
-from engine.figures.charts import BLUE, GREEN, GREY, ORANGE, Picture, fitting, framed, heat_map
-from engine.figures.choice import (
-    group_text,
-    least_total,
-    receipt_text,
-    rule_text,
-    saved_text,
-    shares_above_picture,
-    shares_picture,
-    snr_picture,
-    space_table,
-    spend_table,
-)
+from engine.figures.base import Picture
 from engine.figures.compare import (
     budgets_picture,
     costs,
@@ -25,27 +9,38 @@ from engine.figures.compare import (
     ratio_picture,
     refused,
     spreads_picture,
+    standing_picture,
     where_picture,
 )
-from engine.figures.comparison_page import comparison_page
-from engine.figures.errors import error_picture, has_map, pairs_picture, spread_picture
-from engine.figures.plans import (
-    breakdown_picture,
-    budget_picture,
-    distance_picture,
-    interval_picture,
-    quality_picture,
+from engine.figures.comparison_html import comparison_page
+from engine.figures.domain import (
+    block_names,
+    cells_in_box,
+    domain_picture,
+    factor_names,
+    family_picture,
+    gram_picture,
+    on_one_scale,
+    plane_picture,
+    range_picture,
+    rows_picture,
 )
-from engine.figures.plot import plot
-from engine.figures.questions import cells_in_box, domain_picture, family_picture, plane_picture, range_picture
+from engine.figures.errors import error_picture, has_map, pairs_picture, spread_picture
+from engine.figures.plans import breakdown_picture, budget_picture, distance_picture, interval_picture, quality_picture
 from engine.figures.release import answers_picture, coverage_picture, published_picture, spending_picture
-from engine.figures.standing import standing_picture
+from engine.figures.two_stage import (
+    group_text,
+    least_total,
+    receipt_text,
+    rule_text,
+    shares_above_picture,
+    shares_picture,
+    snr_picture,
+    space_table,
+    spend_table,
+)
 
 __all__ = [
-    "BLUE",
-    "GREEN",
-    "GREY",
-    "ORANGE",
     "Picture",
     "answers_picture",
     "block_names",
@@ -62,18 +57,14 @@ __all__ = [
     "error_picture",
     "factor_names",
     "family_picture",
-    "fitting",
-    "framed",
     "gram_picture",
     "group_text",
     "has_map",
-    "heat_map",
     "interval_picture",
     "least_total",
     "on_one_scale",
     "pairs_picture",
     "plane_picture",
-    "plot",
     "published_picture",
     "quality_picture",
     "range_picture",
@@ -83,7 +74,6 @@ __all__ = [
     "refused",
     "rows_picture",
     "rule_text",
-    "saved_text",
     "shares_above_picture",
     "shares_picture",
     "snr_picture",

@@ -1,4 +1,4 @@
-"""Pictures of standard errors: of every query of a group, and how they are distributed over all queries."""
+"""Figures of standard errors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine.arrays import Array
-from engine.figures.charts import BLUE, MAX_SIDE, ORANGE, Picture, bars, framed, heat_map, line, short, thinned
-from engine.insight import group_table, spread
+from engine._arrays import Array
+from engine._format import amount, how_many, set_name
+from engine.analysis import group_table
+from engine.analysis.error_distribution import spread
+from engine.figures.base import BLUE, MAX_SIDE, ORANGE, Picture, bars, framed, heat_map, line, short, thinned
 from engine.plans import Plan
-from engine.texts import amount, how_many, set_name
 from engine.workload import Circular, Group, Range, Workload
 
 MAP_SIDE = 60  # attributes of a map of pairs

@@ -1,4 +1,4 @@
-"""Pictures of how good a plan is: where a variance comes from, what more budget brings, how far the best is."""
+"""Figures of plans: variance breakdown, budget curve, distance to the bound."""
 
 from __future__ import annotations
 
@@ -8,30 +8,15 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine.figures.charts import (
-    BLUE,
-    GREY,
-    ORANGE,
-    PERCENT,
-    Picture,
-    bars,
-    fitting,
-    framed,
-    in_pcost,
-)
-from engine.insight import (
-    MechanismBound,
-    NoiseScale,
-    breakdown,
-    breakdown_text,
-    half_width,
-    quality_by_group,
-    quality_text,
-)
+from engine._format import amount, set_name
+from engine.analysis import NoiseScale, breakdown, half_width, quality_by_group
+from engine.analysis.error_targets import MechanismBound
+from engine.analysis.relative_error import quality_text
+from engine.analysis.variance_breakdown import breakdown_text
+from engine.figures.base import BLUE, GREY, ORANGE, PERCENT, Picture, bars, fitting, framed, in_pcost
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.release import quantile
-from engine.texts import amount, set_name
 
 MAX_BARS = 30
 

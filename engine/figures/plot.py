@@ -1,15 +1,15 @@
-"""One word for the picture that people want first of a plan, a comparison or a measurement."""
+"""Default figure of a plan, comparison or measurement."""
 
 from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from engine.checks import instance, whole
+from engine._validation import instance, whole
+from engine.analysis.compare import Comparison
 from engine.errors import PlanError
 from engine.figures.compare import ranking_picture
 from engine.figures.errors import error_picture
 from engine.figures.release import answers_picture
-from engine.insight import Comparison
 from engine.plans import Plan
 from engine.release import Measurement
 
@@ -22,7 +22,9 @@ def plot(found: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
     Of a plan the standard errors of a group's queries, of a comparison the mechanisms in order, and of a measurement
     the first 100 answers of a group with their intervals, all in counts.
 
-    >>> from engine import Attribute, Budget, Schema, Workload, plan
+    >>> from engine.workload import Attribute, Schema, Workload
+    >>> from engine.privacy.budget import Budget
+    >>> from engine.mechanisms import plan
     >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age", "prefix"), Budget(pcost=1.0))
     >>> plot(made).layout.yaxis.title.text
     'standard error (counts)'

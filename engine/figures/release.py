@@ -11,18 +11,9 @@ import html
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine.figures.charts import (
-    BLUE,
-    GREEN,
-    GREY,
-    MAX_SIDE,
-    ORANGE,
-    Picture,
-    fitting,
-    framed,
-)
-from engine.insight import Coverage
-from engine.texts import cost, how_many, remainder
+from engine._format import cost, how_many, remainder
+from engine.analysis.coverage import Coverage
+from engine.figures.base import BLUE, GREEN, GREY, MAX_SIDE, ORANGE, Picture, fitting, framed
 
 REHEARSAL = {
     "text": "REHEARSAL",
@@ -130,7 +121,7 @@ def published_picture(
 ) -> Picture:
     """Unbiased answers and what is published of them, each with its own intervals, in counts; either may be left out.
 
-    Columns are those of `engine.publish.Uncertainty.answers`; what is suppressed is not drawn.
+    Columns are those of `engine.postprocess.uncertainty.Uncertainty.answers`; what is suppressed is not drawn.
     """
     shown = answers.head(MAX_SIDE)
     texts = _lines(shown["query"])

@@ -9,13 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypedDict
 
-from engine.checks import one_of
+from engine._format import amount
+from engine._validation import one_of
 from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
-from engine.plans import LARGEST_POWER, MAX_RECORDS, OBJECTIVES, Objective, Plan, Solved, check_targets, objective
+from engine.plans import Plan
+from engine.plans.blocks import MAX_RECORDS
+from engine.plans.objectives import LARGEST_POWER, OBJECTIVES, Objective, check_targets, objective
+from engine.plans.solver_state import Solved
 from engine.privacy import Budget
 from engine.progress import Listener, Progress
-from engine.spaces import Cost, SolveCache, Subworkload, default_cache
-from engine.texts import amount
+from engine.residuals.cache import SolveCache, default_cache
+from engine.residuals.decomposition import Subworkload
+from engine.residuals.strategy_search import Cost
 from engine.workload import Workload
 
 MAX_ATTRIBUTES = 14  # of one group: 2^14 residual spaces take a few seconds

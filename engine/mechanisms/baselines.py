@@ -1,21 +1,40 @@
-"""The simplest mechanisms: noise on every cell, or on every query."""
+"""Baselines: identity, Gaussian, Laplace, DataCube and the dense optimum.
+
+The simplest mechanisms: noise on every cell, or on every query.
+
+The best of all matrix mechanisms, on domains that can be held whole.
+
+Mechanisms that choose marginal tables to measure whole.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from engine.arrays import Array
-from engine.checks import one_of
-from engine.errors import NotApplicable, PlanError
-from engine.mechanisms.base import Limits
-from engine.mechanisms.explicit import Design, ExplicitMechanism, asked_attributes, identity_strategy, one_component
-from engine.plans import Component, explicit_strategy
-from engine.spaces import Strategy, dearest_cell
-from engine.workload import Part, Workload
+import numpy as np
+
+from engine._arrays import Array
+from engine._threads import threads_for
+from engine._validation import one_of
+from engine.bounds.lower_bounds import whole_problem
+from engine.errors import NotApplicable, PlanError, WorkloadError
+from engine.mechanisms.base import Forecast, Limits, NoiseLaw
+from engine.mechanisms.table_mechanism import (
+    Design,
+    ExplicitMechanism,
+    asked_attributes,
+    check_dense,
+    identity_strategy,
+    one_component,
+)
+from engine.plans.table_plan import Component, explicit_strategy
+from engine.residuals import Axes, Options, Space, Strategy
+from engine.residuals.strategy import dearest_cell
+from engine.workload import Part, Workload, subsets
 
 MOST_ENTRIES = 4_000_000  # of the rows of one part
 
@@ -103,3 +122,172 @@ def _rows(part: Part, law: str) -> tuple[Strategy, float]:
     rows = part.family.rows(part.sizes)
     norm = float(abs(rows).sum(axis=0).max() if law == "laplace" else (rows**2).sum(axis=0).max() ** 0.5)
     return explicit_strategy(rows, part.sizes, law), norm
+
+
+FLOPS = 1e10  # floating point operations a second in large eigenvalue problems, for forecasts only
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimum(ExplicitMechanism):
+    """The optimal strategy on all cells at once, certified.
+
+    Options
+    -------
+    gap : relative RMSE gap at which the search may stop.
+    """
+
+    name: ClassVar[str] = "optimum"
+    title: ClassVar[str] = "Global optimum"
+    meaning: ClassVar[str] = "The best any matrix mechanism can do, for domains of a few thousand cells."
+    laws: ClassVar[tuple[str, ...]] = ("gaussian",)
+
+    gap: float = 1e-5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 0 < self.gap < 1:
+            raise PlanError(f"gap was {self.gap!r}. Give a number between 0 and 1, such as 1e-5.")
+
+    def forecast(self, workload: Workload, limits: Limits) -> Forecast:
+        cells = check_dense(workload, asked_attributes(workload), "The global optimum")
+        text = f"one problem on {cells:,} cells"
+        return Forecast(seconds=0.1 + 60 * 5.0 * cells**3 / FLOPS, memory=120e6 + 100.0 * cells**2, text=text)
+
+    def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
+        attributes = asked_attributes(workload)
+        cells = check_dense(workload, attributes, "The global optimum")
+        sizes = workload.schema.sizes(attributes)
+        with threads_for(cells):
+            problem = whole_problem(workload)
+            if found:
+                mass = found[0]
+                if len(mass) != problem.variables:
+                    raise ValueError("recorded weights do not fit")
+            else:
+                options = Options(gap=self.gap, deadline=limits.deadline())
+                done = [0]
+
+                def watch(gap: float) -> None:
+                    done[0] += 1
+                    limits.tell(1.0 - math.exp(-done[0] / 40.0), f"Solving {cells:,} cells, gap {gap:.1e}")
+
+                mass, _ = problem.maximise(options, watch=watch)
+            solution = problem.solution(mass, "")
+            strategy = explicit_strategy(solution.strategy.rows, sizes)
+        factors = ((tuple(range(len(sizes))), strategy),) if sizes else ()
+        design = one_component(workload, attributes, factors)
+        statement = "" if solution.gap <= 1.01 * self.gap else "The search stopped before the gap that was asked for."
+        return Design(components=design.components, statement=statement, bound=solution.bound, matrices=(mass,))
+
+
+def marginal_component(workload: Workload, attributes: Space, share: float, groups: Sequence[int] = ()) -> Component:
+    """Return the component that measures every cell of a marginal table."""
+    factors = tuple(((axis,), identity_strategy(n)) for axis, n in enumerate(workload.schema.sizes(attributes)))
+    return Component(attributes=attributes, factors=factors, share=share, groups=tuple(groups))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCube(ExplicitMechanism):
+    """Marginals chosen greedily so that every asked one is a sum of few cells of a measured one."""
+
+    name: ClassVar[str] = "datacube"
+    title: ClassVar[str] = "DataCube"
+    meaning: ClassVar[str] = "Measures a few large marginals from which all asked ones are summed; marginals only."
+
+    def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
+        attributes = asked_attributes(workload)
+        for group in workload.groups:
+            for part in group.parts:
+                if part.family.name not in ("marginal", "total"):
+                    raise NotApplicable(
+                        f"DataCube measures marginals, but a group asks '{part.family.name}' queries on "
+                        f"{' x '.join(group.attributes)}. Use 'querysmasher', or ask marginals only."
+                    )
+        asked = [
+            tuple(
+                sorted(
+                    attributes.index(group.attributes[a])
+                    for part in group.parts
+                    if part.family.name == "marginal"
+                    for a in part.axes
+                )
+            )
+            for group in workload.groups
+        ]
+        noise: NoiseLaw = "laplace" if law == "laplace" else "gaussian"
+        chosen = data_cube(workload.schema.sizes(attributes), asked, noise)
+        tables = [tuple(attributes[a] for a in axes) for axes in chosen]
+        return Design(
+            components=tuple(marginal_component(workload, t, 1.0 / len(tables)) for t in tables), whole_tables=True
+        )
+
+
+def data_cube(
+    sizes: Sequence[int], asked: Sequence[Axes], noise: NoiseLaw = "laplace", *, limit: int | None = None
+) -> tuple[Axes, ...]:
+    """Return the marginals to measure, all with the same noise, for a workload of marginals.
+
+    A measured marginal covers every asked one that it holds and that sums at most ``limit`` of its cells; covers are
+    chosen greedily, most new ones first.  With no limit given, every limit is tried and the set of the smallest error
+    by least squares is kept.  The published numbers have the number of asked marginals as the limit.
+
+    Source: Ding and others (2011), BMAX by set cover, with candidates from the workload.
+
+    >>> data_cube((2, 3), [(), (0,), (1,), (0, 1)], limit=6)
+    ((0, 1),)
+    """
+    wanted = list(dict.fromkeys(tuple(sorted(axes)) for axes in asked))
+    if not wanted or any(not 0 <= i < len(sizes) for axes in wanted for i in axes):
+        raise WorkloadError(f"A workload of {len(wanted)} marginals on {len(sizes)} axes was given. Give axes from 0.")
+    sums = np.array(
+        [
+            [
+                math.prod(sizes[i] for i in big if i not in small) if set(small) <= set(big) else math.inf
+                for small in wanted
+            ]
+            for big in wanted
+        ]
+    )
+    limits = np.unique(sums[np.isfinite(sums)]) if limit is None else np.array([max(limit, 1)])
+    # every limit costs a cover and an error; neighbours among many limits give the same cover
+    if len(limits) > 24:
+        limits = np.unique(limits[np.linspace(0, len(limits) - 1, 24).astype(int)])
+    best: tuple[float, tuple[Axes, ...]] = (math.inf, ())
+    for bound in limits:
+        covers, left, chosen = sums <= bound, np.ones(len(wanted), dtype=bool), []
+        while left.any():
+            # greedy set cover: within a factor of log n of the smallest one
+            most = int(np.argmax(covers[:, left].sum(axis=1)))
+            chosen.append(wanted[most])
+            left &= ~covers[most]
+        best = min(best, (marginals_error(sizes, wanted, chosen, noise), tuple(chosen)))
+    return best[1]
+
+
+def marginals_error(sizes: Sequence[int], asked: Sequence[Axes], measured: Sequence[Axes], noise: NoiseLaw) -> float:
+    """Return the error of asked marginals by least squares on measured ones, each at weight 1, in counts^2.
+
+    Residual spaces are eigenspaces of both: sum over B of dim(B) g_B / l_B, where g_B and l_B sum, over the asked and
+    the measured sets that hold B, the number of cells outside the set.
+
+    >>> marginals_error((2, 3), [(0,), (1,)], [(0, 1)], "gaussian")
+    12.0
+    """
+    spaces = sorted({B for axes in asked for B in subsets(sorted(axes))})
+
+    def eigenvalues(sets: Sequence[Axes]) -> Array:
+        inside = np.array([[i in axes for i in range(len(sizes))] for axes in sets], dtype=float).reshape(len(sets), -1)
+        spanned = np.array([[i in B for i in range(len(sizes))] for B in spaces], dtype=float).reshape(len(spaces), -1)
+        # products of sizes as sums of logarithms, one matrix product for all sets
+        outside = np.exp((1.0 - inside) @ np.log(np.asarray(sizes, dtype=float)))
+        held = spanned @ (1.0 - inside).T == 0.0
+        out: Array = held @ outside
+        return out
+
+    measured_values, dimensions = eigenvalues(measured), [math.prod(sizes[i] - 1 for i in B) for B in spaces]
+    # a space that no measured table holds cannot be answered at all
+    if not measured_values.all():
+        return math.inf
+    total = float(np.sum(np.array(dimensions, dtype=float) * eigenvalues(asked) / measured_values))
+    # k tables at budget 1: epsilons add up and are squared in a variance, costs in zCDP add up
+    return total * (len(measured) ** 2 if noise == "laplace" else len(measured))

@@ -14,35 +14,26 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from engine.arrays import Array
-from engine.checks import one_of
+from engine._arrays import Array
+from engine._validation import one_of
 from engine.errors import LimitExceeded, NotApplicable, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, check_request, check_size
-from engine.mechanisms.explicit import Design, explicit_plan
-from engine.mechanisms.kept import checked_keep, most_allowed, search_kept
-from engine.mechanisms.made import Made, noted
-from engine.mechanisms.products import table_design, table_seconds
-from engine.mechanisms.residual import BASE_BYTES, ResidualMechanism, SpaceSolver
-from engine.plans import Plan, Solved
+from engine.mechanisms.candidate import Made, noted
+from engine.mechanisms.group_constraints import checked_keep, most_allowed, search_kept
+from engine.mechanisms.kronecker import table_design, table_seconds
+from engine.mechanisms.residual_base import BASE_BYTES, ResidualMechanism, SpaceSolver
+from engine.mechanisms.table_mechanism import Design, explicit_plan
+from engine.plans import Plan
+from engine.plans.solver_state import Solved
 from engine.privacy import Budget
-from engine.spaces import (
-    PROBLEMS,
-    UNIFORM,
-    Allowance,
-    Decomposition,
-    Options,
-    Space,
-    Split,
-    SplitMemory,
-    SubworkloadSolver,
-    choose_unions,
-    decompose,
-    split_seconds,
-    strategy_seconds,
-    union_bytes,
-    union_seconds,
-    ways_to_split,
-)
+from engine.residuals import Options, Space, Split
+from engine.residuals.decomposition import Decomposition, decompose
+from engine.residuals.split import UNIFORM
+from engine.residuals.strategy_search import PROBLEMS
+from engine.residuals.subworkload_solver import SubworkloadSolver
+from engine.residuals.tuning.limits import Allowance
+from engine.residuals.tuning.tune import SplitMemory, split_seconds, ways_to_split
+from engine.residuals.tuning.unions import choose_unions, strategy_seconds, union_bytes, union_seconds
 from engine.workload import Workload
 
 TUNING = 40.0  # times that tuning may solve every subworkload again before one union of all is the better way

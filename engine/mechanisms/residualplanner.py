@@ -16,28 +16,18 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy
 
-from engine.arrays import Array
+from engine._arrays import Array
+from engine._threads import threads_for
 from engine.errors import PlanError
 from engine.mechanisms.base import Limits
-from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
-from engine.spaces import (
-    Cost,
-    Decomposition,
-    DualProblem,
-    Factor,
-    Options,
-    Solution,
-    SpaceSolution,
-    Strategy,
-    Subworkload,
-    Watch,
-    WholeDomain,
-    basis,
-    contract,
-    dense_bytes,
-)
-from engine.threads import threads_for
-from engine.workload import Family, Workload, family
+from engine.mechanisms.residual_base import ResidualMechanism, SpaceSolver
+from engine.residuals import DualProblem, Factor, Options, Strategy, WholeDomain, basis, contract
+from engine.residuals.decomposition import Decomposition, Subworkload
+from engine.residuals.dual_solver import Solution, Watch
+from engine.residuals.strategy_search import Cost, dense_bytes
+from engine.residuals.subworkload_solver import SpaceSolution
+from engine.workload import Family, Workload
+from engine.workload.families import family
 
 
 class AxisSolver:

@@ -14,13 +14,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from engine.checks import one_of
+from engine._validation import one_of
 from engine.errors import PlanError
 from engine.mechanisms.base import Limits
-from engine.mechanisms.made import Made
-from engine.mechanisms.residual import ResidualMechanism, SpaceSolver
+from engine.mechanisms.candidate import Made
+from engine.mechanisms.residual_base import ResidualMechanism, SpaceSolver
 from engine.privacy import Budget
-from engine.spaces import UNIFORM, Decomposition, Options, Split, SubworkloadSolver
+from engine.residuals import Options, Split
+from engine.residuals.decomposition import Decomposition
+from engine.residuals.split import UNIFORM
+from engine.residuals.subworkload_solver import SubworkloadSolver
 from engine.workload import Workload
 
 EMBEDDINGS = ("cells", "circle")

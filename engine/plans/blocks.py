@@ -25,13 +25,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.arrays import Array
+from engine._arrays import Array
 from engine.errors import PlanError
-from engine.gaussian import LOAD, STEP
-from engine.spaces import LEAVING, Axes, Space, Strategy, contract, dearest_cell, grouped, ungrouped
+from engine.privacy.gaussian import LOAD, STEP
+from engine.residuals import Axes, Space, Strategy, contract, grouped
+from engine.residuals.basis import ungrouped
+from engine.residuals.strategy import LEAVING, dearest_cell
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 GRID_BITS = 30  # noise / grid lies between 2^30 and 2^31, and below that only where answers would not fit 64 bits
 UNIT = 2.0**-53
@@ -274,7 +277,7 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
 def on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
     """Return whether releases of these blocks, of this privacy cost in all, are on the curve of Gaussian DP.
 
-    The noise must be fine enough for the theorem of `engine.gaussian`; Laplace noise always is.
+    The noise must be fine enough for the theorem of `engine.privacy.gaussian`; Laplace noise always is.
     """
     kinds = [kind for blocks in parts for kind in _kinds_of(blocks) if kind[0].law == "gaussian"]
     load = math.fsum(times * block.measurements / block.grid_noise**2 for block, times in kinds) * GUARD

@@ -16,25 +16,27 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from engine.arrays import Array
-from engine.checks import span, whole
+from engine._arrays import Array
+from engine._format import amount, cost, number
+from engine._validation import span, whole
+from engine._values import Value
+from engine.bounds.lower_bounds import best_bound
 from engine.errors import PlanError, Unanswered
-from engine.plans.answers import SpaceAnswers, TableAnswers, finite_table, unmeasured
 from engine.plans.blocks import Block, apply_factors, homes, measures_piece, on_curve, table_of_blocks
-from engine.plans.emphasis import pack
-from engine.plans.group_variance import GroupVariance, by_kind, table_of_groups
-from engine.plans.neighbours import ReplaceOne, person_pcost, replaced
-from engine.plans.objectives import Objective, achieved_norm, objective
-from engine.plans.solved import Certificate, Solved, Tradeoff, canonical, pack_split
-from engine.plans.variance import VarianceBuilder
+from engine.plans.objectives import Objective, achieved_norm, objective, pack
+from engine.plans.reconstruction import SpaceAnswers, TableAnswers, finite_table, unmeasured
+from engine.plans.replace_one import ReplaceOne, person_pcost, replaced
+from engine.plans.solver_state import Certificate, Solved, Tradeoff, canonical, pack_split
+from engine.plans.variance import GroupVariance, VarianceBuilder, by_kind, table_of_groups
 from engine.privacy import Budget
-from engine.spaces import UNIFORM, Space, Split, best_bound, part_of, pieces
-from engine.texts import amount, cost, number
-from engine.values import Value
+from engine.residuals import Space, Split
+from engine.residuals.basis import part_of, pieces
+from engine.residuals.split import UNIFORM
 from engine.workload import Group, Schema, Workload, subsets
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 FORMAT = "plan/1"
 ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
@@ -168,7 +170,7 @@ class Plan(Value):
         return VarianceBuilder(blocks=self.answering, split=self.split, schema=self.schema)
 
     def group_variance(self, group: int) -> GroupVariance:
-        """Return the variances of a group in factored form; see `engine.plans.group_variance`."""
+        """Return the variances of a group in factored form; see `engine.plans.variance`."""
         self._check_group(group)
         return self._variances.group(self.workload.groups[group])
 

@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from engine.checks import one_of
+from engine._format import harmless
+from engine._validation import one_of
 from engine.errors import PlanError
 from engine.progress import Progress, told
-from engine.publish.target import new_file
-from engine.release import Measurement, quantile, query_texts
-from engine.texts import harmless
+from engine.publish.output_path import new_file
+from engine.release import Measurement, quantile
+from engine.release.measurement import query_texts
 from engine.workload import Group
 
 FORMATS = ("parquet", "csv")

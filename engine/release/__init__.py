@@ -1,151 +1,15 @@
-"""The only room that sees private values: records in, budget spent, noise drawn, answers out.
+"""Release: count, spend, draw noise, save; answers with intervals."""
 
-To touch: `measure` keeps the order count (`intake`), spend, draw, save; `noise` alone draws randomness.
-What follows from noisy answers, at no further cost, is in `reconstruct`: estimates, covariances, intervals.
-"""
-
-from engine.release.answers_on_grid import draw
-from engine.release.archive import Archive, Drawn, write_archive
-from engine.release.fit import ColumnFit, records_fit
-from engine.release.intake import (
-    MOST_CELLS,
-    Intake,
-    check_records,
-    check_repeat,
-    count,
-    counted_for,
-    declare_public,
-    left_out,
-    maximal_sets,
-    one_cell_attributes,
-    recognised,
-    teller,
-)
-from engine.release.ledger import (
-    ConfusableName,
-    DatasetStatus,
-    Fingerprint,
-    Ledger,
-    Receipt,
-    TotalChange,
-    TotalDefinition,
-    confusable_text,
-    good_signature,
-    release_key,
-    total_history,
-    verify_ledger,
-)
-from engine.release.measure import (
-    Answers,
-    check_curve,
-    compare_records,
-    keep_rehearsal,
-    kept_rehearsal,
-    left_open,
-    load_measurement,
-    measure,
-    measured,
-    read_plan,
-    releases,
-    spend_draw_save,
-)
+from engine.release.ingest import Intake
+from engine.release.measure import measure
+from engine.release.measurement import Measurement, apply_group, quantile
 from engine.release.noise import discrete_gaussian
-from engine.release.public_draft import draft_of_public
-from engine.release.public_tables import public_table, public_tables, public_text
-from engine.release.reconstruct import Measurement, apply_group, estimate, quantile, query_texts
-from engine.release.records import (
-    COUNTS_ENDING,
-    LABELLED_ENDINGS,
-    MEMORY_LIMIT,
-    RECORD_ENDINGS,
-    SHEET_ENDINGS,
-    TEXT_ENDINGS,
-    Counts,
-    SheetFile,
-    TextFile,
-    count_marginals,
-    draft_schema,
-    fingerprint,
-    named_sources,
-    named_table,
-    sheet_text,
-    table_digest,
-    visible_sheets,
-)
-from engine.release.rehearsal_noise import refuse_seed, rehearsal_bits
-from engine.workload import DraftSchema
 
 __all__ = [
-    "COUNTS_ENDING",
-    "LABELLED_ENDINGS",
-    "MEMORY_LIMIT",
-    "MOST_CELLS",
-    "RECORD_ENDINGS",
-    "SHEET_ENDINGS",
-    "TEXT_ENDINGS",
-    "Answers",
-    "Archive",
-    "ColumnFit",
-    "ConfusableName",
-    "Counts",
-    "DatasetStatus",
-    "DraftSchema",
-    "Drawn",
-    "Fingerprint",
     "Intake",
-    "Ledger",
     "Measurement",
-    "Receipt",
-    "SheetFile",
-    "TextFile",
-    "TotalChange",
-    "TotalDefinition",
     "apply_group",
-    "check_curve",
-    "check_records",
-    "check_repeat",
-    "compare_records",
-    "confusable_text",
-    "count",
-    "count_marginals",
-    "counted_for",
-    "declare_public",
     "discrete_gaussian",
-    "draft_of_public",
-    "draft_schema",
-    "draw",
-    "estimate",
-    "fingerprint",
-    "good_signature",
-    "keep_rehearsal",
-    "kept_rehearsal",
-    "left_open",
-    "left_out",
-    "load_measurement",
-    "maximal_sets",
     "measure",
-    "measured",
-    "named_sources",
-    "named_table",
-    "one_cell_attributes",
-    "public_table",
-    "public_tables",
-    "public_text",
     "quantile",
-    "query_texts",
-    "read_plan",
-    "recognised",
-    "records_fit",
-    "refuse_seed",
-    "rehearsal_bits",
-    "release_key",
-    "releases",
-    "sheet_text",
-    "spend_draw_save",
-    "table_digest",
-    "teller",
-    "total_history",
-    "verify_ledger",
-    "visible_sheets",
-    "write_archive",
 ]

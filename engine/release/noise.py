@@ -38,7 +38,7 @@ from reprlib import repr as short
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.checks import whole
+from engine._validation import whole
 from engine.errors import PlanError
 
 ENTRY_BITS = 14

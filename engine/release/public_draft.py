@@ -19,33 +19,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from engine._format import how_many, shown
 from engine.errors import DataError, SchemaError
-from engine.release.records import (
-    DATES,
+from engine.records import (
     MISSING,
     REASONS,
     Encoder,
     as_source,
     column_names,
-    column_problems,
     days_of,
     number_of,
     read_batches,
     scalar,
     text_of,
 )
-from engine.texts import how_many, shown
-from engine.workload import (
-    USUAL_MISSING,
-    Attribute,
-    DraftSchema,
-    Schema,
-    cell_number,
-    decimal_bins,
-    no_attribute,
-    read_period,
-    spanned,
-)
+from engine.records.subprocess_readers import DATES, column_problems
+from engine.workload import USUAL_MISSING, Attribute, DraftSchema, Schema
+from engine.workload.calendar import cell_number, read_period
+from engine.workload.schema_draft import decimal_bins, no_attribute, spanned
 
 MAX_LABELS = 200  # distinct texts of a column
 MAX_WHOLE_LABELS = 12  # distinct whole numbers of which each has a cell of its own

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from engine.checks import whole
+from engine._validation import whole
 from engine.errors import PlanError
 from engine.release.noise import Entropy
 

@@ -25,26 +25,10 @@ from itertools import islice, pairwise
 from numbers import Integral, Real
 from typing import Any
 
+from engine._format import MAX_NAME, plain, shown
 from engine.errors import SchemaError
-from engine.texts import MAX_NAME, plain, shown
-from engine.workload.calendar import (
-    MAX_YEAR,
-    UNITS,
-    Period,
-    cell_label,
-    check_format,
-    first_day,
-    read_period,
-)
-from engine.workload.schema_text import (
-    ALL_KEYS,
-    DATE_KEYS,
-    DATE_KIND,
-    FORBIDDEN,
-    MAX_LABEL,
-    check_text,
-    parse_row,
-)
+from engine.workload.calendar import MAX_YEAR, UNITS, Period, cell_label, check_format, first_day, read_period
+from engine.workload.schema_io import ALL_KEYS, DATE_KEYS, DATE_KIND, FORBIDDEN, MAX_LABEL, check_text, parse_row
 
 MAX_CELLS = 10_000_000
 MAX_INTEGER = 2**53  # largest edge of an attribute of whole numbers

@@ -18,8 +18,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from engine._format import shown
 from engine.errors import SchemaError
-from engine.texts import shown
 
 UNITS = ("year", "quarter", "month", "day")  # from coarse to fine
 MAX_YEAR = 9998  # so that the day after the last cell is a date, too

@@ -1,4 +1,4 @@
-"""Conditions on attributes as values: which cells they hold for, and the predicate text that says the same.
+"""Conditions on attributes as values, and their predicate text.
 
 A condition is a conjunction of factors.  A factor on one attribute is the set of its cells; a factor on several is a
 text in the language of `predicates`.  A conjunction of single-attribute factors makes a product of queries, so
@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from engine._format import plain
 from engine.errors import WorkloadError
-from engine.texts import plain
 from engine.workload.attribute import Attribute
-from engine.workload.families import Custom
-from engine.workload.family import Family
-from engine.workload.groups import FamilySpec, Workload
+from engine.workload.families import Custom, Family
 from engine.workload.predicates import word
 from engine.workload.schema import Schema
+from engine.workload.workload import FamilySpec, Workload
 
 QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 Inside = npt.NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""Conditions in words, turned into query rows: ``"age >= 30 and sex == 'F'"``.
+"""Predicate language: parsing and query rows.
 
 Only comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not`` and sums or differences of
 coded attributes are understood.  The text is parsed, never executed.
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engine._format import near_matches
 from engine.errors import WorkloadError
-from engine.texts import near_matches
 from engine.workload.attribute import Attribute
-from engine.workload.dated import compared_dates, cut_text
+from engine.workload.date_conditions import compared_dates, cut_text
 
 MAX_TEXT = 10_000
 TEXT_OR_NAME = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`""")  # a text, left as it is, or a name

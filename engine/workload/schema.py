@@ -16,15 +16,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.checks import whole
+from engine._format import MAX_NAME, near_matches, set_name, shown
+from engine._validation import whole
 from engine.errors import EngineError, SchemaError
-from engine.privacy import MOST_ROWS, Budget
-from engine.texts import MAX_NAME, near_matches, set_name, shown
+from engine.privacy import Budget
+from engine.privacy.budget import MOST_ROWS
 from engine.workload.attribute import Attribute, sequence
-from engine.workload.impossible import Impossible, checked_rules, read_rules
-from engine.workload.invariants import Invariant, checked_invariants, joint_facts, meaning_beside, promise_beside
+from engine.workload.constraints import (
+    Impossible,
+    Invariant,
+    checked_invariants,
+    checked_rules,
+    joint_facts,
+    meaning_beside,
+    promise_beside,
+    read_rules,
+)
 from engine.workload.predicates import named_in
-from engine.workload.schema_text import (
+from engine.workload.schema_io import (
     EXACT_KIND,
     MAX_ATTRIBUTES,
     PERSON_KIND,

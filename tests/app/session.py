@@ -11,7 +11,10 @@ from typing import Any
 from streamlit.testing.v1 import AppTest
 
 import demo_data
-from engine import Budget, Plan, Schema, Workload, plan
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.workload import Schema, Workload
 from pages.parts.jobs import work
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio

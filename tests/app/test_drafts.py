@@ -11,7 +11,7 @@ import pytest
 import xlsxwriter
 
 import demo_data
-from engine import Attribute, Schema
+from engine.workload import Attribute, Schema
 from pages.parts.jobs import private
 from tests.app.session import Session, demo
 

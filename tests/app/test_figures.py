@@ -9,15 +9,20 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from engine import Attribute, Budget, Plan, Schema, Workload, measure, plan
-from engine.figures import Picture, questions
+from engine.analysis import ad_hoc_queries as ask
+from engine.analysis import group_table
+from engine.figures import Picture
+from engine.figures import domain as questions
 from engine.figures import errors as error_figures
 from engine.figures import plans as plan_figures
 from engine.figures import release as figures
-from engine.figures.charts import MAX_SIDE
-from engine.figures.questions import MAX_ROWS
-from engine.insight import ask, group_table
-from engine.workload import Width
+from engine.figures.base import MAX_SIDE
+from engine.figures.domain import MAX_ROWS
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.release import measure
+from engine.workload import Attribute, Schema, Width, Workload
 
 SCHEMA = Schema(
     [
@@ -84,7 +89,7 @@ def test_a_sampled_spread_is_close(made: Plan, monkeypatch: pytest.MonkeyPatch) 
     schema = Schema([Attribute.of_size(c, 30) for c in "abc"])
     large = plan(Workload.all_ways(schema, ways=(1, 2, 3)), Budget(pcost=1.0))
     stds = np.sort(np.concatenate([np.sqrt(large.variances(i)) for i in range(len(large.workload.groups))]))
-    spread = importlib.import_module("engine.insight.spread")  # the room shows the function of this name
+    spread = importlib.import_module("engine.analysis.error_distribution")  # the room shows the function of this name
     monkeypatch.setattr(spread, "EXACT_QUERIES", 1000)
     monkeypatch.setattr(spread, "SAMPLE", 4000)
     spread.spread.cache_clear()

@@ -10,9 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from engine import Budget, measure
 from engine.errors import DataError, EngineError
-from engine.release import Ledger
+from engine.ledger import Ledger
+from engine.privacy import Budget
+from engine.release import measure
 from pages.parts.jobs import tasks, work
 from pages.parts.release import download_view
 from tests.app.protected import SURVEY, plant

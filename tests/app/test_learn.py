@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from engine import Budget, Plan, Workload, plan
-from engine.lessons import binned, centered_pairs, clipped, contest, smash, smashed_picture, yes_or_no
+from engine.lessons import smashed_picture
+from engine.lessons.examples import binned, centered_pairs, clipped, contest, smash, yes_or_no
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.workload import Workload
 from pages.parts.lessons import LESSONS, centers, view
 from pages.parts.lessons.lesson import Lesson, Shown
 from pages.parts.shell import link

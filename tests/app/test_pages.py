@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from streamlit.runtime.pages_manager import PagesManager
 
-from engine import Budget, Workload
-from engine.gaussian import mu_of_guess
-from engine.texts import amount
+from engine._format import amount
+from engine.privacy import Budget
+from engine.privacy.gaussian import mu_of_guess
+from engine.workload import Workload
 from pages.parts.shell import frame, link
 from pages.parts.shell.state import Studio
 from tests.app.session import Session, demo, expected, with_plan

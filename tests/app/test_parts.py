@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 import demo_data
-from engine import Attribute, Budget, Schema, Workload, figures, plan
+from engine import figures
 from engine.errors import PlanError, SchemaError, WorkloadError
-from engine.workload import Custom, Random, Width, read_matrix
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Custom, Schema, Width, Workload
+from engine.workload.families import Random
+from engine.workload.matrix_io import read_matrix
 from pages.parts.shell import code, link, show
 from pages.parts.shell.state import History, Studio, fitted, renamed
 from pages.parts.shell.words import plain
@@ -165,7 +169,7 @@ def test_matrix_files_that_are_none(content: bytes) -> None:
 
 
 def test_families_with_parameters_have_a_form() -> None:
-    from engine import FAMILIES
+    from engine.workload.families import FAMILIES
 
     needs = {f.name for f in FAMILIES if f.name not in ("affine", "abs") and (f.name not in SINGLE or f is Width)}
     assert needs == set(FORMS)

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Schema, Workload
-from engine.release import Ledger
+from engine.ledger import Ledger
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.jobs import work
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio

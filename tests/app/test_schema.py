@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine import Attribute, Schema
 from engine.errors import SchemaError
+from engine.workload import Attribute, Schema
 from pages.parts.workload.schema_table import edited
 from tests.app.session import Session, demo, with_plan
 

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from engine import Budget, Ledger, Measurement, Workload, measure
+from engine.ledger import Ledger
+from engine.privacy import Budget
+from engine.release import Measurement, measure
+from engine.workload import Workload
 from tests.audit.auditing import BUGS, SCHEMA, audit, audited_plan
 
 

@@ -12,10 +12,14 @@ import numpy as np
 import pandas as pd
 from scipy.special import betaincinv, ndtri
 
-import engine.release.answers_on_grid as grid
-from engine import Attribute, Budget, Measurement, Plan, Schema, Workload, plan
-from engine.arrays import Array
-from engine.release.records.tables import _Tally
+import engine.release.measure as grid
+from engine._arrays import Array
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.records.count_marginals import _Tally
+from engine.release import Measurement
+from engine.workload import Attribute, Schema, Workload
 
 CONFIDENCE = 0.999
 SCHEMA = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])

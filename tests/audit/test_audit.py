@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine import Workload, count_marginals, measure
+from engine.records import count_marginals
+from engine.release import measure
+from engine.workload import Workload
 from tests.audit.auditing import BUGS, SCHEMA, audit, audited_plan, shown_rho
 
 MADE = audited_plan(Workload(SCHEMA).add((), "total").add(("b",), "marginal"))

@@ -13,7 +13,8 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import demo_data
-from engine import Budget, Schema, Workload
+from engine.privacy import Budget
+from engine.workload import Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import CHROMIUM, FLAGS, Visit

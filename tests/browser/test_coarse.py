@@ -9,8 +9,8 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Schema, Workload
-from engine.release import Ledger
+from engine.ledger import Ledger
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import Visit

@@ -7,7 +7,9 @@ from xml.etree import ElementTree
 import pytest
 from playwright.sync_api import expect
 
-from engine import Budget, Schema, Workload, plan
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Schema, Workload
 from pages.parts.shell import link, show
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit

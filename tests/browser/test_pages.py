@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 import demo_data
-from engine import Budget, Schema, Workload
+from engine.privacy import Budget
+from engine.workload import Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import HEIGHT, NARROW, Visit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.release import Ledger
+from engine.ledger import Ledger
 from tests.browser.conftest import ROOT, Visit
 
 PROMISE = "up to 3 rows, is protected together"

@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import Locator, expect
 
 import demo_data
-from engine import Schema, Workload
+from engine.workload import Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import HEIGHT, WIDTH, Visit

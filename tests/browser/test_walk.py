@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from playwright.sync_api import expect
 
-from engine.release import Ledger
+from engine.ledger import Ledger
 from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit
 
 

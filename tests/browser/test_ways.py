@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 import demo_data
-from engine import Schema, Workload
+from engine.workload import Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import Visit

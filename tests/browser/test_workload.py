@@ -7,7 +7,7 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 import demo_data
-from engine import Attribute, Schema, Workload
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import Visit

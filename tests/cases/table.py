@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine import count_marginals, draft_schema
+from engine._format import plain
 from engine.errors import EngineError
-from engine.release import LABELLED_ENDINGS, RECORD_ENDINGS, DraftSchema, draft_of_public
-from engine.texts import plain
-from engine.workload import Attribute
+from engine.records import RECORD_ENDINGS, count_marginals
+from engine.records.subprocess_readers import LABELLED_ENDINGS, draft_schema
+from engine.release.public_draft import draft_of_public
+from engine.workload import Attribute, DraftSchema
 
 MAX_CELLS = 6  # cells of an attribute that are printed
 

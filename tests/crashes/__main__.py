@@ -10,7 +10,8 @@ from pathlib import Path
 
 from benchmarks.counting import write_records
 from benchmarks.tuned import joint
-from engine import Budget, plan
+from engine.mechanisms import plan
+from engine.privacy import Budget
 from tests.crashes.campaign import campaign
 
 

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from engine import Budget, Plan, measure
-from engine.release import Ledger, left_open, release_key
+from engine.ledger import Ledger, release_key
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.release import measure
+from engine.release.measure import left_open
 from tests.waiting import CEILING
 
 FORK = multiprocessing.get_context("fork")
-STEPS = (("engine.release.answers_on_grid", "discrete_gaussian"), ("engine.release.measure", "estimate"))
+STEPS = (("engine.release.measure", "discrete_gaussian"), ("engine.release.measure", "estimate"))
 
 
 def campaign(made: Plan, data: Any, folder: Path, kills: int) -> Iterator[str]:

@@ -13,16 +13,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import engine.release.ledger.ledger as ledger_module
+import engine.ledger.ledger as ledger_module
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Plan, Schema, Workload, measure, plan
 from engine.errors import DataError, LedgerError, ResultLost
-from engine.release import Ledger, count_marginals, left_open, load_measurement, maximal_sets, release_key
-from engine.release.ledger import journal as opened
+from engine.ledger import Ledger, release_key
+from engine.ledger.noise_journal import journal as opened
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.release import measure
+from engine.release.ingest import maximal_sets
+from engine.release.measure import left_open, load_measurement
+from engine.workload import Attribute, Schema, Workload
 from tests.waiting import CEILING
 
 measuring = sys.modules["engine.release.measure"]
-keeping = sys.modules["engine.release.ledger.journal"]
+keeping = sys.modules["engine.ledger.noise_journal"]
 FORK = multiprocessing.get_context("fork")
 SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)])
 RECORDS = synthetic(SCHEMA, 300, seed=5)
@@ -168,7 +175,7 @@ def test_where_no_lock_tells_the_living_from_the_dead_nothing_is_swept_up_or_kep
 ) -> None:
     killed(lambda: released(made, ledger), measuring, "draw", after=False)
     (stale,) = Path(f"{ledger.path}.results").glob("*.part")  # the space of its result
-    monkeypatch.setattr("engine.release.ledger.results.fcntl", None)
+    monkeypatch.setattr("engine.ledger.result_store.fcntl", None)
     monkeypatch.setattr(keeping, "LOCKS", False)
     assert Ledger(ledger.path).status("survey").spent == made.pcost
     assert stale.exists()

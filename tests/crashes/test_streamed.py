@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Schema, Workload, plan
-from engine.release.ledger.journal import Journal
+from engine.ledger.noise_journal import Journal
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from tests.crashes.campaign import campaign
 
 SCHEMA = Schema([Attribute.of_size(name, 4) for name in "abcd"])

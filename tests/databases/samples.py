@@ -12,9 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import engine.release.records.database.grouped as grouped
-from engine import Attribute, Schema
-from engine.release import Counts
+import engine.records.database as grouped
+from engine.records import Counts
+from engine.workload import Attribute, Schema
 
 NEAR = [0.1, np.nextafter(0.1, 1), np.nextafter(0.1, 0), 1 / 3, np.nextafter(1 / 3, 1), 2.5, -0.0, 0.0, 1e-300, 1e300]
 VALUES: dict[str, pa.Array] = {
@@ -61,7 +61,7 @@ class Traffic:
             return found
 
         monkeypatch.setattr(grouped, "_fetched", counted)
-        monkeypatch.setattr("engine.release.records.tables.read_batches", None)
+        monkeypatch.setattr("engine.records.count_marginals.read_batches", None)
 
 
 def survey(size: int = 3_000) -> pd.DataFrame:

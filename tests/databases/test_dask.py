@@ -12,9 +12,14 @@ import dask.dataframe
 import pandas as pd
 import pytest
 
-from engine import Budget, Counts, Ledger, Workload, count_marginals, measure, plan
 from engine.errors import Cancelled, DataError
-from engine.release.records.database.dask import count_partitions
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.records import Counts, count_marginals
+from engine.records.dask import count_partitions
+from engine.release import measure
+from engine.workload import Workload
 from tests.databases.samples import SCHEMA, survey
 from tests.waiting import CEILING
 

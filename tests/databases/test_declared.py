@@ -13,10 +13,10 @@ import ibis
 import pyarrow as pa
 import pytest
 
-import engine.release.records.database.grouped as grouped
-from engine import Attribute, Schema, count_marginals
-from engine.release.records.database.recoding import NotThereError, code_of
-from engine.release.records.encoding import Encoder
+import engine.records.database as grouped
+from engine.records import Encoder, count_marginals
+from engine.records.database import NotThereError, code_of
+from engine.workload import Attribute, Schema
 from tests.databases import postgres
 
 UTC = datetime.UTC

@@ -15,12 +15,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import engine.release.records.database.grouped as grouped
-from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
+import engine.records.database as grouped
 from engine.errors import Cancelled, DataError
-from engine.release import left_open, release_key
-from engine.release.records.database.recoding import code_of
-from engine.release.records.encoding import Encoder
+from engine.ledger import Ledger, release_key
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.records import Encoder, count_marginals
+from engine.records.database import code_of
+from engine.release import measure
+from engine.release.measure import left_open
+from engine.workload import Attribute, Schema, Workload
 from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, VALUES, Traffic, same, survey
 
 

@@ -9,10 +9,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from engine import Attribute, Schema, count_marginals
 from engine.errors import Cancelled
-from engine.release import ColumnFit, records_fit
-from engine.release.fit import FEW, HELD, LETTERS
+from engine.records import count_marginals
+from engine.release.schema_report import FEW, HELD, LETTERS, ColumnFit, records_fit
+from engine.workload import Attribute, Schema
 from tests.databases.samples import ATTRIBUTES, ROWS, VALUES
 
 SEX = Attribute.categorical("sex", ["F", "M"])

@@ -13,10 +13,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import engine.release.records.database.grouped as grouped
-from engine import Attribute, Budget, Schema, Workload, count_marginals, plan
+import engine.records.database as grouped
 from engine.errors import DataError
-from engine.release import counted_for
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.release.ingest import counted_for
+from engine.workload import Attribute, Schema, Workload
 from tests.replay.campaign import cost, released, silent
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])

@@ -12,13 +12,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import engine.release.records.database.grouped as grouped
-from engine import Attribute, Budget, Ledger, Plan, Schema, Workload, count_marginals, measure, plan
+import engine.records.database as grouped
 from engine.errors import Cancelled, DataError
-from engine.release import draft_of_public
-from engine.release.records import read_batches
-from engine.release.records.database.recoding import code_of
-from engine.release.records.encoding import Encoder
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.records import Encoder, count_marginals, read_batches
+from engine.records.database import code_of
+from engine.release import measure
+from engine.release.public_draft import draft_of_public
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.jobs.sources import NAMED, opened
 from tests.databases.postgres import Server, server
 from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, Traffic, same, survey

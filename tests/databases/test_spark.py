@@ -16,11 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 
-import engine.release.records.database.grouped as grouped
-from engine import Attribute, Budget, Ledger, Schema, Workload, count_marginals, measure, plan
+import engine.records.database as grouped
 from engine.errors import Cancelled, DataError
-from engine.release.records.database.recoding import code_of
-from engine.release.records.encoding import Encoder
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.records import Encoder, count_marginals
+from engine.records.database import code_of
+from engine.release import measure
+from engine.workload import Attribute, Schema, Workload
 from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, Traffic, same, survey
 from tests.databases.spark import session
 from tests.waiting import until
@@ -115,7 +119,7 @@ def test_the_cap_of_rows_per_person_keeps_the_same_rows(spark: Any, kind: str, m
 
 def test_rows_that_no_rule_there_fits_travel_as_they_are(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts that spell more numbers than are looked at one by one, beside whole numbers that no float holds."""
-    monkeypatch.setattr("engine.release.records.database.recoding.MOST_CASES", 20)
+    monkeypatch.setattr("engine.records.database.MOST_CASES", 20)
     whole = ["9007199254740993", "9007199254740992", "-1"]
     schema = Schema([SCHEMA["age"], Attribute.categorical("id", whole, missing="-1")])
     ages = [str(age) for age in np.random.default_rng(0).uniform(-5, 125, 200)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine import Budget, Plan, plan
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
 from tests.figures.given import workload
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine import Attribute, Schema, Workload
 from engine.figures import Picture
+from engine.workload import Attribute, Schema, Workload
 
 SCHEMA = Schema(
     [Attribute.of_size("age", 6), Attribute.categorical("sex", ["F", "<b>M</b>"]), Attribute.of_size("x", 5)]

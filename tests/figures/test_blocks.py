@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine import Attribute, Budget, Schema, Workload, plan
 from engine.figures import block_names, factor_names, gram_picture, on_one_scale, rows_picture
-from engine.figures.blocks import SIDE
-from engine.workload import Custom
+from engine.figures.domain import SIDE
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Custom, Schema, Workload
 from tests.figures.given import SCHEMA, checked
 
 

@@ -9,15 +9,26 @@ import pytest
 
 import demo_data
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, NestedPlanRule, Schema, Workload, coarse_or_fine, nested_choices, plan
-from engine.choice import analyses, compare_rivals, stepwise
-from engine.choice.common_mechanism import CENSUS_AGES
-from engine.choice.plan_rule import rows_of_group
-from engine.choice.rivals import _exponential_law, _threshold_law, even_totals, touched
+from engine._format import cost
+from engine.common_mechanism import NestedPlanRule, stepwise
+from engine.common_mechanism import selection_rule as analyses
+from engine.common_mechanism.baseline_rules import (
+    _exponential_law,
+    _threshold_law,
+    compare_rivals,
+    even_totals,
+    touched,
+)
+from engine.common_mechanism.common_mechanism import CENSUS_AGES
+from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
+from engine.common_mechanism.selection_rule import rows_of_group
 from engine.errors import NotApplicable, WorkloadError
-from engine.figures import choice as coarse_figures
-from engine.release import apply_group, count_marginals, measure
-from engine.texts import cost
+from engine.figures import two_stage as coarse_figures
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.release import apply_group, measure
+from engine.workload import Attribute, Schema, Workload
 from tests.oracles import workload_rows
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "<b>y</b>"])])

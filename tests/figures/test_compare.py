@@ -9,7 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Plan, Schema, Workload, load_plan, plan
+from engine._format import amount
+from engine.analysis import ROWS, NoiseScale, beside, losses, within_text
+from engine.analysis.compare import Comparison, comparison, expected
+from engine.analysis.error_distribution import spread
+from engine.analysis.paper_results import printed
+from engine.analysis.relative_error import quality_text
 from engine.figures import (
     Picture,
     budgets_picture,
@@ -26,23 +31,13 @@ from engine.figures import (
     spreads_picture,
     where_picture,
 )
+from engine.figures.base import COLORS, mechanism_look, mechanism_name
 from engine.figures.compare import gap_words, ranked
-from engine.figures.looks import COLORS, mechanism_look, mechanism_name
-from engine.insight import (
-    ROWS,
-    Comparison,
-    NoiseScale,
-    beside,
-    comparison,
-    expected,
-    losses,
-    quality_text,
-    spread,
-    within_text,
-)
-from engine.insight.published import printed
-from engine.mechanisms import MECHANISMS, at_budget, label_of, title_of, variants
-from engine.texts import amount
+from engine.mechanisms import at_budget, label_of, load_plan, plan, title_of, variants
+from engine.mechanisms.registry import MECHANISMS
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from tests.figures.given import SCHEMA, checked, workload
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, plan
 from engine.figures import has_map, pairs_picture
 from engine.figures.errors import error_grid
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from tests.figures.given import checked, workload
 
 

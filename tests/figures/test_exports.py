@@ -11,7 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Plan, Schema, Workload, plan
+from engine._format import LATEX, csv_text, latex_text
+from engine.analysis import group_table
+from engine.analysis.compare import comparison
 from engine.figures import (
     budget_picture,
     budgets_picture,
@@ -20,8 +22,10 @@ from engine.figures import (
     ranking_picture,
     where_picture,
 )
-from engine.insight import comparison, group_table
-from engine.texts import LATEX, csv_text, latex_text
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 
 DOCUMENT = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n%s\n\\end{document}\n"
 HARD = ["50% & more_of $x$ #1", "[18, 30)", "*", "a \\input{b}", "~^", "äßéø – … “so”"]

@@ -8,11 +8,15 @@ import math
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Plan, Schema, Workload, plan
+from engine._format import amount
+from engine.analysis import losses, plan_diff, summary
+from engine.analysis.plan_comparison import ratios
 from engine.errors import PlanError
 from engine.figures import ratio_picture
-from engine.insight import losses, plan_diff, ratios, summary
-from engine.texts import amount
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from tests.figures.given import SCHEMA, checked, workload
 
 
@@ -60,8 +64,8 @@ def test_a_sample_of_many_queries_comes_close(monkeypatch: pytest.MonkeyPatch) -
     asked = Workload.all_ways(schema, (1, 2, 3))
     one, other = (plan(asked, Budget(pcost=1.0), name) for name in ("querysmasher", "wff"))
     exact = losses(one, other)
-    monkeypatch.setattr(importlib.import_module("engine.insight.spread"), "EXACT_QUERIES", 1000)
-    monkeypatch.setattr(importlib.import_module("engine.insight.spread"), "SAMPLE", 5000)
+    monkeypatch.setattr(importlib.import_module("engine.analysis.error_distribution"), "EXACT_QUERIES", 1000)
+    monkeypatch.setattr(importlib.import_module("engine.analysis.error_distribution"), "SAMPLE", 5000)
     sampled = losses(one, other)
     assert exact.exact
     assert not sampled.exact

@@ -17,8 +17,10 @@ import numpy as np
 import psutil
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Schema, Workload
-from engine.release import Ledger, load_measurement
+from engine.ledger import Ledger
+from engine.privacy import Budget
+from engine.release.measure import load_measurement
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.server.client import Client, opened

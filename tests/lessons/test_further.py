@@ -9,28 +9,31 @@ import pytest
 import scipy
 from scipy.integrate import quad
 
-from engine import Attribute, Budget, Schema, Workload, plan
+from engine.analysis import mechanism_bound
 from engine.errors import PlanError
-from engine.insight import mechanism_bound
 from engine.lessons import (
+    attack_picture,
+    caps_picture,
+    centered_picture,
+    centers_picture,
+    clipped_picture,
+    group_questions,
+    left_text,
+)
+from engine.lessons.examples import (
     ASKED,
     CAPS,
     PERSONS,
+    SECRETS,
+    SPARSE,
+    VISITS,
     WIDTHS,
     answers_given,
-    attack_picture,
     best_cap,
     binned,
-    caps_picture,
     caps_table,
     centered_pairs,
-    centered_picture,
-    centers_picture,
     clipped,
-    clipped_picture,
-    group_questions,
-    handout_html,
-    left_text,
     neighbours,
     of_a_person,
     pairs_workload,
@@ -38,10 +41,10 @@ from engine.lessons import (
     rows_in_all,
     spread_of_answers,
 )
-from engine.lessons.attack import SECRETS
-from engine.lessons.binning import SPARSE
-from engine.lessons.many_rows import VISITS
-from engine.workload import Custom
+from engine.lessons.handout import handout_html
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Custom, Schema, Workload
 
 
 def test_exact_answers_reveal_everybody_as_soon_as_the_equations_say_so() -> None:

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from engine import Attribute, Budget, Schema, Workload, plan
 from engine.errors import PlanError, WorkloadError
 from engine.figures import Picture
-from engine.lessons import FAMILIES, SIZES, contest
-from engine.lessons import contest_pictures as strategy_figures
-from engine.lessons import numbers as lessons
-from engine.lessons import pictures as lesson_figures
-from engine.lessons.strategies import fourier_rows, tree_rows, wavelet_rows
+from engine.lessons import examples as lessons
+from engine.lessons import figures as lesson_figures
+from engine.lessons import figures as strategy_figures
+from engine.lessons.examples import FAMILIES, SIZES, contest, fourier_rows, tree_rows, wavelet_rows
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from tests import oracles
 
 PAPER = Schema([Attribute.categorical("A1", ["yes", "no"]), Attribute.categorical("A2", ["a", "b", "c"])])

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from engine import load_plan
 from engine.errors import NotAnswerable
+from engine.mechanisms import load_plan
 from engine.plans.blocks import DEVIATION, MAX_RECORDS
-from engine.plans.explicit import SAME
+from engine.plans.table_plan import SAME
 from tests import oracles
 
 EXACT = 1e-9

@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-import engine.mechanisms.known
-from engine.mechanisms.trees.levels import LevelOptions
+import engine.mechanisms.registry
+from engine.mechanisms.hierarchical import LevelOptions
 from tests.mechanisms.requests import SUITE, planned_once
 
 
 @pytest.fixture
 def toy_is_known(monkeypatch):
-    monkeypatch.setattr(engine.mechanisms.known, "MECHANISMS", SUITE)
+    monkeypatch.setattr(engine.mechanisms.registry, "MECHANISMS", SUITE)
 
 
 @pytest.fixture
@@ -22,4 +22,4 @@ def few_levels(request, monkeypatch):
         planned_once.cache_clear()
         return
     few = functools.partial(LevelOptions, levels=6)
-    monkeypatch.setattr(sys.modules["engine.mechanisms.trees.mechanisms"], "LevelOptions", few)
+    monkeypatch.setattr(sys.modules["engine.mechanisms.hierarchical"], "LevelOptions", few)

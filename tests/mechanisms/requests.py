@@ -13,9 +13,12 @@ from collections import Counter
 
 import pytest
 
-from engine import MECHANISMS, Budget, Workload, plan
 from engine.errors import LimitExceeded, NotApplicable
-from engine.mechanisms.residual import ResidualMechanism
+from engine.mechanisms import plan
+from engine.mechanisms.registry import MECHANISMS
+from engine.mechanisms.residual_base import ResidualMechanism
+from engine.privacy import Budget
+from engine.workload import Workload
 from tests import oracles
 from tests.mechanisms.checks import (
     SLACK,

@@ -6,10 +6,12 @@ import sys
 import numpy as np
 import pytest
 
-from engine import Budget, Workload, plan
+from engine.mechanisms import plan
 from engine.plans import Plan
-from engine.spaces import Strategy
-from engine.workload import Family, Intervals, Width
+from engine.privacy import Budget
+from engine.residuals import Strategy
+from engine.workload import Family, Width, Workload
+from engine.workload.families import Intervals
 from tests import oracles, shapes
 from tests.mechanisms import requests
 from tests.mechanisms.checks import check_certificate, check_optimal, check_privacy, check_tight, check_variances
@@ -141,7 +143,7 @@ def _mean_norm(monkeypatch):
 def _one_norm_only(monkeypatch):
     """The cost of the costliest block in place of the sum over blocks."""
     dearest = lambda blocks, records: max(b.pcost(records) for b in blocks.values())  # noqa: E731
-    for module in ("engine.plans.blocks", "engine.plans.neighbours"):
+    for module in ("engine.plans.blocks", "engine.plans.replace_one"):
         monkeypatch.setattr(sys.modules[module], "total_pcost", dearest)
 
 

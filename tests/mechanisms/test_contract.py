@@ -6,11 +6,14 @@ from collections import Counter
 
 import pytest
 
-import engine.mechanisms.known
-from engine import MECHANISMS, Budget, Workload, plan
+import engine.mechanisms.registry
 from engine.errors import Cancelled
-from engine.spaces import decompose
-from engine.spaces.terms import merge
+from engine.mechanisms import plan
+from engine.mechanisms.registry import MECHANISMS
+from engine.privacy import Budget
+from engine.residuals.decomposition import decompose
+from engine.residuals.kronecker_sums import merge
+from engine.workload import Workload
 from tests import oracles, shapes
 from tests.mechanisms.checks import (
     SLACK,
@@ -168,7 +171,7 @@ def test_alternation_is_honest_and_kept_on_file():
 
 @pytest.mark.parametrize("shape", ["nested", "custom_matrix", "coupled"])
 def test_forecast_needs_no_solve_and_is_finite(shape):
-    from engine import forecast
+    from engine.mechanisms import forecast
 
     found = forecast(workload_of(shape))
     assert 0 < found.seconds < 10

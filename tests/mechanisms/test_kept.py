@@ -9,9 +9,12 @@ import json
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Plan, Schema, Workload, forecast, load_plan, plan
 from engine.errors import PlanError
-from engine.plans import Emphasis
+from engine.mechanisms import forecast, load_plan, plan
+from engine.plans import Plan
+from engine.plans.objectives import Emphasis
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 
 BUDGET = Budget(pcost=2.0)
 

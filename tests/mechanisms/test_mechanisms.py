@@ -11,11 +11,13 @@ import pandas as pd
 import pytest
 
 import demo_data
-from engine import MECHANISMS, Attribute, Budget, Schema, Workload, compare, load_plan, plan
+from engine.analysis.compare import compare, comparison
 from engine.errors import Cancelled, PlanError
-from engine.insight import comparison
-from engine.mechanisms import label_of, title_of
+from engine.mechanisms import label_of, load_plan, plan, title_of
 from engine.mechanisms.base import Mechanism
+from engine.mechanisms.registry import MECHANISMS
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 
 
 def cube(n: int, d: int = 40) -> Schema:

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from engine import load_plan
 from engine.errors import EngineError
+from engine.mechanisms import load_plan
 from tests.mechanisms.requests import planned
 from tests.plans.tampering import changed
 

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import Budget, Workload, plan
 from engine.errors import EngineError, NotApplicable, PlanError
-from engine.workload import Custom, Random, Width
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Custom, Width, Workload
+from engine.workload.families import Random
 from tests import oracles, shapes
 from tests.mechanisms.checks import (
     check_any_query,

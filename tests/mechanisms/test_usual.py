@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from engine import Attribute, Schema, Workload, forecast
 from engine.errors import PlanError
-from engine.mechanisms import Forecast, implied_options, known, usual, usual_options
+from engine.mechanisms import forecast
+from engine.mechanisms import registry as known
+from engine.mechanisms import registry as usual
+from engine.mechanisms.base import Forecast
+from engine.mechanisms.registry import implied_options, usual_options
+from engine.workload import Attribute, Schema, Workload
 
 ASKED = Workload.all_ways(Schema([Attribute.of_size(name, 4) for name in "ab"]), (1, 2))
 

@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 
-import engine.mechanisms.known
+import engine.mechanisms.registry
 from engine.errors import LimitExceeded
-from engine.mechanisms import check_request
-from engine.mechanisms.base import Mechanism
-from engine.plans import Plan, calibrate
-from engine.spaces import Strategy, decompose
-from engine.spaces.terms import assemble, merge
+from engine.mechanisms.base import Mechanism, check_request
+from engine.plans import Plan
+from engine.plans.blocks import calibrate
+from engine.residuals import Strategy
+from engine.residuals.decomposition import decompose
+from engine.residuals.kronecker_sums import assemble, merge
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,12 +57,12 @@ class ResidualIdentity(Mechanism):
         )
 
     def rebuild(self, workload, budget, *solved, **more):
-        return self.plan(workload, budget, engine.mechanisms.known.Limits())
+        return self.plan(workload, budget, engine.mechanisms.registry.Limits())
 
     @staticmethod
     @functools.cache
     def _strategy(n):
-        from engine.spaces import basis
+        from engine.residuals import basis
 
         norm = math.sqrt(1 - 1 / n)
         return Strategy(sizes=(n,), rows=basis(n).T / norm, pinv=np.eye(n - 1) * norm, complete=True)

@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 
-from engine import MECHANISMS, Budget, plan
-from engine.mechanisms.residual import ResidualMechanism
+from engine.mechanisms import plan
+from engine.mechanisms.registry import MECHANISMS
+from engine.mechanisms.residual_base import ResidualMechanism
+from engine.privacy import Budget
 from tests import oracles, shapes
 
 ONE = Budget(pcost=1.0)

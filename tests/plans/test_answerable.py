@@ -11,11 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine import MECHANISMS, Attribute, Budget, Custom, Plan, Schema, Workload, compare, plan
+from engine.analysis.compare import compare
 from engine.errors import Unanswered
-from engine.plans import Block, explicit_strategy
-from engine.plans.explicit_variance import explicit_group_variance, leaves, leaves_table
+from engine.mechanisms import plan
+from engine.mechanisms.registry import MECHANISMS
+from engine.plans import Block, Plan
+from engine.plans.table_plan import explicit_group_variance, explicit_strategy, leaves, leaves_table
 from engine.plans.variance import VarianceBuilder
+from engine.privacy import Budget
+from engine.workload import Attribute, Custom, Schema, Workload
 from tests import oracles
 
 

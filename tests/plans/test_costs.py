@@ -9,12 +9,15 @@ import math
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, plan
 from engine.errors import PlanError
-from engine.plans import Block, calibrate, joint_pcost, total_pcost
-from engine.plans.explicit import explicit_strategy
-from engine.plans.neighbours import replaced_pcost
-from engine.spaces import Strategy
+from engine.mechanisms import plan
+from engine.plans import Block
+from engine.plans.blocks import calibrate, joint_pcost, total_pcost
+from engine.plans.replace_one import replaced_pcost
+from engine.plans.table_plan import explicit_strategy
+from engine.privacy import Budget
+from engine.residuals import Strategy
+from engine.workload import Attribute, Schema, Workload
 
 RECORDS = 10**8
 WORKLOAD = Workload.all_ways(Schema([Attribute.of_size(name, 3) for name in "abc"]), ways=(1, 2))

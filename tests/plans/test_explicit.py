@@ -13,11 +13,18 @@ import numpy as np
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import MECHANISMS, Attribute, Budget, Plan, Schema, Workload, load_plan, plan
-from engine.arrays import thin_svd
+from engine._arrays import thin_svd
+from engine.bounds.lower_bounds import exact_bound, global_bound
 from engine.errors import BudgetError, LimitExceeded, NotApplicable
-from engine.release import Ledger, apply_group, count_marginals, load_measurement, quantile
-from engine.spaces import exact_bound, global_bound
+from engine.ledger import Ledger
+from engine.mechanisms import load_plan, plan
+from engine.mechanisms.registry import MECHANISMS
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.release import apply_group, quantile
+from engine.release.measure import load_measurement
+from engine.workload import Attribute, Schema, Workload
 from tests import oracles
 from tests.mechanisms.checks import check_certificate, check_privacy, check_round_trip, check_summary, check_variances
 from tests.shapes import SHAPES

@@ -11,17 +11,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Budget, Custom, Plan, Workload, load_plan, plan
-from engine.mechanisms import at_budget
+from engine.mechanisms import at_budget, load_plan, plan
 from engine.mechanisms.base import Limits
 from engine.mechanisms.querysmasher import QuerySmasher
-from engine.mechanisms.residual import ResidualMechanism
-from engine.plans import group_variance, variance
+from engine.mechanisms.residual_base import ResidualMechanism
+from engine.plans import Plan, variance
+from engine.plans import variance as group_variance
 from engine.plans.blocks import AlikeBlocks, total_pcost
-from engine.plans.group_variance import by_kind, quadratic_forms, squares_of_products
-from engine.plans.variance import VarianceBuilder
-from engine.spaces import Complement, Split, union_seconds
-from engine.workload import whole_group
+from engine.plans.variance import VarianceBuilder, by_kind, quadratic_forms, squares_of_products
+from engine.privacy import Budget
+from engine.residuals import Complement, Split
+from engine.residuals.tuning.unions import union_seconds
+from engine.workload import Custom, Workload, whole_group
 from tests.shapes import numeric
 
 PLACES = (group_variance, variance)
@@ -67,8 +68,8 @@ def asked() -> Workload:
     ids=str,
 )
 def test_plans_say_the_same_either_way(work, options, monkeypatch) -> None:
-    monkeypatch.setattr("engine.spaces.splits.unions.WORK", work)
-    monkeypatch.setattr("engine.spaces.splits.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", work)
+    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
     monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
     made = plan(asked(), Budget(pcost=1.0), **options) if "centers" in options else planned(*options.items())
     found = []

@@ -10,12 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Custom, Plan, Schema, Workload, coarse_or_fine, load_plan, measure, plan
-from engine.choice import CommonPlan, price
+from engine.common_mechanism import CommonPlan
+from engine.common_mechanism.common_plan import coarse_or_fine, price
 from engine.errors import PlanError
-from engine.mechanisms import at_budget
-from engine.plans import Block, cells_pcost, joint_share, total_pcost
-from engine.plans.neighbours import replaced_pcost
+from engine.mechanisms import at_budget, load_plan, plan
+from engine.plans import Block, Plan
+from engine.plans.blocks import cells_pcost, joint_share, total_pcost
+from engine.plans.replace_one import replaced_pcost
+from engine.privacy import Budget
+from engine.release import measure
+from engine.workload import Attribute, Custom, Schema, Workload
 from tests.oracles import explicit
 from tests.replay import campaign
 

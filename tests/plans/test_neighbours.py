@@ -6,10 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from engine import MECHANISMS, Attribute, Budget, Schema, Workload, coarse_or_fine, load_plan, plan
+from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.errors import BudgetError, NotApplicable, PlanError
+from engine.mechanisms import load_plan, plan
+from engine.mechanisms.registry import MECHANISMS
 from engine.plans.blocks import DEVIATION
-from engine.privacy import NEIGHBOURS
+from engine.privacy import Budget
+from engine.privacy.budget import NEIGHBOURS
+from engine.workload import Attribute, Schema, Workload
 from tests import oracles
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from engine import Workload, plan
 from engine.errors import PlanError
-from engine.mechanisms import reweighted
+from engine.mechanisms import plan
+from engine.mechanisms import reweighting as reweighted
 from engine.mechanisms.querysmasher import QuerySmasher
-from engine.plans import Objective, footprint, symmetry
-from engine.spaces import UNIFORM, Split, decompose
-from engine.workload import Custom, Width
+from engine.plans.objectives import Objective, symmetry
+from engine.plans.variance import footprint
+from engine.residuals import Split
+from engine.residuals.decomposition import decompose
+from engine.residuals.split import UNIFORM
+from engine.workload import Custom, Width, Workload
 from tests import oracles, shapes
 from tests.pairs import pairwise
 from tests.plans.goals import GOALS, ONE, RESIDUAL, SHAPES, SLACK, made, value_of

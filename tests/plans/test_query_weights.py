@@ -8,11 +8,14 @@ import math
 import numpy as np
 import pytest
 
-from engine import Attribute, Schema, Workload, plan
-from engine.mechanisms import residual, reweighted
-from engine.mechanisms.query_weights import POWER, PointWeights
-from engine.plans import Emphasis, Objective, VarianceBuilder, footprints, symmetry
-from engine.spaces import UNIFORM
+from engine.mechanisms import plan
+from engine.mechanisms import residual_base as residual
+from engine.mechanisms import reweighting as reweighted
+from engine.mechanisms.reweighting import POWER, PointWeights
+from engine.plans.objectives import Emphasis, Objective, footprints, symmetry
+from engine.plans.variance import VarianceBuilder
+from engine.residuals.split import UNIFORM
+from engine.workload import Attribute, Schema, Workload
 from tests import oracles, shapes
 from tests.plans.goals import GOALS, ONE, SLACK, made, value_of
 

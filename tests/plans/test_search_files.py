@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from engine import load_plan
 from engine.errors import EngineError
+from engine.mechanisms import load_plan
 from tests.plans.goals import GOALS, made, packed
 from tests.plans.tampering import changed
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engine import Attribute, Budget, Plan, Schema, Workload, plan
 from engine.figures import budget_picture
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 
 SCHEMA = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 4)])
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2), "prefix")

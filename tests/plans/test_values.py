@@ -13,10 +13,15 @@ import plotly.graph_objects as go
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Ledger, Measurement, Schema, Workload, comparison, measure, plan, plot
+from engine import plot
+from engine._values import Value
+from engine.analysis.compare import Comparison, comparison
 from engine.errors import LedgerError, PlanError
-from engine.insight import Comparison
-from engine.values import Value
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.release import Measurement, measure
+from engine.workload import Attribute, Schema, Workload
 
 SCHEMA = Schema([Attribute.of_size("<b>age</b>", 5), Attribute.categorical("sex", ["F", "M"])])
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2)).add("sex", query_weights=[1.0, 2.0])

@@ -13,10 +13,16 @@ from unittest import mock
 
 import engine.release.measure
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Plan, Schema, Workload, coarse_or_fine, plan
-from engine.choice import CommonPlan, stepwise
-from engine.publish import publish, write_package, write_tables
-from engine.release import Ledger
+from engine.common_mechanism import CommonPlan, stepwise
+from engine.common_mechanism.common_plan import coarse_or_fine
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.postprocess import publish
+from engine.privacy import Budget
+from engine.publish.release_package import write_package
+from engine.publish.tables_package import write_tables
+from engine.workload import Attribute, Schema, Workload
 
 measuring: Any = sys.modules["engine.release.measure"]
 SCHEMA = Schema([Attribute.of_size("a", 8), Attribute.of_size("b", 5), Attribute.of_size("c", 3)])

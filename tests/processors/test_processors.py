@@ -13,13 +13,14 @@ import pytest
 from scipy.stats import ortho_group
 
 import engine.release.measure
-from engine.choice import stepwise
+from engine.common_mechanism import stepwise
+from engine.ledger import Ledger, verify_ledger
 from engine.mechanisms import load_plan
-from engine.publish import verify_package, write_package
-from engine.publish.measurements import NAMES as FILES
-from engine.publish.measurements import read_measurements, write_measurements
-from engine.release import Ledger, Measurement, verify_ledger
-from engine.spaces import solvers
+from engine.publish.release_package import NAMES as FILES
+from engine.publish.release_package import read_measurements, write_measurements, write_package
+from engine.publish.verify import verify_package
+from engine.release import Measurement
+from engine.residuals import dual_solver as solvers
 from tests.processors import office
 
 OTHER = "Prescott"  # every processor of this family can run it
@@ -74,7 +75,9 @@ def test_packages_are_sound_that_hold_the_rows_of_an_earlier_version(
 @pytest.mark.parametrize("name", NAMES)
 def test_a_release_answers_there_what_it_answers_here(elsewhere: Path, name: str) -> None:
     found = Measurement.load(elsewhere / f"{name}.measured")
-    again = engine.release.measured(found.plan, found.answers_on_grid, dataset="", key="", utc="", rehearsal=False)
+    again = engine.release.measure.measured(
+        found.plan, found.answers_on_grid, dataset="", key="", utc="", rehearsal=False
+    )
     for group in range(len(found.plan.workload.groups)):
         std = np.sqrt(found.plan.variances(group))
         assert (np.abs(found.values(group) - again.values(group)) <= 1e-5 * std + 1e-9).all()

@@ -6,8 +6,10 @@ import itertools
 
 import numpy as np
 
-from engine import Attribute, Budget, Schema, plan
-from engine.publish import simulated
+from engine.mechanisms import plan
+from engine.postprocess.uncertainty import simulated
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema
 
 SIZES = (9, 7, 5, 2)
 SCHEMA = Schema([Attribute.of_size(name, n) for name, n in zip("abcd", SIZES, strict=True)])

@@ -8,9 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, load_plan, plan
 from engine.errors import Cancelled, NotApplicable, PlanError
-from engine.publish import aim, rehearsed, simulated, weighed_for_publishing
+from engine.mechanisms import load_plan, plan
+from engine.postprocess import publication_weights as aim
+from engine.postprocess import simulation as rehearsed
+from engine.postprocess.publication_weights import weighed_for_publishing
+from engine.postprocess.uncertainty import simulated
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import SCHEMA, people
 
 PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="marginal")

@@ -16,25 +16,21 @@ import pyarrow.parquet as pq
 import pytest
 import python_calamine
 
-from engine import Attribute, Budget, Schema, Workload, measure, plan
 from engine.errors import PlanError
-from engine.publish import (
-    check_target,
-    publish,
-    uncertainty,
-    verify_package,
-    write_answers,
-    write_package,
-    write_published,
-    write_records,
-    write_tables,
-    write_workbook,
-)
+from engine.mechanisms import plan
+from engine.postprocess import publish, uncertainty
+from engine.privacy import Budget
+from engine.publish import write_answers
 from engine.publish.columns import added_columns, is_added
-from engine.publish.published_file import SCHEMA as PUBLISHED
+from engine.publish.export_tables import SCHEMA as PUBLISHED
+from engine.publish.export_tables import write_published, write_records
+from engine.publish.output_path import check_target
+from engine.publish.release_package import write_package
 from engine.publish.report import SCHEMA as ANSWERS
-from engine.publish.tables_package import COLUMNS
-from engine.publish.workbook import SHOWN
+from engine.publish.tables_package import COLUMNS, SHOWN, write_tables, write_workbook
+from engine.publish.verify import verify_package
+from engine.release import measure
+from engine.workload import Attribute, Schema, Workload
 
 ADDED = sorted(
     {"status", "group", "dataset", "query_id", "truth", "quality", "count", "cell", "row", "added_status"}

@@ -9,16 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, load_plan, measure, plan
-from engine.publish import (
-    verify_package,
-    write_answers,
-    write_package,
-    write_published,
-    write_records,
-    write_tables,
-    write_workbook,
-)
+from engine.mechanisms import load_plan, plan
+from engine.privacy import Budget
+from engine.publish import write_answers
+from engine.publish.export_tables import write_published, write_records
+from engine.publish.release_package import write_package
+from engine.publish.tables_package import write_tables, write_workbook
+from engine.publish.verify import verify_package
+from engine.release import measure
+from engine.workload import Attribute, Schema, Workload
 
 UNKNOWN = "unknown " * 100 + "!"
 SCHEMA = Schema(

@@ -14,20 +14,18 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Ledger, Schema, Workload, measure, plan
-from engine.publish import (
-    publish,
-    uncertainty,
-    verify_package,
-    write_answers,
-    write_package,
-    write_published,
-    write_records,
-    write_tables,
-    write_workbook,
-)
-from engine.publish.tables_package import unescaped_texts
-from engine.texts import harmless, markdown
+from engine._format import harmless, markdown
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.postprocess import publish, uncertainty
+from engine.privacy import Budget
+from engine.publish import write_answers
+from engine.publish.export_tables import write_published, write_records
+from engine.publish.release_package import write_package
+from engine.publish.tables_package import unescaped_texts, write_tables, write_workbook
+from engine.publish.verify import verify_package
+from engine.release import measure
+from engine.workload import Attribute, Schema, Workload
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -22,8 +22,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Schema, Workload, plan
-from engine.publish import publish, uncertainty, verify_package, write_package, write_tables
+from engine.mechanisms import plan
+from engine.postprocess import publish, uncertainty
+from engine.privacy import Budget
+from engine.publish.release_package import write_package
+from engine.publish.tables_package import write_tables
+from engine.publish.verify import verify_package
+from engine.workload import Attribute, Schema, Workload
 from tests.hostile import VALUES, places, with_value
 
 measure = sys.modules["engine.release.measure"].measure

@@ -11,12 +11,19 @@ import pandas as pd
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Ledger, Schema, Workload, plan
-from engine.commands import main
-from engine.publish import publish, simulated, verify_package, write_package, write_tables
-from engine.publish.open_form import is_open
-from engine.publish.tables.contrasts import assembled
-from engine.release import read_plan
+from engine.cli.main import main
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.postprocess import publish
+from engine.postprocess.contrasts import assembled
+from engine.postprocess.uncertainty import simulated
+from engine.privacy import Budget
+from engine.publish.export_r import is_open
+from engine.publish.release_package import write_package
+from engine.publish.tables_package import write_tables
+from engine.publish.verify import verify_package
+from engine.release.measure import read_plan
+from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import SCHEMA, check, people
 from tests.publish.recomputed import from_files, in_r
 

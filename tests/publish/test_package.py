@@ -19,11 +19,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Schema, Workload, coarse_or_fine, plan, stepwise
-from engine.commands import main
+from engine.cli.main import main
+from engine.common_mechanism import stepwise
+from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.errors import Cancelled
-from engine.publish import package, verify_package, write_package
-from engine.release import Ledger
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.publish import release_package as package
+from engine.publish.release_package import write_package
+from engine.publish.verify import verify_package
+from engine.workload import Attribute, Schema, Workload
 
 measure = sys.modules["engine.release.measure"].measure
 SCHEMA = Schema([Attribute.categorical("<b>sex", ["F", "=M"]), Attribute.of_size("age", 6)])

@@ -6,19 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, plan
 from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
-from engine.publish import (
-    AcceptanceRule,
-    QualityRule,
-    acceptance,
-    publish,
-    publish_forecast,
-    published_file,
-    read_published,
-    write_published,
-    write_records,
-)
+from engine.mechanisms import plan
+from engine.postprocess import QualityRule, publish
+from engine.postprocess.published_tables import publish_forecast
+from engine.postprocess.utility_checks import AcceptanceRule, acceptance
+from engine.privacy import Budget
+from engine.publish import export_tables as published_file
+from engine.publish.export_tables import read_published, write_published, write_records
+from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import SCHEMA, measured_on
 
 WORKLOAD = (

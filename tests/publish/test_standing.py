@@ -10,9 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, plan
 from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
-from engine.publish import ADAPTIVE, PublishedComparison, adaptive, published_comparison, published_errors
+from engine.mechanisms import plan
+from engine.postprocess.simulation import published_errors
+from engine.privacy import Budget
+from engine.publish import aim_mst as adaptive
+from engine.publish.aim_mst import ADAPTIVE
+from engine.publish.publication_comparison import PublishedComparison, published_comparison
+from engine.workload import Attribute, Schema, Workload
 
 SCHEMA = Schema([Attribute.of_size(name, n) for name, n in zip("abcd", (4, 3, 2, 1), strict=True)])
 PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="marginal")

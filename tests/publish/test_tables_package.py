@@ -15,10 +15,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload
 from engine.errors import LimitExceeded, PlanError
-from engine.publish import QualityRule, linear_form, tables_package, verify_package, verify_tables, write_tables
-from engine.release import Ledger
+from engine.ledger import Ledger
+from engine.postprocess import QualityRule
+from engine.privacy import Budget
+from engine.publish import export_r as linear_form
+from engine.publish import tables_package
+from engine.publish import verify as verify_tables
+from engine.publish.tables_package import write_tables
+from engine.publish.verify import verify_package
+from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import measured_on
 from tests.publish.recomputed import from_files, in_r
 

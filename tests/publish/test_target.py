@@ -10,11 +10,16 @@ import pandas as pd
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Schema, Workload, measure, plan
-from engine.commands import main
+from engine.cli.main import main
 from engine.errors import PlanError
-from engine.publish import check_target, new_file, write_answers, write_package
-from engine.release import Ledger
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.publish import write_answers
+from engine.publish.output_path import check_target, new_file
+from engine.publish.release_package import write_package
+from engine.release import measure
+from engine.workload import Attribute, Schema, Workload
 from tests.pairs import pairwise
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])

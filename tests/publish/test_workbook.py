@@ -11,17 +11,14 @@ import pandas as pd
 import pytest
 import python_calamine
 
-from engine import Attribute, Budget, Schema, Workload
 from engine.errors import Cancelled, LimitExceeded, PlanError
-from engine.publish import (
-    QualityRule,
-    check_target,
-    publish,
-    verify_package,
-    workbook,
-    write_tables,
-    write_workbook,
-)
+from engine.postprocess import QualityRule, publish
+from engine.privacy import Budget
+from engine.publish import tables_package as workbook
+from engine.publish.output_path import check_target
+from engine.publish.tables_package import write_tables, write_workbook
+from engine.publish.verify import verify_package
+from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import measured_on
 
 REGIONS = ["=1+1", "http://north.example", "-5", "007", 'Süd "West"', "{=A1}"]

@@ -19,11 +19,11 @@ from contextlib import closing, suppress
 from decimal import Decimal
 from pathlib import Path
 
-import engine.release.ledger.ledger
+import engine.ledger.ledger
 from engine.errors import BudgetExceeded, LedgerError, ResultLost
+from engine.ledger import Ledger, release_key
+from engine.ledger.result_store import result_file
 from engine.privacy import Budget
-from engine.release import Ledger, release_key
-from engine.release.ledger.results import result_file
 from tests.waiting import CEILING, until
 
 FORK = multiprocessing.get_context("fork")
@@ -48,14 +48,14 @@ def content_of(key: str) -> bytes:
 
 def work(path: Path, draws: Path, phase, number: int, seed: int) -> None:
     """Ask for random keys for ever, as a server would; each draw leaves a line in the file `draws`."""
-    rng, ledger, append = random.Random(seed), Ledger(path, wait=CEILING), engine.release.ledger.ledger.append
+    rng, ledger, append = random.Random(seed), Ledger(path, wait=CEILING), engine.ledger.ledger.append
 
     def append_seen(*args, **fields):
         row = append(*args, **fields)
         phase[number] = 4
         return row
 
-    engine.release.ledger.ledger.append = append_seen
+    engine.ledger.ledger.append = append_seen
     while True:
         dataset, attempt = rng.choice(DATASETS), rng.randrange(ATTEMPTS) + 1
         key = release_key(dataset=dataset, plan_hash="plan", attempt=attempt)

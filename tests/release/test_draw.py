@@ -14,11 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import engine.release.answers_on_grid as grid
+import engine.release.measure as grid
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Plan, Schema, Workload, count_marginals, measure, plan
-from engine.plans import Block
-from engine.release import Counts, Ledger, draw, estimate, write_archive
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.plans import Block, Plan
+from engine.privacy import Budget
+from engine.records import Counts, count_marginals
+from engine.release import measure
+from engine.release.measure import draw
+from engine.release.measurement import estimate
+from engine.release.result_file import write_archive
+from engine.workload import Attribute, Schema, Workload
 
 SCHEMA = Schema([Attribute.of_size(name, 3) for name in "abcd"])  # many blocks of one shape
 RECORDS = synthetic(SCHEMA, 500, seed=2)

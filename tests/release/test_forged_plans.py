@@ -13,8 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Ledger, Schema, Workload, coarse_or_fine, load_plan, measure, plan, stepwise
+from engine.common_mechanism import stepwise
+from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.errors import EngineError, PlanError
+from engine.ledger import Ledger
+from engine.mechanisms import load_plan, plan
+from engine.privacy import Budget
+from engine.release import measure
+from engine.workload import Attribute, Schema, Workload
 
 KEPT = sorted((Path(__file__).parents[1] / "kept").glob("*.plan.json"))
 SCHEMA = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])

@@ -8,8 +8,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Counts, Custom, Plan, Schema, Workload, measure, plan
-from engine.release.reconstruct import strategy_answers
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.records import Counts
+from engine.release import measure
+from engine.release.measurement import strategy_answers
+from engine.workload import Attribute, Custom, Schema, Workload
 
 REACH = 2**63 - 1
 SCALES = 40  # no noise is farther out than this many scales: 40 of Laplace noise are reached once in 10^17 draws

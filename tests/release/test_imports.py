@@ -15,9 +15,13 @@ import pytest
 
 import engine
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Schema, Workload, measure, plan
-from engine.release import Ledger, load_measurement
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.release import measure
+from engine.release.measure import load_measurement
 from engine.release.noise import fresh_seed
+from engine.workload import Attribute, Schema, Workload
 
 ROOT = Path(engine.__file__).parent
 WATCHED = {"random", "numpy.random", "time", "datetime", "uuid", "secrets", "pickle", "shelve", "marshal", "joblib"}

@@ -10,12 +10,19 @@ import pandas as pd
 import pytest
 import scipy.optimize
 
-from engine import Attribute, Budget, Counts, Ledger, Schema, Workload, coarse_or_fine, load_plan, plan
+from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.errors import DataError, NotApplicable, PlanError
-from engine.mechanisms import MECHANISMS
-from engine.plans import Block, VarianceBuilder, total_pcost
-from engine.release import check_records, count_marginals
-from engine.spaces import Strategy, basis
+from engine.ledger import Ledger
+from engine.mechanisms import load_plan, plan
+from engine.mechanisms.registry import MECHANISMS
+from engine.plans import Block
+from engine.plans.blocks import total_pcost
+from engine.plans.variance import VarianceBuilder
+from engine.privacy import Budget
+from engine.records import Counts, count_marginals
+from engine.release.ingest import check_records
+from engine.residuals import Strategy, basis
+from engine.workload import Attribute, Schema, Workload
 
 measure = sys.modules["engine.release.measure"].measure
 PLAIN = Schema([Attribute.of_size("region", 5), Attribute.of_size("age", 5), Attribute.of_size("sex", 2)])

@@ -13,9 +13,16 @@ import pytest
 
 import demo_data
 from demo_data.make_panel import panel_records
-from engine import Budget, Ledger, Schema, Workload, count_marginals, load_plan, measure, plan
 from engine.errors import LedgerError
-from engine.publish import package, verify_package, write_package
+from engine.ledger import Ledger
+from engine.mechanisms import load_plan, plan
+from engine.privacy import Budget
+from engine.publish import release_package as package
+from engine.publish.release_package import write_package
+from engine.publish.verify import verify_package
+from engine.records import count_marginals
+from engine.release import measure
+from engine.workload import Schema, Workload
 
 PANEL = demo_data.tables()["panel"]
 SCHEMA = Schema.from_json(demo_data.schemas()["panel"].read_bytes())

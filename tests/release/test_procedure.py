@@ -12,11 +12,16 @@ import pandas as pd
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Plan, Schema, Workload, plan
 from engine.errors import BudgetExceeded, DataError, LedgerError
-from engine.release import Ledger, check_records, count_marginals, declare_public, load_measurement, verify_ledger
-from engine.release.answers_on_grid import _on_grid
-from engine.release.records import fingerprint
+from engine.ledger import Ledger, verify_ledger
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.records.fingerprint import fingerprint
+from engine.release.ingest import check_records, declare_public
+from engine.release.measure import _on_grid, load_measurement
+from engine.workload import Attribute, Schema, Workload
 
 measuring = sys.modules["engine.release.measure"]
 measure = measuring.measure
@@ -100,7 +105,7 @@ def test_the_space_of_a_result_is_taken_before_the_spend(
     made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, spend = [], Ledger.spend
-    monkeypatch.setattr(sys.modules["engine.release.ledger.ledger"], "_SPARE", 0)
+    monkeypatch.setattr(sys.modules["engine.ledger.ledger"], "_SPARE", 0)
 
     def watched(self: Ledger, **words: object) -> object:
         held.append([(p.suffix, p.stat().st_blocks * 512) for p in Path(f"{ledger.path}.results").glob("*.part")])

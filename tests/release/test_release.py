@@ -15,11 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Plan, Schema, Workload, plan
 from engine.errors import BudgetExceeded, Cancelled, DataError, LedgerError, NotAnswerable, PlanError, ResultLost
-from engine.mechanisms import load_plan
+from engine.ledger import Ledger, release_key
+from engine.mechanisms import load_plan, plan
+from engine.plans import Plan
+from engine.privacy import Budget
 from engine.publish import write_answers
-from engine.release import Ledger, apply_group, count_marginals, keep_rehearsal, kept_rehearsal, release_key
+from engine.records import count_marginals
+from engine.release import apply_group
+from engine.release.measure import keep_rehearsal, kept_rehearsal
+from engine.workload import Attribute, Schema, Workload
 
 measuring = sys.modules["engine.release.measure"]  # the package shows the function under this name
 measure = measuring.measure

@@ -14,11 +14,18 @@ import pyarrow as pa
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Plan, Schema, Workload, plan
-from engine.choice import coarse_or_fine
-from engine.choice.stepwise import decide, finish, look, resume
+from engine.common_mechanism.common_plan import coarse_or_fine
+from engine.common_mechanism.stepwise import decide, finish, look, resume
 from engine.errors import DataError, OtherRecords, PlanError
-from engine.release import Intake, Ledger, count_marginals, load_measurement, maximal_sets
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.release import Intake
+from engine.release.ingest import maximal_sets
+from engine.release.measure import load_measurement
+from engine.workload import Attribute, Schema, Workload
 
 measuring = sys.modules["engine.release.measure"]
 measure = measuring.measure

@@ -10,9 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Ledger, Schema, Workload, coarse_or_fine, plan, stepwise
-from engine.commands import main
+from engine.cli.main import main
+from engine.common_mechanism import stepwise
+from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.errors import PlanError
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 
 module = sys.modules["engine.release.measure"]
 ROOT = Path(__file__).parents[2]
@@ -111,7 +116,7 @@ def test_releases_use_no_seeded_bits(made, common, ledger, monkeypatch) -> None:
         raise AssertionError("a release asked for bits of a rehearsal")
 
     monkeypatch.setattr("engine.release.rehearsal_noise.hashlib", None)
-    for place in (module, sys.modules["engine.choice.stepwise"]):
+    for place in (module, sys.modules["engine.common_mechanism.stepwise"]):
         monkeypatch.setattr(place, "rehearsal_bits", never)
     found = [
         answers(module.measure(made, RECORDS, dataset="survey", ledger=ledger, attempt=attempt)) for attempt in (1, 2)

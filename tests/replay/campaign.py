@@ -22,24 +22,18 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
-from engine import (
-    MECHANISMS,
-    Attribute,
-    Budget,
-    Counts,
-    Custom,
-    Plan,
-    Random,
-    Schema,
-    Workload,
-    count_marginals,
-    load_plan,
-)
-from engine import plan as make_plan
-from engine.choice import coarse_or_fine, nested_choices, price
+from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices, price
 from engine.errors import NotApplicable, PlanError, Unanswered
-from engine.plans import ExplicitPlan
-from engine.release import draw
+from engine.mechanisms import load_plan
+from engine.mechanisms import plan as make_plan
+from engine.mechanisms.registry import MECHANISMS
+from engine.plans import Plan
+from engine.plans.table_plan import ExplicitPlan
+from engine.privacy import Budget
+from engine.records import Counts, count_marginals
+from engine.release.measure import draw
+from engine.workload import Attribute, Custom, Schema, Workload
+from engine.workload.families import Random
 
 TIGHT = 1e-4
 OF_ONE = ("marginal", "prefix", "suffix", "range", "circular", "total")
@@ -73,7 +67,7 @@ class Replayed:
 def silent() -> Iterator[None]:
     """No noise on what is drawn."""
     nothing = {"side_effect": lambda *, size, **_scale: np.zeros(size, np.int64)}
-    names = ("engine.release.answers_on_grid.discrete_gaussian", "engine.release.answers_on_grid.discrete_laplace")
+    names = ("engine.release.measure.discrete_gaussian", "engine.release.measure.discrete_laplace")
     with mock.patch(names[0], **nothing), mock.patch(names[1], **nothing):
         yield
 

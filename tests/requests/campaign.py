@@ -23,23 +23,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from engine import (
-    MECHANISMS,
-    Attribute,
-    Budget,
-    Counts,
-    Custom,
-    Plan,
-    Random,
-    Schema,
-    Width,
-    Workload,
-    load_plan,
-    measure,
-)
-from engine import plan as make_plan
 from engine.errors import DataError, EngineError
-from engine.mechanisms.residual import ResidualMechanism
+from engine.mechanisms import load_plan
+from engine.mechanisms import plan as make_plan
+from engine.mechanisms.registry import MECHANISMS
+from engine.mechanisms.residual_base import ResidualMechanism
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.records import Counts
+from engine.release import measure
+from engine.workload import Attribute, Custom, Schema, Width, Workload
+from engine.workload.families import Random
 
 NAMES = "abc"
 MAX_CELLS = 48

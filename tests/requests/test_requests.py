@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Custom, Schema, Workload, load_plan, plan
 from engine.errors import EngineError, PlanError
-from engine.workload import Group
+from engine.mechanisms import load_plan, plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Custom, Group, Schema, Workload
 from tests.requests import campaign
 
 ONE = Schema([Attribute.of_size("a", 6)])

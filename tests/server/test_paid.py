@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Attribute, Budget, Schema, Workload, measure
-from engine.release import Ledger
+from engine.ledger import Ledger
+from engine.privacy import Budget
+from engine.release import measure
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.app.protected import plant

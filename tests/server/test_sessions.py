@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine import Budget
-from engine.release import Ledger
+from engine.ledger import Ledger
+from engine.privacy import Budget
 from tests.app.release.given import SURVEY
 from tests.server.asked import QUERY
 from tests.server.client import Client, opened

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from engine import Budget, Workload
 from engine.errors import EngineError
-from engine.workload import Custom, Width
+from engine.privacy import Budget
+from engine.workload import Custom, Width, Workload
 from tests.shapes import numeric
 
 ORDERED = numeric(4, 3, 5)

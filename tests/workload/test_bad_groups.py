@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from engine import Attribute, Schema, Workload, forecast, plan
 from engine.errors import EngineError, LimitExceeded, SchemaError, WorkloadError
-from engine.workload import Custom, Random, Width
+from engine.mechanisms import forecast, plan
+from engine.workload import Attribute, Custom, Schema, Width, Workload
+from engine.workload.families import Random
 from tests.shapes import mixed, numeric
 from tests.workload.given import EMPTY, ONE, refused
 

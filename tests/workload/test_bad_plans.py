@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from engine import Budget, load_plan, plan
 from engine.errors import BudgetError, EngineError, NotAnswerable, PlanError, SchemaError
+from engine.mechanisms import load_plan, plan
+from engine.privacy import Budget
 from engine.workload import Custom, Width
 from tests.workload.given import EMPTY, GOOD, ONE, ORDERED, refused
 

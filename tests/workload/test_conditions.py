@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import WorkloadError
-from engine.release import count_marginals
+from engine.records import count_marginals
 from engine.workload import conditions
 from engine.workload.predicates import evaluate
 from tests.workload.sql.given import RECORDS, SCHEMA, group_rows

@@ -9,11 +9,12 @@ import json
 import numpy as np
 import pytest
 
-from engine import Attribute, Schema, Workload
 from engine.errors import SchemaError, WorkloadError
-from engine.workload import UNITS, workload_from_sql
+from engine.workload import Attribute, Schema, Workload
+from engine.workload.calendar import UNITS
 from engine.workload.conditions import cells_text
 from engine.workload.predicates import evaluate
+from engine.workload.sql import workload_from_sql
 
 MONTHS = Attribute.dates("day", "2023-11", "2024-03", missing="unknown")
 QUARTERS = Attribute.dates("day", "2023-10-01", datetime.date(2024, 12, 31), "quarter")

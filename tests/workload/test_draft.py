@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import demo_data
-from engine import Attribute, Schema
 from engine.errors import SchemaError
-from engine.workload import (
+from engine.workload import Attribute, Schema
+from engine.workload.schema_draft import (
     columns_of_json_records,
     columns_of_records,
     draft_from_dictionary,

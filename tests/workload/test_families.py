@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import FAMILIES, Attribute
-from engine.workload import Abs, Affine, Circular, Custom, Marginal, Prefix, Random, Range, Total, Width, family
-from engine.workload.families import family_from_dict
+from engine.workload import Attribute, Circular, Custom, Marginal, Range, Width
+from engine.workload.families import FAMILIES, Abs, Affine, Prefix, Random, Total, family, family_from_dict
 from tests import oracles
 
-family_module = importlib.import_module("engine.workload.family")  # the room shows a function of this name
+family_module = importlib.import_module("engine.workload.families")  # the room shows a function of this name
 quick = settings(max_examples=15, deadline=None, derandomize=True, database=None)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from engine import Attribute, Schema, Workload
 from engine.errors import SchemaError
-from engine.workload.impossible import MOST_CELLS, MOST_RULES
+from engine.workload import Attribute, Schema, Workload
+from engine.workload.constraints import MOST_CELLS, MOST_RULES
 
 AGE, MARRIED = Attribute.numeric("age", [0, 15, 30, 99]), Attribute.categorical("married", ["no", "yes"])
 CODE, OTHER = Attribute.of_size("code", 4), Attribute.of_size("other", 3)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from engine import Attribute, Budget, Schema
 from engine.errors import DataError, SchemaError
-from engine.release import public_table, public_tables, public_text
+from engine.privacy import Budget
+from engine.release.invariant_tables import public_table, public_tables, public_text
+from engine.workload import Attribute, Schema
 
 SCHEMA = Schema(
     [

@@ -2,10 +2,9 @@
 
 import pytest
 
-from engine import Attribute, Schema, Workload
+from engine.analysis import condition_query
 from engine.errors import WorkloadError
-from engine.insight import condition_query
-from engine.workload import Custom
+from engine.workload import Attribute, Custom, Schema, Workload
 from tests.shapes import mixed
 from tests.workload.given import refused
 

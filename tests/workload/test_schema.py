@@ -8,11 +8,11 @@ import timeit
 import numpy as np
 import pytest
 
+from engine._format import MAX_NAME
 from engine.errors import SchemaError
-from engine.texts import MAX_NAME
 from engine.workload import Attribute, Schema
 from engine.workload.attribute import MAX_CELLS
-from engine.workload.schema_text import MAX_ATTRIBUTES, MAX_LABEL
+from engine.workload.schema_io import MAX_ATTRIBUTES, MAX_LABEL
 
 
 def test_what_is_not_declared_leaves_no_trace() -> None:

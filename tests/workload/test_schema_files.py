@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import SchemaError
-from engine.workload import MAX_FILE, Attribute, Schema
+from engine.workload import Attribute, Schema
 from engine.workload.attribute import MAX_CELLS
-from engine.workload.schema_text import FORBIDDEN, MAX_CSV_FIELD
+from engine.workload.schema_io import FORBIDDEN, MAX_CSV_FIELD, MAX_FILE
 
 names = st.text(min_size=1, max_size=12).filter(lambda text: text.strip() and not FORBIDDEN.search(text))
 finite = st.floats(allow_nan=False, allow_infinity=False)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import xlsxwriter
 
-from engine import Attribute, Schema
-from engine.commands import main
-from engine.commands.given import schema_of
+from engine.cli.arguments import schema_of
+from engine.cli.main import main
 from engine.errors import DataError, LimitExceeded, SchemaError
-from engine.release import sheet_text
-from engine.release.records.apart import sheets
-from engine.workload import draft_from_dictionary, is_dictionary
+from engine.records import subprocess_readers as sheets
+from engine.records.subprocess_readers import sheet_text
+from engine.workload import Attribute, Schema
+from engine.workload.schema_draft import draft_from_dictionary, is_dictionary
 
 SCHEMA = Schema(
     [

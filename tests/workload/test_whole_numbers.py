@@ -9,13 +9,14 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from engine import Attribute, Schema
+from engine.analysis.what_if import coarser_attribute
 from engine.errors import DataError, SchemaError, WorkloadError
-from engine.insight.what_if import coarser_attribute
-from engine.release import count_marginals, draft_of_public
-from engine.release.records.encoding import FRACTION, OUTSIDE, Encoder
-from engine.workload import draft_from_dictionary
+from engine.records import OUTSIDE, Encoder, count_marginals
+from engine.records.encoding import FRACTION
+from engine.release.public_draft import draft_of_public
+from engine.workload import Attribute, Schema
 from engine.workload.predicates import evaluate
+from engine.workload.schema_draft import draft_from_dictionary
 
 INCOME = Attribute.numeric("income", [0, 30_000, 60_000], integer=True)
 CLIPPED = Attribute.numeric("income", [0, 30_000, 60_000], integer=True, clip=True, missing=0)

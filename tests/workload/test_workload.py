@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from engine import Attribute, Schema, Workload
-from engine.arrays import numbered
+from engine._arrays import numbered
 from engine.errors import SchemaError, WorkloadError
-from engine.workload import Custom, Prefix, Random, Width, outside
+from engine.workload import Attribute, Custom, Schema, Width, Workload
+from engine.workload.families import Prefix, Random
+from engine.workload.workload import outside
 from tests import oracles, shapes
 from tests.shapes import SHAPES
 

@@ -8,8 +8,8 @@ import zlib
 import numpy as np
 import pytest
 
-from engine import Workload
 from engine.errors import EngineError, WorkloadError
+from engine.workload import Workload
 from engine.workload.families import family_from_dict
 from tests.workload.given import GOOD, refused
 

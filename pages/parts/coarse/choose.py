@@ -9,9 +9,12 @@ from typing import Any
 import streamlit as st
 
 import demo_data
-from engine import CommonPlan, NestedPlanRule, Plan, Schema, Workload, choice, figures, load_plan
-from engine.choice import coarse_or_fine, nested_choices
-from engine.mechanisms import title_of
+from engine import common_mechanism, figures
+from engine.common_mechanism import CommonPlan, NestedPlanRule
+from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
+from engine.mechanisms import load_plan, title_of
+from engine.plans import Plan
+from engine.workload import Schema, Workload
 from pages.parts.coarse import script as coarse_code
 from pages.parts.jobs import plans
 from pages.parts.shell import budgets, show
@@ -88,14 +91,18 @@ def _templates(kind: str, studio: Studio) -> tuple[Mapping[str, Workload], Scrip
         key = f"coarse_ways_{most}_{bool(first)}"
         st.session_state.setdefault(key, first)  # a page that was loaded again has its own
         ways = st.multiselect("Attributes a table", options, key=key, persist_state="session")
-        return (choice.by_ways(schema, ways), coarse_code.by_ways(studio, sorted(ways))) if ways else ({}, Script())
+        return (
+            (common_mechanism.by_ways(schema, ways), coarse_code.by_ways(studio, sorted(ways)))
+            if ways
+            else ({}, Script())
+        )
     if kind == COARSER:
-        return choice.against_coarser(studio.asked), coarse_code.against_coarser(studio)
+        return common_mechanism.against_coarser(studio.asked), coarse_code.against_coarser(studio)
     st.caption(
         "Men and women of all ages together, or in 4, 9 or 23 bins of age, as for small groups of people in a census. "
         "The paper behind it asks for half of the cells above a ratio of 20."
     )
-    return choice.census_ages(_census()), coarse_code.census()
+    return common_mechanism.census_ages(_census()), coarse_code.census()
 
 
 @st.cache_resource(max_entries=1, show_spinner=False)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import stepwise, texts
-from engine.release import Ledger, Receipt, releases
-from engine.texts import how_many
+from engine import _format as texts
+from engine._format import how_many
+from engine.common_mechanism import stepwise
+from engine.ledger import Ledger, Receipt
+from engine.release.measure import releases
 from pages.parts.coarse import stored
 from pages.parts.release import dataset_form, release_form, results_view
 from pages.parts.shell import frame

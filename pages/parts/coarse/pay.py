@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from engine import CommonPlan, figures, stepwise, texts
-from engine.choice import Steps
+from engine import _format as texts
+from engine import figures
+from engine.common_mechanism import CommonPlan, stepwise
+from engine.common_mechanism.two_stage_io import Steps
 from engine.errors import EngineError
-from engine.release import DatasetStatus, Ledger
+from engine.ledger import Ledger
+from engine.ledger.balance import DatasetStatus
 from pages.parts.coarse import stored
 from pages.parts.coarse.choose import Settings
 from pages.parts.jobs import tasks, watch, work

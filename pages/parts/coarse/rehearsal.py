@@ -7,8 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from engine import CommonPlan
-from engine.release import kept_rehearsal
+from engine.common_mechanism import CommonPlan
+from engine.release.measure import kept_rehearsal
 from pages.parts.coarse import choose, views
 from pages.parts.coarse import script as coarse_code
 from pages.parts.coarse.choose import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine import Budget
+from engine.privacy import Budget
 from pages.parts.shell.code import Script, budget_text, columns_text, schema_script, workload_script
 from pages.parts.shell.state import Studio
 
@@ -18,13 +18,13 @@ def script(*lines: str, imports: Sequence[tuple[str, str]] = ()) -> Script:
 def by_ways(studio: Studio, ways: Sequence[int]) -> Script:
     """Make `workloads`: all tables of so many attributes."""
     line = f"workloads = by_ways(schema, {tuple(ways)!r})"
-    return schema_script(studio.schema) + script(line, imports=[("engine.choice", "by_ways")])
+    return schema_script(studio.schema) + script(line, imports=[("engine.common_mechanism", "by_ways")])
 
 
 def against_coarser(studio: Studio) -> Script:
     """Make `workloads`: the present one and a coarser one."""
     line = "workloads = against_coarser(workload)"
-    return workload_script(studio) + script(line, imports=[("engine.choice", "against_coarser")])
+    return workload_script(studio) + script(line, imports=[("engine.common_mechanism", "against_coarser")])
 
 
 def census() -> Script:
@@ -32,7 +32,7 @@ def census() -> Script:
     return script(
         'schema = Schema.from_json(demo_data.schemas()["census"].read_bytes())',
         "workloads = census_ages(schema)",
-        imports=[("engine", "Schema"), ("demo_data", ""), ("engine.choice", "census_ages")],
+        imports=[("engine", "Schema"), ("demo_data", ""), ("engine.common_mechanism", "census_ages")],
     )
 
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from engine import CommonPlan, stepwise
-from engine.choice import Decision, Steps
-from engine.release import DatasetStatus, Ledger
+from engine.common_mechanism import CommonPlan, stepwise
+from engine.common_mechanism.selection_rule import Decision
+from engine.common_mechanism.two_stage_io import Steps
+from engine.ledger import Ledger
+from engine.ledger.balance import DatasetStatus
 from pages.parts.coarse import choose, pay, script, stored, views
 from pages.parts.coarse.choose import Settings
 from pages.parts.coarse.views import STOP

@@ -8,10 +8,14 @@ from contextlib import suppress
 
 import streamlit as st
 
-from engine import CommonPlan, Measurement, figures, stepwise, texts
-from engine.choice import Steps
+from engine import _format as texts
+from engine import figures
+from engine.common_mechanism import CommonPlan, stepwise
+from engine.common_mechanism.two_stage_io import Steps
 from engine.errors import EngineError
-from engine.release import DatasetStatus, Ledger
+from engine.ledger import Ledger
+from engine.ledger.balance import DatasetStatus
+from engine.release import Measurement
 from pages.parts.coarse.choose import Settings
 from pages.parts.coarse.views import STOP
 from pages.parts.jobs import watch

@@ -6,8 +6,10 @@ from typing import Any
 
 import streamlit as st
 
-from engine import CommonPlan, Measurement, NestedPlanRule, figures
-from engine.choice import Decision
+from engine import figures
+from engine.common_mechanism import CommonPlan, NestedPlanRule
+from engine.common_mechanism.selection_rule import Decision
+from engine.release import Measurement
 from pages.parts.release import download_view, results_view
 from pages.parts.shell import show
 from pages.parts.shell.words import plain

@@ -9,7 +9,8 @@ import streamlit as st
 
 from engine import figures
 from engine.mechanisms import title_of
-from engine.publish import ADAPTIVE, PublishedComparison, adaptive_missing
+from engine.publish.aim_mst import ADAPTIVE, adaptive_missing
+from engine.publish.publication_comparison import PublishedComparison
 from pages.parts.compare import run, script
 from pages.parts.compare.run import Compared
 from pages.parts.jobs import publishing, watch, work

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from engine import Plan, load_plan
+from engine._format import how_many
+from engine.analysis import compared_so_far
+from engine.analysis.compare import Comparison, expected, quick_choices
 from engine.errors import EngineError
-from engine.insight import Comparison, compared_so_far, expected, quick_choices
-from engine.mechanisms import label_of, title_of, variants
-from engine.texts import how_many
+from engine.mechanisms import label_of, load_plan, title_of, variants
+from engine.plans import Plan
 from pages.parts.jobs import kept, plans, tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import clicks, show
@@ -22,7 +23,7 @@ from pages.parts.shell.state import Studio
 from pages.parts.shell.words import plain, shown_here
 
 if TYPE_CHECKING:
-    from engine.texts import Frame
+    from engine._format import Frame
 
 CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
 START_LIMIT = 60

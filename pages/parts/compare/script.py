@@ -20,7 +20,7 @@ def _comparison(studio: Studio, found: Compared | None, lines: Sequence[str], **
     asked = [(name, dict(options)) for name, options in _asked(found)]
     more = "" if not asked else f", {asked!r}"
     body = [f"found = comparison(workload, {budget_text(studio.budget)}{more})", *lines]
-    names = {("engine", "Budget"), ("engine.insight", "comparison")}
+    names = {("engine", "Budget"), ("engine.analysis", "comparison")}
     names |= {(module.replace("__", "."), name) for module, text in imports.items() for name in text.split()}
     made = workload_script(studio) + Script(imports=frozenset(names), lines=(GUARD, *(f"    {line}" for line in body)))
     return made.text()
@@ -73,7 +73,7 @@ def strategies(studio: Studio, found: Compared, label: str, factor: int) -> str:
 def difference(studio: Studio, found: Compared | None, one: str, other: str, *, present: str, file: str) -> str:
     """What differs between two plans."""
     names = {"first": one, "second": other}
-    lines, imports = [], {("engine", "load_plan"), ("engine.insight", "plan_diff")}
+    lines, imports = [], {("engine", "load_plan"), ("engine.analysis", "plan_diff")}
     compared = [source for source in names.values() if source not in (present, file)]
     for name, source in names.items():
         if source == present:
@@ -86,7 +86,7 @@ def difference(studio: Studio, found: Compared | None, one: str, other: str, *, 
     lines.append("different = plan_diff(first, second)")
     lines += ["print(different.words)", "print(different.groups)"]
     if compared and found is not None:
-        imports.add(("engine.insight", "comparison"))
+        imports.add(("engine.analysis", "comparison"))
         asked = [(found.choices[label][0], dict(found.choices[label][1])) for label in compared]
         lines = [f"found = comparison(workload, {budget_text(studio.budget)}, {asked!r})", *lines]
         lines = [GUARD, *(f"    {line}" for line in lines)]
@@ -101,7 +101,7 @@ def book(number: int) -> str:
         "made = plan(row.workload(), Budget(pcost=1.0))",
         "print(row, row.printed, made.rmse, made.certificate)",
     )
-    imports = {("engine", "Budget"), ("engine", "plan"), ("engine.insight", "ROWS")}
+    imports = {("engine", "Budget"), ("engine", "plan"), ("engine.analysis", "ROWS")}
     return Script(imports=frozenset(imports), lines=lines).text()
 
 

@@ -6,9 +6,10 @@ from hashlib import sha256
 
 import streamlit as st
 
-from engine import Plan, insight, load_plan
-from engine.mechanisms import title_of
-from engine.texts import amount
+from engine import analysis
+from engine._format import amount
+from engine.mechanisms import load_plan, title_of
+from engine.plans import Plan
 from pages.parts.compare import script
 from pages.parts.compare.run import Compared, running
 from pages.parts.jobs import kept, plans, tasks, watch, work
@@ -49,8 +50,8 @@ def _plan(studio: Studio, found: Compared | None, content: bytes | None, source:
 
 
 def _shown(first: Plan, second: Plan) -> None:
-    different = insight.plan_diff(first, second)
-    st.markdown(f"**{plain(insight.summary(different, first, second))}**")
+    different = analysis.plan_diff(first, second)
+    st.markdown(f"**{plain(analysis.summary(different, first, second))}**")
     if not different.words:
         st.success("Both plans were asked the same: schema, workload, budget, mechanism and options agree.", icon="🟰")
     for sentence in different.words:
@@ -71,7 +72,7 @@ def book(studio: Studio, found: Compared | None) -> str:
         )
     )
     left, right = st.columns([3, 1], vertical_alignment="bottom")
-    rows = insight.ROWS
+    rows = analysis.ROWS
     number = left.selectbox(
         "Row of the tables",
         range(len(rows)),
@@ -101,5 +102,5 @@ def book(studio: Studio, found: Compared | None) -> str:
     jobs = {str(row): work.find(f"published|{i}") for i, row in enumerate(rows)}
     ours = {text: job.result for text, job in jobs.items() if job is not None and job.done}
     st.subheader("All rows")
-    show.table(insight.beside(ours), name="published", alt="Printed and computed RMSE of every row", height=420)
+    show.table(analysis.beside(ours), name="published", alt="Printed and computed RMSE of every row", height=420)
     return script.book(number)

@@ -8,8 +8,10 @@ from typing import Any, TypeGuard
 
 import streamlit as st
 
-from engine import Budget, figures, insight, texts
+from engine import _format as texts
+from engine import analysis, figures
 from engine.mechanisms import mechanism_class, title_of
+from engine.privacy import Budget
 from pages.parts.compare import run, script
 from pages.parts.compare.run import Compared
 from pages.parts.shell import budgets as say
@@ -55,11 +57,11 @@ def ranking(studio: Studio, found: Compared | None) -> str:
             show.picture(figures.effort_picture(found.found), key="seconds")
         show.picture(figures.where_picture(found.found, studio.asked), key="where")
         if (scale := scale_form.given()) is not None:
-            st.caption(plain(insight.publishable_text(found.found, scale)))
+            st.caption(plain(analysis.publishable_text(found.found, scale)))
             with st.expander("Publishable share of every group", key="compare_quality", on_change="rerun") as opened:
                 if opened.open:
                     st.caption("Taking typical errors of groups, and records that are spread evenly.")
-                    table = insight.publishable_by_group(found.found, studio.asked, scale)
+                    table = analysis.publishable_by_group(found.found, studio.asked, scale)
                     told = "Share of publishable answers, group by group"
                     show.table(table, name="publishable_by_group", alt=told, shares=list(map(str, table))[1:])
         st.subheader("Take one into the studio")
@@ -160,7 +162,7 @@ def against(studio: Studio, found: Compared | None) -> str:
     other = right.selectbox("B", others, format_func=title_of, key="pair_b")
     plans = {label: found.plan(label) for label in (one, other)}
     with shown_here():
-        lost = insight.losses(plans[one], plans[other])
+        lost = analysis.losses(plans[one], plans[other])
         worse, better, worst = st.columns(3)
         worse.metric("Queries less exact under A", f"{lost.worse:.1%}", help="Larger standard error than under B")
         better.metric("Queries more exact under A", f"{lost.better:.1%}", help="Smaller standard error than under B")
@@ -170,7 +172,7 @@ def against(studio: Studio, found: Compared | None) -> str:
             f"{at_least}{texts.amount(lost.worst)}",
             help="Largest ratio of the two standard errors",
         )
-        how = "Every query was counted." if lost.exact else insight.SAMPLED
+        how = "Every query was counted." if lost.exact else analysis.SAMPLED
         st.caption(plain(f"The worst ratio is that of: {lost.query}. {how}"))
         st.subheader("Ratio of standard errors, query by query")
         number = group_choice.choose_group(plans[one], key="pair_group")

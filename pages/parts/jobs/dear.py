@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from engine._format import amount
+from engine.analysis.planning_advice import REMEDIES, dear_groups
+from engine.analysis.what_if import Changed
 from engine.errors import NotApplicable
-from engine.insight import REMEDIES, Changed, dear_groups
-from engine.mechanisms import Forecast, forecast
-from engine.texts import amount
+from engine.mechanisms import forecast
+from engine.mechanisms.base import Forecast
 from engine.workload import Group
 from pages.parts.shell import clicks, state
 from pages.parts.shell.state import Studio

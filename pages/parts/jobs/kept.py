@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from engine import Plan
-from engine.spaces import Bounded
-from engine.values import held_bytes, kept_with
+from engine._values import held_bytes, kept_with
+from engine.plans import Plan
+from engine.residuals.cache import Bounded
 
 BYTES = 64 * 2**20
 LARGE = 600 * 2**20  # for those that would not leave room for any other: the last of them

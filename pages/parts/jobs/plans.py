@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from engine import Plan, forecast, load_plan, plan
+from engine._format import amount
 from engine.errors import Cancelled
-from engine.mechanisms import Forecast, at_budget
-from engine.texts import amount
+from engine.mechanisms import at_budget, forecast, load_plan, plan
+from engine.mechanisms.base import Forecast
+from engine.plans import Plan
 from pages.parts.jobs import dear, kept, tasks, watch, work
 from pages.parts.jobs.dear import MEMORY_LIMIT
 from pages.parts.shell import clicks, state

@@ -10,23 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from demo_data.make_synthetic import synthetic
-from engine import Budget, Measurement, Workload, load_measurement, load_plan, plan
 from engine.errors import LimitExceeded, PlanError
-from engine.publish import (
-    PublishedComparison,
-    QualityRule,
-    acceptance,
-    publish,
-    published_comparison,
-    published_errors,
-    uncertainty,
-    weighed_for_publishing,
-    write_published,
-    write_records,
-    write_tables,
-    write_workbook,
-)
-from engine.release import Ledger, kept_rehearsal
+from engine.ledger import Ledger
+from engine.mechanisms import load_plan, plan
+from engine.postprocess import QualityRule, publish, uncertainty
+from engine.postprocess.publication_weights import weighed_for_publishing
+from engine.postprocess.simulation import published_errors
+from engine.postprocess.utility_checks import acceptance
+from engine.privacy import Budget
+from engine.publish.export_tables import write_published, write_records
+from engine.publish.publication_comparison import PublishedComparison, published_comparison
+from engine.publish.tables_package import write_tables, write_workbook
+from engine.release import Measurement
+from engine.release.measure import kept_rehearsal, load_measurement
+from engine.workload import Workload
 
 Progress = Callable[[float, str], bool]
 

@@ -7,34 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from demo_data.make_synthetic import synthetic
-from engine import Budget, CommonPlan, NestedPlanRule, Workload, load_plan, measure, plan, stepwise
-from engine.choice import Compared, compare_rivals
+from engine.analysis import ROWS, mechanism_bound
+from engine.analysis.compare import Comparison, comparison
+from engine.analysis.coverage import Coverage, coverage_check
+from engine.analysis.error_targets import MechanismBound, fit_targets
+from engine.analysis.what_if import Request
+from engine.common_mechanism import CommonPlan, NestedPlanRule, stepwise
+from engine.common_mechanism.baseline_rules import Compared, compare_rivals
 from engine.errors import OtherRecords
-from engine.insight import (
-    ROWS,
-    Comparison,
-    Coverage,
-    MechanismBound,
-    Request,
-    comparison,
-    coverage_check,
-    fit_targets,
-    mechanism_bound,
-)
-from engine.mechanisms import label_of
-from engine.publish import new_file, write_answers, write_package
-from engine.release import (
-    ColumnFit,
-    Intake,
-    Ledger,
-    check_records,
-    compare_records,
-    count_marginals,
-    keep_rehearsal,
-    kept_rehearsal,
-    load_measurement,
-    records_fit,
-)
+from engine.ledger import Ledger
+from engine.mechanisms import label_of, load_plan, plan
+from engine.privacy import Budget
+from engine.publish import write_answers
+from engine.publish.output_path import new_file
+from engine.publish.release_package import write_package
+from engine.records import count_marginals
+from engine.release import Intake, measure
+from engine.release.ingest import check_records
+from engine.release.measure import compare_records, keep_rehearsal, kept_rehearsal, load_measurement
+from engine.release.schema_report import ColumnFit, records_fit
+from engine.workload import Workload
 from pages.parts.jobs.sources import opened
 
 Progress = Callable[[float, str], bool]

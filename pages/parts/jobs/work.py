@@ -17,7 +17,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from engine.threads import cores
+from engine._threads import cores
 from pages.parts.jobs.status import Status
 from pages.parts.jobs.workers import finish, launch
 

@@ -16,8 +16,8 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from typing import Any
 
+from engine._workers import PRELOADED
 from engine.errors import EngineError
-from engine.insight import PRELOADED
 
 # fork would copy a server that has threads; a fork server is clean, and has imported what else every worker would
 _FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Schema, Workload, lessons, plan
+from engine import lessons
 from engine.figures import budget_picture
-from engine.lessons import overlaps, smash
-from engine.workload import subsets
+from engine.lessons.examples import overlaps, smash
+from engine.mechanisms import plan
+from engine.workload import Attribute, Schema, Workload, subsets
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.lessons.own import own_workload

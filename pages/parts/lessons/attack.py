@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Budget, Schema, Workload, lessons
-from engine.arrays import Array
-from engine.lessons import PERSONS, answers_given, neighbours, reconstruct_replies, spread_of_answers
-from engine.texts import amount
-from engine.workload import Custom
+from engine import lessons
+from engine._arrays import Array
+from engine._format import amount
+from engine.lessons.examples import PERSONS, answers_given, neighbours, reconstruct_replies, spread_of_answers
+from engine.privacy import Budget
+from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.lessons.own import own_cost

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Budget, Schema, Workload, lessons
-from engine.lessons import WIDTHS, binned, clipped
-from engine.texts import amount
+from engine import lessons
+from engine._format import amount
+from engine.lessons.examples import WIDTHS, binned, clipped
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.lessons.own import own_cost

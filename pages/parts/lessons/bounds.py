@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Schema, Workload, lessons
-from engine.lessons import FAMILIES, SIZES, contest
+from engine import lessons
+from engine.lessons.examples import FAMILIES, SIZES, contest
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.shell.state import Studio

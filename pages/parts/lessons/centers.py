@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Budget, Workload, lessons
-from engine.lessons import ASKED, CELLS, NAMES, Centered, centered, centered_pairs, pairs_workload
+from engine import lessons
+from engine.lessons.examples import ASKED, CELLS, NAMES, Centered, centered, centered_pairs, pairs_workload
+from engine.privacy import Budget
+from engine.workload import Workload
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.lessons.own import own_workload

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Budget, Workload, lessons
-from engine.lessons import two_analyses, yes_or_no
+from engine import lessons
+from engine.lessons.examples import two_analyses, yes_or_no
+from engine.privacy import Budget
+from engine.workload import Workload
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.shell.state import Studio

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Budget, Schema, Workload, lessons
-from engine.lessons import CAPS, best_cap, caps_table, neighbours, of_a_person, rows_in_all
-from engine.texts import amount, cost
+from engine import lessons
+from engine._format import amount, cost
+from engine.lessons.examples import CAPS, best_cap, caps_table, neighbours, of_a_person, rows_in_all
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.shell import state

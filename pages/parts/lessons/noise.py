@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Attribute, Budget, Schema, Workload, lessons
-from engine.arrays import Array
-from engine.lessons import INVENTED, meanings, neighbours, outcomes
-from engine.texts import amount
+from engine import lessons
+from engine._arrays import Array
+from engine._format import amount
+from engine.lessons.examples import INVENTED, meanings, neighbours, outcomes
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
 from pages.parts.lessons.own import own_cost
 from pages.parts.shell.state import Studio

@@ -7,7 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from engine import Workload, forecast
+from engine.mechanisms import forecast
+from engine.workload import Workload
 from pages.parts.lessons.address import dial
 from pages.parts.shell import state
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Plan, Workload
+from engine.plans import Plan
+from engine.workload import Workload
 from pages.parts.jobs import publishing, watch, work
 from pages.parts.shell import clicks, state
 from pages.parts.shell.code import Script, plan_script

@@ -8,8 +8,9 @@ from functools import partial
 
 import streamlit as st
 
-from engine import Budget
-from engine.mechanisms import known, mechanism_class
+from engine.mechanisms import mechanism_class
+from engine.mechanisms import registry as known
+from engine.privacy import Budget
 from pages.parts.preview.person_form import person
 from pages.parts.shell import state
 from pages.parts.shell.budgets import (

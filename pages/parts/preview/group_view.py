@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Plan, figures, insight, texts
-from engine.texts import how_many
+from engine import _format as texts
+from engine import analysis, figures
+from engine._format import how_many
+from engine.plans import Plan
 from pages.parts.preview import why_view
 from pages.parts.shell import show, state
 from pages.parts.workload import group_choice, scale_form
@@ -29,7 +31,7 @@ def groups(plan: Plan) -> None:
         return
     if len(plan.workload.groups) > MANY:
         words = st.text_input("Find groups", key="find_groups", placeholder="age income", help="Words of their names.")
-    table = insight.worst_first(plan, ways=sets.get(wanted), words=words).head(MANY)
+    table = analysis.worst_first(plan, ways=sets.get(wanted), words=words).head(MANY)
     if not len(table):
         st.info("No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎")
         return
@@ -38,7 +40,7 @@ def groups(plan: Plan) -> None:
     if table["family"].nunique() > 1:
         columns.append("family")
     if (scale := scale_form.given()) is not None:
-        shares = insight.quality_by_group(plan, scale).set_index("group")["publishable"]
+        shares = analysis.quality_by_group(plan, scale).set_index("group")["publishable"]
         table, columns = table.join(shares, on="group"), [*columns[:3], "publishable", *columns[3:]]
     show.choice(
         table[columns],
@@ -49,7 +51,7 @@ def groups(plan: Plan) -> None:
         pick=lambda row: _look_at(numbers[row]),
         height=TALL,
     )
-    show.downloads(lambda: insight.group_table(plan), name="groups_of_plan")
+    show.downloads(lambda: analysis.group_table(plan), name="groups_of_plan")
 
 
 def _pick_pair() -> None:
@@ -62,7 +64,7 @@ def looked_at(plan: Plan) -> int:
     """The group that is looked at: the one with the least exact query, until another is chosen."""
     form, groups = st.session_state, range(len(plan.workload.groups))
     if form.get(GROUP) not in groups:  # a list whose words changed with the workload gives back the old words
-        _look_at(form[LAST] if form.get(LAST) in groups else insight.worst_group(plan))
+        _look_at(form[LAST] if form.get(LAST) in groups else analysis.worst_group(plan))
     form[LAST] = number = int(form[GROUP])
     return number
 
@@ -71,9 +73,9 @@ def chosen(plan: Plan) -> None:
     """The group that is looked at: its queries, where its error comes from, and what would help."""
     number = looked_at(plan)
     group_choice.choose_group(plan, key=GROUP, on_change=_turned)
-    group, row = plan.workload.groups[number], insight.group_table(plan).iloc[number]
+    group, row = plan.workload.groups[number], analysis.group_table(plan).iloc[number]
     typical, largest = (texts.amount(row[name]) for name in ("RMSE", "largest standard error"))
-    even = insight.even_error(plan, number)
+    even = analysis.even_error(plan, number)
     if even is not None:
         st.markdown(
             f"**Each of its {how_many(group.count, 'query', 'queries')} has a standard error of {typical} counts.**"

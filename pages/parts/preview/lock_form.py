@@ -8,8 +8,11 @@ from typing import Any
 
 import streamlit as st
 
-from engine import Budget, Plan, insight, load_plan
-from engine.texts import amount, how_many, set_name
+from engine import analysis
+from engine._format import amount, how_many, set_name
+from engine.mechanisms import load_plan
+from engine.plans import Plan
+from engine.privacy import Budget
 from pages.parts.jobs import kept, tasks, watch, work
 from pages.parts.shell import clicks, show, state
 from pages.parts.shell.budgets import others, said
@@ -38,7 +41,7 @@ def draw(plan: Plan) -> None:
     if done is not None:
         budget, options, text = done.result
         made = kept.plan_of_key(key, lambda: load_plan(text))
-        _found(studio.budget, plan, made, insight.reached(made, rows, options["targets"]))
+        _found(studio.budget, plan, made, analysis.reached(made, rows, options["targets"]))
         changed = replace(studio, budget=Budget.from_dict(budget), options=options)
         clicks.button("Use this", _use, changed, made, key="targets_use", type="primary")
 
@@ -69,11 +72,11 @@ def _rows(plan: Plan) -> Rows:
 def _table(plan: Plan, studio: Studio, rows: Rows, *, locks: bool) -> tuple[list[float], list[bool] | None]:
     """A line for every row; returns a target, and whether it is locked, for every group."""
     groups = len(plan.workload.groups)
-    now = studio.options.get("targets") or insight.largest_errors(plan)
+    now = studio.options.get("targets") or analysis.largest_errors(plan)
     targets, locked = [1.0] * groups, [False] * groups
     for row, those in rows.items():
         left, right, _ = st.columns([2, 1, 2], vertical_alignment="bottom")
-        start = insight.two_digits(max(now[i] for i in those), plan)
+        start = analysis.two_digits(max(now[i] for i in those), plan)
         key = f"{state.version()}_{row}"
         target = left.number_input(
             f"{plain(row)}: largest standard error", 0.001, value=start, format="%.4g", key=f"target_{key}"
@@ -108,4 +111,4 @@ def _use(changed: Studio, made: Plan) -> None:
 
 
 def _forget() -> None:
-    state.change(options=insight.without_targets(state.current().options), redraw=True)
+    state.change(options=analysis.without_targets(state.current().options), redraw=True)

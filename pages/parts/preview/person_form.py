@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import streamlit as st
 
-from engine import Budget
+from engine.privacy import Budget
 from pages.parts.shell import state
 from pages.parts.shell.budgets import AGAINST, AGAINST_LABEL, ROWS_LABEL
 from pages.parts.shell.words import kept_for, plain

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Plan, figures, insight, load_plan, texts
+from engine import _format as texts
+from engine import analysis, figures
+from engine.mechanisms import load_plan
+from engine.plans import Plan
 from pages.parts.preview import target_views
 from pages.parts.shell import show, state
 from pages.parts.shell.words import kept_for, show_kept
@@ -23,13 +26,13 @@ def headline(plan: Plan) -> None:
         )
         _number(
             "Largest error (counts)",
-            texts.amount(insight.worst_error(plan)),
+            texts.amount(analysis.worst_error(plan)),
             "Standard error of the query that comes out least exact",
         )
         if best is None:
             _number(
                 "Over its bound",
-                insight.gap_text(plan).replace("less than", "<"),
+                analysis.gap_text(plan).replace("less than", "<"),
                 "How much larger the weighted RMSE is than what any plan of this class must have; 0% is the best.",
             )
         else:
@@ -40,7 +43,7 @@ def headline(plan: Plan) -> None:
                 "measures; proven for this workload.",
             )
         if (scale := scale_form.given()) is not None:
-            share = insight.quality_shares(plan, scale)[0]
+            share = analysis.quality_shares(plan, scale)[0]
             _number(
                 "Publishable",
                 f"{share:.0%}",

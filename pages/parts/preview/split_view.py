@@ -7,9 +7,10 @@ from typing import Any
 
 import streamlit as st
 
-from engine import Plan, insight
+from engine import analysis
 from engine.errors import EngineError, NotApplicable
 from engine.mechanisms import mechanism_class
+from engine.plans import Plan
 from pages.parts.jobs import plans
 from pages.parts.shell import clicks, state
 from pages.parts.shell.studio import CENTERS, PAPER, Studio
@@ -73,4 +74,4 @@ def _told(question: str, _studio: Studio, _plan: Plan) -> str:
     even = plans.at_once(_studio.told(rest)) if len(_plan.workload.groups) <= MOST_GROUPS else None
     if even is None:  # what is raised is not kept, so that it is looked for again
         raise NotApplicable("The plan with uniform centers takes long.")
-    return insight.single_groups_text(_plan, even)
+    return analysis.single_groups_text(_plan, even)

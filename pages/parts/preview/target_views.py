@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import streamlit as st
 
-from engine import Budget, Plan, figures, insight, texts
+from engine import _format as texts
+from engine import analysis, figures
+from engine.plans import Plan
+from engine.privacy import Budget
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.shell import clicks, show, state
 from pages.parts.shell.budgets import others, said
@@ -25,7 +28,7 @@ def spread(plan: Plan) -> None:
     tolerance = one.number_input(
         "Tolerance: ± counts",
         min_value=0.001,
-        value=insight.two_digits(plan.rmse, plan),
+        value=analysis.two_digits(plan.rmse, plan),
         format="%.4g",
         key="tolerance",
         persist_state="session",
@@ -42,16 +45,16 @@ def spread(plan: Plan) -> None:
     share = three.selectbox(
         "For how many of the queries", list(SHARES), index=3, format_func=SHARES.__getitem__, key="tolerance_share"
     )
-    error = tolerance if meant == ERROR else insight.error_for(plan, tolerance)
-    text = insight.within_text(plan, error)
+    error = tolerance if meant == ERROR else analysis.error_for(plan, tolerance)
+    text = analysis.within_text(plan, error)
     st.markdown(f"**With this plan:** {plain(text)}")
     if needed(
         plan,
         f"To bring {_share_words(share)} within it",
-        lambda nearly: insight.budget_for_error(plan, error, share, nearly=nearly),
+        lambda nearly: analysis.budget_for_error(plan, error, share, nearly=nearly),
         key="share",
     ):
-        reached = texts.amount(insight.tolerance_for(plan, share))
+        reached = texts.amount(analysis.tolerance_for(plan, share))
         st.caption(f"With the present budget the standard error is at most {reached} counts for {_share_words(share)}.")
     show.picture(replace(figures.spread_picture(plan, error), alt=text), key="spread")
 
@@ -70,7 +73,7 @@ def usable(plan: Plan) -> None:
         needed(
             plan,
             f"To make {_share_words(share).replace('queries', 'answers')} publishable",
-            lambda nearly: insight.budget_for_quality(plan, scale, share, nearly=nearly),
+            lambda nearly: analysis.budget_for_quality(plan, scale, share, nearly=nearly),
             key="usable",
         )
         show.picture(found, key="usable", config=show.EXPORT)
@@ -110,7 +113,7 @@ def one_query(plan: Plan) -> None:
         st.markdown(f"**{plain(query.text)}**")
         left, right = st.columns(2)
         left.metric("Standard error", f"{texts.amount(variance**0.5)} counts", help="Typical size of the noise")
-        half = insight.half_width(plan, variance)
+        half = analysis.half_width(plan, variance)
         right.metric(
             "95% interval", f"answer ± {texts.amount(half)} counts", help="Holds the true count 95% of the time"
         )
@@ -120,7 +123,7 @@ def one_query(plan: Plan) -> None:
         wanted = st.number_input(
             "Wanted 95% interval: ± counts",
             min_value=0.001,
-            value=insight.two_digits(half, plan),
+            value=analysis.two_digits(half, plan),
             format="%.4g",
             key="probe_wanted",
             persist_state="session",
@@ -128,8 +131,8 @@ def one_query(plan: Plan) -> None:
         needed(
             plan,
             f"To know it within ± {texts.amount(wanted)}",
-            lambda nearly: insight.budget_for_query(
-                plan, query.attributes, query.tensor, insight.error_for(plan, wanted), nearly=nearly
+            lambda nearly: analysis.budget_for_query(
+                plan, query.attributes, query.tensor, analysis.error_for(plan, wanted), nearly=nearly
             ),
             key="probe",
         )
@@ -141,11 +144,11 @@ def distance(plan: Plan) -> None:
     key = _bound_key(plan)
     found = work.find(key)  # started with the headline
     if found is not None and found.done:
-        st.markdown(f"**{plain(insight.bound_text(plan, found.result))}**")
+        st.markdown(f"**{plain(analysis.bound_text(plan, found.result))}**")
         show.picture(figures.distance_picture(plan, found.result), key="distance", config=show.EXPORT)
     elif not work.is_there(key):
         clicks.button("Search again", _search, plan, key="bound_again")
-    st.caption(plain(insight.certificate_text(plan)))
+    st.caption(plain(analysis.certificate_text(plan)))
 
 
 def best(plan: Plan) -> str | None:
@@ -158,7 +161,7 @@ def best(plan: Plan) -> str | None:
         _search(plan)
     found = work.find(key)
     if found is not None and found.done:
-        return insight.above_best(plan, found.result) or None
+        return analysis.above_best(plan, found.result) or None
     return "" if found is not None and found.running else None
 
 
@@ -172,7 +175,7 @@ def _search(plan: Plan) -> None:
 
 
 def _bound_key(plan: Plan) -> str:
-    return f"bound|{plan.budget.law}|{insight.workload_digest(plan.workload)}"
+    return f"bound|{plan.budget.law}|{analysis.workload_digest(plan.workload)}"
 
 
 def _share_words(share: float) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Plan, figures, insight, texts
-from engine.insight import CHANGES, Change, Changed, breakdown_text, worst_query
+from engine import _format as texts
+from engine import analysis, figures
+from engine.analysis.variance_breakdown import breakdown_text, worst_query
+from engine.analysis.what_if import CHANGES, Change, Changed
+from engine.plans import Plan
 from pages.parts.jobs import plans
 from pages.parts.shell import clicks, show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
@@ -50,7 +53,7 @@ def _query(plan: Plan, group: int) -> int | None:
 def _buttons(plan: Plan, group: int) -> None:
     """One button a change; merging bins asks for the attribute."""
     request = state.current().request
-    names = [name for name in plan.workload.groups[group].attributes if insight.can_be_coarser(plan.schema[name])]
+    names = [name for name in plan.workload.groups[group].attributes if analysis.can_be_coarser(plan.schema[name])]
     attribute = ""
     if names:
         attribute = st.selectbox(
@@ -95,9 +98,9 @@ def _tried(plan: Plan) -> None:
         st.markdown(f"**What if: {plain(changed.text)}**")
         after = plans.plan_of(studio.asking(changed.request))
         if after is not None:
-            table = insight.effect(plan, after, group, changed.group)
+            table = analysis.effect(plan, after, group, changed.group)
             show.table(table, name="what_if", alt="Errors before and after the change")
-            st.caption(insight.asked_text(plan, after))
+            st.caption(analysis.asked_text(plan, after))
         with st.container(horizontal=True):
             if after is not None:
                 clicks.button("Keep this change", _keep, changed, key="what_if_keep", type="primary")

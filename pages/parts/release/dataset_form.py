@@ -6,10 +6,13 @@ from contextlib import suppress
 
 import streamlit as st
 
-from engine import Budget, insight
+from engine import analysis
+from engine._format import cost, how_many, remainder
 from engine.errors import EngineError, LedgerError
-from engine.release import DatasetStatus, Ledger, Receipt, confusable_text, total_history
-from engine.texts import cost, how_many, remainder
+from engine.ledger import Ledger, Receipt
+from engine.ledger.balance import DatasetStatus
+from engine.ledger.ledger import confusable_text, total_history
+from engine.privacy import Budget
 from pages.parts.release import folders
 from pages.parts.shell import clicks, places, state
 from pages.parts.shell.budgets import (
@@ -184,7 +187,7 @@ def _change(book: Ledger, status: DatasetStatus) -> None:
 def _total(language: str, planned: Budget) -> None:
     """The numbers of the total, which begin with what the present plan needs, and what they pay for."""
     left, right = st.columns(2)
-    start = language, insight.at_least(numbers_of(planned, language)[0])
+    start = language, analysis.at_least(numbers_of(planned, language)[0])
     if st.session_state.get("dataset_start") != start or "dataset_total" not in st.session_state:
         st.session_state["dataset_start"], st.session_state["dataset_total"] = start, start[1]
     name = "epsilon" if language == APPROX else language
@@ -196,7 +199,7 @@ def _total(language: str, planned: Budget) -> None:
     left.number_input(ROWS_LABEL, 1, 1_000_000, rows, key="dataset_rows", help="All of them are protected together.")
     right.selectbox(AGAINST_LABEL, list(AGAINST), neighbours, AGAINST.__getitem__, key="dataset_neighbours")
     with suppress(EngineError):  # numbers that make no budget are told when they are declared
-        fit = insight.releases_within(_declared(language), planned)
+        fit = analysis.releases_within(_declared(language), planned)
         each = f"of the present plan, which spends {said(planned)}"
         if fit is None:
             st.caption(plain(f"It counts something else than the budget {each}, so that it cannot pay for it."))

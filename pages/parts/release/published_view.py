@@ -8,10 +8,14 @@ from typing import Any
 
 import streamlit as st
 
-from engine import Measurement, figures, texts
+from engine import _format as texts
+from engine import figures
 from engine.errors import EngineError
-from engine.publish import FITS, publish_forecast, read_published
-from engine.release import Ledger, releases
+from engine.ledger import Ledger
+from engine.postprocess.published_tables import FITS, publish_forecast
+from engine.publish.export_tables import read_published
+from engine.release import Measurement
+from engine.release.measure import releases
 from pages.parts.jobs import private, publishing, watch, work
 from pages.parts.release import download_view
 from pages.parts.shell import clicks, show

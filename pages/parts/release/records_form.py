@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from engine import Schema
 from engine.errors import DataError, LimitExceeded
-from engine.release import COUNTS_ENDING, RECORD_ENDINGS, SHEET_ENDINGS, TEXT_ENDINGS, named_sources, visible_sheets
+from engine.records import RECORD_ENDINGS, TEXT_ENDINGS
+from engine.records.counts import COUNTS_ENDING
+from engine.records.database import named_sources
+from engine.records.subprocess_readers import SHEET_ENDINGS, visible_sheets
+from engine.workload import Schema
 from pages.parts.jobs import private, sources
 from pages.parts.release import folders
 from pages.parts.shell import code, state

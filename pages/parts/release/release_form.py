@@ -6,9 +6,14 @@ import secrets
 
 import streamlit as st
 
-from engine import Measurement, Plan, figures, texts
+from engine import _format as texts
+from engine import figures
 from engine.errors import EngineError
-from engine.release import DatasetStatus, Ledger, load_measurement, release_key
+from engine.ledger import Ledger, release_key
+from engine.ledger.balance import DatasetStatus
+from engine.plans import Plan
+from engine.release import Measurement
+from engine.release.measure import load_measurement
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.release import dataset_form

@@ -8,8 +8,13 @@ from typing import Any
 import streamlit as st
 
 from demo_data.make_synthetic import synthetic
-from engine import Measurement, Plan, Schema, figures, texts
-from engine.insight import quality_counts_text, with_quality, with_truth
+from engine import _format as texts
+from engine import figures
+from engine.analysis.ad_hoc_queries import with_truth
+from engine.analysis.relative_error import quality_counts_text, with_quality
+from engine.plans import Plan
+from engine.release import Measurement
+from engine.workload import Schema
 from pages.parts.jobs import tasks, watch
 from pages.parts.release import download_view, published_view
 from pages.parts.release.download_view import mark

@@ -8,9 +8,9 @@ from typing import Any
 
 import streamlit as st
 
-from engine import Budget
-from engine.gaussian import mu_of_guess
-from engine.texts import cost, how_many
+from engine._format import cost, how_many
+from engine.privacy import Budget
+from engine.privacy.gaussian import mu_of_guess
 from pages.parts.shell import state
 from pages.parts.shell.words import kept_for
 

@@ -10,9 +10,10 @@ from math import comb
 from typing import Any
 
 import demo_data
-from engine import Budget, Schema, Workload
-from engine.values import kept_with
-from engine.workload import Attribute, Custom, Family, Group, usual_family
+from engine._values import kept_with
+from engine.privacy import Budget
+from engine.workload import Attribute, Custom, Family, Group, Schema, Workload
+from engine.workload.families import usual_family
 from pages.parts.shell.state import Studio
 
 MAX_LINES = 40  # longer schemas and workloads are read from the file that the page offers for download

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from engine import Budget
-from engine.texts import cost
+from engine._format import cost
+from engine.privacy import Budget
 from pages.parts.shell import budgets, clicks, link, places, state
 from pages.parts.shell.words import in_labels, plain, trouble
 

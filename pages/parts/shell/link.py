@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary
 
 import streamlit as st
 
-from engine import Workload
 from engine.errors import EngineError, PlanError
+from engine.workload import Workload
 from pages.parts.shell import designs, places, state
 from pages.parts.shell.state import Studio
 

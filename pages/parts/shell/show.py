@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import streamlit as st
 
+from engine._format import csv_text, latex_text
 from engine.figures import Picture
-from engine.texts import csv_text, latex_text
 from pages.parts.shell.words import plain, shown_here
 
 if TYPE_CHECKING:
     from streamlit.elements.lib.column_types import ColumnConfig
 
-    from engine.texts import Frame
+    from engine._format import Frame
 
 OPEN = "open_tabs"  # key of tabs -> the one that was open last
 SHORT = 8  # rows that need no height of their own

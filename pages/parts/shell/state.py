@@ -14,8 +14,8 @@ from typing import Any
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from engine import Schema, Workload
 from engine.errors import EngineError
+from engine.workload import Schema, Workload
 from pages.parts.shell.studio import Studio as Studio
 
 LIMIT = 200  # steps that undo remembers

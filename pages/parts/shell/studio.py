@@ -11,11 +11,15 @@ from typing import Any
 
 import streamlit as st
 
-from engine import Budget, Schema, Workload
+from engine._untrusted import parse_json
+from engine.analysis import without_targets, workload_digest
+from engine.analysis.error_targets import targets_after
+from engine.analysis.what_if import Request
 from engine.errors import PlanError
-from engine.insight import Request, targets_after, without_targets, workload_digest
-from engine.mechanisms import Usual, mechanism_class, usual_options
-from engine.untrusted import parse_json
+from engine.mechanisms import mechanism_class
+from engine.mechanisms.registry import Usual, usual_options
+from engine.privacy import Budget
+from engine.workload import Schema, Workload
 
 CENTERS, PAPER = "centers", "uniform"  # the option that is filled in, and what it is where `plan` is told nothing
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import streamlit as st
 
+from engine._format import translate_arguments
 from engine.errors import EngineError
-from engine.texts import translate_arguments
 
 _ADDRESS = re.compile(r"://|www\.|\w@")
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:&-])")

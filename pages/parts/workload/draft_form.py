@@ -12,22 +12,20 @@ from pathlib import Path
 
 import streamlit as st
 
-from engine import Attribute, Schema
-from engine.release import (
+from engine._format import how_many
+from engine.records import RECORD_ENDINGS
+from engine.records.subprocess_readers import (
     LABELLED_ENDINGS,
-    RECORD_ENDINGS,
     SHEET_ENDINGS,
-    DraftSchema,
     SheetFile,
-    draft_of_public,
     draft_schema,
     sheet_text,
     visible_sheets,
 )
-from engine.texts import how_many
-from engine.workload import (
+from engine.release.public_draft import draft_of_public
+from engine.workload import USUAL_MISSING, Attribute, DraftSchema, Schema
+from engine.workload.schema_draft import (
     HOLD,
-    USUAL_MISSING,
     columns_of_json_records,
     columns_of_records,
     draft_from_dictionary,

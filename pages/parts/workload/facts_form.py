@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Schema
-from engine.release import SHEET_ENDINGS, public_tables, public_text
-from engine.workload import decoded_text
+from engine.records.subprocess_readers import SHEET_ENDINGS
+from engine.release.invariant_tables import public_tables, public_text
+from engine.workload import Schema
+from engine.workload.schema_io import decoded_text
 from pages.parts.shell import state
 from pages.parts.shell.words import kept_for, plain, show_kept
 from pages.parts.workload import draft_form

@@ -7,9 +7,11 @@ from pathlib import PurePath
 
 import streamlit as st
 
-from engine import FAMILIES
 from engine.errors import WorkloadError
-from engine.workload import MAX_FILE, Custom, Family, Random, Width, read_matrix
+from engine.workload import Custom, Family, Width
+from engine.workload.families import FAMILIES, Random
+from engine.workload.matrix_io import read_matrix
+from engine.workload.schema_io import MAX_FILE
 from pages.parts.workload.schema_table import text_lines
 
 BY_NAME = {family.name: family for family in FAMILIES}

@@ -8,12 +8,12 @@ from math import prod
 
 import streamlit as st
 
-from engine import Workload, insight
+from engine import analysis
+from engine._format import how_many
+from engine._values import kept_with
 from engine.errors import EngineError
-from engine.mechanisms import Forecast
-from engine.texts import how_many
-from engine.values import kept_with
-from engine.workload import Custom, Group
+from engine.mechanisms.base import Forecast
+from engine.workload import Custom, Group, Workload
 from pages.parts.jobs import dear, plans
 from pages.parts.shell import budgets, state
 from pages.parts.shell.state import Studio
@@ -66,7 +66,7 @@ def before_adding(groups: Sequence[Group]) -> None:
     if after is not None:
         before = plans.at_once(studio) if asked.groups else None
         st.markdown(
-            f"**At {plain(budgets.said(studio.budget))}:** {plain(insight.added_text(after, len(new), before))}"
+            f"**At {plain(budgets.said(studio.budget))}:** {plain(analysis.added_text(after, len(new), before))}"
         )
 
 
@@ -74,7 +74,7 @@ def before_adding(groups: Sequence[Group]) -> None:
 def _expected(question: str, new: int, _whole: Studio, _studio: Studio) -> Forecast:
     """What planning takes with the last groups of a question, worked out once, however often the page is drawn."""
     added = _whole.asked.groups[-new:]
-    return insight.forecast_added(replace(_studio.request, options=_whole.taken), added)
+    return analysis.forecast_added(replace(_studio.request, options=_whole.taken), added)
 
 
 def _wide(group: Group) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from engine import Plan
-from engine.insight import worst_group
-from engine.texts import how_many
+from engine._format import how_many
+from engine.analysis import worst_group
+from engine.plans import Plan
 from engine.workload import Circular, Group, Range
 from pages.parts.shell.words import plain
 

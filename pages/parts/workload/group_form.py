@@ -9,10 +9,12 @@ from typing import Any
 
 import streamlit as st
 
-from engine import Schema, Workload, figures, texts
+from engine import _format as texts
+from engine import figures
+from engine._format import how_many
 from engine.errors import WorkloadError
-from engine.texts import how_many
-from engine.workload import Group, usual_family
+from engine.workload import Group, Schema, Workload
+from engine.workload.families import usual_family
 from pages.parts.shell import clicks, show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 from pages.parts.workload import family_form, forecast_form

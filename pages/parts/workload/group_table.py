@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import streamlit as st
 
-from engine import Workload, insight
-from engine.texts import how_many
+from engine import analysis
+from engine._format import how_many
+from engine.workload import Workload
 from pages.parts.shell import clicks, show, state
 from pages.parts.workload import group_form
 
@@ -38,10 +39,10 @@ def groups(workload: Workload) -> None:
         st.info("No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎")
         return
     show.table(
-        insight.workload_table(workload, shown),
+        analysis.workload_table(workload, shown),
         name="groups",
         alt="Groups of the workload",
-        whole=lambda: insight.workload_table(workload, found),
+        whole=lambda: analysis.workload_table(workload, found),
     )
     chosen: Sequence[int] = st.multiselect(
         "Groups to change",
@@ -71,9 +72,9 @@ def _found(workload: Workload) -> tuple[Sequence[int], Sequence[int]]:
         return everything, everything
     left, right = st.columns([3, 1])
     words = left.text_input("Find groups", key="find", placeholder="age range", help="Names, families, numbers.")
-    found = insight.find_groups(workload, words)
-    pages = insight.page_of(found, 1, LENGTH)[1]
+    found = analysis.find_groups(workload, words)
+    pages = analysis.page_of(found, 1, LENGTH)[1]
     page = right.number_input(f"Page of {pages:,}", 1, pages, 1, key=f"page_{pages}", disabled=pages == 1)
-    shown = insight.page_of(found, int(page), LENGTH)[0]
+    shown = analysis.page_of(found, int(page), LENGTH)[0]
     st.caption(f"{how_many(len(found), 'group')} found of {len(workload.groups):,}; {len(shown):,} on this page.")
     return found, shown

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Schema, insight, texts
-from engine.insight import Query
-from engine.workload import Attribute
+from engine import _format as texts
+from engine import analysis
+from engine.analysis.ad_hoc_queries import Query
+from engine.workload import Attribute, Schema
 from pages.parts.shell.words import plain
 from pages.parts.workload import range_form
 from pages.parts.workload.family_form import CONDITION
@@ -25,7 +26,7 @@ def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
         if schema.cells(runs) > MAX_CELLS:
             st.info(f"These attributes have {texts.number(schema.cells(runs))} cells; choose one of them.")
             return None
-        return insight.run_query(schema, runs) if runs else None
+        return analysis.run_query(schema, runs) if runs else None
     names = st.multiselect(
         "Attributes", schema.names, key=f"{key}_names", help="None asks for the number of all records."
     )
@@ -38,7 +39,7 @@ def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
         for place, name in enumerate(names):
             with columns[place % len(columns)]:
                 cells[name] = _cells(schema[name], f"{key}_{name}")
-        return insight.box_query(schema, cells)
+        return analysis.box_query(schema, cells)
     text = st.text_input(
         "Condition",
         key=f"{key}_text",
@@ -48,7 +49,7 @@ def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
     if not text.strip():
         st.caption("Write a condition; it is asked on the attributes that it names, or on those chosen above.")
         return None
-    return insight.written_query(schema, names, text) if names else insight.condition_query(schema, text)
+    return analysis.written_query(schema, names, text) if names else analysis.condition_query(schema, text)
 
 
 def _cells(attribute: Attribute, key: str) -> list[int]:

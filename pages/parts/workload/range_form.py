@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine import Schema, figures, texts
-from engine.texts import how_many
-from engine.workload import Attribute, box_workload
+from engine import _format as texts
+from engine import figures
+from engine._format import how_many
+from engine.workload import Attribute, Schema
+from engine.workload.conditions import box_workload
 from pages.parts.shell import clicks, show
 from pages.parts.shell.words import plain, show_kept, shown_here
 from pages.parts.workload import forecast_form, group_form

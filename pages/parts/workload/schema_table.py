@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from engine import Attribute, Schema
 from engine.errors import SchemaError
-from engine.workload import ALL_KEYS, TRUE_OR_FALSE, attribute_from_texts
+from engine.workload import Attribute, Schema
+from engine.workload.attribute import attribute_from_texts
+from engine.workload.schema_io import ALL_KEYS, TRUE_OR_FALSE
 
 Row = dict[str, str]
 

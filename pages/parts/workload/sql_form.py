@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import streamlit as st
 
-from engine import Schema, Workload, insight
-from engine.texts import how_many
-from engine.workload import example, sql_readings, workload_from_sql
+from engine import analysis
+from engine._format import how_many
+from engine.workload import Schema, Workload
+from engine.workload.sql import example, sql_readings, workload_from_sql
 from pages.parts.shell import clicks, show
 from pages.parts.shell.words import plain, show_kept, shown_here
 from pages.parts.workload import forecast_form, group_form
@@ -19,7 +20,7 @@ MAX_SHOWN = 200  # groups of a text that are listed
 
 @dataclass(frozen=True, kw_only=True)
 class SqlRequest:
-    """The statements as `engine.workload.workload_from_sql` takes them."""
+    """The statements as `engine.workload.sql.workload_from_sql` takes them."""
 
     text: str
 
@@ -60,7 +61,7 @@ def write_sql(schema: Schema) -> None:
 
 def _check(schema: Schema, request: SqlRequest) -> None:
     made, readings = request.made(schema), request.readings(schema)
-    cells = how_many(insight.counted_cells(made), "cell")
+    cells = how_many(analysis.counted_cells(made), "cell")
     st.markdown(
         f"**This adds {how_many(len(made.groups), 'group')} with {how_many(made.queries, 'query', 'queries')} on "
         f"{cells}.** "
@@ -83,10 +84,10 @@ def _check(schema: Schema, request: SqlRequest) -> None:
     )
     shown = range(min(MAX_SHOWN, len(groups)))
     show.table(
-        insight.workload_table(made, shown),
+        analysis.workload_table(made, shown),
         name="groups_from_sql",
         alt="Groups that the SQL would add",
-        whole=lambda: insight.workload_table(made),
+        whole=lambda: analysis.workload_table(made),
     )
     if len(groups) > MAX_SHOWN:
         st.caption(f"The first {MAX_SHOWN:,} groups are listed.")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Budget
-from engine.release import Ledger
+from engine.ledger import Ledger
+from engine.privacy import Budget
 from tests.app.coarse.given import SCHEMA
 
 

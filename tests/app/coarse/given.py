@@ -6,9 +6,13 @@ from decimal import Decimal
 from functools import cache
 from pathlib import Path
 
-from engine import Attribute, Budget, Schema, Workload, coarse_or_fine, plan
-from engine.choice import CommonPlan, analyses
-from engine.release import Ledger
+from engine.common_mechanism import CommonPlan
+from engine.common_mechanism import selection_rule as analyses
+from engine.common_mechanism.common_plan import coarse_or_fine
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.app.session import Session, wait

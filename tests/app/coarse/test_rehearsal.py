@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine import Budget, NestedPlanRule, Workload, plan
-from engine.choice import analyses
-from engine.insight import worst_group
+from engine.analysis import worst_group
+from engine.common_mechanism import NestedPlanRule
+from engine.common_mechanism import selection_rule as analyses
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Workload
 from pages.parts.coarse import choose
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio

@@ -10,9 +10,12 @@ import pytest
 
 import demo_data
 from demo_data.make_synthetic import synthetic
-from engine import Budget, Schema, plan
-from engine.choice import analyses, stepwise
-from engine.release import Ledger
+from engine.common_mechanism import selection_rule as analyses
+from engine.common_mechanism import stepwise
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Schema
 from pages.parts.coarse import choose
 from pages.parts.coarse import stored as coarse_stored
 from pages.parts.jobs import work

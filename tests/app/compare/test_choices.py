@@ -10,14 +10,17 @@ from typing import ClassVar
 import psutil
 import pytest
 
-from engine import Attribute, Budget, Plan, Schema, Workload, plan
+from engine._format import amount
+from engine.analysis.compare import comparison, expected, quick_choices
 from engine.errors import NotApplicable
-from engine.insight import comparison, expected, quick_choices
-from engine.mechanisms import Forecast, known, title_of, variants
-from engine.mechanisms.base import Limits, Mechanism
-from engine.plans import Solved
-from engine.spaces import Bounded
-from engine.texts import amount
+from engine.mechanisms import plan, title_of, variants
+from engine.mechanisms import registry as known
+from engine.mechanisms.base import Forecast, Limits, Mechanism
+from engine.plans import Plan
+from engine.plans.solver_state import Solved
+from engine.privacy import Budget
+from engine.residuals.cache import Bounded
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.compare import run
 from pages.parts.jobs import kept, plans, work
 from pages.parts.shell import code, link

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine import Budget, Schema, Workload
+from engine.privacy import Budget
+from engine.workload import Schema, Workload
 from pages.parts.compare import published
 from pages.parts.jobs import work
 from pages.parts.shell import budgets as say

@@ -6,10 +6,12 @@ import math
 
 import pytest
 
-from engine import Budget, Plan, Workload, plan
-from engine.insight import comparison
-from engine.mechanisms import title_of, variants
-from engine.texts import amount, cost
+from engine._format import amount, cost
+from engine.analysis.compare import comparison
+from engine.mechanisms import plan, title_of, variants
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.workload import Workload
 from pages.parts.compare import run, views
 from tests.app.compare.given import ASKED, FEW, SCHEMA, compared, frames, ran, with_small
 from tests.app.session import Session

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import load_plan
-from engine.insight import PRELOADED
+from engine._workers import PRELOADED
+from engine.mechanisms import load_plan
 from pages.parts.jobs import private, tasks, work
 from pages.parts.jobs.status import Status
 from tests.app.session import expected

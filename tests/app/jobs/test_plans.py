@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 import demo_data
-from engine import Attribute, Budget, Custom, Plan, Schema, Workload, figures, insight, plan
-from engine.mechanisms import at_budget
-from engine.spaces import Bounded
-from engine.texts import amount
-from engine.values import held_bytes
+from engine import analysis, figures
+from engine._format import amount
+from engine._values import held_bytes
+from engine.mechanisms import at_budget, plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.residuals.cache import Bounded
+from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.jobs import kept, plans, work
 from pages.parts.shell import state
 from pages.parts.workload import forecast_form
@@ -22,7 +25,7 @@ from tests.working import endless
 
 
 def looked_at(made: Plan) -> Plan:
-    for look in (Plan.by_group, insight.worst_error, lambda p: figures.spread_picture(p, 3.0), figures.budget_picture):
+    for look in (Plan.by_group, analysis.worst_error, lambda p: figures.spread_picture(p, 3.0), figures.budget_picture):
         look(made)
     assert made.certificate.gap < 1
     return made
@@ -152,8 +155,8 @@ def test_figures_of_a_plan_are_kept_as_long_as_it_is_whoever_looks_at_others(mon
     many = [plan(expected("survey", (1,)).workload, Budget(pcost=1 + k)) for k in range(20)]  # one of each user
     for _ in range(2):
         for made in many:
-            insight.group_table(made)
-            insight.worst_error(made)
+            analysis.group_table(made)
+            analysis.worst_error(made)
     assert computed == many
 
 
@@ -176,7 +179,7 @@ def test_many_plans_of_many_groups_share_what_is_asked(monkeypatch: pytest.Monke
     other = at_budget(made, Budget(pcost=2.0))
     kept.size(other, made)
     assert looked == list(made.workload.groups)
-    insight.breakdown(other, 0)
+    analysis.breakdown(other, 0)
     assert len(made.blocks._made) == 0
     assert len(other.blocks._made) < 10
     assert other.home == {space: key for key, block in other.blocks.items() for space in block.spaces}

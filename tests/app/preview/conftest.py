@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine import Workload
+from engine.workload import Workload
 from tests.app.preview.given import opened
 from tests.app.session import Session, demo
 

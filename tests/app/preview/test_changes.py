@@ -6,9 +6,12 @@ import math
 
 import pytest
 
-from engine import Budget, Schema, Workload, insight, plan
-from engine.insight import worst_group
-from engine.texts import amount
+from engine import analysis
+from engine._format import amount
+from engine.analysis import worst_group
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Schema, Workload
 from tests.app.preview.given import opened
 from tests.app.session import EVEN, Session, demo, expected, wait
 
@@ -102,7 +105,7 @@ def test_which_centers_were_taken_is_said_and_changed_by_one_click() -> None:
     asked = Workload.all_ways(demo("cps"), (1, 2))
     session = opened(asked, options={})
     tuned, even = (plan(asked, Budget(pcost=1.0), centers=centers) for centers in ("tuned", "uniform"))
-    said = insight.single_groups_text(tuned, even)
+    said = analysis.single_groups_text(tuned, even)
     assert "less exact, " in said  # a group of it loses
     assert "tuned centers: planning takes about" in session.said()
     assert said in session.said()

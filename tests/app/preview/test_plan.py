@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engine import Budget, Schema, Workload, plan
-from engine.insight import fitness
-from engine.texts import amount
+from engine._format import amount
+from engine.analysis import error_targets as fitness
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.app.preview.given import opened

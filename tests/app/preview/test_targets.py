@@ -7,10 +7,17 @@ import math
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine import Budget, Schema, Workload, budget_for, plan, share_within
-from engine.insight import NoiseScale, budget_for_quality, budget_for_query, fitness, quality_text
-from engine.publish import aim, rehearsed, weighed_for_publishing
-from engine.texts import amount, cost
+from engine._format import amount, cost
+from engine.analysis import NoiseScale, budget_for_quality, budget_for_query
+from engine.analysis import error_targets as fitness
+from engine.analysis.error_targets import budget_for, share_within
+from engine.analysis.relative_error import quality_text
+from engine.mechanisms import plan
+from engine.postprocess import publication_weights as aim
+from engine.postprocess import simulation as rehearsed
+from engine.postprocess.publication_weights import weighed_for_publishing
+from engine.privacy import Budget
+from engine.workload import Schema, Workload
 from pages.parts.jobs import publishing
 from pages.parts.preview import aim_form
 from pages.parts.preview.lock_form import EACH, PRESENT

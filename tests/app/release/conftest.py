@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import Budget
-from engine.release import Ledger
+from engine.ledger import Ledger
+from engine.privacy import Budget
 
 
 @pytest.fixture

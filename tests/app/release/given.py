@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 import demo_data
-from engine import Measurement
-from engine.insight import worst_group
-from engine.release import Ledger
+from engine.analysis import worst_group
+from engine.ledger import Ledger
+from engine.release import Measurement
 from tests.app.session import Session, with_plan
 
 SURVEY = str(demo_data.tables()["survey"])

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload
-from engine.release import Ledger, load_measurement
+from engine.ledger import Ledger
+from engine.privacy import Budget
+from engine.release.measure import load_measurement
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.jobs import private, tasks
 from pages.parts.release.records_form import Source
 from pages.parts.shell import link

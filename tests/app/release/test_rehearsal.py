@@ -9,8 +9,10 @@ import pytest
 
 import demo_data
 import engine
-from engine import Budget, Schema, Workload, measure
-from engine.release import Ledger
+from engine.ledger import Ledger
+from engine.privacy import Budget
+from engine.release import measure
+from engine.workload import Schema, Workload
 from pages.parts.jobs import publishing, tasks
 from pages.parts.release import download_view
 from pages.parts.release.published_view import FILES

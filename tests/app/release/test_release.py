@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from engine import measure
 from engine.errors import Cancelled
-from engine.release import Ledger, load_measurement
+from engine.ledger import Ledger
+from engine.release import measure
+from engine.release.measure import load_measurement
 from pages.parts.jobs import private, publishing
 from pages.parts.release.published_view import FILES
 from tests.app.release.given import SURVEY, kinds, ready, shown, waiting

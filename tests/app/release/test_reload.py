@@ -11,8 +11,10 @@ import pandas as pd
 import pytest
 
 import engine
-from engine import Budget, measure, stepwise
-from engine.release import Ledger
+from engine.common_mechanism import stepwise
+from engine.ledger import Ledger
+from engine.privacy import Budget
+from engine.release import measure
 from pages.parts.jobs import kept, plans
 from pages.parts.shell import places
 from tests.app.release.given import SURVEY, answers, kinds, ready, shown

@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, plan
-from engine.workload import Custom, box_workload, example, workload_from_sql
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Custom, Schema, Workload
+from engine.workload.conditions import box_workload
+from engine.workload.sql import example, workload_from_sql
 from pages.parts.shell import code, designs, link, places
 from pages.parts.shell.state import History, Studio
 from tests.app.session import Session

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
 
-from engine import Budget
-from engine.release import Ledger
+from engine.ledger import Ledger
+from engine.privacy import Budget
 from pages.parts.shell.clicks import AGAIN
 from tests.app.release.given import SURVEY, ready
 from tests.app.session import Session, wait, with_plan

@@ -9,9 +9,13 @@ from random import Random
 
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, plan
-from engine.workload import Custom, Group, Width, box_workload, make_group, workload_from_sql
-from engine.workload import Random as RandomSets
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Custom, Group, Schema, Width, Workload
+from engine.workload.conditions import box_workload
+from engine.workload.families import Random as RandomSets
+from engine.workload.sql import workload_from_sql
+from engine.workload.workload import make_group
 from pages.parts.shell import link
 from pages.parts.shell.state import LIMIT, History, Studio
 from tests.app.session import Session

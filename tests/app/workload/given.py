@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine import Attribute, Schema, Workload
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.app.session import Session, demo

@@ -6,8 +6,11 @@ from functools import partial
 
 import pytest
 
-from engine import Budget, Workload, forecast, insight, plan
-from engine.texts import amount
+from engine import analysis
+from engine._format import amount
+from engine.mechanisms import forecast, plan
+from engine.privacy import Budget
+from engine.workload import Workload
 from pages.parts.jobs import dear, plans
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
@@ -70,7 +73,7 @@ def test_the_forecast_is_that_of_the_plan_that_would_be_made(monkeypatch: pytest
     both = Workload(asked.schema, (*asked.groups, *tables.groups))
     told = f"Planning it takes about {dear.duration(forecast(both).seconds)}."
     assert told in session.said()
-    monkeypatch.setattr(insight, "forecast_added", None)  # a page that is drawn again does not work it out again
+    monkeypatch.setattr(analysis, "forecast_added", None)  # a page that is drawn again does not work it out again
     session.app.run()
     assert not session.app.exception
     assert told in session.said()
@@ -81,10 +84,10 @@ def test_how_exact_new_groups_would_be_is_told_before_they_are_added(monkeypatch
     session = on_workload("cps", add_how="One set of attributes").set(group_names=["income", "sex"])
     tuned = partial(plan, budget=Budget(pcost=1.0), centers="tuned")
     first = Workload(demo("cps")).add(("income", "sex"), "marginal")
-    assert insight.added_text(tuned(first), 1) in session.set(same="marginal").said()
+    assert analysis.added_text(tuned(first), 1) in session.set(same="marginal").said()
     session.press("add_group").set(group_names=["age"], same="range", group_weight=2.0)
     both = first.add("age", "range", weight=2.0)
-    text = insight.added_text(tuned(both), 1, tuned(first))
+    text = analysis.added_text(tuned(both), 1, tuned(first))
     assert "That of the others goes from" in text
     assert f"At ε 4.887: {text}" in session.said().replace("*", "")
     session.press("add_group").go("preview")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from engine import Attribute, Schema, Workload
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.app.session import Session, demo, with_plan

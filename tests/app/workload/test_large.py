@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, insight
-from engine.insight import ask
-from engine.workload import Group
+from engine import analysis
+from engine.analysis import ad_hoc_queries as ask
+from engine.privacy import Budget
+from engine.workload import Attribute, Group, Schema, Workload
 from pages.parts.compare import run
 from pages.parts.shell import code, link
 from pages.parts.shell.state import History, Studio
@@ -81,9 +82,9 @@ def test_a_page_that_is_drawn_again_does_not_go_through_all_groups_again(
 
 def test_what_there_is_of_a_comparison_is_looked_up_without_going_through_all_groups_again() -> None:
     asked = Workload(large_workload().schema, Counted(large_workload().groups))
-    assert insight.compared_so_far(asked, Budget(pcost=1.0), ["wff"]) is None
+    assert analysis.compared_so_far(asked, Budget(pcost=1.0), ["wff"]) is None
     Counted.looks = 0
-    assert insight.compared_so_far(asked, Budget(pcost=1.0), ["wff"]) is None
+    assert analysis.compared_so_far(asked, Budget(pcost=1.0), ["wff"]) is None
     assert Counted.looks == 0
 
 

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from engine import Attribute, Schema, Workload
-from engine.figures import questions as domain_figures
-from engine.workload import Custom, box_workload
+from engine.figures import domain as domain_figures
+from engine.workload import Attribute, Custom, Schema, Workload
+from engine.workload.conditions import box_workload
 from tests.app.session import Session
 from tests.app.workload.given import SURVEY, on_workload
 

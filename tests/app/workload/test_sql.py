@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine import Attribute, Schema
-from engine.workload import example, workload_from_sql
+from engine.workload import Attribute, Schema
+from engine.workload.sql import example, workload_from_sql
 from tests.app.session import demo
 from tests.app.workload.given import SURVEY, on_workload
 

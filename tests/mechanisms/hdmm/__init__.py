@@ -1,1 +1,1 @@
-"""Tests of engine.mechanisms.hdmm."""
+"""Tests of engine.mechanisms."""

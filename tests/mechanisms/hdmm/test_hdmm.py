@@ -8,24 +8,39 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from engine import forecast
 from engine.errors import NotApplicable, PlanError
-from engine.mechanisms.hdmm import mechanism
-from engine.mechanisms.hdmm.marginals import (
+from engine.mechanisms import forecast
+from engine.mechanisms import hdmm as mechanism
+from engine.mechanisms.hdmm import (
+    OPERATORS,
     Lattice,
+    best_of,
+    budget_shares,
     closed_form,
+    foreseen,
     lattice_of,
     marginal_objective,
     marginal_strategy,
     marginal_svd_bound,
+    merged,
+    plus_strategy,
     residual_traces,
 )
-from engine.mechanisms.hdmm.operators import OPERATORS, best_of, budget_shares, foreseen, merged, plus_strategy
-from engine.mechanisms.products.grams import GramBuilder, by_maximal_sets, by_sets, weighted_groups
-from engine.mechanisms.products.kronecker import KroneckerSolver, gaussian_strategy
-from engine.mechanisms.products.p_identity import default_p, p_identity_error, p_identity_rows, p_identity_strategy
-from engine.mechanisms.trees.level_selection import svd_bound
-from engine.workload import Attribute, Custom, Prefix, Random, Range, Schema, Workload
+from engine.mechanisms.hierarchical import svd_bound
+from engine.mechanisms.kronecker import (
+    GramBuilder,
+    KroneckerSolver,
+    by_maximal_sets,
+    by_sets,
+    default_p,
+    gaussian_strategy,
+    p_identity_error,
+    p_identity_rows,
+    p_identity_strategy,
+    weighted_groups,
+)
+from engine.workload import Attribute, Custom, Range, Schema, Workload
+from engine.workload.families import Prefix, Random
 from tests import oracles, shapes
 
 NOISES = ("gaussian", "laplace")

@@ -1,1 +1,1 @@
-"""Tests of engine.mechanisms.largest."""
+"""Tests of engine.mechanisms."""

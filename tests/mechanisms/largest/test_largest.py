@@ -9,15 +9,16 @@ import math
 import numpy as np
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, forecast, load_plan, plan
 from engine.errors import PlanError
-from engine.mechanisms import residual
-from engine.mechanisms.largest import fits, rounds
-from engine.mechanisms.largest.asked import Arranged, flat, points
-from engine.mechanisms.largest.lines import Line
-from engine.plans import objective
-from engine.spaces import UNIFORM, Split, basis, decompose
-from engine.workload import Group
+from engine.mechanisms import forecast, load_plan, plan
+from engine.mechanisms import residual_base as residual
+from engine.mechanisms.minimax import Arranged, Line, fits, flat, points, rounds
+from engine.plans.objectives import objective
+from engine.privacy import Budget
+from engine.residuals import Split, basis
+from engine.residuals.decomposition import decompose
+from engine.residuals.split import UNIFORM
+from engine.workload import Attribute, Group, Schema, Workload
 from tests import oracles, shapes
 from tests.plans.goals import packed, value_of
 
@@ -197,7 +198,7 @@ def test_a_forecast_knows_which_search_it_is_of(monkeypatch):
 
     sums = asked.add(("n0", "n1"), "affine")
     by_lines, by_power = seconds(asked)[0], seconds(other)[1]
-    monkeypatch.setattr("engine.mechanisms.residual.rounds", lambda *_: 0)
+    monkeypatch.setattr("engine.mechanisms.residual_base.rounds", lambda *_: 0)
     assert by_lines < 0.5 * seconds(asked)[0]
     assert by_power < 0.5 * seconds(other)[0]
     assert seconds(sums)[0] == seconds(sums)[1]
@@ -206,7 +207,7 @@ def test_a_forecast_knows_which_search_it_is_of(monkeypatch):
 def test_a_forecast_knows_that_many_queries_are_planned_once(monkeypatch):
     asked, goal = mixed(12, 15), objective("max", 2.0, None)
     many = rounds(asked, goal, UNIFORM)
-    monkeypatch.setattr("engine.mechanisms.largest.search.FEW", points(asked, goal, UNIFORM) - 1)
+    monkeypatch.setattr("engine.mechanisms.minimax.FEW", points(asked, goal, UNIFORM) - 1)
     assert rounds(asked, goal, UNIFORM) == 1 < many
 
 

@@ -1,1 +1,1 @@
-"""Tests of engine.mechanisms.products."""
+"""Tests of engine.mechanisms."""

@@ -9,24 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine import (
-    Attribute,
-    Budget,
-    Ledger,
-    Schema,
-    Workload,
-    count_marginals,
-    load_measurement,
-    load_plan,
-    measure,
-    plan,
-)
 from engine.errors import Cancelled, NotApplicable
-from engine.mechanisms import at_budget, forecast
+from engine.ledger import Ledger, verify_ledger
+from engine.mechanisms import at_budget, forecast, load_plan, plan
 from engine.mechanisms.querysmasher import OF_TABLE
-from engine.plans import ExplicitPlan, Plan
-from engine.release import verify_ledger
-from engine.release.reconstruct import apply_group
+from engine.plans import Plan
+from engine.plans.table_plan import ExplicitPlan
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.release import apply_group, measure
+from engine.release.measure import load_measurement
+from engine.workload import Attribute, Schema, Workload
 
 SIZES = (11, 6, 11)  # more cells than one strategy on all of them is waited for
 SCHEMA = Schema([Attribute.of_size(name, n) for name, n in zip("abc", SIZES, strict=True)])
@@ -52,8 +45,8 @@ def found() -> Plan:
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that ends early leaves a worse plan: all the more would a product be taken."""
-    monkeypatch.setattr("engine.mechanisms.reweighted.EVALUATIONS", 4)
-    monkeypatch.setattr("engine.spaces.splits.centers.STEPS", 2)
+    monkeypatch.setattr("engine.mechanisms.reweighting.EVALUATIONS", 4)
+    monkeypatch.setattr("engine.residuals.tuning.centers.STEPS", 2)
 
 
 def test_tuned_is_as_good_as_a_product_on_the_whole_table(found: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

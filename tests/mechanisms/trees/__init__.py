@@ -1,1 +1,1 @@
-"""Tests of engine.mechanisms.trees."""
+"""Tests of engine.mechanisms."""

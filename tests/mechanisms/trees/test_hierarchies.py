@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from engine.errors import PlanError, WorkloadError
-from engine.mechanisms.marginal_tables import data_cube, marginals_error
-from engine.mechanisms.trees.hierarchies import (
+from engine.mechanisms.baselines import data_cube, marginals_error
+from engine.mechanisms.hierarchical import (
     branching_factor,
     error,
     greedy_hierarchy,
@@ -19,7 +19,7 @@ from engine.mechanisms.trees.hierarchies import (
     sensitivity,
     wavelet,
 )
-from engine.workload import family
+from engine.workload.families import family
 
 SIZES = (1, 2, 3, 5, 8, 13, 16, 31)
 STRATEGIES = {

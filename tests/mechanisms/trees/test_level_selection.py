@@ -6,16 +6,25 @@ import time
 import numpy as np
 import pytest
 
-import engine.mechanisms.trees.level_selection as selection
-import engine.mechanisms.trees.levels as search
-from engine import Attribute, Budget, Custom, Schema, Workload, plan
+import engine.mechanisms.hierarchical as search
+import engine.mechanisms.hierarchical as selection
 from engine.errors import LimitExceeded, WorkloadError
-from engine.mechanisms.trees.level_selection import generalised, level_selection, merge_cells, separated, svd_bound
-from engine.mechanisms.trees.levels import PUBLISHED, LevelOptions
-from engine.mechanisms.trees.mechanisms import looks_at_splits
-from engine.spaces import DualProblem, Factor, WholeDomain
-from engine.spaces import Options as SolverOptions
-from engine.workload import family
+from engine.mechanisms import plan
+from engine.mechanisms.hierarchical import (
+    PUBLISHED,
+    LevelOptions,
+    generalised,
+    level_selection,
+    looks_at_splits,
+    merge_cells,
+    separated,
+    svd_bound,
+)
+from engine.privacy import Budget
+from engine.residuals import DualProblem, Factor, WholeDomain
+from engine.residuals import Options as SolverOptions
+from engine.workload import Attribute, Custom, Schema, Workload
+from engine.workload.families import family
 
 
 def workload(name, *sizes):

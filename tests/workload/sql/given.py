@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from engine import Attribute, Schema
-from engine.workload import Group
+from engine.workload import Attribute, Group, Schema
 
 EDGES = [0, 18, 20, 40, 65, 90]
 SCHEMA = Schema(

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import Attribute, Schema, Workload
 from engine.errors import DataError, WorkloadError
-from engine.release import count_marginals
-from engine.release.records.encoding import Encoder
-from engine.workload import sql_readings, workload_from_sql
+from engine.records import Encoder, count_marginals
+from engine.workload import Attribute, Schema, Workload
+from engine.workload.sql import sql_readings, workload_from_sql
 from tests.workload.sql.given import EDGES, RECORDS, SCHEMA, group_rows
 
 WHOLE = ("age",)

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from engine import Attribute, Schema
 from engine.errors import WorkloadError
-from engine.workload import workload_from_sql
-from engine.workload.sql.text import MAX_TEXT, MAX_TOKENS
+from engine.workload import Attribute, Schema
+from engine.workload.sql import MAX_TEXT, MAX_TOKENS, workload_from_sql
 from tests.workload.sql.given import SCHEMA
 
 REFUSED = {

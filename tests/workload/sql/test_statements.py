@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engine import Attribute, Budget, Schema, Workload, plan
 from engine.errors import WorkloadError
-from engine.workload import workload_from_sql
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
+from engine.workload.sql import workload_from_sql
 from tests.workload.sql.given import SCHEMA
 
 

@@ -1,0 +1,41 @@
+"""Atomic creation of files."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from engine.errors import EngineError
+
+
+@contextmanager
+def fresh_file(
+    path: str | os.PathLike[str], what: str, *, error: type[EngineError], mode: int = 0o666
+) -> Iterator[BinaryIO]:
+    """Open a file to write to; its name appears when all is written, and is refused when it is taken.
+
+    `mode` is who may use it, less what the system takes away for every new file.  Raises: ``error``.
+    """
+    place = Path(path)
+    if not place.name:
+        raise error(f"{place} is a folder. Give the name of a file in it.")
+    draft = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+    try:
+        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        # link refuses where rename would replace: the name may be that of a ledger, or of records
+        os.link(draft, place)
+    except FileExistsError:
+        raise error(f"{place} is there already, and nothing is overwritten. Give another name.") from None
+    except OSError as reason:
+        raise error(
+            f"The {what} cannot be written to {place}: {reason.strerror}. Give a file in a folder that exists."
+        ) from None
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,319 @@
+"""Text forms of numbers and public names."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Frame = pd.DataFrame  # a table for people; the pages name it without importing pandas
+
+
+MAX_NAME = 200
+DELIMITERS = ",;\t|"
+MAX_HEADER = 2**16  # characters in which the header of a CSV text ends
+SEPARATOR_LINE = re.compile('\ufeff?"?sep=([^"\\r\\n])"?(?:\\r\\n|\\r|\\n)', re.IGNORECASE)
+# arguments that messages also name without "="
+BARE_ARGUMENTS = (
+    "count_column",
+    "doubtful_cv",
+    "max_records",
+    "memory_limit",
+    "on_changed",
+    "on_refused",
+    "rows_per_person",
+    "split_by_person",
+    "suppressed_cv",
+    "time_limit",
+)
+_QUOTED = r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\""
+# a Python argument in a message: name=, name=value or a bare name; not in quotes, and not in a call
+ARGUMENT = re.compile(
+    rf"(?<![\w.'\"`/-])(?<!\w\()(?:([a-z][a-z_]*)=({_QUOTED}|\[(?:{_QUOTED}|[^\]'\"])*\]|\w+(?:\.\d+)?)?"
+    rf"|({'|'.join(BARE_ARGUMENTS)}))(?![\w='\"])"
+)
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which spreadsheets take a text for a formula
+MARKDOWN = re.compile(r"([\\`*\[\]<>|&])")
+MARKDOWN_ADDRESS = re.compile(r"(\w)(:(?=//)|@|(?<=\bwww)\.)", re.IGNORECASE)
+
+
+def shown(value: object) -> str:
+    """A public value for a message: escaped, and never long.
+
+    >>> shown("tab\\t")
+    "'tab\\\\t'"
+    """
+    text = repr(value[:60]) if isinstance(value, str) else type(value).__name__
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def csv_start(text: str, *, preferred: str = "") -> tuple[str, str]:
+    """Return a CSV text without a first line ``sep=;``, which spreadsheets write, and its delimiter.
+
+    Without such a line the delimiter is the most frequent one outside quotes in the header, or the preferred one if
+    it is there at all.
+
+    >>> csv_start("sep=;\\nage;sex\\n"), csv_start('name;"last, first"')[1], csv_start('"a\\n, b, c";d')[1]
+    (('age;sex\\n', ';'), ';', ';')
+    """
+    if separator := SEPARATOR_LINE.match(text):
+        return text[separator.end() :], separator[1]
+    outside = "".join(text[:MAX_HEADER].lstrip().split('"')[::2])
+    header = re.split(r"[\r\n]", outside, maxsplit=1)[0]
+    return text, preferred if preferred and preferred in header else max(DELIMITERS, key=header.count)
+
+
+def header_name(text: str) -> str:
+    """Return the name in a field of a header: a line break in it, as spreadsheets have them, is a blank.
+
+    >>> header_name("age\\n(years)")
+    'age (years)'
+    """
+    return re.sub(r"\s*[\r\n]+\s*", " ", text)
+
+
+def near_matches(name: object, names: Iterable[str]) -> str:
+    """Text that offers names close to a mistyped one; empty when there is none.
+
+    >>> near_matches("agee", ["age", "sex"])
+    "; close names: 'age'"
+    """
+    candidates = [candidate[:MAX_NAME] for candidate, _ in zip(names, range(2_000), strict=False)]
+    near = difflib.get_close_matches(str(name)[:MAX_NAME], candidates, n=3)
+    return f"; close names: {', '.join(map(shown, near))}" if near else ""
+
+
+def set_name(attributes: Iterable[str]) -> str:
+    """Name of a set of attributes.
+
+    >>> set_name(["age", "sex"]), set_name([])
+    ('age × sex', '(total)')
+    """
+    return " × ".join(attributes) or "(total)"
+
+
+def plain(number: float) -> str:
+    """Shortest text that reads back as the same number.
+
+    >>> plain(20.0), plain(0.1)
+    ('20', '0.1')
+    """
+    return f"{number:.0f}" if number.is_integer() and abs(number) < 1e15 else repr(number)
+
+
+def number(value: int) -> str:
+    """Text of a whole number of any size.
+
+    >>> number(21_043_261), number(10**40)
+    ('21,043,261', '1.0 × 10^40')
+    """
+    if value < 10**12:
+        return f"{value:,}"
+    exponent = math.floor(math.log10(value) + 1e-12)
+    return f"{10 ** (math.log10(value) - exponent):.1f} × 10^{exponent}"
+
+
+def translate_arguments(message: str, words: Mapping[str, str], value: Callable[[Sequence[str]], str]) -> str:
+    """Return a message with its Python arguments in the words of another interface.
+
+    Parameters
+    ----------
+    words : wording of each argument, under its name or under ``name=value`` for one value.  ``{}`` is the place of the
+        value; without a value, this place and the sign before it are left out.  Other arguments stay.
+    value : text of the values of an argument, of which a list may have several.
+
+    >>> words = {"count_column": "--count-column {}", "rehearsal=True": "the command rehearse"}
+    >>> translate_arguments("Give count_column='n', no count_column, or use rehearsal=True.", words, " ".join)
+    'Give --count-column n, no --count-column, or use the command rehearse.'
+    """
+
+    def wording(match: re.Match[str]) -> str:
+        name, text = match[1] or match[3], match[2]
+        if text is None:
+            before, _, after = words.get(name, match[0]).partition("{}")
+            return before.rstrip(" =:") + after
+        values = _argument_values(text)
+        single = words.get(f"{name}={values[0]}") if len(values) == 1 else None
+        if single is not None:
+            return single
+        return words[name].replace("{}", value(values)) if name in words else match[0]
+
+    return ARGUMENT.sub(wording, message)
+
+
+def _argument_values(text: str) -> list[str]:
+    """The values that a Python literal in a message holds; text that is no literal is one value."""
+    try:
+        literal = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return [text]
+    values = literal if isinstance(literal, list) else [literal]
+    return ["..." if entry is ... else str(entry) for entry in values]
+
+
+def how_many(things: int, one: str, many: str = "") -> str:
+    """Number and noun.
+
+    >>> how_many(1, "group"), how_many(2500, "query", "queries")
+    ('1 group', '2,500 queries')
+    """
+    return f"{number(things)} {one if things == 1 else many or one + 's'}"
+
+
+def amount(value: float) -> str:
+    """Text of a measured number with three or four digits.
+
+    >>> amount(45.46519), amount(0.0012345), amount(123456.7)
+    ('45.47', '0.00123', '123,457')
+    """
+    if not math.isfinite(value):
+        return "unbounded" if value > 0 else "none"
+    size = abs(value)
+    return (
+        f"{value:,.0f}"
+        if size >= 1000
+        else f"{value:.1f}"
+        if size >= 100
+        else f"{value:.2f}"
+        if size >= 1
+        else f"{value:.3g}"
+    )
+
+
+def cost(value: float) -> str:
+    """Text of a privacy parameter (pcost, rho, mu, epsilon), rounded up; below 1e-7, the rounding of sums, it is 0.
+
+    >>> cost(0.9999999984), cost(1.6e-9), cost(4.1721)
+    ('1', '0', '4.173')
+    """
+    return "0" if abs(value) < 1e-7 else rounded_up(value)
+
+
+def remainder(value: float) -> str:
+    """Text of what is left of a privacy budget, rounded down.
+
+    >>> remainder(0.33339), remainder(0.7), remainder(1.6e-9)
+    ('0.3333', '0.7', '0')
+    """
+    return "0" if abs(value) < 1e-7 else _digits(value, ROUND_FLOOR)
+
+
+def rounded_up(value: float) -> str:
+    """Text of a number in four significant digits, rounded up; a double counts as its shortest decimal text.
+
+    >>> rounded_up(4.1721), rounded_up(0.1), rounded_up(0.1 + 0.2), rounded_up(1e-9)
+    ('4.173', '0.1', '0.3', '1e-09')
+    """
+    return _digits(value, ROUND_CEILING)
+
+
+def _digits(value: float, rounding: str) -> str:
+    # 13 digits first: the last three of a double are the rounding of sums
+    number = Context(prec=13, rounding=ROUND_HALF_EVEN).create_decimal(repr(float(value)))
+    return f"{float(Context(prec=4, rounding=rounding).plus(number)):g}"
+
+
+def markdown(text: str) -> str:
+    r"""Return a text for Markdown that shows as it is: no HTML, link, picture, emphasis or end of a table cell.
+
+    >>> markdown("age 20-29"), markdown("<script>"), markdown("[x](javascript:y) | `z`")
+    ('age 20-29', '\\<script\\>', '\\[x\\](javascript:y) \\| \\`z\\`')
+    >>> markdown("https://x.org www.x.org a@x.org")
+    'https\\://x.org www\\.x.org a\\@x.org'
+    """
+    text = MARKDOWN.sub(r"\\\1", " ".join(text.splitlines()))
+    return MARKDOWN_ADDRESS.sub(r"\1\\\2", text)
+
+
+def markdown_code(text: str) -> str:
+    """Return a text as code for Markdown, whatever backticks it has.
+
+    >>> markdown_code("a < 5"), markdown_code("a `b`")
+    ('`a < 5`', '`` a `b` ``')
+    """
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence, space = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{space}{' '.join(text.splitlines())}{space}{fence}"
+
+
+def harmless(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula: one that begins like one gets a leading quote.
+
+    >>> harmless("=cmd()"), harmless("age")
+    ("'=cmd()", 'age')
+    """
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def csv_text(table: Frame) -> str:
+    """Return a table as CSV in which no text can be taken for a formula by a spreadsheet.
+
+    >>> import pandas as pd
+    >>> csv_text(pd.DataFrame({"label": ["=1+1"], "cells": [3]}))
+    "label,cells\\n'=1+1,3\\n"
+    """
+    texts = {c: table[c].map(_harmless) for c in table.columns if table[c].dtype.kind not in "ifub"}
+    return table.assign(**texts).rename(columns=_harmless).to_csv(index=False, lineterminator="\n")
+
+
+def _harmless(value: Any) -> Any:
+    return harmless(value) if isinstance(value, str) else value
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "−": "$-$",
+    "→": r"$\to$",
+    "²": r"$^2$",
+    "≠": r"$\ne$",
+    "≈": r"$\approx$",
+    "∞": r"$\infty$",
+    "ε": r"$\varepsilon$",
+    **{mark: rf"$\{name}$" for mark, name in zip("δμρσ", ("delta", "mu", "rho", "sigma"), strict=True)},
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    **{mark: f"{{{mark}}}" for mark in "[]*"},  # at the start of a row they would belong to the end of the row before
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+}
+
+
+def latex_text(table: Frame) -> str:
+    """Return a table for LaTeX with the package booktabs: numbers to the right, and no text that could be a command.
+
+    >>> import pandas as pd
+    >>> print(latex_text(pd.DataFrame({"query": ["age_1 × sex", "[18, 30) | <5*"], "RMSE": [45.46519, math.inf]})))
+    \\begin{tabular}{lr}
+    \\toprule
+    query & RMSE \\\\
+    \\midrule
+    age\\_1 $\\times$ sex & 45.47 \\\\
+    {[}18, 30) \\textbar{} \\textless{}5{*} & $\\infty$ \\\\
+    \\bottomrule
+    \\end{tabular}
+    <BLANKLINE>
+    """
+    sides = "".join("r" if kind.kind in "iuf" else "l" for kind in table.dtypes)
+    rows = [" & ".join(map(_latex, row)) + r" \\" for row in [tuple(table.columns), *table.itertuples(index=False)]]
+    body = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", rows[0], r"\midrule", *rows[1:]]
+    return "\n".join([*body, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _latex(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else r"$\infty$" if math.isinf(value) else amount(value)
+    text = number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return "".join(LATEX.get(mark, mark) for mark in " ".join(text.split()))

@@ -1,0 +1,97 @@
+"""Argument checks with uniform error messages.
+
+Each returns the value as a plain Python number, so that a NumPy number never travels further.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from numbers import Integral, Real
+from typing import Any
+
+from engine._format import near_matches, number, shown
+from engine.errors import EngineError, WorkloadError
+
+Refusal = type[EngineError]
+
+
+def whole(word: str, value: Any, low: int = 1, high: int | None = None, *, error: Refusal = WorkloadError) -> int:
+    """Return a whole number from ``low`` to ``high``.
+
+    >>> whole("number of cells", 5)
+    5
+    >>> whole("way", 4, 1, 3)
+    Traceback (most recent call last):
+    engine.errors.WorkloadError: The way was 4. Give a whole number from 1 to 3.
+    """
+    given = isinstance(value, Integral) and not isinstance(value, bool)
+    if given and low <= value and (high is None or value <= high):
+        return int(value)
+    upto = "" if high is None else f" to {number(high)}"
+    raise error(f"The {word} was {_given(value)}. Give a whole number from {low}{upto}.")
+
+
+def positive(
+    word: str, value: Any, below: float = math.inf, *, most: float = math.inf, error: Refusal = WorkloadError
+) -> float:
+    """Return a finite number above 0, under ``below`` and at most ``most``.
+
+    >>> positive("confidence", 1.5, below=1)
+    Traceback (most recent call last):
+    engine.errors.WorkloadError: The confidence was 1.5. Give a number above 0 and below 1.
+    """
+    given = isinstance(value, Real) and not isinstance(value, bool)
+    if given and 0 < value < below and value <= most:
+        return float(value)
+    upper = f"below {below:g}" if below < math.inf else f"at most {most:g}" if most < math.inf else "finite"
+    raise error(f"The {word} was {_given(value)}. Give a number above 0 and {upper}.")
+
+
+def one_of(
+    word: str, value: str, allowed: Collection[str], *, error: Refusal = WorkloadError, public: bool = False
+) -> str:
+    """Return a text that is one of those allowed; what is ``public``, as options are, is shown whatever its type.
+
+    >>> one_of("format", "parqet", ("csv", "parquet"))
+    Traceback (most recent call last):
+    engine.errors.WorkloadError: The format was 'parqet'; close names: 'parquet'. Give one of 'csv', 'parquet'.
+    """
+    if isinstance(value, str) and value in allowed:
+        return value
+    near = near_matches(value, allowed) if isinstance(value, str) else ""
+    given = f"{value!r:.60}" if public else _given(value)
+    raise error(f"The {word} was {given}{near}. Give one of {', '.join(map(repr, allowed))}.")
+
+
+def instance(
+    word: str, value: Any, kinds: type | tuple[type, ...], *, give: str, error: Refusal = WorkloadError
+) -> None:
+    """Raise unless a value is of one of some types; ``give`` says in words what would be right.
+
+    >>> instance("plan", 5, str, give="a Plan, as plan() makes it")
+    Traceback (most recent call last):
+    engine.errors.WorkloadError: The plan was given as int. Give a Plan, as plan() makes it.
+    """
+    if not isinstance(value, kinds):
+        raise error(f"The {word} was given as {type(value).__name__}. Give {give}.")
+
+
+def span(start: Any, stop: Any, count: int, *, error: Refusal = WorkloadError) -> tuple[int, int]:
+    """Return the first and the end of ``start:stop`` among ``count`` things, as Python slices them, never backwards.
+
+    >>> span(-2, None, 10), span(4, 2, 10)
+    ((8, 10), (4, 4))
+    """
+    for word, value in (("first query", start), ("end of the queries", stop)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise error(f"The {word} was {_given(value)}. Give a whole number, of {number(count)} queries from 0.")
+    first, last, _ = slice(start, stop).indices(count)
+    return first, max(first, last)
+
+
+def _given(value: object) -> str:
+    """A number as it is; of anything longer its beginning or its type, for a table given by mistake is private."""
+    # a whole number may have more digits than can be written
+    short = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**40)
+    return str(value) if short else shown(value)

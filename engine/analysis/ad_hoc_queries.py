@@ -1,0 +1,239 @@
+"""Ad hoc queries by conditions, boxes or text."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine._arrays import Array
+from engine._format import number, set_name, shown
+from engine._validation import instance
+from engine._values import kept_with
+from engine.errors import NotAnswerable, WorkloadError
+from engine.plans import Plan
+from engine.records import count_marginals
+from engine.release import Measurement, apply_group, quantile
+from engine.workload import Attribute, Custom, Schema, Workload
+from engine.workload.predicates import named_in
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+MAX_CELLS = 4_000_000  # cells of the table that a query is written on
+
+
+def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> pd.DataFrame:
+    """Return one row a group: its number, attributes as text, family, queries, cells of its table and weight.
+
+    Parameters
+    ----------
+    chosen : numbers of the groups to show; all when left out.
+    """
+    import pandas as pd
+
+    numbers = range(len(workload.groups)) if chosen is None else chosen
+    rows = [
+        (i, " × ".join(g.attributes) or "(total)", g.family_text, g.count, math.prod(g.sizes), g.weight)
+        for i, g in ((i, workload.groups[i]) for i in numbers)
+    ]
+    return pd.DataFrame(rows, columns=["group", "attributes", "family", "queries", "cells", "weight"])
+
+
+def find_groups(workload: Workload, words: str) -> list[int]:
+    """Return the numbers of the groups in whose number, attributes and family every word occurs; case does not count.
+
+    >>> from engine.workload import Attribute
+    >>> schema = Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2, kind="categorical")])
+    >>> find_groups(Workload.all_ways(schema, (1, 2)), "AGE prefix")
+    [0, 2]
+    """
+    wanted = words.casefold().split()
+    if not wanted:
+        return list(range(len(workload.groups)))
+    return [
+        i
+        for i, g in enumerate(workload.groups)
+        for text in [f"{i} {' '.join(g.attributes) or 'total'} {g.family_text}".casefold()]
+        if all(one in text for one in wanted)
+    ]
+
+
+def page_of(numbers: Sequence[int], page: int, length: int) -> tuple[Sequence[int], int]:
+    """Return the numbers on a page, counted from 1, and how many pages there are.
+
+    >>> page_of(range(250), 3, 100)
+    (range(200, 250), 3)
+    """
+    pages = max(1, -(-len(numbers) // length))
+    start = (min(max(page, 1), pages) - 1) * length
+    return numbers[start : start + length], pages
+
+
+@kept_with
+def workload_digest(workload: Workload) -> str:
+    """Return the name of a workload, with its schema, by content: equal for equal ones, 64 hexadecimal digits.
+
+    It is worked out once for as long as the workload lives, for what is looked up again and again.
+
+    >>> from engine.workload import Attribute
+    >>> schema = Schema([Attribute.of_size("age", 4)])
+    >>> one, same, other = (Workload(schema).add("age", family) for family in ("range", "range", "prefix"))
+    >>> workload_digest(one) == workload_digest(same), workload_digest(one) == workload_digest(other)
+    (True, False)
+    """
+    return hashlib.sha256(workload.to_json().encode()).hexdigest()
+
+
+@kept_with
+def counted_cells(workload: Workload) -> int:
+    """Return the number of cells of the marginal tables on the different attribute sets of a workload."""
+    size = {attribute.name: attribute.size for attribute in workload.schema.attributes}
+    return sum(math.prod(map(size.__getitem__, names)) for names in {frozenset(g.attributes) for g in workload.groups})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Query:
+    """One linear query: the attributes, its table of coefficients, shape ``schema.sizes(attributes)``, and its text."""
+
+    attributes: tuple[str, ...]
+    tensor: Array
+    text: str
+
+
+def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
+    """Return the count of the records whose attributes lie in the given cells.
+
+    >>> from engine.workload import Attribute
+    >>> box_query(Schema([Attribute.of_size("age", 4)]), {"age": [1, 2]}).text
+    'age in 1..2'
+    """
+    tensor, texts = np.ones(()), []
+    for name, chosen in cells.items():
+        inside, found = np.zeros(schema[name].size), sorted(chosen)
+        inside[found] = 1.0
+        tensor = np.multiply.outer(tensor, inside)
+        if not found:
+            texts.append(f"no value of {name}")
+        elif found[-1] - found[0] + 1 == len(found) < schema[name].size:
+            single = len(found) == 1 or schema[name].kind == "numeric"
+            texts.append(schema[name].condition(found[0], found[-1]) if single else _listed(schema[name], found))
+        elif len(found) < schema[name].size:
+            texts.append(_listed(schema[name], found))
+    return Query(attributes=tuple(cells), tensor=tensor, text=" and ".join(texts) or "all records")
+
+
+def run_query(schema: Schema, runs: Mapping[str, tuple[int, int]]) -> Query:
+    """Return the count of the records in runs of cells: attribute -> first and last cell, both included.
+
+    >>> from engine.workload import Attribute
+    >>> run_query(Schema([Attribute.of_size("age", 4)]), {"age": (1, 2)}).text
+    'age in 1..2'
+    """
+    return box_query(schema, {name: range(first, last + 1) for name, (first, last) in runs.items()})
+
+
+def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> Query:
+    """Return the count of the records that meet a condition in words; raises WorkloadError when it cannot be read.
+
+    >>> from engine.workload import Attribute
+    >>> written_query(Schema([Attribute.of_size("age", 4)]), ["age"], "age >= 2").tensor
+    array([0., 0., 1., 1.])
+    """
+    _on(schema)
+    names = schema.named(attributes, error=WorkloadError)
+    rows = Custom(predicates=[condition]).bind([schema[name] for name in names]).rows(schema.sizes(names))
+    return Query(attributes=names, tensor=rows.reshape(schema.sizes(names)), text=condition.strip())
+
+
+def _on(schema: Schema) -> None:
+    instance("schema", schema, Schema, give="the Schema of the plan, plan.schema", error=WorkloadError)
+
+
+def condition_query(schema: Schema, condition: str) -> Query:
+    """Return the count of the records that meet a condition in words, on the attributes that it names.
+
+    No words at all ask for all records.  Raises: WorkloadError when it names none, or its table would be too large.
+
+    >>> from engine.workload import Attribute
+    >>> condition_query(Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]), "age >= 2").attributes
+    ('age',)
+    """
+    _on(schema)
+    instance("condition", condition, str, give="words, such as \"age >= 30 and sex == 'F'\"", error=WorkloadError)
+    if not condition.strip():
+        return box_query(schema, {})
+    names = [schema.names[i] for i in named_in(condition, [schema[name] for name in schema.names])]
+    if schema.cells(names) > MAX_CELLS:
+        raise WorkloadError(
+            f"The condition {shown(condition)} is on a table of {number(schema.cells(names))} cells; at most "
+            f"{MAX_CELLS:,} are written down. Ask about fewer attributes, or by SQL."
+        )
+    return written_query(schema, names, condition)
+
+
+def further_answers(found: Measurement, asked: Workload, confidence: float = 0.95) -> pd.DataFrame:
+    """Return answers to queries that may not have been asked before: query, answer, std, low, high (counts).
+
+    They follow from what was measured, and cost nothing; weights of the queries do not matter.
+
+    Raises
+    ------
+    WorkloadError : the queries are on another schema.
+    NotAnswerable : what was measured says nothing about a piece of one of them.
+    """
+    import pandas as pd
+
+    instance("measurement", found, Measurement, give="what measure() returned", error=WorkloadError)
+    instance("workload", asked, Workload, give="the queries as a Workload on plan.schema", error=WorkloadError)
+    if asked.schema != found.plan.schema:
+        raise WorkloadError("The queries are on another schema than what was measured. Ask them on that of the plan.")
+    other, tables = replace(found, plan=found.plan.asking(asked.groups)), []
+    for i, group in enumerate(asked.groups):
+        if not np.isfinite(other.plan.variances(i)).all():
+            raise NotAnswerable(
+                f"What was measured does not answer all {group.family_text} queries on {set_name(group.attributes)}. "
+                "Ask coarser ones, or about fewer attributes."
+            )
+        tables.append(other.answers(i, confidence=confidence))
+    if not tables:
+        raise WorkloadError("There is no query to answer. Add at least one group.")
+    return pd.concat(tables, ignore_index=True)
+
+
+def half_width(plan: Plan, variance: float, confidence: float = 0.95) -> float:
+    """Return how far a confidence interval reaches to each side, in counts, for a variance in counts^2."""
+    return quantile(confidence, plan.budget.law) * math.sqrt(variance)
+
+
+def _listed(attribute: Attribute, cells: Sequence[int]) -> str:
+    return f"{attribute.name} is {' or '.join(attribute.label(i) for i in cells)}"
+
+
+def with_truth(answers: pd.DataFrame, plan: Plan, group: int, start: int, records: Any) -> pd.DataFrame:
+    """Return a page of answers with the exact counts of simulated or public records in a column `truth`."""
+    asked = plan.workload.groups[group]
+    rows = plan.budget.rows_per_person
+    counts = count_marginals(records, plan.schema, [asked.attributes], rows_per_person=rows)
+    truth = apply_group(asked, counts[asked.attributes].astype(float), start, start + len(answers))
+    return answers.assign(truth=truth)
+
+
+def certificate_text(plan: Plan) -> str:
+    """Return the plan's certificate in plain words."""
+    found = plan.certificate
+    return (
+        f"{found.statement} The bound is {found.lower_bound:.6g} counts, this plan has {plan.achieved:.6g}: "
+        f"{gap_text(plan)} more."
+    )
+
+
+def gap_text(plan: Plan) -> str:
+    """Return how much a plan's objective is above the proven bound, as a percentage."""
+    gap = max(plan.certificate.gap, 0.0)
+    return f"{gap:.2%}" if gap >= 1e-4 else "less than 0.01%"

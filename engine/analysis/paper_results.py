@@ -1,0 +1,147 @@
+"""Results printed in the papers, with certified optima.
+
+RMSE is at privacy cost 1, in counts.  The printed numbers are those of solvers stopped early; the optimum of the class
+shows where the best lies.  Source: QuerySmasher, tables 2 and 4.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.workload import Attribute, Schema, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+SCHEMAS = {  # sizes of the categorical attributes, sizes of the numeric ones
+    "Adult": ((42, 16, 15, 9, 7, 6, 5, 2, 2), (100, 100, 100, 99, 85)),
+    "CPS": ((7, 4, 2), (50, 100)),
+    "Loans": ((51, 36, 15, 8, 6, 5, 4, 3), (101, 101, 101, 101)),
+}
+WAYS = {"1-way": (1,), "2-way": (2,), "3-way": (3,), "<=3-way": (1, 2, 3)}
+SIZES = (10, 20, 30, 40, 50)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRow:
+    """One published number.
+
+    Attributes
+    ----------
+    table : its number in the paper.
+    schema, asked : which workload; see `workload`.
+    printed : the QuerySmasher column of the paper, RMSE in counts.
+    optimum : the optimum of the class, certified.
+
+    >>> row = ROWS[3]
+    >>> str(row), row.printed, row.workload().queries
+    ('Adult <=3-way', 47.853, 21043261)
+    """
+
+    table: int
+    schema: str
+    asked: str
+    printed: float
+    optimum: float
+
+    def __str__(self) -> str:
+        return f"{self.schema} {self.asked}"
+
+    def workload(self) -> Workload:
+        """Return the workload of this row."""
+        return standard_workload(self.schema, self.asked)
+
+
+def standard_workload(schema: str, asked: str) -> Workload:
+    """Return a workload of the papers: all k-way sets of a known schema, or 1- and 2-way queries on [n]^40.
+
+    Where pairs are asked for sums or differences, single attributes are asked for prefixes.
+
+    >>> standard_workload("[10]^40", "affine").queries
+    15220
+    """
+    if schema in SCHEMAS:
+        kinds = zip(("categorical", "numeric"), SCHEMAS[schema], strict=True)
+        sizes = [(kind, n) for kind, group in kinds for n in group]
+        public = Schema([Attribute.of_size(f"x{i}", n, kind) for i, (kind, n) in enumerate(sizes)])
+        return Workload.all_ways(public, WAYS[asked])
+    n = int(schema.removeprefix("[").removesuffix("]^40"))
+    public = Schema([Attribute.of_size(f"x{i}", n) for i in range(40)])
+    if asked not in ("affine", "abs"):
+        return Workload.all_ways(public, (1, 2), asked)
+    groups = Workload.all_ways(public, (1,), "prefix").groups + Workload.all_ways(public, (2,), asked).groups
+    return Workload(public, groups)
+
+
+def _table_2() -> list[PublishedRow]:
+    printed = {
+        "Adult": (5.047, 17.632, 47.055, 47.853),
+        "CPS": (3.135, 6.194, 7.903, 8.140),
+        "Loans": (4.670, 14.822, 36.095, 36.410),
+    }
+    optimum = {
+        "Adult": (5.0468, 17.190, 45.552, 45.465),
+        "CPS": (3.1350, 6.1918, 7.8860, 8.1400),
+        "Loans": (4.6698, 14.575, 34.991, 34.927),
+    }
+    return [
+        PublishedRow(table=2, schema=schema, asked=asked, printed=printed[schema][i], optimum=optimum[schema][i])
+        for schema, (i, asked) in itertools.product(SCHEMAS, enumerate(WAYS))
+    ]
+
+
+def _table_4() -> list[PublishedRow]:
+    printed = {
+        "marginal": (23.48, 25.70, 26.46, 26.84, 27.07),
+        "prefix": (33.70, 49.51, 60.81, 68.78, 75.26),
+        "range": (41.08, 63.32, 78.79, 90.91, 100.97),
+        "circular": (39.77, 63.01, 79.14, 91.72, 102.13),
+        "affine": (28.25, 35.71, 44.36, 69.62, 79.33),
+        "abs": (35.85, 39.49, 48.14, 49.83, 52.80),
+    }
+    optimum = {
+        "marginal": (23.4766, 25.6986, 26.4601, 26.8437, 27.0742),
+        "prefix": (33.693, 49.382, 59.662, 67.460, 73.801),
+        "range": (41.076, 63.307, 78.784, 90.903, 100.962),
+        "circular": (39.772, 63.010, 79.141, 91.723, 102.131),
+        "affine": (28.010, 35.164, 39.169, 41.946, 44.071),
+        "abs": (30.103, 37.170, 41.110, 43.843, 45.940),
+    }
+    return [
+        PublishedRow(table=4, schema=f"[{n}]^40", asked=asked, printed=printed[asked][i], optimum=optimum[asked][i])
+        for asked, (i, n) in itertools.product(printed, enumerate(SIZES))
+    ]
+
+
+ROWS = (*_table_2(), *_table_4())
+
+
+def printed(schema: str, asked: str) -> float:
+    """Return the printed RMSE of one row.
+
+    >>> printed("[10]^40", "affine")
+    28.25
+    """
+    return next(row.printed for row in ROWS if (row.schema, row.asked) == (schema, asked))
+
+
+def beside(ours: dict[str, float]) -> pd.DataFrame:
+    """Return the published numbers beside the certified optimum of the class and beside the RMSE of ``ours``.
+
+    ``ours`` is by the text of a row; NaN where none was computed.
+
+    >>> found = beside({"CPS 1-way": 3.135})
+    >>> found.loc[found["ours"].notna(), "ours / paper"].tolist()
+    [1.0]
+    """
+    import pandas as pd
+
+    found = pd.DataFrame(
+        [(row.table, str(row), row.printed, row.optimum, ours.get(str(row), float("nan"))) for row in ROWS],
+        columns=["table", "workload", "paper", "certified optimum", "ours"],
+    )
+    ratios = {f"{name} / paper": found[name] / found["paper"] for name in ("certified optimum", "ours")}
+    return found.assign(**ratios)

@@ -1,0 +1,227 @@
+"""Relative errors and coefficients of variation.
+
+Statistical offices judge an estimate by its coefficient of variation, its standard error over its own size.  Before a
+release nobody knows the sizes, so they are taken as if a public, expected number of records were spread evenly over
+the cells; afterwards the noisy answer itself is the size, which costs nothing further.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from engine._arrays import Array, Index
+from engine._format import how_many, number, set_name
+from engine._validation import positive
+from engine.analysis.compare import Comparison
+from engine.analysis.error_distribution import chosen_queries, variances_of
+from engine.analysis.error_targets import smallest_budget
+from engine.analysis.variance_breakdown import group_table
+from engine.errors import PlanError
+from engine.mechanisms import title_of
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.workload import Group, Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+QUALITIES = ("publishable", "doubtful", "noise")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseScale:
+    """What noise is set against.
+
+    Attributes
+    ----------
+    records : expected number of records, which has to be public.
+    publishable, doubtful : largest coefficients of variation of an answer that is publishable, or at least doubtful;
+        what is above is noise.  The defaults are those of many statistical offices.
+
+    >>> NoiseScale(records=1000).quality(0.2)
+    'doubtful'
+    """
+
+    records: float
+    publishable: float = 0.15
+    doubtful: float = 0.30
+
+    def __post_init__(self) -> None:
+        for name in ("records", "publishable", "doubtful"):
+            positive(name, getattr(self, name), error=PlanError)
+        if self.publishable > self.doubtful:
+            raise PlanError(
+                f"publishable was {self.publishable:g} and doubtful {self.doubtful:g}. What is publishable has the "
+                "smaller coefficient of variation."
+            )
+
+    def quality(self, variation: float) -> str:
+        """Return the word for a coefficient of variation."""
+        return QUALITIES[int(variation > self.publishable) + int(variation > self.doubtful)]
+
+
+def quality_by_group(plan: Plan, scale: NoiseScale) -> pd.DataFrame:
+    """Return `group_table` with the shares of publishable, doubtful and noisy answers, the worst groups first.
+
+    The column "publishable from" holds the smallest count, in records, of which the answer of a group with its typical
+    error is publishable, whatever the records look like; the shares take them as spread evenly.
+
+    >>> from engine.workload import Attribute, Schema, Workload
+    >>> from engine.mechanisms import plan
+    >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
+    >>> quality_by_group(made, NoiseScale(records=16))[["publishable", "doubtful", "noise"]].values.tolist()
+    [[0.0, 1.0, 0.0]]
+    """
+    table = group_table(plan)
+    shares = [_shares(ratios, scale) for ratios in _variations(plan, scale.records)]
+    for place, name in enumerate(QUALITIES):
+        table = table.assign(**{name: [share[place] for share in shares]})
+    table = table.assign(**{"publishable from": table["RMSE"] / scale.publishable})
+    return table.sort_values(["publishable", "noise", "RMSE"], ascending=[True, False, False], ignore_index=True)
+
+
+def quality_shares(plan: Plan, scale: NoiseScale) -> tuple[float, float, float]:
+    """Return the shares of all queries that are publishable, doubtful and noise, as `quality_by_group` counts them."""
+    counts = np.array([group.count for group in plan.workload.groups], dtype=float)
+    shares = np.array([_shares(ratios, scale) for ratios in _variations(plan, scale.records)])
+    found = (counts / counts.sum()) @ shares
+    return float(found[0]), float(found[1]), float(found[2])
+
+
+def quality_text(plan: Plan, scale: NoiseScale) -> str:
+    """Return what a scale says about a plan, in words."""
+    publishable, doubtful, noise = quality_shares(plan, scale)
+    least = number(math.ceil(plan.rmse / scale.publishable)) if math.isfinite(plan.rmse) else "no size"
+    return (
+        f"Of {number(plan.workload.queries)} answers {publishable:.0%} are publishable, {doubtful:.0%} doubtful and "
+        f"{noise:.0%} noise, if {how_many(round(scale.records), 'record')} spread evenly. Records are never spread "
+        f"evenly: with the typical error, counts of {least} or more are publishable and smaller ones are not."
+    )
+
+
+def publishable_text(found: Comparison, scale: NoiseScale) -> str:
+    """Return from which count on the answers of each mechanism with a result are publishable, best first, in words."""
+    words = [
+        f"{title_of(str(row['mechanism']))} {number(math.ceil(row['rmse'] / scale.publishable))}"
+        for _, row in found.frame[found.frame["rmse"] < math.inf].iterrows()
+    ]
+    return f"With its typical error an answer is publishable from this count on: {', '.join(words)}."
+
+
+def publishable_by_group(found: Comparison, workload: Workload, scale: NoiseScale) -> pd.DataFrame:
+    """Return one row a group: its attributes, and under each mechanism the share of its answers that is publishable.
+
+    The best mechanism stands first, and the groups that it serves worst.  Every query of a group is taken to have the
+    typical error of the group under that mechanism, and records to be spread evenly.
+    """
+    import pandas as pd
+
+    named = [f"{g}: {set_name(group.attributes)}" for g, group in enumerate(workload.groups)]
+    table = pd.DataFrame({"attributes": named})
+    counts = [
+        scale.records * _even_shares(group, chosen_queries(workload, g)) for g, group in enumerate(workload.groups)
+    ]
+    titles = []
+    for label in (label for label in found.frame["mechanism"] if label in found.groups):
+        pairs = zip(counts, found.groups[label], strict=True)
+        table[title_of(label)] = [float(np.mean(error <= scale.publishable * counted)) for counted, error in pairs]
+        titles.append(title_of(label))
+    return table.sort_values(titles, kind="stable", ignore_index=True)
+
+
+def quality_counts_text(answers: pd.DataFrame) -> str:
+    """Return how many of the answers of `with_quality` have each word.
+
+    >>> import pandas as pd
+    >>> quality_counts_text(pd.DataFrame({"quality": ["noise", "publishable", "publishable"]}))
+    'Of these 3 answers 2 are publishable, 0 doubtful, 1 noise.'
+    """
+    counted = answers["quality"].value_counts()
+    publishable, doubtful, noise = (int(counted.get(word, 0)) for word in QUALITIES)
+    told = f"{publishable:,} are publishable, {doubtful:,} doubtful, {noise:,} noise"
+    return f"Of these {number(len(answers))} answers {told}."
+
+
+def budget_for_quality(plan: Plan, scale: NoiseScale, share: float, *, nearly: bool = False) -> Budget:
+    """Return the smallest budget at which a share of all answers, above 0 and at most 1, is publishable.
+
+    ``nearly`` as for `budget_for_error`.
+
+    Raises: PlanError for a share that is none, or that no budget reaches, because some queries count no cell.
+    """
+    if not 0.0 < share <= 1.0:
+        raise PlanError(f"share was {share!r}. Give a number above 0 and at most 1, such as 0.9.")
+
+    def ratio(found: Plan) -> float:
+        pieces = _variations(found, scale.records)
+        values = np.concatenate(pieces)
+        weights = np.concatenate(
+            [np.full(len(p), g.count / len(p)) for p, g in zip(pieces, plan.workload.groups, strict=True)]
+        )
+        order = np.argsort(values, kind="stable")
+        reached = np.cumsum(weights[order])
+        at = int(np.searchsorted(reached, share * reached[-1] * (1.0 - 1e-12)))
+        most = float(values[order[min(at, len(order) - 1)]])
+        if math.isfinite(most):
+            return most / scale.publishable
+        raise PlanError(
+            f"No budget makes {share:.0%} of the answers publishable: some queries count no cell, or are not "
+            "answerable. Ask for a smaller share."
+        )
+
+    return smallest_budget(plan, ratio, nearly=nearly)
+
+
+def with_quality(answers: pd.DataFrame, scale: NoiseScale, *, hide: bool = False) -> pd.DataFrame:
+    """Return answers with their coefficient of variation and its word; ``hide`` blanks what is noise.
+
+    An answer of 0 or below has no coefficient of variation and is noise, unless it has no error.
+    """
+    positive_part = answers["answer"].where(answers["answer"] > 0.0, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variation = np.where(answers["std"] > 0.0, answers["std"] / positive_part, 0.0)
+    words = [scale.quality(float(value)) for value in variation]
+    found, place = answers.copy(), list(answers).index("std") + 1
+    found.insert(place, "relative error", variation)
+    found.insert(place + 1, "quality", words)
+    if hide:
+        blank = [name for name in ("answer", "low", "high", "relative error") if name in found]
+        found.loc[found["quality"] == QUALITIES[2], blank] = math.nan
+    return found
+
+
+@lru_cache(maxsize=8)
+def _variations(plan: Plan, records: float) -> tuple[Array, ...]:
+    """Return coefficients of variation for every group: of all its queries, or of an even sample of them."""
+    return tuple(_of_group(plan, i, group, records) for i, group in enumerate(plan.workload.groups))
+
+
+def _of_group(plan: Plan, number: int, group: Group, records: float) -> Array:
+    index = chosen_queries(plan.workload, number)
+    errors = np.sqrt(variances_of(plan, number, index))
+    shares = _even_shares(group, index)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(errors > 0.0, errors / (records * shares), 0.0)
+
+
+def _even_shares(group: Group, index: Sequence[Index] | None) -> Array:
+    """Return which share of records that are spread evenly each query counts, of all queries or of those chosen."""
+    shares = np.ones(1)
+    for place, part in enumerate(group.parts):
+        counted = np.abs(part.family.dot(part.sizes, np.ones(part.cells)) / part.cells)
+        chosen = counted if index is None else counted[index[place]]
+        shares = np.multiply.outer(shares, chosen).ravel() if index is None else shares * chosen
+    return shares
+
+
+def _shares(ratios: Array, scale: NoiseScale) -> tuple[float, float, float]:
+    publishable = float(np.mean(ratios <= scale.publishable))
+    known = float(np.mean(ratios <= scale.doubtful))
+    return publishable, known - publishable, 1.0 - known

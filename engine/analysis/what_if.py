@@ -1,0 +1,276 @@
+"""What would make a group more exact: changes of a request, each a pure function, and their effect as numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine._format import amount, cost, how_many, number
+from engine.analysis.variance_breakdown import errors_by_group
+from engine.errors import NotApplicable, WorkloadError
+from engine.mechanisms import mechanism_class
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Family, Group, Schema, Width, Workload
+from engine.workload.families import Intervals
+from engine.workload.workload import SMALLEST_WEIGHT, make_group
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """What a plan is made from."""
+
+    workload: Workload
+    budget: Budget
+    mechanism: str = "querysmasher"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Changed:
+    """A changed request, the number of the group under study in it (None: no longer asked), and the change in words."""
+
+    request: Request
+    group: int | None
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One kind of change.
+
+    Attributes
+    ----------
+    name : a word for it.
+    label : what a button says, from the request.
+    apply : (request, group, attribute) -> Changed; raises NotApplicable or WorkloadError with the reason when it cannot
+        be made.  Only coarser cells use the attribute.
+    """
+
+    name: str
+    label: Callable[[Request], str]
+    apply: Callable[[Request, int, str], Changed]
+
+
+def raise_weight(request: Request, group: int, attribute: str = "", factor: float = 4.0) -> Changed:
+    """Multiply the weight of a group."""
+    groups = request.workload.groups
+    asked = groups[group]
+    if asked.weight == 0.0:
+        raise NotApplicable("The group has the weight 0, which no factor raises. Set its weight on the Workload page.")
+    if not any(g.weight > 0.0 for i, g in enumerate(groups) if i != group):
+        raise NotApplicable("No other group has a weight, so a larger one for this group changes nothing.")
+    if asked.weight * factor > 1.0 / SMALLEST_WEIGHT:
+        raise NotApplicable(f"The weight {asked.weight:g} cannot be raised further. Lower the weights of the others.")
+    raised = tuple(replace(g, weight=g.weight * factor) if i == group else g for i, g in enumerate(groups))
+    text = f"Weight of group {group} raised from {asked.weight:g} to {asked.weight * factor:g}."
+    workload = Workload(request.workload.schema, raised)
+    return Changed(request=replace(request, workload=workload), group=group, text=text)
+
+
+def merge_bins(request: Request, group: int, attribute: str, factor: int = 2) -> Changed:
+    """Merge neighbouring cells of a numeric attribute."""
+    before = request.workload.schema[attribute]
+    workload = coarser(request.workload, attribute, factor)
+    size = workload.schema[attribute].size
+    text = f"{attribute} with {how_many(size, 'cell')} instead of {before.size:,}; its queries are asked on those."
+    return Changed(request=replace(request, workload=workload), group=group, text=text)
+
+
+def drop_largest(request: Request, group: int, attribute: str = "") -> Changed:
+    """Leave out the groups on the most attributes."""
+    groups, most = request.workload.groups, _largest(request)
+    kept = [i for i, g in enumerate(groups) if len(g.attributes) < most]
+    if not any(groups[i].weight > 0.0 for i in kept):
+        raise NotApplicable(f"Without its {most}-way sets the workload would ask nothing.")
+    workload = Workload(request.workload.schema, tuple(groups[i] for i in kept))
+    text = f"Without the {most}-way sets: {how_many(len(groups) - len(kept), 'group')} fewer."
+    number = kept.index(group) if group in kept else None
+    return Changed(request=replace(request, workload=workload), group=number, text=text)
+
+
+def twice_budget(request: Request, group: int, attribute: str = "") -> Changed:
+    """Spend twice the privacy cost, or twice the epsilon of a pure budget."""
+    old = request.budget
+    new = old.at((2.0 if old.pure_epsilon is None else 4.0) * old.pcost)
+    texts = [
+        f"pcost {cost(b.pcost)}" if b.pure_epsilon is None else f"epsilon {cost(b.pure_epsilon)}" for b in (new, old)
+    ]
+    text = f"Budget of {texts[0]} instead of {texts[1]}."
+    return Changed(request=replace(request, budget=new), group=group, text=text)
+
+
+def tune_centers(request: Request, group: int, attribute: str = "") -> Changed:
+    """Pass totals down as it suits the workload."""
+    chosen = mechanism_class(request.mechanism)
+    if "centers" not in chosen.__dataclass_fields__:
+        raise NotApplicable(f"{chosen.title} has no centers to tune. Choose the mechanism QuerySmasher for it.")
+    if request.options.get("centers") == "tuned":
+        raise NotApplicable("The centers are tuned already.")
+    options = dict(request.options) | {"centers": "tuned"}
+    chosen(**options)  # says so when the other options do not go with it
+    text = "Totals are passed down as it suits the workload (tuned centers)."
+    return Changed(request=replace(request, options=options), group=group, text=text)
+
+
+def _largest(request: Request) -> int:
+    return max((len(g.attributes) for g in request.workload.groups), default=0)
+
+
+CHANGES: tuple[Change, ...] = (
+    Change(name="weight", label=lambda _: "4 × the weight", apply=raise_weight),
+    Change(name="coarser", label=lambda _: "Merge bins", apply=merge_bins),
+    Change(name="drop", label=lambda request: f"Drop the {_largest(request)}-way sets", apply=drop_largest),
+    Change(
+        name="budget",
+        label=lambda request: "2 × the pcost" if request.budget.pure_epsilon is None else "2 × epsilon",
+        apply=twice_budget,
+    ),
+    Change(name="tuned", label=lambda _: "Tuned centers", apply=tune_centers),
+)
+
+
+def can_be_coarser(attribute: Attribute) -> bool:
+    """Whether neighbouring cells of an attribute mean something together and can be merged."""
+    return attribute.kind == "numeric" and attribute.size >= 4 and not attribute.is_dated
+
+
+def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
+    """Return a numeric attribute with ``factor`` neighbouring cells merged into one; the last takes what is left over.
+
+    Whole-number codes become bins, so that records need no new codes.
+
+    >>> coarser_attribute(Attribute.of_size("code", 7)).edges
+    (0.0, 2.0, 4.0, 6.0)
+    >>> coarser_attribute(Attribute.numeric("age", [0, 5, 10, 15, 20, 25])).edges
+    (0.0, 10.0, 25.0)
+    """
+    if attribute.kind != "numeric":
+        raise NotApplicable(f"The cells of {attribute.name} have no order, so none are neighbours. Choose another.")
+    if attribute.is_dated:
+        raise NotApplicable(f"The cells of {attribute.name} are dates. Choose a longer unit for them in the schema.")
+    if attribute.size < 2 * factor:
+        raise NotApplicable(f"{attribute.name} has {attribute.size} cells, too few to merge {factor} by {factor}.")
+    # the last bin of codes is closed, so it ends at the last code itself
+    fine = attribute.edges if attribute.edges is not None else (*range(attribute.size), attribute.size - 1)
+    edges = [fine[i] for i in range(0, attribute.size - factor + 1, factor)]
+    missing = attribute.missing if isinstance(attribute.missing, float) else None
+    return Attribute.numeric(
+        attribute.name,
+        [*edges, fine[-1]],
+        missing=missing,
+        clip=attribute.clip,
+        integer=attribute.edges is None or attribute.integer,  # codes are whole numbers
+        missing_values=attribute.missing_values,
+        decimal=attribute.decimal,
+        thousands=attribute.thousands,
+    )
+
+
+def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
+    """Return the workload on the schema with neighbouring cells of an attribute merged, the same families on them.
+
+    Raises
+    ------
+    NotApplicable : the attribute has no neighbouring cells, or a group on it has no form on coarser cells.
+    """
+    old = workload.schema
+    coarse = (coarser_attribute(a, factor) if a.name == attribute else a for a in old.attributes)
+    new = replace(old, attributes=tuple(coarse))
+    if attribute not in new:
+        old[attribute]  # says which names there are
+    groups = [_refitted(new, i, g, attribute, factor) for i, g in enumerate(workload.groups)]
+    return Workload(new, tuple(groups))
+
+
+def _refitted(schema: Schema, number: int, group: Group, attribute: str, factor: int) -> Group:
+    if attribute not in group.attributes:
+        return group
+    who = f"Group {number} on {' × '.join(group.attributes)}"
+    if group.query_weights is not None:
+        raise NotApplicable(f"{who} has a weight for each of its queries, which coarser cells would not fit.")
+    windows: dict[str, Family] = {}
+    for part in group.parts:
+        if attribute not in (names := [group.attributes[a] for a in part.axes]):
+            continue
+        if isinstance(part.family, Width):
+            if part.family.width % factor:
+                raise NotApplicable(f"{who} asks windows of {part.family.width} cells, no multiple of {factor}.")
+            windows[names[0]] = Width(part.family.width // factor)
+        elif not isinstance(part.family, Intervals) and getattr(part.family, "predicates", None) is None:
+            raise NotApplicable(f"{who} asks '{part.family.name}' queries, which have no form on coarser cells.")
+    spec = group.family
+    if windows:
+        spec = {name: spec[name] if isinstance(spec, Mapping) else spec for name in group.attributes} | windows
+    try:
+        return make_group(schema, group.attributes, spec, group.weight)
+    except WorkloadError as error:
+        raise NotApplicable(f"{who} does not fit coarser cells: {error}") from None
+
+
+def effect(before: Plan, after: Plan, group: int, group_after: int | None) -> pd.DataFrame:
+    """Return the errors of two plans side by side, in counts; ``group_after`` is None when the group is gone."""
+    import pandas as pd
+
+    old, new = errors_by_group(before), errors_by_group(after)
+    own = [math.nan if group_after is None else float(new[c][group_after]) for c in ("rmse", "max_std")]
+    rows = [
+        ("typical error (RMSE)", before.rmse, after.rmse),
+        ("RMSE of this group", old["rmse"][group], own[0]),
+        ("largest error of this group", old["max_std"][group], own[1]),
+        ("largest error of all", old["max_std"].max(), new["max_std"].max()),
+    ]
+    table = pd.DataFrame(rows, columns=["errors in counts", "before", "after"])
+    return table.assign(change=[_change(a, b) for a, b in zip(table["before"], table["after"], strict=True)])
+
+
+def asked_text(before: Plan, after: Plan) -> str:
+    """Return how many queries two plans answer, in words."""
+    one, two = before.workload.queries, after.workload.queries
+    return (
+        f"Both answer {how_many(one, 'query', 'queries')}."
+        if one == two
+        else f"{how_many(two, 'query', 'queries')} instead of {number(one)}."
+    )
+
+
+def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
+    """Return in words how exact the last ``new`` groups of a plan come out, and what they cost those ``before`` them.
+
+    >>> from engine.workload import Attribute, Schema, Workload
+    >>> from engine.privacy.budget import Budget
+    >>> from engine.mechanisms import plan
+    >>> asked = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
+    >>> added_text(plan(asked, Budget(pcost=1.0)), 1)
+    'These 4 queries come out with a typical error of 1.00 counts, the largest 1.00.'
+    """
+    errors, kept = errors_by_group(after), len(after.workload.groups) - new
+    asked, typical, largest = errors[kept:], _typical(errors[kept:]), float(errors["max_std"][kept:].max())
+    if not math.isfinite(largest):
+        return "Some of these queries cannot be answered: they have the weight 0, and nothing else tells them."
+    text = (
+        f"These {number(int(asked['queries'].sum()))} queries come out with a typical error of {amount(typical)} counts"
+    )
+    text += f", the largest {amount(largest)}."
+    if before is None or not kept:
+        return text
+    return f"{text} That of the others goes from {amount(before.rmse)} to {amount(_typical(errors[:kept]))}."
+
+
+def _typical(errors: pd.DataFrame) -> float:
+    return math.sqrt(np.average(errors["rmse"] ** 2, weights=errors["queries"]))
+
+
+def _change(before: float, after: float) -> str:
+    if math.isnan(after):
+        return "no longer asked"
+    if not np.isfinite([before, after]).all() or before == 0.0:
+        return ""
+    return "none" if abs(after / before - 1.0) < 5e-5 else f"{after / before - 1.0:+.1%}"

@@ -1,0 +1,3 @@
+"""Lower bounds over all matrix mechanisms."""
+
+__all__ = []

@@ -1,0 +1,3 @@
+"""Command line."""
+
+__all__ = []

@@ -1,0 +1,66 @@
+"""Comparison as one HTML file."""
+
+from __future__ import annotations
+
+import html
+import math
+
+import pandas as pd
+
+from engine._format import amount, how_many, number
+from engine.analysis.compare import Comparison
+from engine.figures.base import Picture
+from engine.figures.compare import budgets_picture, effort_picture, ranking_picture, refused, where_picture
+from engine.privacy import Budget
+from engine.workload import Workload
+
+STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#0f141a}"
+    "table{border-collapse:collapse;margin:1rem 0;font-size:.9rem}caption{text-align:left;font-weight:bold}"
+    "th,td{border:1px solid #76838f;padding:.2rem .6rem;text-align:left}"
+)
+
+
+def comparison_page(found: Comparison, workload: Workload, budget: Budget) -> str:
+    """Return a comparison as an HTML page: what was asked, who answers best, what it takes, and who loses where.
+
+    Names of attributes are text in it, never HTML; no figure of it comes from records.
+    """
+    pieces = [
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Comparison of mechanisms</title>",
+        f"<style>{STYLE}</style></head><body><h1>Comparison of mechanisms</h1>",
+        _text(
+            f"{how_many(workload.queries, 'query', 'queries')} in {how_many(len(workload.groups), 'group')} on "
+            f"{how_many(len(workload.schema), 'attribute')}. Plans hold no data, and none was read for this page."
+        ),
+        _text(budget.describe(1e-6)),
+    ]
+    if found.plans:
+        pictures = (ranking_picture(found), effort_picture(found), where_picture(found, workload))
+        pieces += [_section(picture) for picture in (*pictures, budgets_picture(found, budget))]
+    if len(reasons := refused(found)):
+        pieces.append(_table("Without a result", reasons))
+    return "\n".join([*pieces, "</body></html>", ""])
+
+
+def _section(picture: Picture) -> str:
+    return "\n".join([f"<h2>{html.escape(picture.title)}</h2>", *map(_text, (picture.alt, picture.note))]) + _table(
+        picture.title, picture.table
+    )
+
+
+def _table(title: str, table: pd.DataFrame) -> str:
+    head = "".join(f"<th scope='col'>{html.escape(str(name))}</th>" for name in table.columns)
+    rows = ("".join(f"<td>{_cell(value)}</td>" for value in row) for row in table.itertuples(index=False))
+    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<table><caption>{html.escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else amount(value)
+    return html.escape(number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value))
+
+
+def _text(words: str) -> str:
+    return f"<p>{html.escape(words)}</p>" if words else ""

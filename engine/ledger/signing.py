@@ -1,0 +1,91 @@
+"""Signing keys of a ledger.
+
+A digest of exact counts would let anyone who guesses the counts check the guess, so it is keyed; neither key nor digest
+is in any release.  The key file is made when it is first needed.  When it is lost, records can no longer be recognised.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from engine._untrusted import parse_json
+from engine.errors import LedgerError
+from engine.ledger.hash_chain import sync_folder
+
+FORMAT = "ledger-key/1"
+
+
+def key_file(ledger: Path) -> Path:
+    """Where the secrets of a ledger are kept.
+
+    >>> key_file(Path("budget.ledger")).name
+    'budget.ledger.key'
+    """
+    return ledger.with_name(ledger.name + ".key")
+
+
+def secret(ledger: Path, purpose: str) -> bytes:
+    """Return 32 secret bytes of a ledger, different for every purpose; they are made at the first call.
+
+    Raises: LedgerError if the key file cannot be read or made.
+    """
+    file = key_file(ledger)
+    try:
+        if not file.exists():
+            _create(file)
+        data = parse_json(file.read_bytes())
+        if data["format"] != FORMAT or len(seed := bytes.fromhex(data["seed"])) != 32:
+            raise ValueError("another format")
+    except OSError as error:
+        raise LedgerError(f"The key file {file} cannot be read or made: {error.strerror}. Nothing was spent.") from None
+    except (ValueError, KeyError, TypeError):
+        raise LedgerError(f"The key file {file} is damaged. Restore it from a copy. Nothing was spent.") from None
+    # a key of its own for every purpose: a digest never helps to forge a signature
+    return hmac.digest(seed, purpose.encode(), hashlib.sha256)
+
+
+def sign_with(seed: bytes, content: bytes) -> tuple[str, str]:
+    """Return public key and Ed25519 signature, in hexadecimal."""
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    return key.public_key().public_bytes_raw().hex(), key.sign(content).hex()
+
+
+def good_signature(public_key: str, signature: str, content: bytes) -> bool:
+    """Return whether the holder of a public key signed some content; both in hexadecimal.
+
+    >>> public, signature = sign_with(bytes(32), b"text")
+    >>> good_signature(public, signature, b"text"), good_signature(public, signature, b"another")
+    (True, False)
+    """
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(bytes.fromhex(signature), content)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _create(file: Path) -> None:
+    """Write a whole new key under its name, for its owner only; of two who do it at once one wins."""
+    partial = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
+    content = json.dumps({"format": FORMAT, "seed": secrets.token_hex(32)})
+    try:
+        with open(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as new:
+            new.write(content)
+            new.flush()
+            # on the disk before it has its name: half a key under the name would make every digest wrong
+            os.fsync(new.fileno())
+        with suppress(FileExistsError):
+            # link refuses where rename would replace: of two who make a key at once, both then read the first
+            os.link(partial, file)
+        sync_folder(file.parent)
+    finally:
+        partial.unlink(missing_ok=True)

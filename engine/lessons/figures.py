@@ -1,0 +1,635 @@
+"""Figures of the lessons.
+
+Pictures of the lessons as pure functions: each returns a figure with its table, its caption and its alt text.
+
+Pictures of strategies: what is measured, the error of every range, and who comes closest to the bound.
+
+Pictures of the attack, of persons with many rows, of clipped tables and of tuned centers.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from engine._arrays import Array
+from engine._format import amount, cost
+from engine.figures import Picture
+from engine.figures.base import BLUE, GREEN, GREY, ORANGE, fitting, framed, heat_map
+from engine.lessons.examples import (
+    PERSONS,
+    SECRETS,
+    Attack,
+    Centered,
+    Clipped,
+    Contest,
+    Neighbours,
+    Overlaps,
+    Smashed,
+    Tried,
+    TwoAnalyses,
+    best_cap,
+    caps_table,
+)
+from engine.privacy import Budget
+from engine.workload import Schema
+
+PANELS = 3  # pictures side by side
+SIGNED = [[0.0, ORANGE], [0.5, "#ffffff"], [1.0, BLUE]]  # white is zero
+DARK = -0.1  # Cividis from -1 to 1 is dark up to here
+
+
+@lru_cache(maxsize=512)  # a picture says the same few numbers in many cells
+def fraction(value: float, parts: int) -> str:
+    """Text of a number that is a whole number of parts.
+
+    >>> fraction(-1 / 6, 6), fraction(1e-17, 6), fraction(2.0, 6)
+    ('−1/6', '0', '2')
+    """
+    return str(Fraction(value).limit_denominator(max(parts, 1))).replace("-", "−")
+
+
+def smashed_picture(found: Smashed, pieces: int) -> Picture:
+    """Show a query on two attributes, its first pieces, and what they add up to, all as small tables."""
+    shown, added = found.pieces[:pieces], found.added(pieces)
+    panels = [("the query", found.query, found.schema.names)]
+    panels += [(f"piece: {p.name}", p.table, p.attributes) for p in shown]
+    panels += [("pieces so far, added up", added, found.schema.names)] if pieces else []
+    rows = -(-len(panels) // PANELS)
+    sizes, drawn = dict(zip(found.schema.names, found.query.shape, strict=True)), []
+    layout = deepcopy(_places(tuple(html.escape(title) for title, _, _ in panels), rows))
+    for number, (title, table, names) in enumerate(panels):
+        place = {axis: f"{axis[0]}{_numbered(number)}" for axis in ("xaxis", "yaxis")}
+        down, across = (n if name in names else 1 for name, n in sizes.items())
+        grid = np.reshape(table, (down, across))
+        texts = [fraction(v, found.query.size) for v in grid.ravel()]
+        row, column = np.indices(grid.shape).reshape(2, -1)
+        heat = {"type": "heatmap", "z": grid, "colorscale": "Cividis", "zmin": -1, "zmax": 1, "showscale": False}
+        numbers = {
+            "type": "scatter",
+            "x": column,
+            "y": row,
+            "text": texts,
+            "mode": "text",
+            # black or white, whichever stands out from the colour of the cell
+            "textfont": {"size": 16, "color": ["black" if v > DARK else "white" for v in grid.ravel()]},
+            "hovertemplate": f"{html.escape(title)}<br>%{{text}}<extra></extra>",
+            "showlegend": False,
+        }
+        drawn += [heat | {"xgap": 2, "ygap": 2, "hoverinfo": "skip"} | place, numbers | place]
+        for axis, name, n in zip(("yaxis", "xaxis"), sizes, sizes.values(), strict=True):
+            labels = _cells(found.schema, name) if name in names else []
+            # every panel has room for the whole table, so that cells have one size
+            extent = [n - 0.5, -0.5] if axis == "yaxis" else [-0.5, n - 0.5]
+            ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
+            layout[f"{axis}{_numbered(number)}"] |= ticks | {"range": extent}
+    layout["height"] = 80 + rows * (70 + 44 * found.query.shape[0])
+    left = float(np.max(np.abs(added - found.query)))
+    complete = pieces == len(found.pieces)
+    words = (
+        "they are the query again" if complete else f"a cell is still off by up to {fraction(left, found.query.size)}"
+    )
+    named = ", ".join(p.name for p in shown) or "none"
+    return Picture(
+        title="A query and its pieces",
+        figure=framed(go.Figure(drawn, layout)),
+        table=_coefficients(found, pieces),
+        alt=f"The query's table beside its pieces so far ({named}); added up, {words}.",
+        note="Bright cells add, dark cells take away. A piece adds up to 0 along each of its attributes.",
+    )
+
+
+def _numbered(panel: int) -> str:
+    """How plotly names the axes of a panel: x and y, x2 and y2, ..."""
+    return str(panel + 1) if panel else ""
+
+
+@lru_cache(maxsize=64)  # the steps of a lesson; plotly takes longer for the places than for all that stands in them
+def _places(titles: tuple[str, ...], rows: int) -> dict[str, Any]:
+    """The layout of panels below their titles, ``PANELS`` in a row; to be copied, since it is kept."""
+    figure = make_subplots(rows=rows, cols=PANELS, subplot_titles=titles, horizontal_spacing=0.09)
+    return {name: value for name, value in figure.layout.to_plotly_json().items() if name != "template"}
+
+
+def overlap_picture(found: Overlaps) -> Picture:
+    """Cosines between the cells of all tables as a heat map."""
+    labels = [f"{table}: {label}" for table, label in zip(found.tables, found.labels, strict=True)]
+    shown = np.where(np.abs(found.cosines) < 1e-12, 0.0, found.cosines)
+    across = list(found.labels) if len(set(found.labels)) == len(labels) else labels
+    looks = {"zmin": -1, "zmax": 1, "xgap": 1, "ygap": 1, "colorscale": SIGNED}
+    figure = heat_map(shown, [labels, across], ["", ""], "%{y}<br>%{x}<br>cosine %{z:.3f}", "cosine", **looks)
+    line = {"type": "line", "line": {"color": ORANGE, "width": 2}}
+    starts = [i - 0.5 for i in range(1, len(labels)) if found.tables[i] != found.tables[i - 1]]
+    down = [line | {"x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"} for x in starts]
+    along = [line | {"x0": 0, "x1": 1, "xref": "x domain", "y0": y, "y1": y, "yref": "y"} for y in starts]
+    every = {"nticks": len(labels)}
+    figure.update_layout(shapes=[*down, *along], xaxis=every, yaxis=every)
+    tables = list(dict.fromkeys(found.tables))
+    apart = found.largest < 1e-9
+    words = (
+        "every cosine between different tables is 0: the blocks on the diagonal stand alone"
+        if apart
+        else f"cosines between different tables reach {found.largest:.2f}: the tables repeat each other"
+    )
+    table = pd.DataFrame(shown, columns=labels)
+    table.insert(0, "query", labels)
+    return Picture(
+        title="How much the queries of all tables overlap",
+        figure=figure,
+        table=table,
+        alt=f"Heat map of {len(labels)} queries from {len(tables)} tables; {words}.",
+        note="Cosine 1: the same question. 0: nothing in common. Lines separate the tables.",
+    )
+
+
+def cost_picture(found: Smashed) -> Picture:
+    """Privacy cost of each piece of a query, answered alone with noise of standard deviation 1."""
+    names, costs = [p.name for p in found.pieces], [p.cost for p in found.pieces]
+    figure = _bars(names, costs, "privacy cost (pcost) at a standard error of 1 count", "%{x:.4g} pcost")
+    dearest = max(found.pieces, key=lambda p: p.cost)
+    return Picture(
+        title="What each piece costs on its own",
+        figure=figure,
+        table=pd.DataFrame({"piece": names, "pcost": costs}),
+        alt=f"Bars of the cost of {len(names)} pieces; the dearest is {dearest.name} with {cost(dearest.cost)} pcost.",
+        note="The square of a piece's largest coefficient: how far one record can move its answer.",
+    )
+
+
+def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) -> Picture:
+    """Releases that could come out, shape (draws, cells), as dots, the last one as a line, beside the true counts."""
+    draws, texts = len(drawn), fitting(names)
+    # the draws stand side by side in their order, so that none hides another
+    places = np.arange(len(counts)) + np.linspace(-0.35, 0.35, draws)[:, None]
+    every = {
+        "type": "scatter",
+        "x": places.ravel(),
+        "y": drawn.ravel(),
+        "mode": "markers",
+        "name": f"{draws} releases that could come out",
+        "marker": {"color": BLUE, "size": 6},
+        "customdata": texts * draws,
+        "hovertemplate": "%{customdata}<br>%{y:.1f}<extra>one release</extra>",
+    }
+    one = {
+        "type": "scatter",
+        "x": places[-1],
+        "y": drawn[-1],
+        "mode": "lines+markers",
+        "name": "one of them",
+        "line": {"color": ORANGE, "width": 2, "dash": "dot"},
+        "marker": {"size": 9, "symbol": "diamond"},
+    }
+    true = {
+        "type": "scatter",
+        "x": [p for i in range(len(counts)) for p in (i - 0.4, i + 0.4, None)],
+        "y": [v for count in counts for v in (count, count, None)],
+        "mode": "lines",
+        "name": "true count (invented)",
+        "line": {"color": GREEN, "width": 3},
+        "hovertemplate": "true count %{y}<extra></extra>",
+    }
+    ticks = {"tickvals": list(range(len(counts))), "ticktext": texts, "title": {"text": "age"}, "showgrid": False}
+    layout = {
+        "xaxis": ticks,
+        "yaxis": {"title": {"text": "records (counts)"}},
+        "height": 400,
+        "legend": {"orientation": "h", "y": 1.15},
+    }
+    table = pd.DataFrame(drawn.T, columns=[f"release {i + 1}" for i in range(draws)])
+    table.insert(0, "true count", list(counts))
+    table.insert(0, "age", list(names))
+    off = np.abs(drawn - np.asarray(counts))
+    return Picture(
+        title="Releases that could come out",
+        figure=framed(go.Figure([every, one, true], layout), top=40),
+        table=table,
+        alt=f"{draws} noisy histograms of {len(counts)} invented counts; half of the answers are off by less than "
+        f"{amount(float(np.median(off)))}, the worst by {amount(float(off.max()))}.",
+        note="Only one of them would ever be published.",
+    )
+
+
+def neighbours_picture(found: Neighbours) -> Picture:
+    """The laws of one noisy count without and with one person, overlapping."""
+    laws = [
+        {
+            "type": "scatter",
+            "x": found.values,
+            "y": law,
+            "mode": "lines",
+            "name": name,
+            "fill": "tozeroy",
+            "line": {"color": color, "dash": dash, "width": 2.5},
+            "hovertemplate": "%{x:.2f} counts from the true count<extra></extra>",
+        }
+        for name, law, color, dash in (
+            ("without the person", found.without, BLUE, "solid"),
+            ("with the person", found.with_one, ORANGE, "dash"),
+        )
+    ]
+    layout = {
+        "xaxis": {"title": {"text": "published count minus the true count without the person (counts)"}},
+        "yaxis": {"title": {"text": "how likely"}, "showticklabels": False, "rangemode": "tozero"},
+        "height": 340,
+        "legend": {"orientation": "h", "y": 1.15},
+    }
+    table = pd.DataFrame(
+        {"noisy count": found.values, "density without": found.without, "density with": found.with_one}
+    )
+    return Picture(
+        title="The same release with and without one person",
+        figure=framed(go.Figure(laws, layout), top=40),
+        table=table,
+        alt="Two bell curves, as far apart as the person has rows; whoever guesses from the answer whether the "
+        f"person is in the data is right at most {guess_text(found)} of the time.",
+        note="The more the curves overlap, the less an answer says about the person.",
+    )
+
+
+def guess_text(found: Neighbours) -> str:
+    """Text of the best guesser's share, rounded up.
+
+    >>> from engine.lessons.examples import neighbours
+    >>> from engine.privacy.budget import Budget
+    >>> guess_text(neighbours(Budget(pcost=1.0)))
+    '69.2%'
+    """
+    return f"{min(np.ceil(1000 * found.guess) / 10, 100.0):g}%"
+
+
+def spends_picture(found: TwoAnalyses) -> Picture:
+    """Cost of looking first and deciding then: with what both analyses share, and with a separate look."""
+    table, budget = found.spends(), found.fine.pcost
+    bars = [
+        {
+            "type": "bar",
+            "x": table[name],
+            "y": table["path"],
+            "name": label,
+            "orientation": "h",
+            "marker": {"color": color, "pattern": {"shape": shape}},
+            "hovertemplate": f"{label}: %{{x:.4g}} pcost<extra></extra>",
+        }
+        for name, label, color, shape in (("look", "the look", ORANGE, "x"), ("rest", "the rest", BLUE, ""))
+    ]
+    limit = {"type": "line", "x0": budget, "x1": budget, "y0": 0, "y1": 1, "yref": "paper"}
+    name = {"x": budget, "y": 1.0, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    layout = {
+        "shapes": [limit | {"line": {"color": GREY, "dash": "dash"}}],
+        "annotations": [name | {"text": f"budget {cost(budget)}"}],
+        "barmode": "stack",
+        "height": 300,
+        "legend": {"orientation": "h", "y": 1.25, "traceorder": "normal"},
+        "xaxis": {"title": {"text": "privacy cost (pcost)"}, "rangemode": "tozero"},
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
+    }
+    look = table["look"].iloc[0]
+    return Picture(
+        title="Look first, decide then",
+        figure=framed(go.Figure(bars, layout), top=60),
+        table=table,
+        alt=f"A shared look of {cost(look)} pcost and the rest make {cost(table['all'].iloc[0])}; a separate look as "
+        f"exact as that would make {cost(table['all'].iloc[1])}, {found.shared.saved:.1%} of the pcost more.",
+    )
+
+
+def _bars(names: Sequence[str], sizes: Sequence[float], axis: str, hover: str) -> go.Figure:
+    bar = {
+        "type": "bar",
+        "x": list(sizes),
+        "y": fitting(list(names)),
+        "orientation": "h",
+        "marker": {"color": BLUE},
+        "text": [amount(size) for size in sizes],
+        "textposition": "auto",
+        "hovertemplate": f"%{{y}}: {hover}<extra></extra>",
+    }
+    layout = {
+        "height": 90 + 34 * len(names),
+        "bargap": 0.3,
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
+        "xaxis": {"title": {"text": axis}},
+    }
+    return framed(go.Figure([bar], layout))
+
+
+def _cells(schema: Schema, name: str) -> list[str]:
+    return fitting([schema[name].label(i) for i in range(schema[name].size)])
+
+
+def _coefficients(found: Smashed, pieces: int) -> pd.DataFrame:
+    """One row a cell: the query, every piece shown so far, and their sum."""
+    cells = [_cells(found.schema, name) for name in found.schema.names]
+    index = np.indices(found.query.shape).reshape(len(cells), -1)
+    columns = {name: [own[i] for i in along] for name, own, along in zip(found.schema.names, cells, index, strict=True)}
+    size = found.query.size
+
+    def texts(table: Array) -> list[str]:
+        return [fraction(v, size) for v in table.ravel()]
+
+    out = {**columns, "query": texts(found.query)}
+    out |= {f"piece {p.name}": texts(p.spread) for p in found.pieces[:pieces]}
+    return pd.DataFrame(out | {"added up": texts(found.added(pieces))})
+
+
+PAIR = 480  # pixels, height of two pictures that belong together
+
+
+def strategy_picture(tried: Tried) -> Picture:
+    """The rows of a strategy as a heat map."""
+    m, n = tried.rows.shape
+    labels = [[f"row {i + 1}" for i in range(m)], [str(i) for i in range(n)]]
+    looks = {"zmin": -1, "zmax": 1, "zmid": 0, "colorscale": SIGNED}
+    axes, hover = ["what is measured", "cell"], "%{y}, cell %{x}<br>%{z:.3f}"
+    figure = heat_map(tried.rows, labels, axes, hover, "weight", **looks)
+    figure.update_layout(height=PAIR)
+    table = pd.DataFrame(tried.rows, columns=labels[1])
+    table.insert(0, "row", labels[0])
+    used = int(np.max(np.count_nonzero(np.abs(tried.rows) > 1e-9, axis=0)))
+    return Picture(
+        title=f"{tried.name}: what is measured",
+        figure=figure,
+        table=table,
+        alt=f"{m} rows on {n} cells; a record moves up to {used} of the {m} measured numbers.",
+        note="One row is one noisy number; its weights are scaled so that the whole strategy has privacy cost 1. "
+        "White is zero.",
+    )
+
+
+def range_errors_picture(found: Contest, number: int) -> Picture:
+    """Standard error of every range under one strategy, on the colours of all strategies together."""
+    tried, n = found.tried[number], found.cells
+    first, last = np.triu_indices(n)
+    grid = np.full((n, n), np.nan)
+    grid[first, last] = tried.errors
+    labels = [str(i) for i in range(n)]
+    hover = "%{y} to %{x}<br>standard error %{z:.3f} counts"
+    ends = {"zmin": 0.0, "zmax": max(float(t.errors.max()) for t in found.tried)}
+    figure = heat_map(grid, [labels, labels], ["first cell", "last cell"], hover, "standard<br>error", **ends)
+    figure.update_layout(height=PAIR)
+    worst = int(np.argmax(tried.errors))
+    return Picture(
+        title=f"{tried.name}: standard error of every range",
+        figure=figure,
+        table=pd.DataFrame({"first cell": first, "last cell": last, "standard error": tried.errors}),
+        alt=f"{len(first):,} ranges; standard errors from {amount(float(tried.errors.min()))} to "
+        f"{amount(float(tried.errors.max()))} counts, the largest for cells {first[worst]} to {last[worst]}.",
+        note="The colours mean the same for every strategy, so that pictures can be compared.",
+    )
+
+
+def contest_picture(found: Contest, bounds: Mapping[str, float], chosen: str = "") -> Picture:
+    """RMSE of every strategy as dots, and proven bounds as lines; the chosen strategy has a mark of its own."""
+    names, sizes = [t.name for t in found.tried], [t.rmse for t in found.tried]
+    marked = [name == chosen for name in names]
+    figure = go.Figure(
+        go.Scatter(
+            x=sizes,
+            y=names,
+            mode="markers+text",
+            text=[f"  {size:.4f}" for size in sizes],
+            textposition="middle right",
+            marker={
+                "opacity": 1,
+                "size": [17 if m else 13 for m in marked],
+                "symbol": ["diamond" if m else "circle" for m in marked],
+                "color": [ORANGE if m else BLUE for m in marked],
+            },
+            hovertemplate="%{y}: %{x:.4f} counts<extra></extra>",
+            showlegend=False,
+        )
+    )
+    for (name, bound), dash, color in zip(bounds.items(), ("dash", "dot"), (GREY, GREEN), strict=False):
+        figure.add_scatter(
+            x=[bound, bound],
+            y=[names[0], names[-1]],
+            mode="lines",
+            name=f"{name}: {bound:.4f}",
+            line={"color": color, "dash": dash, "width": 3},
+            hovertemplate=f"{html.escape(name)}: {bound:.4f} counts<extra></extra>",
+            showlegend=True,
+        )
+    low, high = min(*sizes, *bounds.values()), max(sizes)
+    margin = 0.06 * low + 0.1 * (high - low)
+    figure.update_xaxes(title="RMSE over all queries (counts)", range=[low - margin / 2, high + 2 * margin])
+    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    figure.update_layout(height=320, legend={"orientation": "h", "y": 1.15})
+    best = min(found.tried, key=lambda t: t.rmse)
+    table = pd.DataFrame({"strategy or bound": [*names, *bounds], "RMSE": [*sizes, *bounds.values()]})
+    return Picture(
+        title=f"Who wins on all {found.asked.name} queries over {found.cells} cells",
+        figure=framed(figure).update_layout(margin_t=40),
+        table=table,
+        alt=f"{best.name} has the smallest RMSE, {best.rmse:.4f} counts; no strategy can be below "
+        f"{max(bounds.values()):.4f}.",
+        note="All strategies have privacy cost 1. The axis does not begin at 0.",
+    )
+
+
+def proof_text(found: Contest, share: float) -> str:
+    """What a bound with weights at ``share`` says about the best strategy, in words (Markdown)."""
+    gap = found.tried[-1].rmse / found.bound(share) - 1.0
+    if gap < 1e-6:
+        return "**Strategy and bound meet:** these weights prove that the optimal strategy cannot be improved."
+    return (
+        f"The optimal strategy is **{gap:.2%}** above the bound that these weights prove. So far you only know that no "
+        "strategy is better by more than that; move the weights to learn more."
+    )
+
+
+LEGEND = {"orientation": "h", "y": 1.18}
+
+
+def attack_picture(found: Attack) -> Picture:
+    """What every person said, and what the attacker's least squares say, with the line that a guess is made by."""
+    persons = [f"person {i + 1}" for i in range(PERSONS)]
+    right = [guess == secret for guess, secret in zip(found.guesses, SECRETS, strict=True)]
+    said = {
+        "type": "scatter",
+        "x": persons,
+        "y": list(SECRETS),
+        "mode": "markers",
+        "name": "what the person said (1 is yes)",
+        "marker": {"color": GREEN, "size": 18, "symbol": "circle-open", "line": {"width": 3}},
+        "hovertemplate": "%{x} said %{y}<extra></extra>",
+    }
+    guesses = [
+        {
+            "type": "scatter",
+            "x": [p for p, r in zip(persons, right, strict=True) if r is kept],
+            "y": [float(v) for v, r in zip(found.estimate, right, strict=True) if r is kept],
+            "mode": "markers",
+            "name": name,
+            "marker": {"color": color, "size": 10, "symbol": symbol},
+            "hovertemplate": "%{x}: estimate %{y:.2f}<extra></extra>",
+        }
+        for kept, name, color, symbol in (
+            (True, "guessed right", BLUE, "circle"),
+            (False, "guessed wrong", ORANGE, "x"),
+        )
+    ]
+    half = {"type": "line", "x0": 0, "x1": 1, "xref": "x domain", "y0": 0.5, "y1": 0.5, "yref": "y"}
+    layout = {
+        "shapes": [half | {"line": {"color": GREY, "dash": "dash"}}],
+        "xaxis": {"type": "category", "categoryarray": persons, "categoryorder": "array", "showgrid": False},
+        "yaxis": {"title": {"text": "reply, as the attacker works it out"}},
+        "height": 360,
+        "legend": LEGEND,
+    }
+    table = pd.DataFrame(
+        {"person": persons, "said": SECRETS, "estimate": found.estimate, "guess": found.guesses, "right": right}
+    )
+    return Picture(
+        title="What an attacker learns of every person",
+        figure=framed(go.Figure([said, *guesses], layout), top=40),
+        table=table,
+        alt=f"From {len(found.answers)} answers the attacker has {found.right} of {PERSONS} replies right; half of "
+        "them would be right by tossing a coin.",
+        note="Above the dashed line the attacker guesses yes. The replies are invented.",
+    )
+
+
+def caps_picture(budget: Budget, chosen: int) -> Picture:
+    """Error of the total by the cap of rows a person: rows lost, noise, and both together."""
+    table = caps_table(budget)
+    figure = go.Figure()
+    for column, name, color, dash in (
+        ("rows lost", "rows lost", ORANGE, "dot"),
+        ("standard error", "standard error of the noise", BLUE, "dash"),
+        ("error", "both together", GREEN, "solid"),
+    ):
+        figure.add_scatter(
+            x=table["cap"],
+            y=table[column],
+            mode="lines+markers",
+            name=name,
+            line={"color": color, "dash": dash, "width": 2.5},
+            hovertemplate=f"cap %{{x}}<br>{name}: %{{y:.4g}} counts<extra></extra>",
+        )
+    figure.add_vline(x=chosen, line={"color": GREY, "dash": "dash"})
+    figure.update_xaxes(title="most rows of one person that are counted", dtick=1)
+    figure.update_yaxes(title="counts", rangemode="tozero")
+    figure.update_layout(height=360, legend=LEGEND)
+    best = best_cap(budget)
+    error = amount(float(table["error"][table["cap"] == best].iloc[0]))
+    return Picture(
+        title="What a cap on rows costs and saves",
+        figure=framed(figure).update_layout(margin_t=40),
+        table=table,
+        alt=f"Rows lost fall and noise grows with the cap; the total is best at a cap of {best}, off by {error}.",
+        note="Every cap makes the same promise to a whole person. The dashed line is the cap that you chose.",
+    )
+
+
+def clipped_picture(found: Clipped, width: int) -> Picture:
+    """True counts, and what is published on average once negative counts are put up to zero."""
+    bins = [f"{i * width}" if width == 1 else f"{i * width}-{(i + 1) * width - 1}" for i in range(len(found.counts))]
+    figure = go.Figure()
+    figure.add_bar(
+        x=bins,
+        y=found.counts,
+        name="true count (invented)",
+        marker_color=GREEN,
+        hovertemplate="cells %{x}: %{y}<extra></extra>",
+    )
+    figure.add_scatter(
+        x=bins,
+        y=found.means,
+        mode="markers",
+        name="published on average, negative counts as 0",
+        marker={"color": ORANGE, "size": 9, "symbol": "diamond"},
+        error_y={"array": found.errors, "color": ORANGE, "thickness": 1},
+        hovertemplate="cells %{x}: %{y:.2f} on average<extra></extra>",
+    )
+    figure.update_xaxes(type="category", title="cells put together", nticks=16)
+    figure.update_yaxes(title="records (counts)")
+    figure.update_layout(height=380, legend=LEGEND)
+    table = pd.DataFrame(
+        {"cells": bins, "true count": found.counts, "published on average": found.means, "error": found.errors}
+    )
+    return Picture(
+        title="What putting negative counts up to zero does",
+        figure=framed(figure).update_layout(margin_t=40),
+        table=table,
+        alt=f"{len(bins)} counts with a standard error of {amount(found.std)}; put up to zero they add up to "
+        f"{amount(found.bias)} too many on average, and a cell is off by {amount(found.rmse)} counts.",
+        note="Bars of the diamonds: root mean squared error of the published count.",
+    )
+
+
+def centered_picture(found: Centered) -> Picture:
+    """Errors of the split of the paper and of the tuned one, over the bound for all mechanisms."""
+    names = ["equal centers", "tuned centers"]
+    sizes = [found.equal.weighted_rmse, found.tuned.weighted_rmse]
+    over = [100.0 * (size / found.bound - 1.0) for size in sizes]
+    figure = go.Figure(
+        go.Scatter(
+            x=over,
+            y=names,
+            mode="markers+text",
+            text=[f"  {size:.4f} counts, {share:.2f}% above" for size, share in zip(sizes, over, strict=True)],
+            textposition="middle right",
+            marker={"size": 15, "color": [BLUE, ORANGE], "symbol": ["circle", "diamond"], "opacity": 1},
+            hovertemplate="%{y}: %{x:.3f}% above the bound<extra></extra>",
+            showlegend=False,
+        )
+    )
+    figure.add_vline(x=0.0, line={"color": GREY, "dash": "dash", "width": 3})
+    figure.update_xaxes(
+        title="RMSE above what no mechanism can go below (%)", range=[-0.05 * max(over), 1.8 * max(over)]
+    )
+    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    figure.update_layout(height=220)
+    table = pd.DataFrame(
+        {
+            "plan": [*names, "bound for all mechanisms"],
+            "RMSE": [*sizes, found.bound],
+            "above the bound (%)": [*over, 0.0],
+        }
+    )
+    return Picture(
+        title="What tuning wins, and what is left",
+        figure=framed(figure),
+        table=table,
+        alt=f"Equal centers are {over[0]:.2f}% above the bound, tuned ones {over[1]:.2f}%.",
+        note=f"The dashed line is the bound: {found.bound:.4f} counts, found by {found.how}.",
+    )
+
+
+def centers_picture(found: Centered, name: str) -> Picture:
+    """The tuned center of an attribute beside the equal one."""
+    center = found.centers()[name]
+    cells = [str(i) for i in range(len(center))]
+    figure = go.Figure(
+        go.Bar(x=cells, y=center, marker_color=BLUE, name="tuned", hovertemplate="cell %{x}: %{y:.4f}<extra></extra>")
+    )
+    figure.add_scatter(
+        x=cells,
+        y=[1.0 / len(center)] * len(center),
+        mode="lines",
+        name="equal",
+        line={"color": ORANGE, "dash": "dash", "width": 3},
+        hovertemplate="equal: %{y:.4f}<extra></extra>",
+    )
+    figure.update_xaxes(type="category", title=fitting([f"cell of {name}"])[0])
+    figure.update_yaxes(title="share of the total")
+    figure.update_layout(height=300, legend=LEGEND)
+    largest = int(np.argmax(center))
+    return Picture(
+        title=f"How the total of a query is passed down along {name}",
+        figure=framed(figure).update_layout(margin_t=40),
+        table=pd.DataFrame({"cell": cells, "tuned": center, "equal": 1.0 / len(center)}),
+        alt=f"Tuned shares go from {center.min():.3f} to {center.max():.3f}, the largest at cell {largest}; equal ones "
+        f"are {1 / len(center):.3f}.",
+        note="Both add up to 1, so that both split every query exactly.",
+    )

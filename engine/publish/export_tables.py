@@ -1,0 +1,142 @@
+"""Export of published tables and records."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from engine._validation import one_of
+from engine.errors import PlanError
+from engine.plans import Plan
+from engine.postprocess import QualityRule
+from engine.postprocess.uncertainty import Uncertainty
+from engine.progress import Progress, told
+from engine.publish.columns import added_columns
+from engine.publish.output_path import new_file
+from engine.publish.report import FORMATS, MARK, escaped, file_writer, repeated
+from engine.release import Measurement
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+STOPPED = "Writing was cancelled; no file was left behind."
+PIECE = 1 << 16  # answers of a row group
+NUMBERS = ("published", "error", "published_low", "published_high", "answer", "std", "low", "high")
+SCHEMA = pa.schema(
+    [
+        ("attributes", pa.dictionary(pa.int32(), pa.string())),
+        ("family", pa.dictionary(pa.int32(), pa.string())),
+        ("query", pa.string()),
+        *((name, pa.float64()) for name in NUMBERS[:4]),
+        ("flag", pa.string()),
+        ("reason", pa.string()),
+        *((name, pa.float64()) for name in NUMBERS[4:]),
+    ]
+)
+
+
+def write_published(
+    found: Uncertainty,
+    path: str | os.PathLike[str],
+    *,
+    format: str = "parquet",
+    rule: QualityRule | None = None,
+    confidence: float = 0.95,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Write every answer, published and unbiased, with errors, intervals and flags, one row each.
+
+    Columns: attributes, family, query, then those of `Uncertainty.answers`; of a rehearsal a first one, status.  The
+    file appears under its name only when it is complete; an earlier one is replaced only with ``overwrite``.
+
+    Raises
+    ------
+    PlanError : a format that is not "parquet" or "csv", or a path where nothing may be written.
+    Cancelled : ``progress`` returned False; nothing is left behind.
+    """
+    one_of("format", format, FORMATS, error=PlanError)
+    measurement = found.published.measurement
+    rehearsal, workload = measurement.rehearsal, measurement.plan.workload
+    metadata = {
+        "confidence": str(confidence),
+        "plan_hash": measurement.plan.hash,
+        "fit": found.published.fit,
+        "status": MARK if rehearsal else "release",
+    }
+    schema = SCHEMA.insert(0, pa.field("status", pa.string())) if rehearsal else SCHEMA
+    tell, written = told(progress, STOPPED), 0
+    with new_file(path, overwrite=overwrite) as partial, file_writer(partial, format, schema, metadata) as writer:
+        for number, group in enumerate(workload.groups):
+            for start in range(0, group.count, PIECE):
+                rows = found.answers(number, start, start + PIECE, confidence, rule)
+                columns = [repeated(t, len(rows)) for t in (" x ".join(group.attributes), group.family_text)]
+                columns += [pa.array(rows[f.name], f.type, from_pandas=True) for f in SCHEMA if f.name in rows]
+                table = pa.Table.from_arrays(columns, schema=SCHEMA)
+                if rehearsal:
+                    table = table.add_column(0, schema.field(0), [pa.array(["REHEARSAL"] * len(rows), pa.string())])
+                writer.write(escaped(table) if format == "csv" else table)
+                written += len(rows)
+                tell(written / workload.queries, "Writing published answers")
+    return Path(path)
+
+
+def read_published(
+    plan: Plan, path: str | os.PathLike[str], group: int, start: int = 0, stop: int | None = None
+) -> pd.DataFrame:
+    """Return queries ``start:stop`` of a group from a Parquet file of `write_published`, as `Uncertainty.answers`."""
+    asked = plan.workload.groups[group]
+    before = sum(g.count for g in plan.workload.groups[:group])
+    first, last, _ = slice(start, stop).indices(asked.count)
+    first, last = before + first, before + max(first, last)
+    with pq.ParquetFile(path) as file:
+        sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        ends = np.cumsum(sizes, dtype=np.int64)
+        held = [i for i, end in enumerate(ends) if end > first and end - sizes[i] < last]
+        table = file.read_row_groups(held, columns=[f.name for f in SCHEMA][2:])
+    skipped = int(ends[held[0]] - sizes[held[0]]) if held else 0
+    found: pd.DataFrame = table.slice(first - skipped, last - first).to_pandas()
+    return found
+
+
+def write_records(
+    measurement: Measurement,
+    records: pd.DataFrame,
+    path: str | os.PathLike[str],
+    *,
+    format: str = "csv",
+    overwrite: bool = False,
+) -> Path:
+    """Write simulated records, given as the cell codes of `Published.records`, with the labels of their cells.
+
+    The first column says SIMULATED, or REHEARSAL, in every row.  Its name is status; where an attribute has this name,
+    ignoring case, it is added_status (see `added_columns`), and the attribute keeps its name.
+
+    The file appears under its name only when it is complete; an earlier one is replaced only with ``overwrite``.
+
+    Raises: PlanError for a format that is not "parquet" or "csv", or a path where nothing may be written.
+    """
+    one_of("format", format, FORMATS, error=PlanError)
+    status = "REHEARSAL" if measurement.rehearsal else "SIMULATED"
+    column = added_columns(["status"], map(str, records))["status"]
+    columns: dict[str, pa.Array] = {column: repeated(status, len(records))}
+    for name in map(str, records):
+        attribute = measurement.plan.schema[name]
+        labels = pa.array([attribute.label(i) for i in range(attribute.size)], pa.string())
+        codes = pa.array(records[name].to_numpy().astype(np.int32))
+        columns[name] = pa.DictionaryArray.from_arrays(codes, labels)
+    table = pa.table(columns)
+    metadata = {"plan_hash": measurement.plan.hash, "status": MARK if measurement.rehearsal else "simulated records"}
+    with new_file(path, overwrite=overwrite) as partial:
+        if format == "csv":
+            pyarrow.csv.write_csv(escaped(table), partial)
+        else:
+            pq.write_table(table.replace_schema_metadata(metadata), partial)
+    return Path(path)

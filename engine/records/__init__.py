@@ -1,0 +1,25 @@
+"""Records: readers, encoding, contribution bounding and exact counts."""
+
+from engine.records.count_marginals import MEMORY_LIMIT, count_marginals
+from engine.records.counts import Counts
+from engine.records.encoding import MISSING, OUTSIDE, REASONS, Encoder, days_of, number_of, scalar, text_of
+from engine.records.readers import RECORD_ENDINGS, TEXT_ENDINGS, as_source, column_names, read_batches
+
+__all__ = [
+    "MEMORY_LIMIT",
+    "MISSING",
+    "OUTSIDE",
+    "REASONS",
+    "RECORD_ENDINGS",
+    "TEXT_ENDINGS",
+    "Counts",
+    "Encoder",
+    "as_source",
+    "column_names",
+    "count_marginals",
+    "days_of",
+    "number_of",
+    "read_batches",
+    "scalar",
+    "text_of",
+]

@@ -1,0 +1,327 @@
+"""Cosine basis, class coordinates and lifts of residual spaces.
+
+With T_i = [pi_i, N_i] along every attribute and U for what tuned complements pass on, M = (T_1 (x) ... (x) T_k) U is
+one invertible change of coordinates, and everything here is M or its inverse applied from one side or the other:
+
+    pieces     q M         a query -> what it asks of every residual space inside its attributes
+    tables     M y         estimates of all those spaces -> the table
+    rows       s M^-1      strategy rows on class coordinates -> rows on cells
+    classes    M^-1 x      a table -> its class coordinates
+
+A table of pieces has the shape of the query: index 0 along an axis says that the attribute is not in the space, index
+k > 0 is class coordinate k of it.  T_i^-1 = [1^T; L_i] with L_i = N_i^T (I - pi_i 1^T), because N_i^T pi_i is what the
+second term takes away and 1^T N_i = 0; U^-1 = 2 I - U, because what is passed to an attribute is not passed on.  A lift
+is M^-1 cut to the spaces that are measured together; the ordinary one is the Kronecker product of the L_i.
+
+Source: QuerySmasher, section 6.2 (equation 3), where the pi_i are uniform and U = I.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine._arrays import Array
+from engine.residuals.split import Axes, Complement
+
+
+@lru_cache(maxsize=512)
+def basis(n: int) -> Array:
+    """Return the cosine basis of the vectors with sum 0, shape (n, n - 1), orthonormal columns.
+
+    Column k is even or odd under reversal as k is even or odd (k from 1).
+
+    >>> basis(2).round(3)
+    array([[ 0.707],
+           [-0.707]])
+    """
+    k, cell = np.arange(1, n)[None, :], np.arange(n)[:, None]
+    out: Array = np.sqrt(2.0 / n) * np.cos(np.pi * (cell + 0.5) * k / n)
+    out.flags.writeable = False  # the cache hands the same array to everybody
+    return out
+
+
+def center(n: int, given: Array | None) -> Array:
+    """Return the center vector, uniform unless one is given. Shape (n,)."""
+    return np.full(n, 1.0 / n) if given is None else given
+
+
+def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) -> Array:
+    """Return a tensor with its axes from ``first`` on multiplied by one matrix each.
+
+    Matrices have shape (n_i, m_i), or (n_i,) to sum an axis out; None leaves its axis alone.
+
+    >>> contract(np.ones((2, 3, 4)), [np.ones((3, 5)), None], first=1).shape
+    (2, 5, 4)
+    """
+    for matrix in reversed(matrices):
+        # always the last axis, and what comes of it goes to the front: then the axis before is last, and in the end
+        # all stand in order; the last axis of an array is contiguous, so that the first product needs no copy of it
+        if matrix is not None:
+            *before, n = tensor.shape  # not by np.tensordot, which takes five times as long when tensors are small
+            tensor = (tensor.reshape((math.prod(before), n)) @ matrix).reshape((*before, *matrix.shape[1:]))
+        if matrix is None or matrix.ndim == 2:
+            last = tensor.ndim - 1
+            tensor = tensor.transpose((*range(first), last, *range(first, last)))
+    # one layout, whatever the matrices, so that sums over the result do not depend on who asked for it
+    return np.asarray(tensor, order="C")
+
+
+def grouped(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
+    """Return a tensor with one axis for each set of its axes from ``first`` on; every axis is in one set.
+
+    From shape (n_1, ..., n_k) to (product of n over the first set, ...).
+
+    >>> grouped(np.ones((2, 3, 4)), [(2, 0), (1,)]).shape
+    (8, 3)
+    """
+    order = [*range(first), *(first + a for axes in sets for a in axes)]
+    joined = [math.prod(tensor.shape[first + a] for a in axes) for axes in sets]
+    return tensor.transpose(order).reshape((*tensor.shape[:first], *joined))
+
+
+def ungrouped(tensor: Array, sets: Sequence[Axes], sizes: Sequence[int], first: int = 0) -> Array:
+    """Return the reverse of `grouped`, shape (..., n_1, ..., n_k), ``sizes`` being n_1 to n_k.
+
+    >>> ungrouped(np.ones((8, 3)), [(2, 0), (1,)], (2, 3, 4)).shape
+    (2, 3, 4)
+    """
+    order = [a for axes in sets for a in axes]
+    shaped = tensor.reshape((*tensor.shape[:first], *(sizes[a] for a in order)))
+    return shaped.transpose((*range(first), *(first + order.index(a) for a in range(len(order)))))
+
+
+def _by_rows(rows: Array, shape: Sequence[int], matrices: Sequence[Array | None]) -> Array:
+    """Return rows (A_1 (x) ... (x) A_k), every row a table of a shape written out."""
+    return _flat(contract(rows.reshape(len(rows), *shape), matrices, 1))
+
+
+def _flat(tensor: Array) -> Array:
+    """Return tables, shape (k, n_1, ..., n_d), as rows; -1 in their place would not do for no table at all."""
+    return tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
+
+
+def part_of(count: int, space: Axes) -> tuple[Any, ...]:
+    """Return the index of a space within tables of pieces, shape (k, n_1, ..., n_count)."""
+    return (slice(None), *(slice(1, None) if axis in space else 0 for axis in range(count)))
+
+
+def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.int64]:
+    """Return where the class coordinates of spaces, one space after the other, stand in a flat table of pieces.
+
+    Shape (coordinates of all spaces,).
+
+    >>> positions((2, 3), [(0,), (0, 1)])
+    array([3, 4, 5])
+    """
+    index = np.arange(math.prod(sizes)).reshape(1, *sizes)
+    return np.concatenate([index[part_of(len(sizes), space)].ravel() for space in spaces])
+
+
+def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
+    """Multiply tables of pieces, shape (k, n_1, ..., n_d), by U from the right, by its inverse with sign -1; in place.
+
+    A pair's piece goes to its attributes and to the total.
+    """
+    for pair, complement in complements.items():
+        passing = sign * _flat(tensor[part_of(tensor.ndim - 1, pair)])
+        for axis, D in zip(pair, complement.by_axis, strict=True):
+            tensor[part_of(tensor.ndim - 1, (axis,))] += passing @ D
+        tensor[part_of(tensor.ndim - 1, ())] += passing @ complement.by_total
+
+
+def _pass_up(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
+    """Multiply tables of coordinates by U from the left; the transpose of `_pass_down`."""
+    for pair, complement in complements.items():
+        passed = np.outer(tensor[part_of(tensor.ndim - 1, ())], complement.by_total)
+        for axis, D in zip(pair, complement.by_axis, strict=True):
+            passed += tensor[part_of(tensor.ndim - 1, (axis,))] @ D.T
+        at = part_of(tensor.ndim - 1, pair)
+        tensor[at] += sign * passed.reshape(tensor[at].shape)
+
+
+def _columns(sizes: Sequence[int], centers: Sequence[Array | None]) -> list[Array]:
+    """Return T_i = [pi_i, N_i] of every attribute."""
+    return [np.column_stack([center(n, pi), basis(n)]) for n, pi in zip(sizes, centers, strict=True)]
+
+
+def pieces(
+    rows: Array, sizes: Sequence[int], centers: Sequence[Array | None], complements: Mapping[Axes, Complement]
+) -> Array:
+    """Return all pieces q M of query rows, shape (k, cells) to (k, cells).
+
+    >>> pieces(np.array([[1.0, 0.0]]), [2], [None], {}).round(3)
+    array([[0.5  , 0.707]])
+    """
+    tensor = _by_rows(rows, sizes, _columns(sizes, centers)).reshape(len(rows), *sizes)
+    _pass_down(tensor, complements, 1.0)
+    return _flat(tensor)
+
+
+def tables(
+    coordinates: Array, sizes: Sequence[int], centers: Sequence[Array | None], complements: Mapping[Axes, Complement]
+) -> Array:
+    """Return tables M y from the coordinates of all spaces inside, shape (k, cells) to (k, cells).
+
+    >>> tables(np.array([[10.0, 0.0]]), [2], [None], {})
+    array([[5., 5.]])
+    """
+    tensor = coordinates.reshape(len(coordinates), *sizes).copy()
+    _pass_up(tensor, complements, 1.0)
+    return _by_rows(tensor, sizes, [T.T for T in _columns(sizes, centers)])
+
+
+def class_rows(
+    rows: Array,
+    sizes: Sequence[int],
+    inside: Axes | None = None,
+    centers: Sequence[Array | None] | None = None,
+    complement: Complement | None = None,
+) -> Array:
+    """Return the pieces of query rows on one space alone, shape (k, cells) to (k, product of (n - 1) over inside).
+
+    ``inside`` counts attributes of the rows and is all of them when left out; centers have shape (n_i,), None for
+    uniform.  A complement is that of the two attributes of the rows.
+
+    >>> class_rows(np.eye(2), [2]).round(3)
+    array([[ 0.707],
+           [-0.707]])
+    """
+    given = centers if centers is not None else [None] * len(sizes)
+    held = range(len(sizes)) if inside is None else inside
+    if complement is not None and len(held) < 2:  # a pair itself passes on and gets nothing
+        return pieces(rows, sizes, given, {(0, 1): complement})[:, positions(sizes, [tuple(held)])]
+    # a space of its own needs one vector, not a whole matrix, along every attribute outside it
+    return _by_rows(rows, sizes, [basis(n) if a in held else center(n, given[a]) for a, n in enumerate(sizes)])
+
+
+class Lift:
+    """L = L_1 (x) ... (x) L_k with L_i = N_i^T (I - pi_i 1^T), applied attribute by attribute.
+
+    ``centers`` gives pi_i, None for uniform, where L_i is N_i^T itself.
+
+    >>> Lift((2, 3)).rows(np.eye(2)).shape
+    (2, 6)
+    """
+
+    one_space = True  # whether the class coordinates are one table, so that reversals and swaps permute them
+
+    def __init__(self, sizes: tuple[int, ...], centers: Sequence[Array | None] | None = None) -> None:
+        self.sizes, self.cells = sizes, math.prod(sizes)
+        self.dimension = math.prod(n - 1 for n in sizes)
+        given = centers if centers is not None else [None] * len(sizes)
+        self.matrices = [
+            # N^T 1 = 0, so uniform centers take nothing away; leaving the zero out keeps reversals exact
+            basis(n).T if pi is None else basis(n).T - (basis(n).T @ pi)[:, None]
+            for n, pi in zip(sizes, given, strict=True)
+        ]
+
+    @property
+    def coordinates(self) -> tuple[int, ...]:
+        """Number of class coordinates along every attribute."""
+        return tuple(len(m) for m in self.matrices)
+
+    def degrees(self, axis: int) -> npt.NDArray[np.int64]:
+        """Return which cosine every class coordinate of an attribute is; odd ones change their sign on reversal.
+
+        Shape (n - 1,).
+        """
+        return np.arange(1, self.sizes[axis])
+
+    def rows(self, class_rows: Array) -> Array:
+        """Return class_rows @ L, shape (k, class coordinates) to (k, cells)."""
+        return _by_rows(class_rows, self.coordinates, self.matrices)
+
+    def classes(self, cell_rows: Array) -> Array:
+        """Return cell_rows @ L^T, shape (k, cells) to (k, class coordinates): class coordinates of tables."""
+        return _by_rows(cell_rows, self.sizes, [m.T for m in self.matrices])
+
+    def traced(self, by_lift: Array, axis: int) -> Array:
+        """Contract a derivative by L, shape (class sizes..., sizes...), to one by L_axis, summed over its cells.
+
+        Shape (n_axis - 1,): a center moves all columns of L_axis alike.
+        """
+        count = len(self.sizes)
+        # a derivative by a Kronecker product, by one factor: the trace with each of the others
+        others = [None if a == axis else L.ravel() for a, L in enumerate(self.matrices)]
+        by_axis = contract(grouped(by_lift, [(a, count + a) for a in range(count)]), others)
+        return np.asarray(by_axis.reshape(self.matrices[axis].shape).sum(axis=1))
+
+
+class SplitLift(Lift):
+    """The lift of residual spaces that are measured together, on the table of all their attributes.
+
+    ``spaces`` names the positions of the attributes of every space, ``complements`` the tuned complements by positions
+    of their pair.  One space that holds all attributes is the ordinary case with complements.
+
+    >>> SplitLift((2, 3), None, ((), (0,), (0, 1))).rows(np.eye(4)).shape
+    (4, 6)
+    """
+
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        centers: Sequence[Array | None] | None,
+        spaces: Sequence[Axes],
+        complements: Mapping[Axes, Complement] | None = None,
+    ) -> None:
+        super().__init__(sizes, centers)
+        self.kept = positions(sizes, spaces)
+        self.dimension, self.complements = len(self.kept), complements or {}
+        self.one_space = len(spaces) == 1 and len(spaces[0]) == len(sizes)
+        # T_i^-1: one more coordinate along every axis, the sum over its cells
+        self.matrices = [np.concatenate([np.ones((1, m.shape[1])), m]) for m in self.matrices]
+
+    @property
+    def coordinates(self) -> tuple[int, ...]:
+        return tuple(n - 1 for n in self.sizes)  # of the space on all attributes
+
+    def rows(self, class_rows: Array) -> Array:
+        flat = np.zeros((len(class_rows), self.cells))
+        flat[:, self.kept] = class_rows
+        tensor = flat.reshape(len(flat), *self.sizes)
+        _pass_down(tensor, self.complements, -1.0)
+        return _by_rows(tensor, self.sizes, self.matrices)
+
+    def classes(self, cell_rows: Array) -> Array:
+        tensor = super().classes(cell_rows).reshape(len(cell_rows), *self.sizes)
+        _pass_up(tensor, self.complements, -1.0)
+        return _flat(tensor)[:, self.kept]
+
+
+class WholeTable(Lift):
+    """The lift of a problem on the cells of a table in the whole cosine basis, constants included.
+
+    An orthogonal change of coordinates, in which reversals and swaps are signed permutations.
+
+    >>> WholeTable((2, 3)).rows(np.eye(6)).shape
+    (6, 6)
+    """
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.sizes, self.cells, self.dimension = sizes, math.prod(sizes), math.prod(sizes)
+        self.matrices = [np.concatenate([np.full((1, n), n**-0.5), basis(n).T]) for n in sizes]
+
+    def degrees(self, axis: int) -> npt.NDArray[np.int64]:
+        return np.arange(self.sizes[axis])
+
+
+class WholeDomain(Lift):
+    """The lift of a problem on the cells themselves, where nothing is split off: the identity."""
+
+    one_space = False
+
+    def __init__(self, cells: int) -> None:
+        self.sizes, self.cells, self.dimension = (cells,), cells, cells
+        self.matrices = [np.eye(cells)]
+
+    def rows(self, class_rows: Array) -> Array:
+        return class_rows
+
+    def classes(self, cell_rows: Array) -> Array:
+        return cell_rows

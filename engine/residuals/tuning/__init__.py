@@ -1,0 +1,3 @@
+"""Tuned splits: centers, complements and unions."""
+
+__all__ = []

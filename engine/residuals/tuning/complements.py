@@ -1,0 +1,564 @@
+"""Tuned complements of pair spaces.
+
+What a space adds to the sum that a split minimises, smooth in its strategy, its Gram and its lift alike.
+
+With rows R in class coordinates a space of Gram G and lift M has the weighted squared error and the sensitivity
+
+    f = tr(G (R^T R)^-1),      d = largest squared norm of a column of R M,
+
+and sqrt(f d) is least where R is its best strategy.  A p-norm in place of the largest norm makes it smooth: it is at
+most (cells)^(1/(2p)) larger, and one search may then change strategies and splits together.
+
+Pairs of attributes: which are asked alike, and whether the search for their complements can be afforded.
+
+Tuned complements: for queries on pairs that are no products, choose freely how they split into smaller spaces.
+
+Product centers are one way to tell "what only the pair can say" from "what single attributes and the total share".  Any
+other complement of the lower functionals does as well.  In class coordinates a query on the pair (i, j) has the pieces
+
+    c    on the pair,   c = q (N_i (x) N_j)
+    a_i  on i,          a_i = q (N_i (x) pi_j) + c D_i         (likewise j)
+    a_0  on the total,  a_0 = q (pi_i (x) pi_j) + c D_0
+
+with free matrices D = (D_i, D_j, D_0), and the pair measures the lift
+
+    L_B = L_i (x) L_j - D_i (L_i (x) 1^T) - D_j (1^T (x) L_j) - D_0 (1^T (x) 1^T).
+
+Pieces times functionals still add up to the query, so a release is unbiased; every block is measured independently, so
+costs add up and the best shares of the budget keep their closed form.  D = 0 is the product split.
+
+Tuning works in coordinates relative to uniform centers, where the chain pair -> attribute -> total has the parameters
+Z_i, Z_j, z_0 of a pair and zeta = N^T pi of an attribute.  Only what the queries ask of Z counts, so that Z = V Y with
+V an orthonormal basis of the class rows c.  The sum S of sqrt(L_B) is minimised over the split and the strategies of
+all spaces at once, see `smoothed`, by L-BFGS from the published split Z = 0, zeta = 0, with powers that rise to the
+maximum.  Searching a best strategy anew for every split, as an inner search, takes ten times as long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from engine._arrays import Array, thin_svd
+from engine._threads import threads_for
+from engine.progress import Listener
+from engine.residuals.basis import Lift, basis, class_rows
+from engine.residuals.decomposition import NEGLIGIBLE
+from engine.residuals.kronecker_sums import fewer, product_rows, rows_bytes
+from engine.residuals.split import Complement, Space, swapped
+from engine.residuals.strategy_search import step_seconds
+from engine.residuals.tuning.limits import Allowance
+from engine.workload import Group, Workload
+
+FLOOR = 1e-4  # roots of the Gram below this share of the largest begin at it
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Noise:
+    """sqrt(f d) and its derivatives by strategy, Gram and lift, in the shapes of those."""
+
+    value: float
+    by_strategy: Array
+    by_gram: Array
+    by_lift: Array
+
+
+def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
+    """Return sqrt(f d) with the p-norm of this power in place of the largest norm.
+
+    Shapes: Gram and strategy (r, r), lift (r, cells).  Raises LinAlgError when the strategy has no inverse.
+
+    >>> round(noise(np.eye(2), 2.0 * np.eye(2), np.eye(2), 1e6).value, 4)  # f = 2 / 4, d = 4
+    1.4142
+    """
+    inverse = np.linalg.inv(strategy)
+    asked = inverse.T @ gram @ inverse
+    rows = strategy @ lift
+    norms = np.einsum("rc,rc->c", rows, rows)
+    largest = float(norms.max())
+    # shares of the largest: their high powers vanish where they may, and none overflows
+    tail = (norms / largest) ** (power - 1.0)
+    total = float(tail @ norms) / largest
+    f, d = float(np.trace(asked)), largest * total ** (1.0 / power)
+    value = math.sqrt(f * d)
+    by_rows = rows * (tail * total ** (1.0 / power - 1.0) * value / d)
+    return Noise(
+        value=value,
+        by_strategy=by_rows @ lift.T - (value / f) * asked @ inverse.T,
+        by_gram=(0.5 * value / f) * inverse @ inverse.T,
+        by_lift=strategy.T @ by_rows,
+    )
+
+
+def first_strategy(gram: Array) -> Array:
+    """Return the fourth root of a Gram, symmetric and of full rank: the best strategy where no cell is special.
+
+    Shape (r, r).
+    """
+    eigenvalues, U = np.linalg.eigh(gram)
+    root = np.sqrt(np.maximum(eigenvalues, FLOOR**2 * eigenvalues[-1]))
+    return np.asarray((U * np.sqrt(root / root[-1])) @ U.T)
+
+
+MAX_CELLS = 2_600  # pairs with more cells keep the product split
+MAX_QUERIES = 1e9  # entries of all queries of a pair, which are gone through one by one afterwards
+VECTORS = 60  # of the length of the parameters that the search holds
+SEARCH = 20  # a tenth of the evaluations without which the search is not worth beginning
+KIND_SECONDS, EVALUATIONS = 0.8, 900  # of the search, a kind of pair, as measured; for forecasts only
+CYCLIC = ("marginal", "circular", "total")  # families that turning an attribute round leaves alone
+ASKED = 1e-6  # directions of class rows below this share of the largest are rounding
+AskedPair = list[tuple[Group, bool]]  # groups on a pair, and whether they name its attributes in the other order
+
+
+def can_tune(workload: Workload) -> bool:
+    """Return whether complements can be tuned: groups on at most two attributes, some pair asked jointly, none large.
+
+    Groups on three attributes pass their pieces through several pairs at once; with them centers are tuned instead.
+    """
+    firsts = [workload.groups[kind.numbers[0]] for kind in workload.alike]
+    if any(len(g.attributes) > 2 or g.query_weights is not None for g in firsts):
+        return False
+    asked = [any(workload.groups[i].weight > 0 for i in kind.numbers) for kind in workload.alike]
+    pairs = [g for g, counts in zip(firsts, asked, strict=True) if counts and len(g.attributes) == 2]
+    if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in pairs):
+        return False
+    if any(g.count * math.prod(g.sizes) > MAX_QUERIES for g in pairs):
+        return False
+    return any(len(g.parts) == 1 for g in pairs)
+
+
+def cyclic(workload: Workload) -> bool:
+    """Return whether no query tells one cell of an attribute from another, so that uniform centers are the best.
+
+    Turning any attribute round then leaves the workload alone, and the best of all mechanisms measures spaces apart.
+    """
+    firsts = [workload.groups[kind.numbers[0]] for kind in workload.alike]
+    return all(g.query_weights is None and p.family.name in CYCLIC for g in firsts for p in g.parts)
+
+
+def affordable(workload: Workload, allowance: Allowance) -> bool:
+    """Return whether the allowance holds the search for complements; nothing is built to find out."""
+    parameters, kept, peak, seconds = sum(a.size**2 for a in workload.schema.attributes), 0, 0, 0.0
+    for sizes, asked in _first_of_kinds(workload):
+        cells, d = math.prod(sizes), math.prod(n - 1 for n in sizes)
+        rows = _rows_asked(asked)
+        held = min(sum(rows), cells)
+        rank = min(held, d)
+        parameters += rank * (rank + sum(sizes))
+        kept += 8 * (held * (rank + sum(sizes)) + 2 * rank * cells + 3 * d * sum(sizes))
+        building = max(sum(map(rows_bytes, g.parts)) for g, _ in asked) + 40 * sum(rows) * cells
+        peak = max(peak, building + 24 * rank * (held + d), 8 * rank * (8 * cells + 10 * rank))
+        seconds += step_seconds(rank, cells)
+    fits = allowance.fits(8 * VECTORS * parameters + kept + peak)
+    return fits and allowance.bearable(seconds) and allowance.worth(SEARCH * seconds)
+
+
+def pair_kinds(workload: Workload) -> dict[Any, dict[Space, AskedPair]]:
+    """Return pairs, in schema order, with the groups on them, by what is asked of them; keys start with the sizes."""
+    on_pair: dict[Space, AskedPair] = {}
+    for group in workload.groups:
+        if group.weight > 0.0 and len(group.attributes) == 2:
+            pair = workload.schema.ranked(group.attributes)
+            on_pair.setdefault(pair, []).append((group, group.attributes != pair))
+    out: dict[Any, dict[Space, AskedPair]] = {}
+    for pair, asked in on_pair.items():
+        key = (workload.schema.sizes(pair), frozenset(Counter((g.key, g.weight, t) for g, t in asked).items()))
+        out.setdefault(key, {})[pair] = asked
+    return out
+
+
+def complement_seconds(workload: Workload) -> float:
+    """Return what the search for complements takes, in seconds on one idle core, for forecasts."""
+    seconds = 0.0
+    for sizes, asked in _first_of_kinds(workload):
+        rank = min(sum(_rows_asked(asked)), math.prod(n - 1 for n in sizes))
+        seconds += KIND_SECONDS + EVALUATIONS * step_seconds(rank, math.prod(sizes))
+    return seconds
+
+
+def _first_of_kinds(workload: Workload) -> list[tuple[tuple[int, int], AskedPair]]:
+    """Return of every kind of pair the sizes, and the groups on one of them."""
+    return [(key[0], pairs[next(iter(pairs))]) for key, pairs in pair_kinds(workload).items()]
+
+
+def _rows_asked(asked: AskedPair) -> list[int]:
+    return [math.prod(min(p.count, p.cells) for p in g.parts) for g, _ in asked]
+
+
+def asks_products(workload: Workload) -> bool:
+    """Return whether some pair is asked by products only, where tuned centers may do better than complements."""
+    pairs: dict[frozenset[str], bool] = {}
+    for group in workload.groups:
+        if group.weight > 0 and len(group.attributes) == 2:
+            pair = frozenset(group.attributes)
+            pairs[pair] = pairs.get(pair, False) or len(group.parts) == 1
+    return not all(pairs.values())
+
+
+@dataclass(kw_only=True, eq=False)
+class PairKind:
+    """Pairs that are asked the same, in coordinates relative to uniform centers: rows C = asked V^T, A_i, A_j, a_0.
+
+    Shapes: asked (rows, r), across, which is V, (class coordinates, r).
+    """
+
+    sizes: tuple[int, int]
+    asked: Array
+    across: Array
+    A: tuple[Array, Array]
+    a0: Array
+    swaps: bool  # swapping the attributes changes nothing, so that Y_j is Y_i with its coordinates swapped
+    count: int = 0
+
+    @cached_property
+    def gram(self) -> Array:
+        """Gram of the class rows in the coordinates of V, shape (r, r)."""
+        return self.asked.T @ self.asked
+
+    @cached_property
+    def lift(self) -> Array:
+        """V^T (L_i (x) L_j) at uniform centers, shape (r, n_i, n_j)."""
+        return Lift(self.sizes).rows(np.ascontiguousarray(self.across.T)).reshape(-1, *self.sizes)
+
+    @cached_property
+    def turn(self) -> Array:
+        """What swapping the attributes does in the coordinates of V, shape (r, r)."""
+        return self.across.T @ swapped(self.across, *(n - 1 for n in self.sizes))
+
+
+def pair_kind_of(sizes: tuple[int, ...], asked: AskedPair) -> PairKind:
+    """Return the rows of the queries on a pair in class coordinates, few and orthogonal."""
+    blocks = []
+    for group, turned in asked:
+        rows = math.sqrt(group.weight) * product_rows(group)
+        if turned:
+            rows = np.swapaxes(rows.reshape(len(rows), sizes[1], sizes[0]), 1, 2).reshape(len(rows), -1)
+        blocks.append(rows)
+    stacked = fewer(np.concatenate(blocks))
+    swaps = False
+    if sizes[0] == sizes[1]:
+        probe = np.random.default_rng(3).standard_normal(sizes)
+        image = (stacked.T @ (stacked @ probe.ravel())).reshape(sizes)
+        turned_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T
+        swaps = bool(np.allclose(image, turned_image, rtol=0, atol=1e-9 * np.abs(image).max()))
+    total, *axes, C = (class_rows(stacked, sizes, inside) for inside in ((), (0,), (1,), (0, 1)))
+    U, lengths, Vt = thin_svd(C)
+    kept = lengths > max(ASKED * lengths.max(initial=0.0), math.sqrt(NEGLIGIBLE * np.sum(stacked**2)))
+    return PairKind(
+        sizes=(sizes[0], sizes[1]),
+        asked=U[:, kept] * lengths[kept],
+        across=Vt[kept].T,
+        A=(axes[0], axes[1]),
+        a0=total[:, 0],
+        swaps=swaps,
+    )
+
+
+POWERS = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}  # of the norm over cells, and steps at most
+ARRIVED = 1e-8  # a step that lowers log S by less is the last at its power
+MOST, QUICK = 6.0, 3e-4  # times that many steps at most, where one takes a small part of so many seconds
+
+
+@dataclass(kw_only=True, eq=False)
+class SingleKind:
+    """Attributes that are asked the same: own rows (class part, part on the total), and the pairs they are in."""
+
+    n: int
+    own: Array
+    total: Array
+    pairs: Counter[tuple[int, int]] = field(default_factory=Counter)  # (pair kind, slot) -> number
+    count: int = 0
+
+
+class ComplementProblem:
+    """S as a function of strategies, (Y, y_0) of every kind of pair and zeta of every kind of attribute.
+
+    A strategy is (1 + E) times the one that it begins with, so that zeros stand for the published split.
+    """
+
+    def __init__(self, workload: Workload, watch: Listener, allowance: Allowance | None = None) -> None:
+        self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()
+        self.power = max(POWERS)
+        self.pairs: list[PairKind] = []
+        self.singles: list[SingleKind] = []
+        self.pair_kind: dict[Space, int] = {}
+        self.single_kind: dict[str, int] = {}
+        self._find_kinds()
+        self.links = Counter((p, self.single_kind[a], self.single_kind[b]) for (a, b), p in self.pair_kind.items())
+        self.constant = math.fsum(g.weight for g in workload.groups if not g.attributes)
+        self._layout()
+
+    def _find_kinds(self) -> None:
+        on_one: dict[str, list[Group]] = {}
+        for group in self.workload.groups:
+            if group.weight > 0.0 and len(group.attributes) == 1:
+                on_one.setdefault(group.attributes[0], []).append(group)
+        for p, ((sizes, _), pairs) in enumerate(pair_kinds(self.workload).items()):
+            self.pairs.append(pair_kind_of(sizes, pairs[next(iter(pairs))]))
+            self.pairs[p].count = len(pairs)
+            self.pair_kind |= dict.fromkeys(pairs, p)
+        inside: dict[str, Counter[tuple[int, int]]] = {}
+        for pair, p in self.pair_kind.items():
+            for slot, name in enumerate(pair):
+                inside.setdefault(name, Counter())[p, 0 if self.pairs[p].swaps else slot] += 1
+        kinds: dict[Any, int] = {}
+        for name in self.workload.schema.names:
+            own = on_one.get(name, [])
+            if name not in inside and not own:
+                continue
+            seen = inside.get(name, Counter())
+            n = self.workload.schema[name].size
+            # attributes asked alike share their parameters: the search is as large as there are kinds, not attributes
+            alike = (n, frozenset(Counter((g.key, g.weight) for g in own).items()), frozenset(seen.items()))
+            if alike not in kinds:
+                kinds[alike] = len(self.singles)
+                rows = [math.sqrt(g.weight) * product_rows(g) for g in own] or [np.zeros((0, n))]
+                stacked = np.concatenate(rows)
+                self.singles.append(SingleKind(n=n, own=stacked @ basis(n), total=stacked.mean(axis=1), pairs=seen))
+            self.single_kind[name] = kinds[alike]
+            self.singles[kinds[alike]].count += 1
+
+    def _layout(self) -> None:
+        self.shapes: list[tuple[Any, tuple[int, ...]]] = []
+        self.first: dict[Any, Array] = {}
+        for p, kind in enumerate(self.pairs):
+            r = len(kind.gram)
+            if r:
+                self._measured(("pair", p), kind.gram)
+            self.shapes.append((("Y", p, 0), (r, kind.sizes[0] - 1)))
+            if not kind.swaps:
+                self.shapes.append((("Y", p, 1), (r, kind.sizes[1] - 1)))
+            self.shapes.append((("y", p), (r,)))
+        for s, single in enumerate(self.singles):
+            gram = self._asked(single, {key: self.pairs[key[0]].A[key[1]] for key in single.pairs})
+            if np.trace(gram) > 0.0:
+                self._measured(("single", s), gram)
+            self.shapes.append((("zeta", s), (single.n - 1,)))
+        self.length = sum(math.prod(shape) for _, shape in self.shapes)
+
+    def _measured(self, space: Any, gram: Array) -> None:
+        self.first[space] = first_strategy(gram)
+        self.shapes.append((space, gram.shape))
+
+    @staticmethod
+    def _asked(kind: SingleKind, passed: Mapping[Any, Array]) -> Array:
+        """Return the Gram of an attribute: what is asked of it, and what its pairs pass down. Shape (n - 1, n - 1)."""
+        gram = kind.own.T @ kind.own
+        for key, number in kind.pairs.items():
+            gram = gram + number * passed[key].T @ passed[key]
+        return gram
+
+    def parameters(self, x: Array) -> dict[Any, Array]:
+        """Return named parameters from one vector, Y_j of symmetric pairs filled in.
+
+        ``x`` has shape (length,); the shapes of parameters are those of `shapes`.
+        """
+        out, at = {}, 0
+        for name, shape in self.shapes:
+            out[name] = x[at : at + math.prod(shape)].reshape(shape)
+            at += math.prod(shape)
+        for p, kind in enumerate(self.pairs):
+            if kind.swaps:
+                out["Y", p, 1] = kind.turn @ out["Y", p, 0]
+                out["y", p] = (out["y", p] + kind.turn @ out["y", p]) / 2.0
+        return out
+
+    def vector(self, gradient: dict[Any, Array]) -> Array:
+        """Return one vector from derivatives by named parameters; the reverse of `parameters`, transposed.
+
+        Shape (length,).
+        """
+        for p, kind in enumerate(self.pairs):
+            if kind.swaps:
+                gradient["Y", p, 0] = gradient["Y", p, 0] + kind.turn.T @ gradient["Y", p, 1]
+                gradient["y", p] = (gradient["y", p] + kind.turn.T @ gradient["y", p]) / 2.0
+        return np.concatenate([gradient[name].ravel() for name, _ in self.shapes])
+
+    def reversible(self, x: Array) -> Array:
+        """Return the part of parameters that reversing all attributes leaves alone. Shapes (length,)."""
+        at = {name: value.copy() for name, value in self.parameters(x).items()}
+        for name in at:
+            if name[0] == "zeta":
+                at[name][::2] = 0.0  # cosines from 1 on, so that the first is odd
+            elif name[0] in "Yy":
+                kind = self.pairs[name[1]]
+                odd = np.add.outer(*(np.arange(1, n) % 2 for n in kind.sizes)).ravel() % 2 == 1
+                Z = (kind.across @ at[name]).reshape(len(odd), -1)
+                if name[0] == "Y":
+                    passed = np.arange(1, kind.sizes[name[2]]) % 2 == 1
+                    Z[odd[:, None] != passed] = 0.0
+                else:
+                    Z[odd] = 0.0
+                at[name] = kind.across.T @ Z.reshape(len(odd), *at[name].shape[1:])
+        return np.concatenate([at[name].ravel() for name, _ in self.shapes])
+
+    def evaluate(self, x: Array) -> tuple[float, Array]:
+        """Return S at the present power and its gradient. ``x`` and gradient have shape (length,).
+
+        Raises TimeoutError when the time is over, LinAlgError where a strategy has no inverse.
+        """
+        at = self.parameters(x)
+        gradient = {name: np.zeros_like(value) for name, value in at.items()}
+        passed = {
+            (p, slot): kind.A[slot] + kind.asked @ at["Y", p, slot]
+            for p, kind in enumerate(self.pairs)
+            for slot in (0, 1)
+        }
+        S = math.fsum(self._pair(p, kind, at, gradient) for p, kind in enumerate(self.pairs))
+        S += math.fsum(self._single(s, kind, at, passed, gradient) for s, kind in enumerate(self.singles))
+        S += self._total(at, passed, gradient)
+        return S, self.vector(gradient)
+
+    def _noise(
+        self, space: Any, count: int, gram: Array, lift: Array, at: Mapping[Any, Array], gradient: dict[Any, Array]
+    ) -> Noise:
+        self.allowance.check()
+        first = self.first[space]
+        with threads_for(len(gram)):
+            found = noise(gram, first + at[space] @ first, lift, self.power)
+            gradient[space] += count * found.by_strategy @ first.T
+        return found
+
+    def _pair(self, p: int, kind: PairKind, at: Mapping[Any, Array], gradient: dict[Any, Array]) -> float:
+        if ("pair", p) not in self.first:
+            return 0.0
+        N = [basis(n) for n in kind.sizes]
+        lift = kind.lift - (at["Y", p, 0] @ N[0].T)[:, :, None] - (at["Y", p, 1] @ N[1].T)[:, None, :]
+        lift -= at["y", p][:, None, None]
+        found = self._noise(("pair", p), kind.count, kind.gram, lift.reshape(len(lift), -1), at, gradient)
+        cells = kind.count * found.by_lift.reshape(lift.shape)
+        for slot in (0, 1):
+            gradient["Y", p, slot] -= cells.sum(axis=2 - slot) @ N[slot]
+        gradient["y", p] -= cells.sum(axis=(1, 2))
+        return kind.count * found.value
+
+    def _single(
+        self, s: int, kind: SingleKind, at: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]
+    ) -> float:
+        if ("single", s) not in self.first:
+            return 0.0
+        lift = basis(kind.n).T - at["zeta", s][:, None]
+        found = self._noise(("single", s), kind.count, self._asked(kind, passed), lift, at, gradient)
+        gradient["zeta", s] -= kind.count * found.by_lift.sum(axis=1)
+        for key, number in kind.pairs.items():
+            p, slot = key
+            pulled = passed[key] @ found.by_gram
+            gradient["Y", p, slot] += 2.0 * kind.count * number * self.pairs[p].asked.T @ pulled
+        return kind.count * found.value
+
+    def _total(self, at: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]) -> float:
+        value, changes = self.constant, list[tuple[Any, Array]]()
+        for s, single in enumerate(self.singles):
+            t = single.total + single.own @ at["zeta", s]
+            value += single.count * float(t @ t)
+            changes.append((("zeta", s), 2.0 * single.count * single.own.T @ t))
+        for (p, *slots), number in self.links.items():
+            kind = self.pairs[p]
+            t = kind.a0 + kind.asked @ at["y", p]
+            for slot, s in enumerate(slots):
+                t = t + passed[p, slot] @ at["zeta", s]
+            value += number * float(t @ t)
+            back = 2.0 * number * kind.asked.T @ t
+            changes.append((("y", p), back))
+            for slot, s in enumerate(slots):
+                changes.append((("Y", p, slot), np.outer(back, at["zeta", s])))
+                changes.append((("zeta", s), 2.0 * number * passed[p, slot].T @ t))
+        if value <= 0.0:
+            return 0.0
+        for name, change in changes:
+            gradient[name] += 0.5 / math.sqrt(value) * change
+        return math.sqrt(value)
+
+
+def tuned_complements(
+    workload: Workload,
+    watch: Listener,
+    start: Callable[[int], Array | None] = lambda _: None,
+    allowance: Allowance | None = None,
+) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
+    """Return centers by attribute and complements by pair, in schema order, that lower S, and the parameters.
+
+    Centers have shape (n_i,), parameters (length,).
+    ``start`` returns parameters of a similar workload to go on from, for their number, or None.
+
+    Guarantee: any result splits every query exactly.  That S is at most S of the published split is for the caller to
+    see, as S is known exactly only with the best strategies; when the time of the allowance is over, the best so far
+    is returned.
+    """
+    problem = ComplementProblem(workload, watch, allowance)
+    search = _Search(problem)
+    with contextlib.suppress(TimeoutError):
+        search.run(start(problem.length))
+    if search.x.any():
+        return *split_of(problem, search.x), search.x
+    return {}, {}, search.x
+
+
+class _Search:
+    """Goes down by L-BFGS with one power after the other and keeps the best parameters of the last."""
+
+    def __init__(self, problem: ComplementProblem) -> None:
+        self.problem, self.x, self.done = problem, np.zeros(problem.length), 0
+
+    def run(self, given: Array | None) -> None:
+        """Go down from the published split, or with the last powers from what is given."""
+        self.x = self.x if given is None else given.copy()
+        seconds = math.fsum(step_seconds(len(k.gram), math.prod(k.sizes)) for k in self.problem.pairs)
+        more = min(MOST, max(1.0, QUICK / max(seconds, 1e-9)))
+        for power, steps in POWERS.items() if given is None else list(POWERS.items())[2:]:
+            self.problem.power = power
+            self._descend(math.ceil(more * steps))
+        even = self.problem.reversible(self.x)
+        # where reversing all attributes changes no query, rounding must not leave a trace of what is odd: it would be a
+        # direction that is asked for and too faint to be measured
+        if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (1.0 + ARRIVED):
+            self.x = even
+
+    def _descend(self, steps: int) -> None:
+        import scipy.optimize
+
+        lowest, total = math.inf, sum(POWERS.values())
+
+        def log_value(x: Array) -> tuple[float, Array]:
+            nonlocal lowest
+            self.done += 1
+            self.problem.watch(min(1.0, self.done / total), f"Tuning complements, step {self.done}")
+            try:
+                S, gradient = self.problem.evaluate(x)
+            except np.linalg.LinAlgError:
+                S, gradient = math.inf, x
+            if not math.isfinite(S):  # a step too far: anything that is larger turns the search back
+                return 1e3, np.zeros_like(x)
+            if lowest > S:
+                lowest, self.x = S, x.copy()
+            return math.log(S), gradient / S
+
+        limits: Any = {"maxiter": steps, "maxfun": steps, "ftol": ARRIVED, "gtol": 0.0, "maxcor": 20}
+        scipy.optimize.minimize(log_value, self.x, jac=True, method="L-BFGS-B", options=limits)
+
+
+def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], dict[Space, Complement]]:
+    """Return centers, shape (n_i,), and complements relative to the product of those; ``x`` has shape (length,)."""
+    at = problem.parameters(x)
+    zeta = {name: at["zeta", s] for name, s in problem.single_kind.items()}
+    sizes = {name: problem.workload.schema[name].size for name in zeta}
+    made: dict[Any, Complement] = {}
+    complements = {}
+    for pair, p in problem.pair_kind.items():
+        a, b = pair
+        key = (p, problem.single_kind[a], problem.single_kind[b])
+        if key not in made:
+            V = problem.pairs[p].across
+            first = V @ at["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
+            second = V @ at["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
+            total = V @ at["y", p] + np.kron(zeta[a], zeta[b]) + first @ zeta[a] + second @ zeta[b]
+            made[key] = Complement(by_axis=(first, second), by_total=total)
+        complements[pair] = made[key]
+    return {name: 1.0 / sizes[name] + basis(sizes[name]) @ z for name, z in zeta.items()}, complements

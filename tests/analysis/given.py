@@ -1,0 +1,56 @@
+"""A workload of every family, and errors of queries listed one by one with the shares that come of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from engine.analysis import tolerance_for
+from engine.analysis.error_targets import share_within
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
+from engine.workload.families import Random
+
+ONE = Budget(pcost=1.0)
+SCHEMA = Schema(
+    [
+        Attribute.numeric("age", [0, 18, 30, 45, 65, 90]),
+        Attribute.categorical("sex", ["F", "M"]),
+        Attribute.of_size("code", 4),
+    ]
+)
+WORKLOAD = (
+    Workload.all_ways(SCHEMA, ways=(1, 2, 3))
+    .add((), "total")
+    .add(("age",), "range", weight=2.0)
+    .add(("age", "code"), "affine")
+    .add(("age", "code"), {"age": "range", "code": "marginal"})
+    .add(("sex", "code"), Random(p=0.6, count=5, seed=4))
+)
+
+SHARES = (1e-9, 0.01, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0)
+
+
+def stds(made: Plan, targets: list[float] | None = None) -> np.ndarray:
+    """Standard errors of all queries, listed one by one, as shares of one number a group."""
+    targets = targets or [1.0] * len(made.workload.groups)
+    return np.sort(np.concatenate([np.sqrt(made.variances(i)) / t for i, t in enumerate(targets)]))
+
+
+def check_counts(made: Plan) -> None:
+    """Shares and tolerances are those of the queries listed one by one."""
+    errors, found = stds(made), [tolerance_for(made, share) for share in SHARES]
+    assert found == pytest.approx(
+        [errors[math.ceil(share * len(errors) * (1 - 1e-12)) - 1] for share in SHARES], rel=1e-12
+    )
+    for share, tolerance in zip(SHARES, found, strict=True):
+        if math.isfinite(tolerance):
+            assert share_within(made, tolerance) == (errors <= tolerance * (1 + 1e-12)).mean() >= share
+        assert (errors < tolerance * (1 - 1e-12)).mean() < share
+    assert share_within(made, errors[0] / 2) == 0.0
+    assert share_within(made, 1e49) == np.isfinite(errors).mean()
+    several = [1.0 + i for i in range(len(made.workload.groups))]
+    assert share_within(made, several) == (stds(made, several) <= 1 + 1e-12).mean()

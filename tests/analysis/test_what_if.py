@@ -1,0 +1,186 @@
+"""Changes of a request: each equals the same change made by hand, or is refused with its reason."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine.analysis import what_if
+from engine.analysis.what_if import CHANGES, Request
+from engine.errors import NotApplicable, SchemaError
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.workload import Attribute, Custom, Schema, Width, Workload
+from engine.workload.families import Random
+
+SCHEMA = Schema(
+    [
+        Attribute.numeric("age", [0, 10, 20, 30, 40, 50, 60, 70, 80, 90], clip=True, missing=5.0),
+        Attribute.categorical("sex", ["F", "M"]),
+        Attribute.of_size("code", 7),
+    ]
+)
+WORKLOAD = (
+    Workload.all_ways(SCHEMA, ways=(1, 2))
+    .add(("age",), "range", weight=2.0)
+    .add(("code",), Width(4))
+    .add(("age", "sex"), {"age": "circular", "sex": "total"})
+    .add(("age", "sex"), Custom(predicates=["age >= 20 and sex == 'F'", "age < 60"]))
+)
+REQUEST = Request(workload=WORKLOAD, budget=Budget(pcost=0.5))
+BY_NAME = {change.name: change for change in CHANGES}
+
+
+def test_coarser_cells_equal_the_coarser_schema_by_hand() -> None:
+    schema = Schema([Attribute.numeric("age", [0, 20, 40, 60, 90], clip=True, missing=5.0), *SCHEMA.attributes[1:]])
+    by_hand = (
+        Workload.all_ways(schema, ways=(1, 2))
+        .add(("age",), "range", weight=2.0)
+        .add(("code",), Width(4))
+        .add(("age", "sex"), {"age": "circular", "sex": "total"})
+        .add(("age", "sex"), Custom(predicates=["age >= 20 and sex == 'F'", "age < 60"]))
+    )
+    found = what_if.merge_bins(REQUEST, 6, "age")
+    assert found.request.workload == by_hand
+    assert found.group == 6
+    one, two = plan(found.request.workload, Budget(pcost=0.5)), plan(by_hand, Budget(pcost=0.5))
+    assert one.hash == two.hash
+    for i in range(len(by_hand.groups)):
+        np.testing.assert_array_equal(one.variances(i), two.variances(i))
+
+
+def test_coarser_counts_are_sums_of_fine_counts() -> None:
+    rng = np.random.default_rng(3)
+    records = pd.DataFrame(
+        {
+            "age": rng.integers(0, 91, 400).astype(float),
+            "sex": rng.choice(["F", "M"], 400),
+            "code": np.concatenate([np.arange(7), rng.integers(0, 7, 393)]),
+        }
+    )
+    for name in ("age", "code"):
+        coarse = what_if.coarser(WORKLOAD, name).schema
+        fine = count_marginals(records, SCHEMA, [(name, "sex")])[name, "sex"]
+        size = coarse[name].size
+        assert size == len(fine) // 2
+        starts = np.arange(size) * 2
+        expected = np.add.reduceat(fine, starts, axis=0)
+        np.testing.assert_array_equal(count_marginals(records, coarse, [(name, "sex")])[name, "sex"], expected)
+
+
+def test_coarser_records_are_of_the_same_persons() -> None:
+    declared = Schema(SCHEMA.attributes, person="pid", rows_per_person=3)
+    coarse = what_if.coarser(Workload(declared).add("code"), "code").schema
+    assert (coarse.person, coarse.rows_per_person) == ("pid", 3)
+
+
+def test_windows_keep_their_width() -> None:
+    found = what_if.coarser(WORKLOAD, "code")
+    assert found.groups[7].family == Width(2) or found.groups[7].family == {"code": Width(2)}
+    assert found.groups[7].parts[0].family.rows((3,)).tolist() == [[1, 1, 0], [0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "attribute", "words"),
+    [
+        (WORKLOAD, "sex", "no order"),
+        (WORKLOAD.add("code", Width(3)), "code", "windows of 3 cells"),
+        (WORKLOAD.add(("age", "code"), "affine"), "code", "'affine'"),
+        (WORKLOAD.add(("age", "code"), Random(count=3)), "age", "'random'"),
+        (WORKLOAD.add("code", Custom(matrix=np.eye(7))), "code", "'custom'"),
+        (WORKLOAD.add("code", Custom(predicates=["code >= 3"])), "code", "cuts through the bin"),
+        (WORKLOAD.add("code", "marginal", query_weights=np.ones(7)), "code", "a weight for each"),
+        (Workload(Schema([Attribute.of_size("x", 3)])).add("x", "prefix"), "x", "too few"),
+    ],
+)
+def test_cells_that_cannot_be_coarser_say_why(asked: Workload, attribute: str, words: str) -> None:
+    with pytest.raises(NotApplicable, match=words):
+        what_if.coarser(asked, attribute)
+    assert not what_if.can_be_coarser(asked.schema[attribute]) or asked is not WORKLOAD
+
+
+def test_an_attribute_that_is_not_there() -> None:
+    with pytest.raises(SchemaError, match="no attribute"):
+        what_if.coarser(WORKLOAD, "height")
+
+
+def test_a_larger_weight() -> None:
+    found = what_if.raise_weight(REQUEST, 6)
+    assert [g.weight for g in found.request.workload.groups] == [1, 1, 1, 1, 1, 1, 8, 1, 1, 1]
+    before, after = (plan(w, Budget(pcost=0.5)) for w in (WORKLOAD, found.request.workload))
+    assert after.by_group()["rmse"][6] < before.by_group()["rmse"][6]
+    alone = Workload(SCHEMA).add("age", "prefix").add("sex", "marginal", weight=0.0)
+    for group, words in ((0, "No other group"), (1, "weight 0")):
+        with pytest.raises(NotApplicable, match=words):
+            what_if.raise_weight(Request(workload=alone, budget=Budget(pcost=1.0)), group)
+    heavy = Workload(SCHEMA).add("age", weight=1e100).add("sex")
+    with pytest.raises(NotApplicable, match="raised further"):
+        what_if.raise_weight(Request(workload=heavy, budget=Budget(pcost=1.0)), 0)
+
+
+def test_the_largest_sets_are_dropped_and_groups_renumbered() -> None:
+    assert BY_NAME["drop"].label(REQUEST) == "Drop the 2-way sets"
+    found = what_if.drop_largest(REQUEST, 6)
+    assert found.request.workload == Workload.all_ways(SCHEMA, ways=(1,)).add(("age",), "range", weight=2.0).add(
+        ("code",), Width(4)
+    )
+    assert found.group == 3
+    assert what_if.drop_largest(REQUEST, 4).group is None
+    with pytest.raises(NotApplicable, match="ask nothing"):
+        what_if.drop_largest(found.request, 0)
+
+
+@pytest.mark.parametrize(("budget", "pcost"), [(Budget(pcost=0.5), 1.0), (Budget.pure(0.5), 1.0)])
+def test_twice_the_budget(budget: Budget, pcost: float) -> None:
+    found = what_if.twice_budget(Request(workload=WORKLOAD, budget=budget), 0).request
+    assert found.budget.pcost == pcost
+    assert found.budget.law == budget.law
+
+
+def test_tuned_centers() -> None:
+    found = what_if.tune_centers(REQUEST, 0).request
+    assert found.options == {"centers": "tuned"}
+    with pytest.raises(NotApplicable, match="already"):
+        what_if.tune_centers(found, 0)
+    with pytest.raises(NotApplicable, match="no centers"):
+        what_if.tune_centers(Request(workload=WORKLOAD, budget=Budget(pcost=1.0), mechanism="wff"), 0)
+
+
+def test_the_effect_is_the_plans_own_numbers() -> None:
+    asked = Workload.all_ways(SCHEMA, ways=(1, 2, 3))
+    request = Request(workload=asked, budget=Budget(pcost=1.0))
+    before = plan(asked, request.budget)
+    for change in CHANGES:
+        changed = change.apply(request, 2, "age")
+        made = changed.request
+        after = plan(made.workload, made.budget, made.mechanism, **made.options)
+        table = what_if.effect(before, after, 2, changed.group).set_index("errors in counts")
+        for side, shown in (("before", before), ("after", after)):
+            stds = [np.sqrt(shown.variances(i)) for i in range(len(shown.workload.groups))]
+            everything = np.concatenate(stds)
+            own = stds[2 if side == "before" else changed.group]
+            expected = [np.sqrt((everything**2).mean()), np.sqrt((own**2).mean()), own.max(), everything.max()]
+            assert table[side].tolist() == pytest.approx(expected, rel=1e-9)
+        ratio = table["after"].iloc[0] / table["before"].iloc[0] - 1
+        assert table["change"].iloc[0] == f"{ratio:+.1%}"
+    assert what_if.effect(before, before, 2, 2)["change"].tolist() == ["none"] * 4
+    assert what_if.asked_text(before, before) == f"Both answer {asked.queries:,} queries."
+    dropped = what_if.drop_largest(request, 6)
+    after = plan(dropped.request.workload, request.budget)
+    table = what_if.effect(before, after, 6, dropped.group)
+    assert math.isnan(table["after"][1])
+    assert table["change"][1] == "no longer asked"
+    assert what_if.asked_text(before, after) == f"{after.workload.queries:,} queries instead of {asked.queries:,}."
+
+
+def test_budget_change_names_its_unit() -> None:
+    change = BY_NAME["budget"]
+    assert "pcost" in change.label(REQUEST)
+    assert "pcost 1 instead of pcost 0.5" in change.apply(REQUEST, 0).text
+    pure = Request(workload=Workload.all_ways(SCHEMA, ways=(1,)), budget=Budget.pure(0.5), mechanism="laplace")
+    assert "epsilon" in change.label(pure)
+    assert "epsilon 1 instead of epsilon 0.5" in change.apply(pure, 0).text

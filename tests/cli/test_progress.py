@@ -1,0 +1,151 @@
+"""Progress, limits and cancel: alike on the command line, in notebooks and in Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+
+from demo_data.make_synthetic import synthetic
+from engine.analysis.compare import compare
+from engine.cli.main import main
+from engine.cli.output import in_options
+from engine.errors import Cancelled, EngineError, LimitExceeded
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.postprocess import publish
+from engine.privacy import Budget
+from engine.progress import Bar
+from engine.publish import write_answers
+from engine.release import measure
+from engine.workload import Attribute, Schema, Workload
+
+ROOT = Path(__file__).resolve().parents[2]
+Said = pytest.CaptureFixture[str]
+SCHEMA = Schema([Attribute.of_size("age", 5), Attribute.of_size("hours", 4)])
+WORKLOAD = Workload.all_ways(SCHEMA, (1, 2))
+MADE = plan(WORKLOAD, Budget(pcost=1.0))
+RECORDS = synthetic(SCHEMA, 100, seed=1)
+MEASURED = measure(MADE, RECORDS, rehearsal=True)
+NEW = iter((3.0, 3.5, 4.0))  # what was compared once is known, and nothing to be cancelled
+
+LONG_WORK: dict[str, Callable[..., object]] = {
+    "plan": lambda place, **told: plan(WORKLOAD, Budget(pcost=2.0), **told),
+    "measure": lambda place, **told: measure(MADE, RECORDS, rehearsal=True, **told),
+    "compare": lambda place, **told: compare(WORKLOAD, Budget(pcost=next(NEW)), ["identity"], **told),
+    "publish": lambda place, **told: publish(MEASURED, **told),
+    "write": lambda place, **told: write_answers(MEASURED, place / "a.csv", format="csv", **told),
+}
+
+
+@pytest.mark.parametrize("work", LONG_WORK)
+def test_all_long_work_is_shown_told_and_cancelled_alike(work: str, tmp_path: Path, capsys: Said) -> None:
+    LONG_WORK[work](tmp_path, progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines
+    assert all(line[:3].strip().isdecimal() and line[3:6] == "%  " for line in lines)
+    (tmp_path / "a.csv").unlink(missing_ok=True)
+    with pytest.raises(Cancelled):
+        LONG_WORK[work](tmp_path, progress=lambda fraction, text: False)
+    with pytest.raises(EngineError, match="Give a function"):
+        LONG_WORK[work](tmp_path, progress="yes")
+    assert list(tmp_path.iterdir()) == []
+
+
+class Drawn:
+    """What stands for tqdm where there is no terminal."""
+
+    made: ClassVar[list[Drawn]] = []
+
+    def __init__(self, **options: Any) -> None:
+        self.n, self.open, self.texts = 0.0, True, list[str]()
+        Drawn.made.append(self)
+
+    def update(self, by: float) -> None:
+        self.n += by
+
+    def set_description_str(self, text: str, refresh: bool) -> None:
+        self.texts.append(text)
+
+    def close(self) -> None:
+        self.open = False
+
+
+def test_a_notebook_has_a_bar_for_each_part_of_the_work(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    monkeypatch.setattr(Drawn, "made", [])
+    monkeypatch.setattr("tqdm.auto.tqdm", Drawn)
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    with Bar() as bar:
+        for fraction, text in ((0.0, "count"), (0.5, "count"), (1.0, "done"), (0.25, "write"), (0.2, "again")):
+            bar(fraction, text)
+        assert [one.open for one in Drawn.made] == [False, False, True]
+    assert [one.n for one in Drawn.made] == [100.0, 25.0, 20.0]
+    assert not Drawn.made[-1].open
+    assert Drawn.made[0].texts == ["count", "count", "done"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_limits_are_kept_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("schema.json").write_text('{"age": 500, "hours": 400}')
+    large = Workload.all_ways(Schema.from_json(Path("schema.json").read_bytes()), (2,))
+    with pytest.raises(LimitExceeded) as caught:
+        plan(large, Budget(pcost=1.0), memory_limit=1e5)
+    given = ["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "1", "--out", "p.json"]
+    assert main([*given, "--options", "memory_limit=1e5"]) == 1
+    assert f"LimitExceeded: {in_options(caught.value)}\n" in capsys.readouterr().err
+    assert not Path("p.json").exists()
+
+
+def test_ctrl_c_between_the_spend_and_its_answers_waits_until_they_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plan.json").write_text(MADE.to_json())
+    RECORDS.to_csv("people.csv", index=False)
+    Ledger.create("office").add_dataset("people", total=Budget(pcost=2.0))
+    measuring = sys.modules["engine.release.measure"]
+    draw = measuring.draw
+
+    def pressed(*given: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return draw(*given)
+
+    given = ["release", "--plan", "plan.json", "--data", "people.csv", "--dataset", "people", "--ledger", "office"]
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring, "draw", pressed)
+        assert main([*given, "--out", "a.csv"]) == 130
+    said = capsys.readouterr()
+    assert (said.out, said.err.splitlines()[-1]) == ("", "Stopped.")
+    assert not Path("a.csv").exists()
+    assert Ledger("office").status("people").spent == MADE.pcost
+    assert [row.kind for row in Ledger("office").rows()][-2:] == ["spend", "saved"]  # not only what a journal holds
+    assert main(["verify", "--ledger", "office"]) == 0
+    assert main([*given, "--out", "a.csv"]) == 0
+    assert "nothing new was spent" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_ends_a_search_and_leaves_no_file(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(str({f"a{i}": 60 for i in range(30)}).replace("'", '"'))
+    given = ["--schema", "schema.json", "--ways", "1", "2", "3", "--pcost", "1", "--out", "plan.json"]
+    command = [sys.executable, "-m", "engine", "plan", *given, "--options", "centers=tuned", "cache=false"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    path = {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=path, start_new_session=True, **pipes) as run:
+        assert run.stderr is not None
+        assert run.stdout is not None
+        assert "%  " in run.stderr.readline()
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        said = run.stderr.read()
+        assert (said.splitlines()[-1], run.stdout.read()) == ("Stopped.", "")
+        assert "Traceback" not in said
+    assert run.returncode == 130
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["schema.json"]

@@ -1,0 +1,180 @@
+"""Answers for programs: one JSON object on standard output, under the keys that the help of the command names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import engine
+from demo_data.make_synthetic import synthetic
+from engine.cli.main import main
+from engine.ledger import Ledger
+from engine.mechanisms import load_plan
+from engine.release.measure import load_measurement
+from engine.workload import Schema
+from tests.cli.asking import Said, asked
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "schema.json").write_text('{"age": 5, "hours": 4}')
+    schema = Schema.from_json((tmp_path / "schema.json").read_bytes())
+    synthetic(schema, 300, seed=1).to_csv(tmp_path / "people.csv", index=False)
+    return tmp_path
+
+
+def test_plans_are_told_to_programs(folder: Path, capsys: Said) -> None:
+    what = ["--schema", "schema.json", "--ways", 1, 2]
+    told = asked(capsys, "plan", *what, "--pcost", 0.25, "--out", "plan.json")
+    made = load_plan((folder / "plan.json").read_bytes())
+    assert (told["plan"], told["hash"], told["rmse"]) == ("plan.json", made.hash, made.rmse)
+    assert told["budget"] == {"pcost": 0.25, "rho": 0.125, "mu": 0.5, "pure_epsilon": None} | {
+        "rows_per_person": 1,
+        "neighbours": "add_remove",
+    }
+    shown = asked(capsys, "show", "--plan", "plan.json")
+    assert {name: shown[name] for name in told if name in shown} == {k: v for k, v in told.items() if k in shown}
+    assert set(told) - set(shown) == {"plan", "centers", "single"}
+    assert told["centers"].startswith("tuned centers: planning takes about")
+    assert [(g["attributes"], g["queries"]) for g in shown["groups"]] == [
+        (["age"], 5),
+        (["hours"], 4),
+        (["age", "hours"], 20),
+    ]
+    assert made.options["centers"] == "tuned"
+    takes = asked(capsys, "forecast", *what)
+    assert takes["seconds"] > 0
+    assert takes["centers"] == told["centers"]
+    ranked = asked(capsys, "compare", *what, "--pcost", 1, "--mechanisms", "laplace", "querysmasher")
+    assert [row["mechanism"] for row in ranked["mechanisms"]] == ["querysmasher", "laplace"]
+    assert [row["rmse"] is None for row in ranked["mechanisms"]] == [False, True]
+    assert ranked["bound"] > 0
+
+
+def test_a_release_is_told_to_programs_and_exact_numbers_to_its_curator(folder: Path, capsys: Said) -> None:
+    assert main(["plan", "--schema", "schema.json", "--ways", "1", "--pcost", "0.25", "--out", "plan.json"]) == 0
+    made = asked(capsys, "budget", "create", "--ledger", "office")
+    assert made["public_key"] == Ledger("office").sign(b"")[0]
+    added = asked(capsys, "budget", "add", "--ledger", "office", "--dataset", "people", "--rho", 1)
+    assert (added["left"], added["counts"]) == (2.0, "pcost")
+    records = ["--plan", "plan.json", "--data", "people.csv"]
+    checked = asked(capsys, "check", *records)
+    assert (checked["private"], checked["rows_in"], checked["counted"], checked["warnings"]) == (True, 300, 300, [])
+    release = ["release", *records, "--dataset", "people", "--ledger", "office"]
+    first = asked(capsys, *release, "--out", "a.csv")
+    book = Ledger("office")
+    receipt = book.find(first["key"])
+    assert receipt is not None
+    assert (first["spent"], first["receipt"]["hash"], first["dataset"]) == (receipt.pcost, receipt.hash, "people")
+    assert load_measurement(book, first["key"]).plan.hash == receipt.plan_hash
+    again = asked(capsys, *release, "--out", "b.csv")
+    assert again == first | {"out": "b.csv", "spent": 0.0}
+    for name in ("status", "list"):
+        (row,) = asked(capsys, "budget", name, "--ledger", "office")["datasets"]
+        left = Ledger("office").status("people")
+        assert row == added | {"spent": left.spent, "left": left.left}
+        assert left.spent > 0
+    change = ["budget", "change", "--ledger", "office", "--dataset", "people", "--pcost", "7"]
+    raised = asked(capsys, *change, "--by", "R. Office", "--reason", "a second wave")
+    assert raised == row | {"total": 7.0, "left": Ledger("office").status("people").left}
+    assert raised["left"] > row["left"]
+    rehearsed = asked(capsys, "rehearse", *records, "--simulated", "--out", "c.csv")
+    assert (rehearsed["rehearsal"], rehearsed["spent"], rehearsed["key"], rehearsed["receipt"]) == (True, 0, None, None)
+    assert asked(capsys, "verify", "--ledger", "office") == {"sound": True, "problems": []}
+    wrong = asked(capsys, "verify", "--ledger", "office", "--receipt", f"{receipt.seq}:00", code=1)
+    assert not wrong["sound"]
+    assert len(wrong["problems"]) == 1
+
+
+def test_steps_are_told_to_programs(folder: Path, capsys: Said) -> None:
+    for ways in ("1", "2"):
+        given = ["plan", "--schema", "schema.json", "--ways", "1", ways, "--pcost", "0.5", "--out", f"{ways}.json"]
+        assert main([*given, "--options", "centers=uniform"]) == 0
+    assert main(["budget", "create", "--ledger", "office"]) == 0
+    assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
+    where = ["--ledger", "office", "--data", "people.csv", "--out"]
+    seen = asked(capsys, "look", "--options", "1.json", "2.json", "--dataset", "people", *where, "a.csv")
+    assert (seen["options"], seen["queries"]) == (["1", "2"], 9)
+    named = ["--ledger", "office", "--look", seen["key"], "--option", "2", "--by", "A. Reader"]
+    taken = asked(capsys, "decide", *named, "--share", 0.5)
+    assert taken["option"] == "2"
+    assert taken["verdict"]
+    last = asked(capsys, "finish", "--look", seen["key"], *where, "b.csv")
+    assert (last["option"], last["queries"], last["decide_again"]) == ("2", 29, False)
+    assert sum(last["pcost"]) == pytest.approx(0.5)
+    assert last["pcost"][0] == seen["pcost"]
+
+
+def test_an_error_leaves_standard_output_empty(folder: Path, capsys: Said) -> None:
+    assert main(["show", "--plan", "nowhere.json", "--json"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "nowhere.json" in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_the_version_is_printed(capsys: Said) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"{engine.__version__}\n"
+
+
+def test_budget_add_confusable_name_warns_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked(capsys, "budget", "create", "--ledger", "office")
+    add = ["budget", "add", "--ledger", "office", "--pcost", "1", "--dataset"]
+    assert main([*add, "adult"]) == 0
+    assert "Warning" not in capsys.readouterr().err
+    assert main([*add, "\u0430dult"]) == 0
+    assert capsys.readouterr().err.count("Warning") == 1
+    assert main([*add, "adult\ufe0f"]) == 1
+    assert "invisible" in capsys.readouterr().err
+
+
+def test_release_repeated_with_other_records_is_refused(folder: Path, capsys: Said) -> None:
+    assert main(["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "0.25", "--out", "plan.json"]) == 0
+    assert main(["budget", "create", "--ledger", "office"]) == 0
+    assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
+    release = ["release", "--plan", "plan.json", "--dataset", "people", "--ledger", "office"]
+    assert main([*release, "--data", "people.csv", "--out", "1.csv"]) == 0
+    capsys.readouterr()
+    pd.read_csv("people.csv").iloc[1:].to_csv("corrected.csv", index=False)
+    pd.read_csv("people.csv").iloc[::-1].to_parquet("shuffled.parquet")
+    assert main([*release, "--data", "corrected.csv", "--out", "again.csv"]) == 1
+    told = capsys.readouterr().err
+    assert "OtherRecords" in told
+    assert "--attempt" in told
+    assert "attempt=" not in told
+    assert not Path("again.csv").exists()
+    assert main([*release, "--data", "shuffled.parquet", "--out", "again.csv"]) == 0
+    assert Path("again.csv").read_bytes() == Path("1.csv").read_bytes()
+    assert main([*release, "--data", "corrected.csv", "--out", "second.csv", "--attempt", "2"]) == 0
+
+
+def test_sheet_option_chooses_sheet_of_workbook(folder: Path, capsys: Said) -> None:
+    rows = pd.read_csv("people.csv")
+    with pd.ExcelWriter("people.xlsx", engine="xlsxwriter") as book:
+        rows.iloc[:100].to_excel(book, sheet_name="2023", index=False)
+        rows.to_excel(book, sheet_name="2024", index=False)
+    assert main(["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "0.25", "--out", "plan.json"]) == 0
+    check = ["check", "--plan", "plan.json"]
+    assert asked(capsys, *check, "--data", "people.xlsx", "--sheet", "2023")["rows_in"] == 100
+    assert asked(capsys, *check, "--data", "people.xlsx", "--sheet", "2024")["rows_in"] == 300
+    count = ["count", "--plan", "plan.json", "--data", "people.xlsx", "--sheet", "2023", "--out", "a.counts"]
+    assert asked(capsys, *count)["rows_in"] == 100
+    for arguments, word in (
+        (["--data", "people.xlsx"], "2 sheets"),
+        (["--data", "people.xlsx", "--sheet", "2022"], "2022"),
+        (["--data", "people.csv", "--sheet", "2023"], "people.csv"),
+        (["--counts", "a.counts", "--sheet", "2023"], "a.counts"),
+        (["--data", "people.xlsx", "--sheet", "2023", "--delimiter", ";"], "--delimiter"),
+        (["--source", "census", "--sheet", "2023"], "--source"),
+    ):
+        assert main([*check, *arguments]) == 1
+        assert word in capsys.readouterr().err

@@ -1,0 +1,70 @@
+"""Mechanisms as dense matrices, their costs, and what makes a common one the largest."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+
+from engine.common_mechanism.common_mechanism import LinearMechanism
+
+
+def marginals(sizes, ways):
+    """All k-way marginals on a small domain, one row per cell."""
+    tables = []
+    for kept in itertools.combinations(range(len(sizes)), ways):
+        rows = np.ones((1, 1))
+        for i, size in enumerate(sizes):
+            rows = np.kron(rows, np.eye(size) if i in kept else np.ones((1, size)))
+        tables.append(rows)
+    return np.vstack(tables)
+
+
+def mechanism(rows, variance=1.0):
+    return LinearMechanism(rows, np.eye(len(rows)) * variance)
+
+
+def random_mechanism(rng, cells, *, rank=None):
+    """Correlated noise of unequal levels on one row more than the rank, so that the rows are dependent."""
+    rank = rank or cells
+    # directions at right angles: of nearly parallel ones, the reference with an inverse would lose all digits
+    directions = np.linalg.qr(rng.standard_normal((cells, rank)))[0] * np.exp(rng.standard_normal(rank))
+    rows = rng.standard_normal((rank + 1, rank)) @ directions.T
+    half = rng.standard_normal((rank + 1, rank + 3)) * np.exp(rng.standard_normal((rank + 1, 1)))
+    return LinearMechanism(rows, half @ half.T)
+
+
+TOTAL, IDENTITY = mechanism(np.ones((1, 3))), mechanism(np.eye(3))
+BINARY = (2,) * 7
+PAIRS = {
+    "1-way vs 2-way on 2^7": (mechanism(marginals(BINARY, 1), 7), mechanism(marginals(BINARY, 2), 21)),
+    "1-way vs identity on 2^7": (mechanism(marginals(BINARY, 1), 7), mechanism(np.eye(128))),
+    "1-way vs 2-way on 101 x 2": (mechanism(marginals((101, 2), 1), 2), mechanism(marginals((101, 2), 2))),
+}
+
+
+def cost_of(M):
+    """The privacy cost matrix from its definition."""
+    return M.B.T @ np.linalg.inv(M.Sigma) @ M.B
+
+
+def close(given, expected, *, share=1e-9):
+    np.testing.assert_allclose(given, expected, rtol=0, atol=share * np.abs(expected).max(initial=1e-300))
+
+
+def assert_maximal(B, mechanisms):
+    """No larger mechanism than B x + N(0, I) is common: the null spaces of I - C_i, together, are everything.
+
+    The range of a step down from Sigma lies in the range of every slack Sigma - C_i; it is {0} if what is orthogonal to
+    those ranges spans the space.  Computed with pseudo-inverses, apart from the engine.
+    """
+    null = np.zeros((len(B), len(B)))
+    for M in mechanisms:
+        sizes, P = np.linalg.eigh(np.eye(len(B)) - B @ np.linalg.pinv(cost_of(M), rcond=1e-11, hermitian=True) @ B.T)
+        assert sizes[0] > -1e-6
+        null += P[:, sizes < 1e-6] @ P[:, sizes < 1e-6].T
+    assert np.linalg.eigvalsh(null)[0] > 1e-3
+
+
+def exact(spend):
+    """A spend as the ledger counts it: the decimal number that its repr shows."""
+    return Fraction(repr(spend))

@@ -1,0 +1,38 @@
+"""Plans of small workloads, and their blocks as rows on the full domain."""
+
+import math
+
+import numpy as np
+
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
+from tests.oracles import block_rows
+
+RECORDS = 10_000  # a small cap, so that the rounding of dense blocks does not raise the noise by more than 1e-10
+
+
+def schema(*sizes):
+    return Schema([Attribute.of_size("abcdefgh"[i], n) for i, n in enumerate(sizes)])
+
+
+def ways(sizes, k, family="marginal"):
+    return Workload.all_ways(schema(*sizes), ways=k, family=family)
+
+
+def made(workload, pcost=1.0, mechanism="querysmasher", **options):
+    return plan(workload, Budget(pcost=pcost), mechanism, max_records=RECORDS, cache=False, **options)
+
+
+def rows_of(plan_schema, blocks):
+    """Strategy rows over noise on the full domain, shape (measurements, cells)."""
+    rows = [np.zeros((0, math.prod(a.size for a in plan_schema.attributes)))]
+    for block in blocks.values():
+        weights = 1.0 if block.weights is None else block.weights.reshape(-1, 1)
+        rows.append(weights * block_rows(plan_schema, block) / block.noise)
+    return np.concatenate(rows)
+
+
+def cost_of(plan_schema, blocks):
+    rows = rows_of(plan_schema, blocks)
+    return rows.T @ rows

@@ -1,0 +1,39 @@
+"""Choices between plans of one survey, and what a ledger holds of their steps."""
+
+from decimal import Decimal
+
+import numpy as np
+
+from demo_data.make_synthetic import synthetic
+from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
+from engine.common_mechanism.selection_rule import Decision
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.workload import Attribute, Schema, Workload
+
+SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
+
+
+def ways(k, pcost=0.4):
+    return plan(Workload.all_ways(SCHEMA, ways=k, family="marginal"), Budget(pcost=pcost))
+
+
+COMMON = coarse_or_fine(ways(1), ways(2), names=["1-way", "2-way"])
+# side by side, so that both are of the same plans: later ones may start from what was searched in between
+CHAIN = nested_choices(ways(1), ways(2), ways(3), names=["1-way", "2-way", "3-way"])
+RECORDS = synthetic(SCHEMA, 4000, seed=3)
+FINE = Decision(choice=1, certain=True, shares={"fine, lower": 0.9}, sentence="Fine.")
+
+
+def spent(ledger):
+    return [Decimal(row.pcost) for row in ledger.rows() if row.kind == "spend"]
+
+
+def same(one, other):
+    assert one.plan.hash == other.plan.hash
+    assert (one.key, one.utc, one.dataset) == (other.key, other.utc, other.dataset)
+    for name in ("estimates", "answers_on_grid"):
+        found, expected = getattr(one, name), getattr(other, name)
+        assert found.keys() == expected.keys()
+        for space in expected:
+            np.testing.assert_array_equal(found[space], expected[space])

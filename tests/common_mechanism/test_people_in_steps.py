@@ -1,0 +1,120 @@
+"""The cap of rows per person in look and last step: the same rows in both, known again, and told the curator."""
+
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine.common_mechanism.common_plan import coarse_or_fine
+from engine.common_mechanism.stepwise import decide, finish, look, rehearse_finish
+from engine.errors import DataError, LedgerError
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.workload import Attribute, Schema, Workload
+
+SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 3), Attribute.of_size("c", 4)])
+CAP = 3
+
+
+def panel(people=120, seed=0):
+    """One to eight rows a person, in mixed order; a column in no table tells rows apart, too."""
+    rng = np.random.default_rng(seed)
+    persons = np.repeat(np.arange(people), rng.integers(1, 9, people))
+    columns = {name: rng.integers(0, SCHEMA[name].size, len(persons)) for name in SCHEMA.names}
+    return pd.DataFrame(columns | {"pid": persons}).sample(frac=1.0, random_state=seed)
+
+
+def common(rows=CAP, pcost=1e7):
+    asked = Workload(SCHEMA).add(("a",), "marginal")
+    budget = Budget(pcost=pcost, rows_per_person=rows)
+    plans = [plan(w, budget) for w in (asked, asked.add(("a", "b"), "marginal"))]
+    return coarse_or_fine(*plans, names=["coarse", "fine"])
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    book = Ledger.create(tmp_path / "panel.ledger")
+    book.add_dataset("panel", total=Budget(pcost=1e8, rows_per_person=CAP))
+    return book
+
+
+def looked(ledger, frame, person="pid", **more):
+    found = look(common(), frame, dataset="panel", ledger=ledger, person=person, **more)
+    decide(ledger, found.key, option="fine", by="A. Reader")
+    return found
+
+
+def test_both_steps_count_the_same_rows_of_every_person(ledger):
+    frame, seen = panel(), []
+    found = looked(ledger, frame, intake=seen.append)
+    done = finish(ledger, found.key, frame.sample(frac=1.0, random_state=9), person="pid", intake=seen.append)
+    exact = count_marginals(frame, SCHEMA, [("a", "b")], person="pid", rows_per_person=CAP)
+    for group in (0, 1):
+        table = exact["a", "b"] if group else exact["a", "b"].sum(axis=1)
+        np.testing.assert_allclose(done.answers(group)["answer"], table.ravel(), atol=0.1)
+    sizes = frame.groupby("pid").size()
+    cost = (len(sizes), int((sizes - CAP).clip(lower=0).sum()), int((sizes > CAP).sum()))
+    assert [(s.people, s.over_cap, s.people_over_cap) for s in seen] == [cost, cost]
+    assert f"{cost[2]} of {cost[0]} persons" in seen[0].describe()
+    spent = [Decimal(row.pcost) for row in ledger.rows() if row.kind == "spend"]
+    assert sum(spent) == Decimal(repr(common().options[1].pcost))
+
+
+@pytest.mark.parametrize("person", [None, "other"])
+def test_last_step_with_another_cap_is_refused(ledger, person):
+    frame = panel()
+    frame["other"] = [str(i) for i in range(len(frame))]
+    key = looked(ledger, frame).key
+    with pytest.raises(DataError, match="not the records that were looked at"):
+        finish(ledger, key, frame, person=person, ignore=["pid"])
+    seen = []
+    finish(ledger, key, frame, person=person, ignore=["pid"], on_changed="charge", intake=seen.append)
+    assert "charged alone" in seen[0].warnings[-1]
+
+
+def test_a_declared_bound_needs_no_column(ledger):
+    frame = panel()
+    frame = frame[frame.groupby("pid").cumcount() < CAP]
+    done = finish(ledger, looked(ledger, frame, person=None, ignore=["pid"]).key, frame.drop(columns="pid"))
+    np.testing.assert_allclose(done.answers(0)["answer"], np.bincount(frame["a"]), atol=0.1)
+
+
+def test_a_total_for_three_rows_refuses_options_for_one(ledger):
+    with pytest.raises(LedgerError, match="rows_per_person=3"):
+        look(common(rows=1), panel(), dataset="panel", ledger=ledger, person="pid")
+    assert ledger.status("panel").spent == 0
+
+
+def test_counts_with_a_larger_cap_than_the_budget_are_refused():
+    sets = [("a", "b"), ("a",)]
+    held = count_marginals(panel(), SCHEMA, sets, person="pid", rows_per_person=CAP + 1)
+    with pytest.raises(DataError, match="up to 4 rows of a person"):
+        look(common(), held, rehearsal=True)
+    kept = count_marginals(held, SCHEMA, [("a",)])
+    assert (kept.cap, kept.people, kept.people_over_cap) == (CAP + 1, held.people, held.people_over_cap)
+
+
+def test_a_rehearsal_keeps_the_rows_that_a_release_would():
+    frame, both = panel(), common()
+    rehearsed = look(both, frame, rehearsal=True, person="pid")
+    done = rehearse_finish(both, rehearsed, frame, option="fine", person="pid")
+    exact = count_marginals(frame, SCHEMA, [("a", "b")], person="pid", rows_per_person=CAP)
+    np.testing.assert_allclose(done.answers(1)["answer"], exact["a", "b"].ravel(), atol=0.1)
+
+
+def test_both_steps_read_a_column_of_counts(ledger):
+    cells = pd.DataFrame([(a, b, c) for a in range(5) for b in range(3) for c in range(4)], columns=["a", "b", "c"])
+    counted = cells.assign(n=range(60))
+    with pytest.raises(DataError, match="count_column='n'"):
+        looked(ledger, counted, person=None)
+    found = looked(ledger, counted, person=None, count_column="n")
+    with pytest.raises(DataError, match="not the records that were looked at"):
+        finish(ledger, found.key, counted, ignore=["n"])
+    done = finish(ledger, found.key, counted, count_column="n")
+    np.testing.assert_allclose(done.answers(0)["answer"], counted.groupby("a")["n"].sum(), atol=0.1)
+    left_out = look(common(), counted, rehearsal=True, ignore=["n"])
+    rest = rehearse_finish(common(), left_out, counted, option="fine", ignore=["n"])
+    np.testing.assert_allclose(rest.answers(0)["answer"], 12, atol=0.1)

@@ -1,0 +1,60 @@
+"""Rivals of the common mechanism: looks of equal variances, thresholds and the exponential mechanism."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.matrix_rules import threshold_rule
+from engine.common_mechanism.baseline_rules import exponential_probabilities, reserved_look
+from engine.common_mechanism.common_mechanism import CommonMechanism
+from engine.errors import PlanError
+from tests.common_mechanism.matrices import PAIRS
+
+
+@pytest.mark.parametrize(("name", "best"), list(zip(PAIRS, (0.738417, 0.051920, 0.504367), strict=True)))
+def test_the_cheapest_look_of_equal_variances_costs_less_than_the_common_mechanism(name, best):
+    both = CommonMechanism(*PAIRS[name])
+    queries = both.mechanisms[0].B
+    variances = np.diag(both.common.covariance(queries))
+    look = reserved_look(queries, variances)
+    assert look.mechanism.pcost == pytest.approx(best, abs=1e-6)
+    assert look.bound <= look.mechanism.pcost <= look.bound * (1 + 1e-6)
+    assert look.mechanism.pcost < both.saved
+    assert (np.diag(look.mechanism.covariance(queries)) <= variances * (1 + 1e-9)).all()
+
+
+def test_separate_counts_have_no_cheaper_look_than_themselves():
+    look = reserved_look(np.repeat(np.eye(3), 2, axis=1), [2.0, 4.0, 8.0])
+    assert (look.mechanism.pcost, look.bound) == pytest.approx((0.5, 0.5), rel=1e-6)
+    for variances in ([1.0, 2.0], [1.0, 0.0, 1.0], [1.0, math.inf, 1.0]):
+        with pytest.raises(PlanError, match="variances has shape"):
+            reserved_look(np.eye(3), variances)
+
+
+def test_thresholds_choose_by_the_noisy_total():
+    choices = [threshold_rule(total, [50, 200, 1000]).choice for total in (-3.0, 49.9, 50.0, 199.0, 1e9)]
+    assert choices == [0, 0, 1, 1, 3]
+    with pytest.raises(PlanError, match="must not decrease"):
+        threshold_rule(10, [50, 20])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=5), st.floats(0.01, 2), st.floats(0.5, 3), st.data())
+def test_the_exponential_mechanism_keeps_its_cost(scores, pcost, sensitivity, data):
+    shift = [data.draw(st.floats(-sensitivity, sensitivity)) for _ in scores]
+    P = exponential_probabilities(scores, sensitivity=sensitivity, pcost=pcost)
+    Q = exponential_probabilities(np.add(scores, shift), sensitivity=sensitivity, pcost=pcost)
+    for alpha in (1.5, 2.0, 8.0):
+        divergence = math.log(float((P**alpha * Q ** (1 - alpha)).sum())) / (alpha - 1)
+        assert divergence <= alpha * pcost / 2 + 1e-9
+
+
+def test_the_exponential_mechanism_uses_its_budget_and_checks_it():
+    P, Q = (exponential_probabilities([0, score], sensitivity=1, pcost=1.0) for score in (0.0, 2.0))
+    assert math.log(Q[1] / Q[0]) - math.log(P[1] / P[0]) == pytest.approx(2.0)  # epsilon = 2 sqrt(pcost)
+    for sensitivity, pcost in ((0.0, 1.0), (1.0, -1.0)):
+        with pytest.raises(PlanError, match="above 0"):
+            exponential_probabilities([0, 1], sensitivity=sensitivity, pcost=pcost)

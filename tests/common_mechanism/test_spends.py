@@ -1,0 +1,87 @@
+"""Look and rest cost what the choice costs alone, to the last digit, or are refused."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import engine.common_mechanism.common_plan
+from engine.common_mechanism.common_mechanism import CommonMechanism, LinearMechanism, exact_split
+from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
+from engine.errors import PlanError
+from engine.mechanisms import plan
+from engine.plans.blocks import joint_pcost
+from engine.privacy import Budget
+from tests.common_mechanism.matrices import exact, mechanism
+from tests.common_mechanism.plans import made, ways
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(1e-4, 1e3), st.floats(0.3, 3), st.floats(1, 1e8))
+def test_look_and_residual_cost_what_the_choice_costs_alone_to_the_last_digit(variance, ratio, faint):
+    levels = [np.diag([variance, variance * faint]), np.diag([variance * ratio, variance * faint])]
+    own_rows = np.array([[1, 0, 0], [1, 1, 1]]), np.array([[0, 1, 0], [1, 1, 1]])
+    both = CommonMechanism(*map(LinearMechanism, own_rows, levels))
+    assert both.common.pcost == pytest.approx(1 / (variance * faint), rel=1e-9)
+    for (look, left), M in zip(both.spends, both.mechanisms, strict=True):
+        assert exact(look) + exact(left) == exact(M.pcost)
+        assert left >= 0
+        assert look >= both.common.pcost or look == M.pcost
+
+
+def test_costs_too_far_apart_to_be_split_exactly_are_refused():
+    both = CommonMechanism(mechanism(np.eye(2)), mechanism(np.eye(2), 3e7))
+    with pytest.raises(PlanError, match="cannot be split exactly"):
+        _ = both.spends
+
+
+@pytest.mark.parametrize("pcosts", [(1.0, 0.9999999999999998), (0.1, 0.30000000000000004), (0.7000000000000001, 1e-1)])
+def test_spends_are_shown_as_they_add_up(pcosts):
+    for look in (1 / 3 * min(pcosts), 0.09999, 1e-9):
+        for (first, second), total in zip(exact_split(look, pcosts, own=[True] * 2), pcosts, strict=True):
+            assert Fraction(repr(first)) + Fraction(repr(second)) == Fraction(repr(total))
+            assert look <= first < look + 1e-11 * max(pcosts)
+    with pytest.raises(PlanError, match="cannot be split"):
+        exact_split(1.0, pcosts, own=[True, True])
+
+
+@pytest.fixture
+def costlier(monkeypatch):
+    """Multiply the joint cost of at least ``parts`` parts by a factor."""
+
+    def plant(parts, factor=1.5):
+        real = engine.common_mechanism.common_plan.joint_pcost
+        more = lambda given, records: real(given, records) * (factor if len(given) >= parts else 1.0)  # noqa: E731
+        monkeypatch.setattr(engine.common_mechanism.common_plan, "joint_pcost", more)
+
+    return plant
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("factor", [1.5, 1.0 + 1e-4, 1.0 + 1e-7])
+def test_look_and_rest_are_checked_against_the_plan(costlier, rows, factor):
+    budget = Budget(pcost=1.0, rows_per_person=rows)
+    options = [plan(ways((3, 2, 2), k), budget) for k in (1, 2)]
+    assert coarse_or_fine(*options).stretch == pytest.approx(1.0, abs=1e-8)
+    costlier(2, factor)
+    assert coarse_or_fine(*options).stretch == pytest.approx(math.sqrt(factor), abs=1e-8)
+
+
+@pytest.mark.parametrize("caps", [(10_000, 10**8), (10**8, 10_000)])
+def test_look_and_rest_use_smallest_max_records(caps):
+    options = [plan(ways((3, 2, 2), k), Budget(pcost=1.0), max_records=n) for k, n in zip((1, 2), caps, strict=True)]
+    both = coarse_or_fine(*options)
+    assert [both.look.max_records, *(r.max_records for r in both.residuals)] == [10_000] * 3
+    for left, option in zip(both.residuals, options, strict=True):
+        assert joint_pcost([both.look.blocks, left.blocks], 10_000) <= option.pcost
+
+
+def test_a_chain_that_rounds_past_its_end_is_refused(costlier):
+    options = [made(ways((3, 2, 2), k)) for k in (1, 2, 3)]
+    assert nested_choices(*options).following is not None
+    costlier(3)
+    with pytest.raises(PlanError, match="round so often"):
+        nested_choices(*options)

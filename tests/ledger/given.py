@@ -1,0 +1,34 @@
+"""Spends, rows and forked processes that several files use."""
+
+from engine.ledger import release_key
+from tests.release.ledger_worker import FORK
+from tests.waiting import CEILING
+
+
+def spend(ledger, attempt=1, pcost=0.25, dataset="adult", plan_hash="1f3a"):
+    key = release_key(dataset=dataset, plan_hash=plan_hash, attempt=attempt)
+    return ledger.spend(dataset=dataset, key=key, pcost=pcost, plan_hash=plan_hash)
+
+
+def in_child(work) -> str:
+    """What `work()` returns, or the error it raises, in a forked process that may lose its rights or die."""
+    box = FORK.SimpleQueue()
+
+    def run():
+        try:
+            box.put(str(work()))
+        except Exception as error:
+            box.put(f"{type(error).__name__}: {error}")
+
+    process = FORK.Process(target=run)
+    process.start()
+    process.join(CEILING)
+    return f"died with {process.exitcode}" if box.empty() else box.get()
+
+
+def fill(ledger):
+    for attempt in (1, 2, 3):
+        receipt = spend(ledger, attempt=attempt)
+        ledger.save_result(receipt=receipt, content=b"noisy")
+    ledger.note(dataset="adult", kind="decision", text="enough")
+    return ledger

@@ -1,0 +1,248 @@
+"""What is spent is granted to the last digit, once per key and under one name, and a total is changed in the open."""
+
+import math
+import tempfile
+import unicodedata
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import BudgetError, BudgetExceeded, LedgerError
+from engine.ledger import Ledger, release_key, verify_ledger
+from engine.ledger.balance import balance
+from engine.ledger.budget_unit import TotalDefinition, exact
+from engine.ledger.hash_chain import Row
+from engine.ledger.ledger import total_history
+from engine.privacy import Budget
+from tests.ledger.given import spend
+
+
+def test_a_spend_is_durable_and_seen_by_everybody(ledger):
+    receipt = spend(ledger)
+    again = Ledger(ledger.path)
+    status = again.status("adult")
+    assert (status.total, status.spent, status.left, status.note) == (1.0, 0.25, 0.75, "a first test")
+    assert again.datasets() == [status]
+    assert again.find(receipt.key).hash == receipt.hash
+    assert again.find("never") is None
+    assert [row.kind for row in again.rows()] == ["ledger", "dataset", "spend"]
+
+
+def test_the_same_key_is_fresh_once_and_costs_once(ledger):
+    first, second = spend(ledger), spend(Ledger(ledger.path))
+    assert (first.fresh, second.fresh) == (True, False)
+    assert (first.seq, first.hash) == (second.seq, second.hash)
+    assert ledger.status("adult").spent == 0.25
+    # a repeated key is answered even when the budget is used up
+    spend(ledger, attempt=2, pcost=0.75)
+    assert not spend(ledger).fresh
+
+
+@pytest.mark.parametrize("other", [{"pcost": 0.26}, {"plan_hash": "ffff"}, {"dataset": "census"}])
+def test_a_key_spent_for_something_else_is_refused(ledger, other):
+    ledger.add_dataset("census", total=Budget(pcost=1.0))
+    key = spend(ledger).key
+    with pytest.raises(LedgerError, match="another dataset, plan or cost"):
+        ledger.spend(**{"dataset": "adult", "key": key, "pcost": 0.25, "plan_hash": "1f3a", **other})
+    assert [status.spent for status in ledger.datasets()] == [0.25, 0.0]
+
+
+@pytest.mark.parametrize("direction", [0.0, 1.0])
+def test_a_key_comes_back_with_the_last_digit_of_another_machine(ledger, direction):
+    first = spend(ledger, pcost=0.3)
+    again = spend(ledger, pcost=math.nextafter(0.3, direction))
+    assert (again.fresh, again.seq, again.pcost) == (False, first.seq, 0.3)
+    with pytest.raises(LedgerError, match="another dataset, plan or cost"):
+        spend(ledger, pcost=0.3 * (1.0 + 1e-9))
+    assert ledger.status("adult").spent == 0.3
+
+
+def test_overspending_is_refused_and_writes_nothing(ledger):
+    spend(ledger, pcost=0.9)
+    before = ledger.path.read_bytes()
+    with pytest.raises(BudgetExceeded, match=r"0\.1 left of 1\.0; 0\.11 was asked for.*at most what is left"):
+        spend(ledger, attempt=2, pcost=0.11)
+    assert ledger.path.read_bytes() == before
+    assert spend(ledger, attempt=2, pcost=0.1).fresh
+
+
+def test_ten_tenths_are_one_and_not_a_bit_more(ledger):
+    for attempt in range(10):
+        spend(ledger, attempt=attempt + 1, pcost=0.1)
+    assert (ledger.status("adult").spent, ledger.status("adult").left) == (1.0, 0.0)
+    with pytest.raises(BudgetExceeded):
+        spend(ledger, attempt=11, pcost=5e-324)
+
+
+def test_a_cost_too_large_by_less_than_a_float_tells_is_refused(ledger):
+    spend(ledger, pcost=1e-18)
+    spend(ledger, attempt=2, pcost=0.9)
+    with pytest.raises(BudgetExceeded):
+        spend(ledger, attempt=3, pcost=0.1)
+    assert ledger.status("adult").left < 0.1
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.floats(min_value=1e-12, max_value=0.3), min_size=1, max_size=8), st.floats(min_value=0.1, max_value=3)
+)
+def test_what_is_left_can_be_spent_exactly_and_then_nothing(costs, total):
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger.create(Path(folder) / "a")
+        ledger.add_dataset("adult", total=Budget(pcost=total))
+        spent = Decimal(0)
+        for attempt, cost in enumerate(costs, start=1):
+            if spent + Decimal(repr(cost)) <= Decimal(repr(total)):
+                spend(ledger, attempt=attempt, pcost=cost)
+                spent += Decimal(repr(cost))
+            else:
+                with pytest.raises(BudgetExceeded):
+                    spend(ledger, attempt=attempt, pcost=cost)
+        status = ledger.status("adult")
+        assert exact(repr(status.spent)) >= exact(str(spent)) >= exact(repr(math.nextafter(status.spent, 0)))
+        if status.left > 0:
+            with pytest.raises(BudgetExceeded):
+                spend(ledger, attempt=98, pcost=math.nextafter(status.left, 9))
+            spend(ledger, attempt=99, pcost=status.left)
+        assert ledger.verify() == ()
+
+
+@pytest.mark.parametrize("pcost", [0, -1.0, math.nan, math.inf, True, "0.1", None])
+def test_a_cost_that_is_no_positive_number_is_refused(ledger, pcost):
+    with pytest.raises(BudgetError):
+        spend(ledger, pcost=pcost)
+    assert len(ledger.rows()) == 2
+
+
+def test_an_unknown_dataset_is_refused(ledger):
+    for use in (lambda: spend(ledger, dataset="census"), lambda: ledger.status("census")):
+        with pytest.raises(LedgerError, match=r"'census' is not in the ledger \(it has: 'adult'\)"):
+            use()
+
+
+@pytest.mark.parametrize("name", ["adult", "Adult", "ADULT", "ａdult"])
+def test_a_name_that_only_looks_different_gets_no_second_budget(ledger, name):
+    with pytest.raises(LedgerError, match="in the ledger already"):
+        ledger.add_dataset(name, total=Budget(pcost=5.0))
+    assert ledger.status("adult").total == 1.0
+
+
+def test_composed_and_decomposed_letters_are_one_name(ledger):
+    ledger.add_dataset("santé", total=Budget(pcost=2.0))
+    assert ledger.status(unicodedata.normalize("NFD", "santé")).total == 2.0
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", " a", "a ", "a\nb", "a\x00b", "a\u202eb", "a\u2028b", "\ud800", "x" * 201, None, 5, b"a"]
+)
+def test_hostile_names_are_refused_everywhere(ledger, name):
+    uses = [
+        lambda: ledger.add_dataset(name, total=Budget(pcost=1.0)),
+        lambda: ledger.status(name),
+        lambda: release_key(dataset=name, plan_hash="1f3a", attempt=1),
+        lambda: ledger.spend(dataset=name, key="k", pcost=0.1, plan_hash="1f3a"),
+    ]
+    for use in uses:
+        with pytest.raises(LedgerError, match="printable characters"):
+            use()
+    assert len(ledger.rows()) == 2
+
+
+@pytest.mark.parametrize("plan_hash", ["", "a b", "../a", "a|1", "x" * 129, None])
+def test_hostile_plan_hashes_are_refused(ledger, plan_hash):
+    for use in (
+        lambda: release_key(dataset="a", plan_hash=plan_hash, attempt=1),
+        lambda: spend(ledger, plan_hash=plan_hash),
+    ):
+        with pytest.raises(LedgerError, match="plan hash"):
+            use()
+
+
+def test_attempts_are_whole_numbers_from_one():
+    for attempt in (0, -1, 1.0, True, "1", None):
+        with pytest.raises(LedgerError, match="whole number from 1"):
+            release_key(dataset="adult", plan_hash="1f3a", attempt=attempt)
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "rho"}, {"rows_per_person": 0}, {"neighbours": "either"}])
+def test_a_total_of_no_known_kind_is_refused(wrong):
+    with pytest.raises(LedgerError, match="of the total"):
+        TotalDefinition(**wrong)
+
+
+def test_notes_are_kept_in_the_chain_and_cost_nothing(ledger):
+    ledger.note(dataset="adult", kind="decision", text="coarser ages were chosen")
+    assert (ledger.rows()[-1].kind, ledger.status("adult").spent, ledger.verify()) == ("note:decision", 0.0, ())
+    for kind, text in (("spend", ""), ("Decision", "x"), ("", "x"), ("decision", "two\nlines"), (None, "x")):
+        with pytest.raises(LedgerError):
+            ledger.note(dataset="adult", kind=kind, text=text)
+
+
+def test_a_total_is_changed_by_a_row_that_says_who_and_why(ledger):
+    ledger.spend(dataset="adult", key="a", pcost=0.75, plan_hash="p")
+    with pytest.raises(BudgetExceeded):
+        ledger.spend(dataset="adult", key="b", pcost=0.5, plan_hash="p")
+    ledger.change_total("adult", total=Budget(pcost=2.0), by="R. Office", reason="a second wave")
+    assert ledger.status("adult").left == 1.25
+    assert ledger.spend(dataset="adult", key="b", pcost=0.5, plan_hash="p").fresh
+    ledger.change_total("adult", total=Budget(pcost=1.25), by="R. Office", reason="closed")
+    status = Ledger(ledger.path).status("adult")
+    assert (status.total, status.spent, status.left, status.note) == (1.25, 1.25, 0.0, "a first test")
+    with pytest.raises(BudgetExceeded):
+        ledger.spend(dataset="adult", key="c", pcost=1e-9, plan_hash="p")
+    found = total_history(ledger.rows(), "adult")
+    assert [(c.total, c.by, c.reason) for c in found] == [
+        (1.0, "", ""),
+        (2.0, "R. Office", "a second wave"),
+        (1.25, "R. Office", "closed"),
+    ]
+    assert verify_ledger(ledger.path) == ()
+    assert [row.kind for row in ledger.rows()] == ["ledger", "dataset", "spend", "total", "spend", "total"]
+
+
+def test_no_total_goes_below_what_is_spent_or_counts_something_else(ledger):
+    ledger.spend(dataset="adult", key="a", pcost=0.75, plan_hash="p")
+    ledger.add_dataset("pure", total=Budget.pure(1.0))
+    before = ledger.rows()
+    why = {"by": "R. Office", "reason": "try"}
+    for dataset, total, words in (
+        ("adult", Budget(pcost=0.7499999999999999), "cannot be taken back"),
+        ("adult", Budget(pcost=1.0), "already"),
+        ("adult", Budget.pure(2.0), "of its own kind"),
+        ("adult", Budget(pcost=2.0, rows_per_person=2), "a change keeps that"),
+        ("adult", Budget(pcost=2.0, neighbours="replace_one"), "a change keeps that"),
+        ("pure", Budget(pcost=2.0), "of its own kind"),
+        ("nobody", Budget(pcost=2.0), "not in the ledger"),
+    ):
+        with pytest.raises(LedgerError, match=words):
+            ledger.change_total(dataset, total=total, **why)
+    for words in ({"by": "", "reason": "x"}, {"by": "x", "reason": ""}, {"by": "x", "reason": "a\nb"}):
+        with pytest.raises(LedgerError):
+            ledger.change_total("adult", total=Budget(pcost=2.0), **words)
+    assert ledger.rows() == before
+
+
+def test_a_changed_total_hides_no_spend(ledger):
+    # rows that a program other than this one could have written
+    opened, declared = ledger.rows()
+    total = {"kind": "total", "dataset": "adult", "plan_hash": declared.plan_hash, "utc": "", "note": "{}"}
+    spend = {"kind": "spend", "dataset": "adult", "utc": ""}
+    rows = [
+        opened,
+        declared,
+        Row(seq=3, key="a", pcost="1.5", **spend),  # too much at its time
+        Row(seq=4, pcost="3.0", **total),  # and a later total does not make it right
+        Row(seq=5, pcost="1.25", **total),
+        Row(seq=6, pcost="epsilon 9.0", **total),
+        Row(seq=7, pcost="9.0", **(total | {"plan_hash": ""})),
+        Row(seq=8, pcost="9.0", **(total | {"note": ""})),
+        Row(seq=9, pcost="9.0", **(total | {"dataset": "nobody"})),
+    ]
+    book, problems = balance(rows)
+    assert [p.split()[1] for p in problems] == ["3", "5", "6", "7", "8", "9"]
+    assert "spends more than was left" in problems[0]
+    assert "below what is spent" in problems[1]
+    assert book.left("adult") == Decimal("1.5")

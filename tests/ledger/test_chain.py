@@ -1,0 +1,320 @@
+"""The chain shows every edit, lost row and older copy, on opening and in use."""
+
+import os
+import shutil
+import sqlite3
+import time
+from contextlib import closing
+
+import pytest
+
+import engine.ledger.hash_chain
+import engine.ledger.ledger
+from engine.errors import BudgetExceeded, LedgerError
+from engine.ledger import Ledger, verify_ledger
+from engine.ledger.balance import balance
+from engine.ledger.hash_chain import Row
+from engine.privacy import Budget
+from tests.ledger.given import fill, in_child, spend
+from tests.release.ledger_worker import edits, tamper
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE rows SET pcost = '0.01' WHERE kind = 'spend'",
+        "DELETE FROM rows",
+        "DELETE FROM rows WHERE seq = 4",
+        "INSERT OR REPLACE INTO rows SELECT seq, utc, kind, dataset, key, '0.01', plan_hash, sha256, size, note, hash "
+        "FROM rows WHERE seq = 3",
+        "INSERT OR REPLACE INTO rows SELECT 10, utc, kind, dataset, key, '0.01', plan_hash, sha256, size, note, hash "
+        "FROM rows WHERE seq = 3",
+        "INSERT INTO rows SELECT 99, utc, 'note', dataset, key, '0.01', plan_hash, sha256, size, note, hash "
+        "FROM rows WHERE seq = 3",
+    ],
+)
+def test_rows_are_append_only(ledger, statement):
+    fill(ledger)
+    with (
+        closing(sqlite3.connect(ledger.path)) as connection,
+        pytest.raises(sqlite3.IntegrityError, match="append-only"),
+    ):
+        connection.execute(statement)
+
+
+TEXTS = [name for name in Row.__dataclass_fields__ if name not in ("seq", "size")]
+EDITS = [f"UPDATE rows SET {name} = {name} || '0' WHERE seq = {seq}" for name in TEXTS for seq in (1, 3, 9)]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        *EDITS,
+        "UPDATE rows SET size = size + 1 WHERE seq = 4",
+        "UPDATE rows SET pcost = x'00' WHERE seq = 3",
+        "UPDATE rows SET pcost = CAST(x'ff' AS TEXT) WHERE seq = 3",
+        "UPDATE rows SET seq = 99 WHERE seq = 9",
+        "UPDATE rows SET seq = -seq",
+        "DELETE FROM rows",
+        *(f"DELETE FROM rows WHERE seq = {seq}" for seq in range(1, 10)),
+        "DELETE FROM rows WHERE seq > 4",
+        "DELETE FROM sqlite_sequence",
+        "UPDATE sqlite_sequence SET seq = 99",
+        "INSERT INTO rows SELECT 10, utc, 'note:x', dataset, key, pcost, plan_hash, sha256, size, note, hash FROM rows "
+        "WHERE seq = 9",
+    ],
+)
+def test_every_edit_is_found_on_opening_and_in_use(ledger, edit):
+    fill(ledger)
+    assert len(ledger.rows()) == 9
+    tamper(ledger.path, edit)
+    assert verify_ledger(ledger.path) != ()
+    with pytest.raises(LedgerError, match=r"cannot be trusted|damaged"):
+        Ledger(ledger.path)
+    before = ledger.path.read_bytes()
+    with pytest.raises(LedgerError):
+        spend(ledger, attempt=4)
+    assert ledger.path.read_bytes() == before
+
+
+def test_an_edited_byte_is_found_in_use_though_the_file_says_that_it_was_never_written(ledger):
+    fill(ledger)
+    before, content = os.stat(ledger.path), ledger.path.read_bytes()
+    time.sleep(0.02)  # the clock of a file system may tick as slowly as that
+    ledger.path.write_bytes(content.replace(b"0.25", b"0.01"))
+    os.utime(ledger.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(LedgerError, match="edited while it was in use"):
+        spend(ledger, attempt=4)
+
+
+def test_no_decision_rests_on_an_edited_row_even_where_the_edit_is_not_seen(ledger, monkeypatch):
+    monkeypatch.setattr(engine.ledger.ledger, "_times", lambda path: (1,))
+    monkeypatch.setattr(engine.ledger.ledger, "_EDITED", "")
+    fill(ledger)
+    assert ledger.status("adult").left == 0.25
+    path = ledger.path
+    path.write_bytes(path.read_bytes().replace(b"0.25", b"0.01"))
+    with pytest.raises((BudgetExceeded, LedgerError)):
+        spend(ledger, attempt=4, pcost=0.26)
+    with pytest.raises(LedgerError, match="was edited"):
+        Ledger(path)
+
+
+def test_a_spend_checks_what_is_new_and_opening_checks_all(ledger, monkeypatch):
+    other, real, sealed = Ledger(ledger.path), Row.sealed, []
+    fill(ledger)
+    ledger.status("adult")
+    monkeypatch.setattr(Row, "sealed", lambda row, previous: sealed.append(row.seq) or real(row, previous))
+    uses = {
+        "nothing new": lambda: ledger.status("adult"),
+        "a spend": lambda: spend(ledger, attempt=4, pcost=0.01),
+        "the next": lambda: spend(ledger, attempt=5, pcost=0.01),
+        "of another": lambda: other.status("adult"),
+        "opening": lambda: Ledger(ledger.path),
+        "verify": ledger.verify,
+    }
+    hashed = {}
+    for name, use in uses.items():
+        sealed.clear()
+        use()
+        hashed[name] = list(sealed)
+    everything = list(range(1, 12))
+    assert hashed == {
+        "nothing new": [],
+        "a spend": [10],
+        "the next": [10, 11],
+        "of another": everything[2:],
+        "opening": everything,
+        "verify": everything,
+    }
+
+
+def test_new_rows_are_checked_in_use(ledger):
+    spend(ledger)
+    with engine.ledger.hash_chain.transaction(ledger.path, write=True, wait=1.0) as connection:
+        head = engine.ledger.hash_chain.read_rows(connection)[-1]
+        engine.ledger.hash_chain.append(connection, head, kind="spend", dataset="adult", key="k", pcost="2.0")
+    with pytest.raises(LedgerError, match="spends more than was left"):
+        ledger.status("adult")
+
+
+def test_new_rows_without_their_hash_are_found_in_use(ledger):
+    spend(ledger)
+    columns = "utc, 'note:x', dataset, key, pcost, plan_hash, sha256, size, note, hash"
+    tamper(ledger.path, f"INSERT INTO rows SELECT 4, {columns} FROM rows WHERE seq = 3")
+    with pytest.raises(LedgerError, match="row 4 was edited"):
+        ledger.status("adult")
+
+
+def test_rows_added_between_a_commit_and_a_look_at_the_times_are_read(ledger, monkeypatch):
+    monkeypatch.setattr(engine.ledger.ledger, "_times", lambda path: (1,))
+    spend(ledger)
+    spend(Ledger(ledger.path), attempt=2, pcost=0.7)
+    with pytest.raises(BudgetExceeded):
+        spend(ledger, attempt=3, pcost=0.06)
+    assert ledger.status("adult").left == 0.05
+
+
+def test_what_was_checked_before_stays_as_it_was_when_rows_are_added(ledger):
+    first = balance(fill(ledger).rows()[:4])[0]
+    before = first.copied()
+    later, problems = balance(ledger.rows()[4:], first)
+    assert (first, problems) == (before, [])
+    assert later == balance(ledger.rows())[0] != before
+
+
+def test_reordered_rows_are_found(ledger):
+    fill(ledger)
+    tamper(
+        ledger.path,
+        "UPDATE rows SET seq = -3 WHERE seq = 3",
+        "UPDATE rows SET seq = 3 WHERE seq = 5",
+        "UPDATE rows SET seq = 5 WHERE seq = -3",
+    )
+    assert len(verify_ledger(ledger.path)) >= 2
+
+
+def test_an_edit_with_its_own_hash_made_anew_is_found_at_the_next_row(ledger):
+    fill(ledger)
+    rows = ledger.rows()
+    forged = Row(**{**vars(rows[2]), "pcost": "0.01"})
+    tamper(ledger.path, f"UPDATE rows SET pcost = '0.01', hash = '{forged.sealed(rows[1].hash)}' WHERE seq = 3")
+    assert verify_ledger(ledger.path) == ("row 4 was edited, or rows before it were removed",)
+
+
+@pytest.mark.parametrize("rule", ["never_update", "never_delete", "never_replace"])
+def test_a_removed_rule_is_found(ledger, rule):
+    with closing(sqlite3.connect(ledger.path)) as connection:
+        connection.execute(f"DROP TRIGGER {rule}")
+    with pytest.raises(LedgerError, match="append-only rules were altered"):
+        Ledger(ledger.path)
+    assert len(verify_ledger(ledger.path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "2.0"}, "spends more than was left"),
+        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "-1"}, "no positive cost"),
+        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "nan"}, "holds no number"),
+        ({"kind": "spend", "dataset": "census", "key": "k", "pcost": "0.1"}, "never declared"),
+        ({"kind": "saved", "dataset": "adult", "key": "k"}, "without a spend"),
+        ({"kind": "dataset", "dataset": "adult", "key": "again", "pcost": "9"}, "declares a dataset twice"),
+        ({"kind": "gift", "dataset": "adult"}, "unknown kind"),
+        ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "epsilon 0.1"}, "its total does not count"),
+        ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "epsilon 0.1"}, "not of its kind"),
+        ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0"}, "no positive budget"),
+    ],
+)
+def test_well_chained_rows_must_keep_the_rules_of_the_budget(ledger, content, problem):
+    with engine.ledger.hash_chain.transaction(ledger.path, write=True, wait=1.0) as connection:
+        engine.ledger.hash_chain.append(connection, engine.ledger.hash_chain.read_rows(connection)[-1], **content)
+    assert any(problem in found for found in verify_ledger(ledger.path))
+    with pytest.raises(LedgerError, match=problem):
+        Ledger(ledger.path)
+
+
+def test_a_ledger_set_back_is_noticed_in_use_by_its_results_and_by_receipts(ledger, tmp_path):
+    old = tmp_path / "old"
+    shutil.copy(ledger.path, old)
+    receipt = spend(ledger)
+    in_use = Ledger(ledger.path)
+    shutil.copy(old, ledger.path)
+    with pytest.raises(LedgerError, match="older copy while it was in use"):
+        spend(in_use)
+    # a program started afterwards can know it only from a receipt, or from a saved result
+    assert Ledger(ledger.path).verify() == ()
+    assert any("set back" in problem for problem in verify_ledger(ledger.path, receipts=[receipt]))
+    again = Ledger(ledger.path)
+    again.save_result(receipt=spend(again), content=b"noisy")
+    shutil.copy(old, ledger.path)
+    with pytest.raises(LedgerError, match="no spend in the ledger: rows were lost"):
+        Ledger(ledger.path)
+
+
+@pytest.mark.parametrize("write", ["spend", "total", "saved", "note", "declare"])
+def test_ledger_set_back_after_own_write_is_refused(ledger, tmp_path, write):
+    receipt = spend(ledger)
+    writes = {
+        "spend": lambda: spend(ledger, attempt=2),
+        "total": lambda: ledger.change_total("adult", total=Budget(pcost=0.5), by="Ann", reason="less"),
+        "saved": lambda: ledger.save_result(receipt=receipt, content=b"noisy"),
+        "note": lambda: ledger.note(dataset="adult", kind="decision", text="enough"),
+        "declare": lambda: ledger.add_dataset("census", total=Budget(pcost=1.0)),
+    }
+    earlier = tmp_path / "earlier"
+    shutil.copy(ledger.path, earlier)
+    writes[write]()
+    shutil.copy(earlier, ledger.path)
+    assert any("set back" in problem for problem in ledger.verify())
+    for use in (lambda: spend(ledger, attempt=3), lambda: ledger.status("adult"), lambda: ledger.find("k")):
+        with pytest.raises(LedgerError, match="older copy"):
+            use()
+
+
+def test_ledger_set_back_and_continued_elsewhere_is_refused(ledger, tmp_path):
+    shutil.copy(ledger.path, tmp_path / "earlier")
+    spend(ledger)
+    shutil.copy(tmp_path / "earlier", ledger.path)
+    other = Ledger(ledger.path)
+    for attempt in (2, 3):
+        spend(other, attempt=attempt)
+    with pytest.raises(LedgerError, match="older copy"):
+        spend(ledger, attempt=4)
+
+
+def test_ledger_set_back_after_clock_row_is_refused(ledger, tmp_path, monkeypatch):
+    spend(ledger)
+    shutil.copy(ledger.path, tmp_path / "earlier")
+    monkeypatch.setattr(engine.ledger.hash_chain, "utc_now", lambda: "2001-01-01T00:00:00.000000Z")
+    spend(ledger, attempt=2)
+    spend(ledger, attempt=3)
+    assert [row.kind for row in ledger.rows()][3:] == ["clock", "spend", "spend"]
+    shutil.copy(tmp_path / "earlier", ledger.path)
+    with pytest.raises(LedgerError, match="older copy"):
+        spend(ledger, attempt=4)
+
+
+def test_writes_of_another_process_in_between_are_allowed(ledger):
+    spend(ledger, pcost=0.1)
+    assert in_child(lambda: spend(Ledger(ledger.path), attempt=2, pcost=0.2).fresh) == "True"
+    assert spend(ledger, attempt=3, pcost=0.3).fresh
+    assert in_child(lambda: spend(ledger, attempt=4, pcost=0.1).fresh) == "True"
+    assert (ledger.status("adult").left, ledger.verify()) == (0.3, ())
+
+
+def test_older_transaction_of_a_thread_forgets_no_row(ledger):
+    spend(ledger)
+    earlier = ledger._checked
+    spend(ledger, attempt=2)
+    ledger._remember(earlier)
+    assert ledger._checked.length == 4
+
+
+def test_a_receipt_of_another_history_is_not_in_the_ledger(ledger, tmp_path):
+    shutil.copy(ledger.path, tmp_path / "old")
+    receipt = spend(ledger)
+    shutil.copy(tmp_path / "old", ledger.path)
+    other = spend(Ledger(ledger.path))
+    assert (other.seq, other.key) == (receipt.seq, receipt.key)
+    assert verify_ledger(ledger.path, receipts=[other]) == ()
+    assert any("set back" in problem for problem in verify_ledger(ledger.path, receipts=[receipt]))
+
+
+def test_a_clock_that_goes_back_is_noted_and_changes_nothing_else(ledger, monkeypatch):
+    spend(ledger)
+    monkeypatch.setattr(engine.ledger.hash_chain, "utc_now", lambda: "1999-12-31T23:59:59.000000Z")
+    assert spend(ledger, attempt=2).fresh
+    assert not spend(ledger).fresh
+    spend(ledger, attempt=3)
+    kinds = [row.kind for row in ledger.rows()]
+    assert kinds == ["ledger", "dataset", "spend", "clock", "spend", "spend"]
+    assert "earlier than in row 3" in ledger.rows()[3].note
+    assert Ledger(ledger.path).verify() == ()
+    assert ledger.status("adult").left == 0.25
+
+
+def test_random_edits_are_noticed_or_change_nothing(tmp_path):
+    counts = edits(tmp_path, count=12, seed=1)
+    assert counts["edits"] == 12
+    assert counts["noticed"] > 6

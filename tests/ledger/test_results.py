@@ -1,0 +1,115 @@
+"""A result is saved once, by the call that spent, for its owner alone; what became of it is found."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from engine.errors import LedgerError, ResultLost
+from engine.ledger import Ledger
+from engine.privacy import Budget
+from tests.ledger.given import spend
+
+
+def test_a_result_is_stored_once_and_read_by_everybody(ledger):
+    receipt = spend(ledger)
+    path = ledger.save_result(receipt=receipt, content=b"noisy")
+    assert Ledger(ledger.path).load_result(receipt.key) == b"noisy"
+    assert Ledger(ledger.path).result_path(receipt.key) == path
+    ledger.save_result(receipt=receipt, content=b"noisy")  # tried again after an error: the same content is fine
+    with pytest.raises(LedgerError, match="never change"):
+        ledger.save_result(receipt=receipt, content=b"other")
+    assert ledger.load_result(receipt.key) == b"noisy"
+    assert [row.kind for row in ledger.rows()].count("saved") == 1
+
+
+def test_a_large_result_is_written_in_pieces(ledger):
+    receipt = spend(ledger)
+
+    def write(file):
+        for piece in range(40):
+            file.write(bytes([piece]) * 250_000)
+        file.seek(0)
+        file.write(b"HEAD")
+
+    path = ledger.save_result(receipt=receipt, content=write)
+    assert path.stat().st_size == 10_000_000
+    assert ledger.load_result(receipt.key)[:5] == b"HEAD\x00"
+    assert ledger.rows()[-1].size == 10_000_000
+
+
+def test_only_the_fresh_receipt_may_save(ledger):
+    spend(ledger)
+    with pytest.raises(LedgerError, match="Only the call that spent"):
+        ledger.save_result(receipt=spend(ledger), content=b"second draw")
+
+
+def test_a_receipt_of_another_ledger_is_refused(ledger, tmp_path):
+    other = Ledger.create(tmp_path / "other.ledger")
+    other.add_dataset("adult", total=Budget(pcost=1.0), note="a first test")
+    foreign = spend(other)
+    spend(ledger)
+    with pytest.raises(LedgerError, match="another ledger"):
+        ledger.save_result(receipt=foreign, content=b"noisy")
+    assert ledger.verify() == ()
+
+
+def test_spent_but_never_saved_is_lost(ledger):
+    key = spend(ledger).key
+    with pytest.raises(ResultLost, match=r"no result was saved.*new attempt, which spends again"):
+        ledger.load_result(key)
+    with pytest.raises(LedgerError, match="Nothing was ever spent"):
+        ledger.load_result("adult|1f3a|2")
+
+
+@pytest.mark.parametrize("damage", [lambda p: p.write_bytes(b"nois2"), lambda p: p.write_bytes(b"n"), os.unlink])
+def test_a_changed_or_missing_result_is_noticed(ledger, damage):
+    receipt = spend(ledger)
+    damage(ledger.save_result(receipt=receipt, content=b"noisy"))
+    with pytest.raises(ResultLost, match="Budget was spent, but the saved result"):
+        ledger.load_result(receipt.key)
+    assert len(ledger.verify()) == 1
+    assert ledger.verify(results=False) == ()
+
+
+@pytest.mark.parametrize("key", ["../../escape", "/etc/passwd", "a/b", "..", "C:\\x", "con", "x" * 500])
+def test_no_key_leaves_the_results_folder(ledger, tmp_path, key):
+    receipt = ledger.spend(dataset="adult", key=key, pcost=0.1, plan_hash="1f3a")
+    path = ledger.save_result(receipt=receipt, content=b"x")
+    assert path.parent == tmp_path / "budget.ledger.results"
+    assert {p.name for p in tmp_path.iterdir()} == {"budget.ledger", "budget.ledger.results"}
+
+
+def test_a_failing_writer_leaves_nothing_and_may_try_again(ledger):
+    receipt = spend(ledger)
+
+    def full(file):
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(LedgerError, match=r"No space left on device.*the same release again, of the same records"):
+        ledger.save_result(receipt=receipt, content=full)
+    with pytest.raises(KeyError):
+        ledger.save_result(receipt=receipt, content=lambda file: {}["a bug in the writer"])
+    assert list((ledger.path.parent / "budget.ledger.results").iterdir()) == []
+    ledger.save_result(receipt=receipt, content=b"noisy")
+    assert ledger.load_result(receipt.key) == b"noisy"
+
+
+def test_results_are_for_their_owner_alone(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        for made_before in (False, True):
+            ledger = Ledger.create(tmp_path / f"{made_before}.ledger")
+            ledger.add_dataset("a", total=Budget(pcost=1.0))
+            folder = tmp_path / f"{made_before}.ledger.results"
+            if made_before:
+                folder.mkdir(mode=0o755)
+            receipt = ledger.spend(dataset="a", key="k", pcost=0.5, plan_hash="1f")
+            ledger.save_result(receipt=receipt, content=b"noisy")
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+    finally:
+        os.umask(old)

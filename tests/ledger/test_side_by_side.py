@@ -1,0 +1,95 @@
+"""Threads, processes and other programs at one ledger: nobody overspends, and whoever must wait is told."""
+
+import sqlite3
+import threading
+from collections import Counter
+from contextlib import closing
+from decimal import Decimal
+
+import pytest
+
+import engine.ledger.ledger
+from engine.errors import LedgerError
+from engine.ledger import Ledger, verify_ledger
+from tests.ledger.given import spend
+from tests.release.ledger_worker import COSTS, DATASETS, FORK, hammer, make
+from tests.waiting import CEILING
+
+
+def test_a_locked_ledger_says_so_or_waits(ledger):
+    patient = Ledger(ledger.path, wait=CEILING)
+    with closing(sqlite3.connect(ledger.path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(LedgerError, match="Another program is writing"):
+            Ledger(ledger.path, wait=0.1)
+        ledger.wait = 0.1
+        with pytest.raises(LedgerError, match=r"Another program is writing.*try again"):
+            spend(ledger)
+        release = threading.Timer(0.3, other.execute, args=("ROLLBACK",))
+        release.start()
+        assert spend(patient).fresh
+        release.join()
+
+
+def test_a_reader_that_never_ends_stops_the_commit_but_not_the_ledger(ledger):
+    ledger.wait = 0.1
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM rows").fetchone()
+        with pytest.raises(LedgerError, match="Another program"):
+            spend(ledger)
+        assert Ledger(ledger.path).status("adult").spent == 0
+    assert spend(ledger).fresh
+
+
+def test_four_processes_never_overspend_and_draw_each_key_once(tmp_path):
+    ledger, found = make(tmp_path / "busy.ledger"), FORK.Queue()
+    crew = [FORK.Process(target=hammer, args=(ledger.path, seed, found)) for seed in range(4)]
+    for process in crew:
+        process.start()
+    answers = [found.get(timeout=CEILING) for _ in crew]
+    for process in crew:
+        process.join()
+    fresh = Counter(key for keys, _ in answers for key in keys)
+    rows = [row for row in ledger.rows() if row.kind == "spend"]
+    assert set(fresh.values()) == {1}
+    assert set(fresh) == {row.key for row in rows}
+    assert sum(Decimal(row.pcost) for row in rows) <= 1
+    assert ledger.status(DATASETS[0]).left < max(COSTS)
+    assert all(refused for _, refused in answers)
+    assert ledger.verify() == ()
+
+
+@pytest.mark.parametrize("use", [Ledger, verify_ledger])
+def test_work_going_on_is_no_alarm(ledger, monkeypatch, use):
+    """While a check compares the results with the rows nobody can add either; a later look would see half of both."""
+    other, real, said = Ledger(ledger.path, wait=0.05), engine.ledger.ledger.stray_results, []
+
+    def meanwhile(path, keys):
+        try:
+            other.save_result(receipt=spend(other), content=b"noisy")
+        except LedgerError as error:
+            said.append(str(error))
+        return real(path, keys)
+
+    monkeypatch.setattr(engine.ledger.ledger, "stray_results", meanwhile)
+    assert not isinstance(use(ledger.path), tuple) or use(ledger.path) == ()
+    assert all("Another program" in text for text in said)
+    assert said
+
+
+def test_eight_threads_share_one_ledger_object(ledger):
+    fresh, start = [], threading.Barrier(8)
+
+    def click():
+        start.wait()
+        for attempt in (1, 2, 3):
+            fresh.append(spend(ledger, attempt=attempt, pcost=0.1).fresh)
+
+    crew = [threading.Thread(target=click) for _ in range(8)]
+    for thread in crew:
+        thread.start()
+    for thread in crew:
+        thread.join()
+    assert Counter(fresh) == {True: 3, False: 21}
+    assert ledger.status("adult").spent == 0.3

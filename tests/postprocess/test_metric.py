@@ -1,0 +1,101 @@
+"""Published tables of plans that know sums over many cells better than single cells: prefix, range and their like."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy
+
+from engine.plans.blocks import apply_factors
+from engine.postprocess.partial_pooling import nearest_single
+from engine.postprocess.residual_estimates import evidence
+from engine.postprocess.shrinkage import fitted, reference
+from engine.privacy import Budget
+from engine.release import apply_group
+from engine.workload import Attribute, Schema, Workload
+from tests.publish.measured import measured_on
+
+SCHEMA = Schema([Attribute.of_size("x", 30), Attribute.of_size("y", 8), Attribute.of_size("z", 3)])
+PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="prefix")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "family", "pcost"),
+    [
+        ("querysmasher", "prefix", 0.02),
+        ("querysmasher", "prefix", 2.0),
+        ("querysmasher", "range", 0.2),
+        ("residualplanner+", "prefix", 0.2),
+    ],
+)
+def test_published_sums_are_as_exact_as_the_unbiased_ones(mechanism, family, pcost):
+    workload = Workload.all_ways(SCHEMA, (1, 2), family=family)
+    missed = np.zeros((2, len(workload.groups)))
+    for seed in range(3):
+        found, table = measured_on(workload, Budget(pcost=pcost), seed=seed, mechanism=mechanism)
+        published = found.publish()
+        for number, group in enumerate(workload.groups):
+            truth = apply_group(group, table(group.attributes), 0, group.count)
+            missed[:, number] += [np.abs(v - truth).mean() for v in (found.values(number), published.values(number))]
+    ratios = missed[1] / missed[0]
+    assert ratios.max() < 1.3, ratios
+    assert ratios.mean() < 1.0, ratios
+
+
+def test_published_prefix_answers_never_fall():
+    found, _ = measured_on(PAIRS, Budget(pcost=0.02), mechanism="querysmasher")
+    published = found.publish()
+    for number, group in enumerate(PAIRS.groups):
+        table = published.values(number).reshape(SCHEMA.sizes(group.attributes))
+        for axis in range(table.ndim):
+            assert (np.diff(table, axis=axis) >= -1e-9).all()
+    assert any((np.diff(found.values(n)) < 0).any() for n in range(3))
+
+
+@pytest.mark.parametrize(("mechanism", "options"), [("querysmasher", {"centers": "uniform"}), ("residualplanner+", {})])
+def test_a_metric_tells_apart_what_the_rows_of_the_strategy_tell_apart(mechanism, options):
+    found, _ = measured_on(PAIRS, mechanism=mechanism, **options)
+    proof, rng, compared = evidence(found), np.random.default_rng(1), 0
+    for space, block in found.plan.blocks.items():
+        seen = proof.seen.get(tuple(proof.names.index(name) for name in space))
+        if not space or block.union or seen.metric is None:
+            continue
+        gap = rng.normal(size=seen.cells.shape)
+        answered = apply_factors(block, gap, lambda s: s.rows) / block.noise
+        assert seen.metric.squared(seen.lens.of(gap)) == pytest.approx(float(np.sum(answered**2)), rel=1e-8)
+        compared += 1
+    assert compared >= 5
+
+
+def test_a_table_of_one_attribute_is_the_nearest_in_standard_errors():
+    found, _ = measured_on(PAIRS, Budget(pcost=0.005), mechanism="residualplanner+", records=400)
+    proof = evidence(found)
+    seen, center, total = proof.seen[0,], proof.centers[0], 400.0
+    made = nearest_single(seen, total, center)
+    assert made.min() == 0.0
+    assert made.sum() == pytest.approx(total)
+    values, vectors = np.linalg.eigh(seen.metric.factors[0] * seen.metric.scale)
+    half = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ np.array([seen.lens.of(e) for e in np.eye(30)]).T
+    wanted = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ seen.cells
+    heavy = 1e4 * half.max()
+    best, _ = scipy.optimize.nnls(np.vstack([half, np.full(30, heavy)]), np.append(wanted, heavy * total))
+    ours, theirs = (seen.metric.squared(seen.lens.of(t) - seen.cells) for t in (made, best))
+    assert ours == pytest.approx(theirs, rel=1e-4)
+    np.testing.assert_allclose(made, best, atol=0.05)
+
+
+def test_a_fit_in_a_metric_follows_what_is_known_well_and_not_what_is_not():
+    found, _ = measured_on(PAIRS, Budget(pcost=5.0), mechanism="residualplanner+", records=20_000)
+    proof = evidence(found)
+    seen, tables = proof.seen[0, 1], {}
+    for axes in ((0,), (1,), ()):
+        tables[axes] = found.marginal([proof.names[a] for a in axes]).clip(1.0)
+    total = float(tables[0,].sum())
+    tables[1,] *= total / tables[1,].sum()
+    tables[()] = np.array(total)
+    before, after = reference((0, 1), tables), fitted((0, 1), seen, tables, total)
+    np.testing.assert_allclose(after.sum(axis=1), tables[0,], rtol=1e-2, atol=5.0)
+    far, near = (seen.metric.squared(seen.lens.of(t) - seen.cells) for t in (before, after))
+    assert near < 0.05 * far
+    assert near < 2.0 * seen.rank
+    assert after.min() >= 0.0

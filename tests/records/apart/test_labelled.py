@@ -1,0 +1,284 @@
+"""Files of statistical and other programs: the same records, a schema of their labels, and damage that is told."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyreadstat
+import pytest
+
+from engine.errors import DataError, EngineError, SchemaError
+from engine.records import count_marginals
+from engine.records import subprocess_readers as asking
+from engine.records.subprocess_readers import draft_schema
+from engine.release.public_draft import draft_of_public
+from engine.workload import Attribute, Schema
+from tests.records.mixed import SCHEMA, SETS
+
+# what a program of its own has loaded already when it becomes, again and again, the process that reads a file
+READY = """
+import json, os, runpy, socket, sys
+import pandas, pyreadstat  # the one needs the other when it reads
+with socket.socket(fileno=int(sys.argv[1])) as asked:
+    while (found := socket.recv_fds(asked, 2**16, 1))[0]:
+        command = json.loads(found[0])
+        if isinstance(command, int):
+            asked.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(command, 0)[1]))
+        elif child := os.fork():
+            os.close(found[1][0])
+            asked.send(b"%d" % child)
+        else:
+            asked.close()
+            os.dup2(found[1][0], 1)
+            os.close(found[1][0])
+            sys.argv = command
+            code = 0
+            try:
+                runpy.run_path(command[0], run_name="__main__")
+            except SystemExit as ended:
+                code = ended.code
+            os._exit(code)  # what was said is flushed
+"""
+
+
+class Copied:
+    """The part of `subprocess.Popen` that is used, for a process that need not load its libraries anew."""
+
+    asked: socket.socket
+
+    def __init__(self, command: list[str], **_: Any) -> None:
+        held, given = os.pipe()
+        socket.send_fds(self.asked, [json.dumps(command[2:]).encode()], [given])
+        os.close(given)
+        self.pid, self.code, self.stdout = int(self.asked.recv(99)), None, os.fdopen(held, "rb")
+
+    def __enter__(self) -> Copied:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stdout.close()
+        self.wait()
+
+    def wait(self) -> int:
+        if self.code is None:
+            self.asked.send(b"%d" % self.pid)
+            self.code = int(self.asked.recv(99))
+        return self.code
+
+    def kill(self) -> None:
+        if self.code is None:  # it is not gone before it was waited for
+            os.kill(self.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def ready() -> Iterator[None]:
+    here, there = socket.socketpair()
+    silent = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [sys.executable, "-I", "-c", READY, str(there.fileno())]
+    with subprocess.Popen(command, pass_fds=[there.fileno()], **silent), here:
+        there.close()
+        Copied.asked = here
+        yield
+        here.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def copies(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file has a process of its own, as always, but a copied one: that a new one starts is shown elsewhere."""
+    monkeypatch.setattr(asking, "subprocess", SimpleNamespace(**(vars(subprocess) | {"Popen": Copied})))
+
+
+LABELS = {"sex": {1: "woman", 2: "man", 8: "no answer", 9: "refused"}, "work": {1.0: "paid", 2.0: "none"}}
+SURVEY = pd.DataFrame(
+    {"sex": [1, 2, 2, 8, 9, 3, np.nan], "work": [1, 2, 2, 1, 1, 2, 1], "age": [30.0, 41.5, 7, 80, 99, 12, 3]}
+)
+
+
+@pytest.mark.usefixtures("copies")
+@pytest.mark.parametrize("form", ["sav", "dta"])
+def test_labels_make_a_schema_that_the_records_fit(tmp_path: Path, form: str) -> None:
+    place, labels = tmp_path / f"x.{form}", {"variable_value_labels": LABELS}
+    if form == "sav":
+        pyreadstat.write_sav(SURVEY, place, **labels, missing_ranges={"sex": [9, {"lo": 20, "hi": 30}]})
+    else:
+        pyreadstat.write_dta(SURVEY, place, **labels)
+    draft = draft_schema(place)
+    assert draft.unlabelled == ("age",)
+    assert draft.schema["sex"].labels == ("woman", "man", "no answer", "refused")
+    assert draft.schema["sex"].missing == ("refused" if form == "sav" else None)
+    found = count_marginals(place, draft.schema, [("sex", "work")], on_refused="drop", ignore=["age"])
+    rows = [[1, 0], [0, 2], [1, 0], [2, 0]] if form == "sav" else [[1, 0], [0, 2], [1, 0], [1, 0]]
+    assert found["sex", "work"].tolist() == rows
+    reasons = {"outside the public domain": 1} | ({} if form == "sav" else {"missing": 1})
+    assert found.refused == {"sex": reasons}
+    ages = Schema([Attribute.numeric("age", [0, 50, 100])])
+    assert count_marginals(place, ages, [("age",)])["age",].tolist() == [5, 2]
+    with pytest.raises(DataError, match="'age', which holds numbers"):
+        count_marginals(place, draft.schema, [("sex",)], on_refused="drop")
+
+
+def test_numbers_whose_missing_codes_alone_have_labels_are_asked_about(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"sex": [1.0, 2.0], "region": [1.0, 2.0], "people": [70.0, -9.0]})
+    labels = {"sex": {1.0: "F", 2.0: "M"}, "region": {1.0: "north", 2.0: "south"}, "people": {-9.0: "unknown"}}
+    place, schema = tmp_path / "x.sav", Schema([Attribute.categorical("sex", ["F", "M"])])
+    pyreadstat.write_sav(rows, place, variable_value_labels=labels, missing_ranges={"people": [-9.0]})
+    with pytest.raises(DataError, match="column 'people', which holds numbers"):
+        count_marginals(place, schema, [("sex",)], on_refused="drop")
+    assert count_marginals(place, schema, [("sex",)], ignore=["people"]).records == 2
+
+
+@pytest.mark.usefixtures("copies")
+@pytest.mark.parametrize("form", ["sav", "dta", "xpt"])
+def test_a_file_that_breaks_off_is_refused(tmp_path: Path, form: str) -> None:
+    place = tmp_path / f"x.{form}"
+    rows = pd.DataFrame({"sex": [1.0] * 999, "age": [30.0] * 999})
+    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](rows, place)
+    schema = Schema([Attribute.of_size("sex", 3), Attribute.numeric("age", [0, 65])])
+    assert count_marginals(place, schema, [("sex",)]).records == 999
+    place.write_bytes(place.read_bytes()[:-4321])
+    with pytest.raises(DataError, match=rf"the file 'x\.{form}' (cannot be read|breaks off)"):
+        count_marginals(place, schema, [("sex",)], on_refused="drop")
+
+
+def test_a_damaged_file_ends_its_reader_alone(tmp_path: Path) -> None:
+    place = tmp_path / "x.sav"
+    rows = pd.DataFrame({"sex": ["F", "M"], "code": [0.0, 1.0]})
+    pyreadstat.write_sav(rows, place, variable_value_labels={"code": {0.0: "no", 1.0: "yes"}})
+    assert draft_schema(place).schema["code"].labels == ("no", "yes")
+    held = place.read_bytes()
+    numbers, texts = (struct.pack("<iii", 4, 1, column) for column in (2, 1))
+    assert held.count(numbers) == 1
+    place.write_bytes(held.replace(numbers, texts))  # labels of numbers for texts: readers fall over
+    for read in (draft_schema, draft_of_public, lambda file: count_marginals(file, SCHEMA, SETS)):
+        with pytest.raises(DataError, match=r"the file 'x.sav' cannot be read"):
+            read(place)
+
+
+@pytest.mark.usefixtures("copies")
+def test_public_columns_of_which_some_values_have_labels_have_a_cell_for_each(tmp_path: Path) -> None:
+    place, rows = tmp_path / "x.sav", pd.DataFrame({"work": [1.0, 2.0, 2.5, 99.0, np.nan]})
+    pyreadstat.write_sav(rows, place, variable_value_labels={"work": {99.0: "refused", 1.0: "none"}})
+    schema = draft_of_public(place).schema
+    assert schema["work"].labels == ("2", "2.5", "none", "refused")
+    found = count_marginals(place, schema, [("work",)], on_refused="drop")
+    assert found["work",].tolist() == [1, 1, 1, 1]
+    assert found.refused == {"work": {"missing": 1}}
+
+
+def test_files_without_labels_make_no_schema(tmp_path: Path) -> None:
+    pyreadstat.write_sav(SURVEY, tmp_path / "x.sav")
+    with pytest.raises(SchemaError, match="no column"):
+        draft_schema(tmp_path / "x.sav")
+    (tmp_path / "y.sav").write_bytes(b"CANARY7391")
+    for wrong in (tmp_path / "y.sav", tmp_path / "z.sav", tmp_path / "x.csv"):
+        with pytest.raises(EngineError) as caught:
+            draft_schema(wrong)
+        assert "7391" not in str(caught.value)
+
+
+SMALL = pd.DataFrame(
+    {"SEX": ["F", "M", "", "x", "f", "F"], "AGE": [30.0, 19.5, None, 80, -3, 120], "CODE": [0, 4, 2, 5, 1, 3]}
+)
+# what nothing at hand writes: the same records as files of SAS and of an old Excel, packed
+WRITTEN = {
+    ".sas7bdat": (
+        "c-rmSze@sP9LMpm8e!CMf`dcQ5e-doqC_p_k!J)-fesB3O+iajL0h&rME^>2AT5s77BsXsHC50LJH5vr&r_E*G)V84!}p%gJ>N$hPWZx!bY0vZ"
+        "ZJi|(m*=N(8L6j_QxjGqBQhxwNz1pA+N$i9?ZQgY%exh~>{aYA(nqsD*jK%+@7=lGYG|HhiA0Tfe#S{V>5}8utY2q~JG=V_0ssI2000000002M"
+        "e-!sWA~$2fYC5Lht*Ja^be*W&X$O&@Y^XeI<d({dMt(IK)SP*KNWK=50{{R3f8qV5(K4w0uR(ib?$Z<?G9=Mf?XDxu*KW0SFLhMI?j++9j1RV|"
+        "Q+|)`P4$fTWaj(AWp7>FWlxq?^WLMcnHgh=Jo$d|d)sr%aLD~wzXPnV<A#AJ0|O}%JQ)QoT<DC~rQW!jQMsj$-`CHF>MEzde_v7ilDTdD-=-GS"
+        "heiE+H`V?)<2?WX0002L@BvSSdb0"
+    ),
+    ".xls": (
+        "c-rk)O=uHA6n?YW-Tcs|NlXi^5JJJKZ7<@*OB-8Fb84;jU=cx68$nu92_Ce9R%?!e;7RdP=*3Ibi$AEKH$kDI2SE^$dh{e%@z7>{^X+U+>K+=<"
+        "`on(9yqS43-<!8HZ)Sg9FGfpq_u9&|4!z`~iWMZYN+&o4ol1nb-LhoS$pf4$5C0T`0bWScpvR4`{BjNDdY4I~yZUpML`$5G(rFr+%IA`sh<^Bx"
+        "71D<umV$1vCQPmHDh7E1atq`g^n3!j7n-Y(J>0h>j?iLisB@2s;!&*~ZDEpjAAs{7nqAaPFJu&7ye90v2K5zAWhej6hJ@Zg^Tg|x$>no}>|}}J"
+        "ynyqxY$b`lI6L)O($jCQUJ&cQ)$08&`s<obG(*;L1bC4T*Oxwffk#%T3+Jial&l*`kFxB`q?xeq!2UGH!2qX0PG>ot49TMzTRBp*l^YS_4J^m0"
+        "3FRmPJ;KIUZhw9=I5wO*2F(nHvk&=g(l4^;l4LMBj20M`&QK>9U67Yybt}qkkZ}%A&O3&iRbgNjeXgLjgU8toyiIMdD(~QO@zcSFiQ>o9PA)HG"
+        "%G2?Mcd0pQ=Xn`tzPx6sTXc(?HzXdVoLr~_;R9srPlrQ5izweM^(1SeRSKaPg|usOcEnmuQ*$NR!i6osmh<tH#}{BvL#Kf)d72APLmyr7>@_)`"
+        "kh<6!&$o_uK?`wRdK6L~=`NOaST>Yp9hUor)U~WxHe7fHc&6eR;C<zXgRQf9rVG!knE?~LC5#sauUCuFeR;clB>zB&Jb3Wn!Gi}69z6Up2)wA-"
+        "ul4fv(NG@_e)V5xl~cw0P4eI35KZxQhCfWxl;^xa=jw`|7BYlmOKgzi{4bO^%%c}*g2v#-MBVYrA5fzDel|>u{JJev@A#E^{QS-1e+O1p)dB"
+    ),
+}
+
+
+def open_document(path: Path) -> None:
+    """A sheet of Open Document as small as it can be."""
+
+    def cell(value: Any) -> str:
+        if value is None or value == "" or value != value:
+            return "<table:table-cell/>"
+        if isinstance(value, str):
+            return f'<table:table-cell office:value-type="string"><text:p>{value}</text:p></table:table-cell>'
+        return f'<table:table-cell office:value-type="float" office:value="{value}"/>'
+
+    spaces = "".join(f' xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{n}:1.0"' for n in ("office", "table", "text"))
+    rows = "".join(
+        f"<table:table-row>{''.join(map(cell, row))}</table:table-row>"
+        for row in [list(SMALL.columns), *SMALL.to_numpy(object).tolist()]
+    )
+    with zipfile.ZipFile(path, "w") as book:
+        book.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
+        book.writestr("META-INF/manifest.xml", "<manifest/>")
+        book.writestr(
+            "content.xml",
+            f"<office:document-content{spaces}><office:body><office:spreadsheet><table:table table:name='S'>{rows}"
+            "</table:table></office:spreadsheet></office:body></office:document-content>",
+        )
+
+
+def written(path: Path) -> Path:
+    """The small records as a file of the kind that its name says."""
+    match path.suffix:
+        case ".xpt":
+            pyreadstat.write_xport(SMALL, path)
+        case ".por":
+            pyreadstat.write_por(SMALL, path)
+        case ".zsav":
+            pyreadstat.write_sav(SMALL, path, compress=True)
+        case ".ods":
+            open_document(path)
+        case kind:
+            path.write_bytes(zlib.decompress(base64.b85decode(WRITTEN[kind])))
+    return path
+
+
+@pytest.mark.usefixtures("copies")
+@pytest.mark.parametrize("form", [".sas7bdat", ".xpt", ".por", ".zsav", ".xls", ".ods"])
+def test_files_of_other_programs_hold_the_same_records(tmp_path: Path, form: str) -> None:
+    schema = Schema(
+        [
+            Attribute.categorical("SEX", ["F", "M"], missing="M"),
+            Attribute.numeric("AGE", [0, 20, 65, 120]),
+            Attribute.of_size("CODE", 5),
+        ]
+    )
+    sets = [("SEX", "CODE"), ("AGE",)]
+    place, here = written(tmp_path / f"x{form}"), count_marginals(SMALL, schema, sets, on_refused="drop")
+    found = count_marginals(place, schema, sets, on_refused="drop")
+    assert all((found[names] == table).all() for names, table in here.items())
+    assert found.refused == here.refused
+    assert found.rows_in == len(SMALL)
+    with pytest.raises(DataError, match=r"'CODE', which holds numbers"):
+        count_marginals(place, Schema(schema.attributes[:2]), [("SEX",), ("AGE",)])
+    body = place.read_bytes()
+    for spoiled in (body[: len(body) // 2], b"CANARY7391"):
+        place.write_bytes(spoiled)
+        with pytest.raises(DataError) as caught:
+            count_marginals(place, schema, sets, on_refused="drop")
+        assert "7391" not in str(caught.value)
+        assert caught.value.__context__ is None

@@ -1,0 +1,85 @@
+"""Partitions of Dask: counted by the workers, stopped by whoever hears of them, and only counts come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine.errors import Cancelled, DataError
+from engine.records import count_marginals
+from engine.records.dask import count_partitions
+from tests.records.mixed import FRAME, SCHEMA, SETS, check
+
+
+def partitions(frame: pd.DataFrame = FRAME) -> Any:
+    return dask.dataframe.from_pandas(frame, npartitions=5)
+
+
+def test_partitions_are_counted_by_the_workers_and_only_counts_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.records.readers._partitions", lambda *_: pytest.fail("rows travelled"))
+    heard: list[float] = []
+    monkeypatch.setattr("engine.records.dask.TOGETHER", 2)
+    check(partitions(), progress=lambda fraction, text: bool(heard.append(fraction)) or True)
+    assert heard == sorted(heard)
+    assert {0.4, 0.8, 1.0} < set(heard)
+    assert heard[-1] == 1.0
+    refusals = []
+    for data in (FRAME, partitions()):
+        with pytest.raises(DataError) as caught:
+            count_marginals(data, SCHEMA, SETS)
+        refusals.append(str(caught.value))
+    assert refusals[0] == refusals[1]
+    weighted = FRAME.assign(n=np.arange(len(FRAME)))
+    one, other = (
+        count_marginals(data, SCHEMA, SETS, count_column="n", on_refused="drop")
+        for data in (weighted, partitions(weighted))
+    )
+    assert one.refused == other.refused
+    assert all((one[names] == other[names]).all() for names in one)
+    assert count_marginals(partitions(FRAME.iloc[:0]), SCHEMA, SETS).records == 0
+
+
+@pytest.mark.parametrize("error", [Cancelled, OSError])
+def test_one_who_hears_of_partitions_stops_all_that_wait(error: type[Exception], tmp_path: Path) -> None:
+    def counted(part: pd.DataFrame) -> Any:
+        (tmp_path / f"{len(list(tmp_path.iterdir()))}").touch()
+        return count_marginals(part, SCHEMA, SETS, on_refused="drop")
+
+    def stop(fraction: float, text: str) -> None:
+        raise error("stopped")
+
+    frame = dask.dataframe.from_pandas(FRAME, npartitions=40)
+    with dask.config.set(scheduler="sync"), pytest.raises(error, match="stopped"):
+        count_partitions(frame, list(FRAME.columns), counted, stop)
+    assert len(list(tmp_path.iterdir())) <= 1
+
+
+def test_rows_of_a_person_are_capped_across_partitions() -> None:
+    panel = FRAME.assign(pid=np.arange(len(FRAME)) % 40)
+    capped = {"person": "pid", "rows_per_person": 2, "on_refused": "drop"}
+    one, other = (count_marginals(data, SCHEMA, SETS, **capped) for data in (panel, partitions(panel)))
+    assert (one.people, one.rows_over_cap) == (other.people, other.rows_over_cap)
+    assert all((one[names] == other[names]).all() for names in one)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (type("KilledWorker", (Exception,), {}), "were lost before the counts were complete"),
+        (ModuleNotFoundError, "lack this library"),
+        (ValueError, r"the Dask frame cannot be read \(ValueError\)"),
+    ],
+)
+def test_workers_that_fail_are_named_without_a_value(error: type[Exception], words: str) -> None:
+    def lost(*_: Any, **__: Any) -> None:
+        raise error("a secret value")
+
+    with dask.config.set(scheduler=lost), pytest.raises(DataError, match=words) as caught:
+        count_marginals(partitions(), SCHEMA, SETS)
+    assert "secret" not in str(caught.value)
+    assert caught.value.__context__ is None

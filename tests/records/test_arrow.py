@@ -1,0 +1,101 @@
+"""Files of Arrow and parquet are read piece by piece, as their end says, and unfold to no more than is allowed."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+
+from engine.errors import DataError, LimitExceeded
+from engine.records import count_marginals, read_batches
+from engine.workload import Attribute, Schema
+from tests.records.mixed import check, feather
+
+
+def test_row_groups_are_read_one_after_the_other(tmp_path: Path) -> None:
+    """What a row group took in memory is given back before the next one, however many there are."""
+    rows, groups, place = 20_000, 48, tmp_path / "x.parquet"
+    numbers = np.random.default_rng(0).integers(0, 2**40, (2, rows * groups))
+    pa.parquet.write_table(
+        pa.table({"a": numbers[0], "b": numbers[1]}), place, row_group_size=rows, use_dictionary=False
+    )
+    before, most = pa.total_allocated_bytes(), 0
+    for _ in read_batches(place, ["a", "b"]):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert 0 < most < 8 * 16 * rows < groups / 3 * 16 * rows
+
+
+def test_dictionaries_of_arrow_files_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, long = tmp_path / "x.arrow", 100_000
+    labels = pa.DictionaryArray.from_arrays(pa.array([0]), [" " * long])
+    table = pa.table({"code": pa.array([0]), **{f"other{i}": labels for i in range(3)}})
+    with pa.ipc.new_file(place, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    schema = Schema([Attribute.of_size("code", 5)])
+    monkeypatch.setattr("engine.records.compression.UNFOLDED_BYTES", 4 * long)
+    assert count_marginals(place, schema, [("code",)]).records == 1
+    monkeypatch.setattr("engine.records.compression.UNFOLDED_BYTES", 2 * long)
+    with pytest.raises(LimitExceeded, match="with its dictionaries"):
+        count_marginals(place, schema, [("code",)])
+
+
+@pytest.mark.parametrize("packing", ["lz4", "zstd", None])
+@pytest.mark.parametrize("form", ["file", "stream", "labels"])
+def test_arrow_files_that_unfold_to_too_much_are_refused_before_they_do(
+    tmp_path: Path, form: str, packing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, small = tmp_path / "x.arrow", 100_000
+    column: Any = pa.array(np.zeros(small, np.int64))
+    if form == "labels":
+        column = pa.DictionaryArray.from_arrays(pa.array([0]), [" " * (8 * small)])
+    table = pa.table({"code": column})
+    new = pa.ipc.new_stream if form == "stream" else pa.ipc.new_file
+    with new(place, table.schema, options=pa.ipc.IpcWriteOptions(compression=packing)) as writer:
+        writer.write_table(table)
+    schema = Schema([Attribute.of_size("code", 5)])
+    assert count_marginals(place, schema, [("code",)], on_refused="drop").rows_in == len(column)
+    monkeypatch.setattr("engine.records.compression.UNFOLDED_BYTES", 8 * small - 1)
+    if packing is None:
+        assert count_marginals(place, schema, [("code",)], on_refused="drop").rows_in == len(column)
+        return
+    assert place.stat().st_size < small
+    with pytest.raises(LimitExceeded, match="unfolds to 8"):
+        next(read_batches(place, ["code"]))
+    if form != "stream":  # which is no file of a dataset
+        with pytest.raises(LimitExceeded, match="unfolds to 8"):
+            next(read_batches(pa.dataset.dataset(tmp_path, format="arrow"), ["code"]))
+    place.write_bytes(place.read_bytes()[:-30].replace(b"code", b"cod\xff"))
+    with pytest.raises(DataError):
+        count_marginals(place, schema, [("code",)], on_refused="drop")
+
+
+def test_an_arrow_file_whose_end_names_batches_that_were_not_looked_at_is_refused(tmp_path: Path) -> None:
+    place, table = tmp_path / "x.arrow", pa.table({"code": [0, 1, 1]})
+    with pa.ipc.new_file(place, table.schema) as writer:
+        writer.write_table(table)
+    found = pa.dataset.dataset(tmp_path, format="arrow")
+    assert sum(batch.rows for batch in read_batches(found, ["code"])) == 3
+    held = place.read_bytes()
+    batch = held.index(b"\xff\xff\xff\xff", 16)  # what every message begins with; the first is the schema
+    named = held.index(struct.pack("<q", batch), batch)
+    place.write_bytes(held[:named] + struct.pack("<q", batch + 8) + held[named + 8 :])
+    for whole in (found, place):
+        with pytest.raises(DataError, match="names batches that the file does not hold"):
+            next(read_batches(whole, ["code"]))
+
+
+def test_an_arrow_file_is_read_by_the_list_at_its_end(tmp_path: Path) -> None:
+    """Polars begins such files otherwise, and nothing keeps a program from leaving old batches in between."""
+    place = feather(tmp_path / "x.arrow")
+    held = place.read_bytes()
+    length = struct.unpack_from("<i", held, 12)[0]
+    assert held[8:12] == b"\xff\xff\xff\xff"
+    place.write_bytes(held[:8] + bytes(8 + length) + held[16 + length :])  # without the schema at its start
+    check(place)
+    check(pa.dataset.dataset(place, format="arrow"))

@@ -1,0 +1,75 @@
+"""Counts add up, keep still, show no number, and give smaller tables."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from engine.errors import DataError, SchemaError
+from engine.records import Counts, count_marginals
+from engine.workload import Attribute, Schema
+from tests.records.fitting import ALL_SETS, SCHEMA, sample
+
+
+def test_shards_add_up() -> None:
+    frame = sample(300)
+    parts = [count_marginals(part, SCHEMA, ALL_SETS) for part in (frame[:100], frame[100:130], frame[130:])]
+    total = parts[0] + parts[1] + parts[2]
+    for names, table in count_marginals(frame, SCHEMA, ALL_SETS).items():
+        np.testing.assert_array_equal(total[names], table)
+    assert total.records == 300
+    frame.loc[0, "code"] = 9
+    dropped = count_marginals(frame, SCHEMA, ALL_SETS, on_refused="drop")
+    assert (dropped + dropped).refused == {"code": {"outside the public domain": 2}}
+    with pytest.raises(DataError, match="different"):
+        total + count_marginals(frame, SCHEMA, [("sex",)])
+    with pytest.raises(TypeError):
+        total + 1
+
+
+def test_counts_are_read_only_and_show_no_number() -> None:
+    counts = count_marginals(sample(7391), SCHEMA, ALL_SETS)
+    for table in counts.values():
+        with pytest.raises(ValueError, match="read-only"):
+            table[...] = 0
+    again = pickle.loads(pickle.dumps(counts))
+    assert all((again[names] == table).all() for names, table in counts.items())
+    assert "7391" not in repr(counts)
+    assert "7391" not in str(counts)
+    assert counts == counts
+    assert counts != count_marginals(sample(7391), SCHEMA, ALL_SETS)
+    assert {counts: 1}[counts] == 1
+
+
+def test_smaller_tables_come_from_counts() -> None:
+    counts = count_marginals(sample(100), SCHEMA, [("sex", "age"), ("code",)])
+    again = count_marginals(counts, SCHEMA, [("age",), ("age", "sex"), (), ("code",)])
+    np.testing.assert_array_equal(again["age", "sex"], counts["sex", "age"].T)
+    np.testing.assert_array_equal(again["age",], counts["sex", "age"].sum(axis=0))
+    assert int(again[()]) == again.records == 100
+    with pytest.raises(DataError, match="'sex', 'code'"):
+        count_marginals(counts, SCHEMA, [("sex", "code")])
+    other = Schema([Attribute.categorical("sex", ["M", "F"], missing="unknown")])
+    with pytest.raises(DataError, match="'sex'"):
+        count_marginals(counts, other, [("sex",)])
+
+
+def test_counts_from_tables_made_elsewhere() -> None:
+    made = Counts.from_tables(SCHEMA, {("sex",): [1, 2, 0], ("code", "one"): [[3], [0], [0], [0], [0]]})
+    assert made.records == 3
+    assert made["code", "one"].dtype == np.int64
+    wrong: list[dict[tuple[str, ...], object]] = [
+        {},
+        {("sex",): [1, 2]},
+        {("sex",): [1.0, 2.0, 0.0]},
+        {("sex",): [1, 2, -1]},
+        {("sex",): [2**63, 0, 0]},
+        {("sex",): [True, False, True]},
+        {("sex",): ["1", "2", "0"]},
+        {("sex",): [1, 2, 0], ("code",): [1, 2, 1, 0, 0]},
+    ]
+    for tables in wrong:
+        with pytest.raises(DataError):
+            Counts.from_tables(SCHEMA, tables)
+    with pytest.raises(SchemaError):
+        Counts.from_tables(SCHEMA, {("height",): [1]})

@@ -1,0 +1,100 @@
+"""Hints for the curator: what would make values fit, without a value and never in an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ibis
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.records import Encoder, count_marginals
+from engine.records.value_hints import PHRASES, Hints, reasons
+from engine.release.ingest import check_records
+from engine.workload import Attribute, Schema, Workload
+
+CODES = Attribute.categorical("x", ["01", "02", "10", "7"])
+PAY = Attribute.numeric("x", [0, 10, 5000])
+DAY = Attribute.dates("x", "2024-01", "2024-12")
+WHOLE = Attribute.of_size("x", 10)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "text", "expected"),
+    [
+        (CODES, "1", ["zero"]),
+        (CODES, "10.0", ["point"]),
+        (CODES, "007", ["zeros"]),
+        (CODES, " 01", ["blanks"]),
+        (CODES, "3", []),
+        (CODES, "NA", ["missing"]),
+        (PAY, "NA", ["missing"]),
+        (PAY, " - ", ["missing"]),
+        (PAY, "3,5", ["comma"]),
+        (PAY, "1,200", ["thousands"]),
+        (PAY, "1.200,50", ["thousands"]),
+        (PAY, "1 200", ["thousands"]),
+        (PAY, "9000", []),
+        (PAY, "x", []),
+        (WHOLE, "3,0", ["comma"]),
+        (DAY, "1.2.2024", ["date"]),
+        (DAY, "02/01/2024", ["date"]),
+        (DAY, "2025-01-01", []),
+        (DAY, "N/A", ["missing"]),
+    ],
+)
+def test_reasons_name_what_would_fit(attribute: Attribute, text: str, expected: list[str]) -> None:
+    assert Encoder(attribute=attribute).one(text) < 0
+    assert list(reasons(Encoder(attribute=attribute), text)) == expected
+
+
+def points(attribute: Attribute, *texts: Any) -> bool:
+    hints, encoder = Hints(), Encoder(attribute=attribute)
+    for column in (pa.array(texts), pa.array(texts).dictionary_encode(), list(texts)):
+        hints = Hints()
+        codes = encoder.column(column)
+        hints.see(encoder, column, codes)
+        assert bool(hints.texts) == any("1.200" in text for text in hints.texts)
+    return bool(hints.texts)
+
+
+def test_hints_question_points_before_three_digits() -> None:
+    assert points(PAY, "1.200", "7", None, "3.500")
+    assert not points(PAY, "1.200", "1.25")
+    assert not points(PAY, "1", "2")
+    assert not points(PAY, "1.5")
+    assert not points(Attribute.numeric("x", [0, 10, 5000], decimal=","), "7")
+    assert not points(Attribute.numeric("x", [0, 10, 5000], decimal=",", thousands="."), "1.200")
+    assert not points(Attribute.numeric("x", [0, 10, 5000], decimal="."), "1.200")
+
+
+FRAME = pd.DataFrame({"x": ["1", "01", "02", " 02", "10"], "pay": ["1.200", "3.500", "7", "-", "8"]})
+SCHEMA = Schema([CODES, Attribute.numeric("pay", [0, 10, 5000])])
+
+
+@pytest.mark.parametrize("kept", ["frame", "csv", "duckdb"])
+def test_check_tells_hints_without_values(kept: str, tmp_path: Path) -> None:
+    data: Any = FRAME
+    if kept == "csv":
+        data = tmp_path / "a.csv"
+        FRAME.to_csv(data, index=False)
+    if kept == "duckdb":
+        connection = ibis.duckdb.connect()
+        connection.con.register("given", FRAME)
+        connection.raw_sql("CREATE TABLE records AS SELECT * FROM given")
+        data = connection.table("records")
+    chosen = plan(Workload(SCHEMA).add("x", "marginal").add("pay", "marginal"), Budget(pcost=1.0))
+    warnings = check_records(chosen, data).warnings
+    assert len(warnings) == 4
+    for reason, column in (("zero", "x"), ("blanks", "x"), ("missing", "pay")):
+        assert any(PHRASES[reason] in text and f"'{column}'" in text for text in warnings)
+    assert any("thousands" in text for text in warnings)
+
+
+def test_hint_failure_does_not_stop_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hints, "see", None)
+    assert count_marginals(FRAME, SCHEMA, [("x",)], on_refused="drop").records == 3

@@ -1,0 +1,257 @@
+"""Person identifiers: one person is never split in two nor merged with another, in any format or number type."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.ipc
+import pyreadstat
+import pytest
+import xlsxwriter
+
+from engine.errors import DataError
+from engine.mechanisms import plan
+from engine.plans import Plan
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.records.identifiers import identities
+from engine.release.ingest import counted_for
+from engine.workload import Attribute, Schema, Workload
+from tests.replay.campaign import cost, released, silent
+
+SCHEMA = Schema([Attribute.of_size("a", 4)])
+PEOPLE = list(range(1, 41))
+INTEGERS = [kind() for kind in (pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32, pa.uint64)]
+FLOATS = [pa.float16(), pa.float32(), pa.float64()]
+DECIMALS = [pa.decimal32(9, 2), pa.decimal64(18, 0), pa.decimal128(38, 0), pa.decimal128(30, 8), pa.decimal256(76, 3)]
+NUMBERS = [
+    *INTEGERS,
+    *FLOATS,
+    *DECIMALS,
+    pa.dictionary(pa.int8(), pa.int64()),
+    pa.run_end_encoded(pa.int16(), pa.int32()),
+]
+TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+
+
+def array(people: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_run_end_encoded(kind):
+        return pa.RunEndEncodedArray.from_arrays(list(range(1, len(people) + 1)), pa.array(people, kind.value_type))
+    if pa.types.is_dictionary(kind):
+        return array(people, kind.value_type).dictionary_encode()
+    if pa.types.is_decimal(kind):
+        return pa.array(list(map(Decimal, people)), kind)
+    return pa.array(list(map(np.float16, people)) if kind == pa.float16() else people, kind)
+
+
+def arrow(path: Path, people: list[Any], kind: pa.DataType, cell: int = 0) -> None:
+    table = pa.table({"a": pa.array([cell] * len(people)), "pid": array(people, kind)})
+    with pa.ipc.new_file(path, table.schema) as file:
+        file.write_table(table)
+
+
+def people_counted(data: Any) -> tuple[int | None, int]:
+    counts = count_marginals(data, SCHEMA, [("a",)], person="pid", rows_per_person=1)
+    return counts.people, counts.records
+
+
+@pytest.mark.parametrize("types", [NUMBERS, TEXTS], ids=["numbers", "texts"])
+def test_identifier_of_several_types_is_one_person(types: list[pa.DataType], tmp_path: Path) -> None:
+    # one identity in all types at once is one identity in every pair of them
+    for number, kind in enumerate(types):
+        arrow(tmp_path / f"{number:02}.arrow", list(map(str, PEOPLE)) if types is TEXTS else PEOPLE, kind)
+    assert people_counted(tmp_path) == (len(PEOPLE), len(PEOPLE))
+
+
+@pytest.mark.parametrize(("number", "text"), list(itertools.product(NUMBERS, TEXTS)), ids=str)
+def test_identifier_as_number_and_text_is_refused(number: Any, text: Any, tmp_path: Path) -> None:
+    arrow(tmp_path / "a.arrow", PEOPLE, number)
+    arrow(tmp_path / "b.arrow", list(map(str, PEOPLE)), text)
+    with pytest.raises(DataError, match="numbers and texts"):
+        people_counted(tmp_path)
+
+
+def sheet(path: Path, frame: pd.DataFrame) -> None:
+    with xlsxwriter.Workbook(str(path)) as book:
+        page = book.add_worksheet()
+        for number, row in enumerate(
+            [list(frame), *frame.astype(object).where(frame.notna(), None).to_numpy().tolist()]
+        ):
+            page.write_row(number, 0, row)
+
+
+def json_lines(path: Path, frame: pd.DataFrame) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in frame.to_dict("records")))
+
+
+NUMBER_FORMATS: dict[str, Callable[[Path, pd.DataFrame], Any]] = {
+    "a.parquet": lambda path, f: f.to_parquet(path),
+    "b.parquet": lambda path, f: f.astype({"pid": "uint64"}).to_parquet(path),
+    "c.parquet": lambda path, f: f.astype({"pid": float}).to_parquet(path),
+    "d.feather": lambda path, f: f.astype({"pid": "Float64"}).to_feather(path),
+    "e.jsonl": json_lines,
+    "f.jsonl": lambda path, f: json_lines(path, f.astype({"pid": float})),
+    "g.xlsx": sheet,
+    "h.dta": lambda path, f: f.astype({"pid": "int8"}).to_stata(path, write_index=False),
+    "i.dta": lambda path, f: f.astype({"pid": "float32"}).to_stata(path, write_index=False),
+    "j.dta": lambda path, f: f.astype({"pid": float}).to_stata(path, write_index=False),
+    "k.sav": lambda path, f: pyreadstat.write_sav(f, path),
+    "l.xpt": lambda path, f: pyreadstat.write_xport(f, path, file_format_version=8),
+}
+TEXT_FORMATS: dict[str, Callable[[Path, pd.DataFrame], Any]] = {
+    "a.csv": lambda path, f: f.to_csv(path, index=False),
+    "b.csv": lambda path, f: f.astype({"pid": float}).to_csv(path, index=False),
+    "c.parquet": lambda path, f: f.astype({"pid": str}).to_parquet(path),
+    "d.jsonl": lambda path, f: json_lines(path, f.astype({"pid": str})),
+    "e.sav": lambda path, f: pyreadstat.write_sav(f.astype({"pid": str}), path),
+    "f.xlsx": lambda path, f: sheet(path, f.astype({"pid": str})),
+}
+
+
+@pytest.mark.parametrize("formats", [NUMBER_FORMATS, TEXT_FORMATS], ids=["numbers", "texts"])
+def test_identifier_in_files_of_all_formats_is_one_person(formats: dict[str, Any], tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": 0, "pid": PEOPLE})
+    for name, write in formats.items():
+        write(tmp_path / name, frame)
+    assert people_counted(tmp_path) == (len(PEOPLE), len(PEOPLE))
+
+
+@pytest.mark.parametrize(
+    "people",
+    [
+        [7, 7.0, Decimal(7), np.int8(7), np.float32(7), np.uint64(7), None, math.nan],
+        [2**70, Decimal(2**70), 2**70],
+        [2**63, Decimal(2**63), np.uint64(2**63)],
+    ],
+    ids=["small", "large", "unsigned"],
+)
+def test_identifier_of_mixed_objects_is_one_person(people: list[Any]) -> None:
+    one, two, present, kind = identities(people, "pid")
+    assert len(set(zip(one[present], two[present], strict=True))) == 1
+    assert kind == "numbers"
+
+
+def test_identifier_beyond_64_bits_has_one_identity() -> None:
+    numbers = [2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, -1, 0]
+    decimals = array(numbers, pa.decimal256(76, 0))
+    expected = list(zip(*identities(decimals, "pid")[:2], strict=True))
+    assert len(set(expected)) == len(numbers)
+    for kind, some in ((pa.int64(), [0, 4, 6, 7]), (pa.uint64(), [0, 1, 2, 7]), (pa.decimal128(38, 4), range(8))):
+        found = zip(*identities(array([numbers[i] for i in some], kind), "pid")[:2], strict=True)
+        assert list(found) == [expected[i] for i in some]
+
+
+@pytest.mark.parametrize("text", ["1.2E+11", "1,23457E+11", "1e+05", "9007199254740992.0", "1" * 5_000 + ".0"])
+def test_identifier_text_that_lost_digits_is_refused(text: str) -> None:
+    with pytest.raises(DataError, match="give identifiers as text") as caught:
+        identities(pa.array(["x", text]), "pid")
+    assert caught.value.__context__ is None
+
+
+def test_identifier_texts_that_differ_are_different_persons() -> None:
+    texts = ["7", "07", "7.5", " 7", "1e5", "12e4", "00", "0", "-1", "1", "7.00x", "x7.0"]
+    one, two, present, _ = identities(pa.array(texts), "pid")
+    assert len(set(zip(one, two, strict=True))) == len(texts)
+    assert present.all()
+    equal = identities(pa.array(["7", "7.0", "7.00", "0", "-0.0", "0.0"]), "pid")[0]
+    assert len(set(equal[:3])) == len(set(equal[3:])) == 1
+
+
+def doubles(number: int) -> pd.DataFrame:
+    return pd.DataFrame({"a": [0, 1, 2], "pid": [float(number), 1.0, math.nan]})
+
+
+LOSSY: dict[str, Callable[[Path, pd.DataFrame], Any]] = {
+    "a.parquet": lambda path, f: f.to_parquet(path),
+    "a.csv": lambda path, f: f.to_csv(path, index=False),
+    "a.jsonl": json_lines,
+    "a.xlsx": sheet,
+    "a.dta": lambda path, f: f.to_stata(path, write_index=False),
+    "a.sav": lambda path, f: pyreadstat.write_sav(f, path),
+    "a.zsav": lambda path, f: pyreadstat.write_sav(f, path, compress=True),
+    "a.por": lambda path, f: pyreadstat.write_por(f.rename(columns=str.upper), path),
+    "a.xpt": lambda path, f: pyreadstat.write_xport(f, path, file_format_version=8),
+}
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_float_identifier_beyond_exact_range_is_refused(name: str, tmp_path: Path) -> None:
+    exact = 10**15 if name == "a.xlsx" else 2**53
+    schema = Schema([Attribute.of_size("A" if name == "a.por" else "a", 4)])
+    asked: dict[str, Any] = {"person": "PID" if name == "a.por" else "pid", "on_refused": "drop"}
+    for number in (exact, 10**17):
+        LOSSY[name](tmp_path / name, doubles(number))
+        with pytest.raises(DataError, match="give identifiers as text"):
+            count_marginals(tmp_path / name, schema, [()], **asked)
+    LOSSY[name](tmp_path / name, doubles(exact - 1))
+    assert count_marginals(tmp_path / name, schema, [()], **asked).people == 2
+
+
+@pytest.mark.parametrize(("kind", "exact"), [("float16", 2**11), ("float32", 2**24), ("float64", 2**53)])
+def test_narrow_float_identifier_has_smaller_range(kind: str, exact: int, tmp_path: Path) -> None:
+    def frame(number: int) -> pd.DataFrame:
+        return pd.DataFrame({"a": [0, 1], "pid": np.array([number, 1], kind)})
+
+    def sources(number: int) -> list[Any]:
+        found = [frame(number), pa.Table.from_pandas(frame(number))]
+        if kind != "float16":
+            frame(number).to_stata(tmp_path / "a.dta", write_index=False)
+            found.append(tmp_path / "a.dta")
+        return found
+
+    for number, data in ((n, data) for n in (exact, 2 * exact, -exact) for data in sources(n)):
+        with pytest.raises(DataError, match="floating-point"):
+            people_counted(data), number
+    for data in sources(exact - 1):
+        assert people_counted(data) == (2, 2)
+
+
+@pytest.mark.parametrize(("width", "exact"), [(3, 2**13), (4, 2**21), (7, 2**45), (8, 2**53)])
+def test_sas_column_length_limits_identifiers(width: int, exact: int) -> None:
+    from types import SimpleNamespace
+
+    from engine.records.subprocess_readers import _float_limit
+
+    meta = SimpleNamespace(readstat_variable_types={"pid": "double"}, variable_storage_width={"pid": width})
+    assert _float_limit(meta, "pid") == exact
+
+
+def test_read_csv_with_a_gap_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,pid\n0,9007199254740992\n1,9007199254740993\n2,\n")
+    with pytest.raises(DataError, match="give identifiers as text"):
+        count_marginals(pd.read_csv(path), SCHEMA, [()], person="pid", on_refused="drop")
+    assert count_marginals(path, SCHEMA, [()], person="pid", on_refused="drop").people == 2
+
+
+def joint_plan() -> Plan:
+    schema = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
+    return plan(Workload.all_ways(schema, (1, 2)), Budget(pcost=1.0, rows_per_person=2))
+
+
+@pytest.mark.parametrize(("first", "second"), [("int64", "uint64"), ("int64", "float64"), ("int8", "float32")])
+def test_person_in_two_number_types_costs_at_most_charge(first: str, second: str, tmp_path: Path) -> None:
+    made = joint_plan()
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"a": rng.integers(0, 4, 60), "b": rng.integers(0, 3, 60), "pid": rng.integers(1, 7, 60)})
+    frame.loc[frame["pid"] == 1, ["a", "b"]] = 3, 2  # all rows in one cell cost most
+    tables = []
+    for without in (None, 1, 2):
+        rows = frame[frame["pid"] != without]
+        rows[::2].astype({"pid": first}).to_parquet(tmp_path / "a.parquet")
+        rows[1::2].astype({"pid": second}).to_parquet(tmp_path / "b.parquet")
+        tables.append(counted_for(made, tmp_path, person="pid"))
+    with silent():
+        everybody, *others = (released([made], counts) for counts in tables)
+    costs = [cost([made], everybody, other) for other in others]
+    assert 0 < max(costs) <= made.pcost
+    assert max(costs) > 0.99 * made.pcost

@@ -1,0 +1,336 @@
+"""Records counted in parts: the sum is what all records at once give, and no part is in it twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine.cli.main import main
+from engine.common_mechanism import stepwise
+from engine.common_mechanism.common_plan import coarse_or_fine
+from engine.common_mechanism.two_stage_io import counted_for_steps
+from engine.errors import DataError, EngineError
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.records import Counts, count_marginals
+from engine.release import Intake, measure
+from engine.release.ingest import check_records, counted_for
+from engine.workload import Attribute, Schema, Workload
+
+SCHEMA = Schema(
+    [
+        Attribute.categorical("sex", ["F", "M"], missing="M"),
+        Attribute.numeric("age", [0, 20, 65, 120]),
+        Attribute.of_size("one", 1),
+    ]
+)
+ASKED = Workload(SCHEMA).add(("sex", "age"), "marginal").add(("one",), "marginal")
+PLAN = plan(ASKED, Budget(pcost=1e6))
+COARSE = plan(Workload(SCHEMA).add(("sex",), "marginal"), Budget(pcost=1e6))
+CAPPED = plan(ASKED, Budget(pcost=1e6, rows_per_person=2))
+
+
+def records(rows: int = 400, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "sex": rng.choice(["F", "M", "X", None], rows, p=[0.5, 0.4, 0.05, 0.05]).astype(object),
+            "age": rng.uniform(-5, 125, rows),
+            "one": rng.choice([0, 1], rows, p=[0.97, 0.03]),
+            "person": rng.integers(0, rows // 3, rows).astype(str),
+        }
+    )
+
+
+def cut(frame: pd.DataFrame, parts: int = 8) -> list[pd.DataFrame]:
+    return [frame.iloc[i::parts] for i in range(parts)]
+
+
+def same(one: Counts, two: Counts) -> bool:
+    tables = list(one) == list(two) and all((one[names] == two[names]).all() for names in one)
+    told = ("records", "rows_refused", "refused", "people", "cap", "rows_over_cap", "people_over_cap", "schema")
+    return tables and all(getattr(one, name) == getattr(two, name) for name in told)
+
+
+def test_the_sum_of_saved_parts_is_the_whole(tmp_path: Path) -> None:
+    frame = records()
+    whole = counted_for(PLAN, frame)
+    assert whole.rows_refused > 20
+    assert whole.rows_in == len(frame)
+    for i, part in enumerate(cut(frame)):
+        counted_for(PLAN, part).save(tmp_path / f"{i}.counts")
+    loaded = [Counts.load(tmp_path / f"{i}.counts") for i in range(8)]
+    total = Counts.sum(reversed(loaded))
+    assert same(total, whole)
+    assert len(set(total.shards)) == 8
+    total.save(tmp_path / "all.counts")
+    again = Counts.load(tmp_path / "all.counts")
+    assert same(again, whole)
+    assert again.shards == total.shards
+    assert not again["sex", "age"].flags.writeable
+    assert same(count_marginals(tmp_path / "all.counts", SCHEMA, list(whole)), whole)
+
+
+def test_a_file_is_for_its_owner_alone_and_replaces_nothing(tmp_path: Path) -> None:
+    place, before = tmp_path / "a.counts", os.umask(0)
+    try:
+        counted_for(PLAN, records()).save(place)
+    finally:
+        os.umask(before)
+    assert place.stat().st_mode & 0o777 == 0o600
+    content = place.read_bytes()
+    with pytest.raises(DataError, match="nothing is overwritten"):
+        counted_for(PLAN, records(9)).save(place)
+    for path, words in ((tmp_path / "no" / "a.counts", "folder that exists"), (Path("/"), "is a folder")):
+        with pytest.raises(DataError, match=words):
+            counted_for(PLAN, records(9)).save(path)
+    assert place.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_no_part_is_added_twice(tmp_path: Path) -> None:
+    frame = records()
+    one, two = (counted_for(PLAN, part).as_shard() for part in cut(frame, 2))
+    sum_ = one + two
+    for twice in ((one, one), (sum_, two), (one, sum_), (one, counted_for(PLAN, frame.iloc[::2].sample(frac=1)))):
+        with pytest.raises(DataError, match="1 of these parts is there twice"):
+            Counts.sum(twice)
+    nothing = counted_for(PLAN, frame.iloc[:0]).as_shard()
+    assert same(Counts.sum([nothing, one, nothing, two]), sum_)
+    # two parts may really be alike in every number: their names then tell them apart, and bind them
+    north, south = (counted_for(PLAN, frame).as_shard(name) for name in ("north", "south"))
+    assert (north + south).records == 2 * north.records
+    with pytest.raises(DataError, match="there twice"):
+        north + counted_for(PLAN, frame.iloc[:5]).as_shard("north")
+    with pytest.raises(DataError, match="have an id already"):
+        one.as_shard("north")
+    other = Schema([*SCHEMA.attributes[:2], Attribute.of_size("two", 1)])
+    part = count_marginals(frame.assign(two=0), other, [("sex",)], on_refused="drop", ignore=["one"])
+    assert part.as_shard("north").shards != north.shards
+
+
+def test_parts_that_were_counted_otherwise_are_refused() -> None:
+    frame = records()
+    one = counted_for(PLAN, frame.iloc[:100])
+    ages = Schema([SCHEMA["sex"], Attribute.numeric("age", [0, 21, 65, 120]), SCHEMA["one"]])
+    other = plan(Workload(ages).add(("sex", "age"), "marginal").add(("one",), "marginal"), Budget(pcost=1.0))
+    for part in (counted_for(other, frame.iloc[100:]), counted_for(COARSE, frame.iloc[100:])):
+        with pytest.raises(DataError, match="different schemas or tables"):
+            Counts.sum([one, part])
+    with pytest.raises(DataError, match="different caps"):
+        Counts.sum([one, counted_for(CAPPED, frame.iloc[100:], person="person")], split_by_person=True)
+    with pytest.raises(DataError, match="more records than"):
+        replace(one, records=2**62) + one
+    with pytest.raises(DataError, match="at least one part"):
+        Counts.sum([])
+    with pytest.raises(DataError, match="part"):
+        Counts.sum([one, {}])  # type: ignore[list-item]
+    with pytest.raises(DataError, match="no columns"):
+        measure(PLAN, one, rehearsal=True, count_column="n")
+
+
+def test_a_cap_spans_parts_only_where_they_are_split_by_person(tmp_path: Path) -> None:
+    frame = records()
+    whole = counted_for(CAPPED, frame, person="person")
+    assert whole.rows_over_cap > 20
+    halves = [part for _, part in frame.groupby(frame["person"].astype(int) % 3)]
+    parts = [counted_for(CAPPED, part, person="person") for part in halves]
+    with pytest.raises(DataError, match="split_by_person"):
+        Counts.sum(parts)
+    with pytest.raises(DataError, match="split_by_person"):
+        parts[0] + parts[1]
+    assert same(Counts.sum(parts, split_by_person=True), whole)
+    for i, part in enumerate(parts):
+        part.save(tmp_path / f"{i}.counts")
+    files = [str(tmp_path / f"{i}.counts") for i in range(3)]
+    out = tmp_path / "all.counts"
+    assert main(["counts", "merge", *files, "--out", str(out)]) == 1
+    assert not out.exists()
+    assert main(["counts", "merge", *files, "--split-by-person", "--out", str(out)]) == 0
+    assert same(Counts.load(out), whole)
+    # the cap binds a release of the sum as it binds one of the records
+    one_row = plan(ASKED, Budget(pcost=1.0))
+    with pytest.raises(DataError, match="up to 2 rows of a person"):
+        measure(one_row, out, rehearsal=True)
+    assert check_records(CAPPED, out).over_cap == whole.rows_over_cap
+
+
+def test_a_release_of_the_sum_is_known_as_one_of_the_records(tmp_path: Path) -> None:
+    frame, seen = records(), list[Intake]()
+    book = Ledger.create(tmp_path / "book")
+    for name in ("direct", "parts"):
+        book.add_dataset(name, total=Budget(pcost=1e7))
+    measure(PLAN, frame, dataset="direct", ledger=book)
+    total = Counts.sum(counted_for(PLAN, part).as_shard() for part in cut(frame))
+    found = measure(PLAN, total, dataset="parts", ledger=book, intake=seen.append)
+    assert "released under the name 'direct'" in seen[0].warnings[0]
+    assert (seen[0].rows_in, seen[0].refused) == (len(frame), counted_for(PLAN, frame).rows_refused)
+    assert abs(found.answers(0)["answer"] - total["sex", "age"].ravel()).max() < 0.5
+    one, two = (row for row in book.rows() if row.kind == "spend")
+    assert one.sha256 == two.sha256 != ""  # where the keyed digests of records stand
+
+
+def test_a_look_at_the_sum_is_finished_on_the_same_records_alone(tmp_path: Path) -> None:
+    frame, common = records(), coarse_or_fine(COARSE, PLAN, names=["coarse", "fine"])
+    total = Counts.sum(counted_for_steps(common, part).as_shard() for part in cut(frame, 3))
+    book = Ledger.create(tmp_path / "book")
+    book.add_dataset("d", total=Budget(pcost=1e8))
+    key = stepwise.look(common, total, dataset="d", ledger=book).key
+    stepwise.decide(book, key, option="fine", by="A. Reader")
+    for data in (Counts.sum([total, counted_for_steps(common, records(30)).as_shard()]), frame.iloc[1:]):
+        with pytest.raises(DataError, match="not the records that were looked at"):
+            stepwise.finish(book, key, data)
+    done = stepwise.finish(book, key, frame)
+    assert abs(done.answers(0)["answer"] - total["sex", "age"].ravel()).max() < 0.5
+
+
+def lines(text: str) -> dict[str, Any]:
+    return dict(json.loads(text))
+
+
+def test_the_command_line_counts_parts_and_releases_their_sum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame, files = records(), []
+    place = {name: str(tmp_path / name) for name in ("plan", "coarse", "schema", "book", "all.counts")}
+    for name, text in (("plan", PLAN.to_json()), ("coarse", COARSE.to_json()), ("schema", SCHEMA.to_json())):
+        Path(place[name]).write_text(text)
+    book = Ledger.create(place["book"])
+    book.add_dataset("d", total=Budget(pcost=1e8))
+    for i, part in enumerate(cut(frame, 3)):
+        part.to_parquet(tmp_path / f"{i}.parquet")
+        files.append(str(tmp_path / f"{i}.counts"))
+        given = [
+            "count",
+            "--schema",
+            place["schema"],
+            "--plan",
+            place["plan"],
+            "--data",
+            str(tmp_path / f"{i}.parquet"),
+        ]
+        assert main([*given, "--out", files[-1], "--json"]) == 0
+        said = capsys.readouterr()
+        assert lines(said.out)["rows_in"] == len(part)
+        assert lines(said.out)["private"] is True
+    for wrong in ([*files, files[0]], [*files, place["plan"]], [*files, str(tmp_path / "no.counts")]):
+        assert main(["counts", "merge", *wrong, "--out", place["all.counts"]]) == 1
+        assert "DataError" in capsys.readouterr().err
+    assert main(["counts", "merge", *files, "--out", place["all.counts"], "--json"]) == 0
+    assert lines(capsys.readouterr().out)["shards"] == 3
+    given = ["release", "--plan", place["plan"], "--counts", place["all.counts"], "--dataset", "d"]
+    assert main([*given, "--ledger", place["book"], "--out", str(tmp_path / "a.csv")]) == 0
+    assert f"Rows read {len(frame)} = counted" in capsys.readouterr().err
+    answers = pd.read_csv(tmp_path / "a.csv")["answer"]
+    assert abs(answers[:6] - counted_for(PLAN, frame)["sex", "age"].ravel()).max() < 0.5
+    assert main([*given, "--ledger", place["all.counts"], "--out", place["all.counts"]]) == 1
+    with pytest.raises(SystemExit):
+        main(
+            ["release", "--plan", place["plan"], "--counts", place["plan"], "--dataset", "d", "--ledger", place["book"]]
+        )
+    assert main(["count", "--plan", place["plan"], "--data", files[0], "--out", str(tmp_path / "x")]) == 1
+    frame.to_csv(tmp_path / "x.csv", sep=";", encoding="utf-16", index=False)
+    given = ["check", "--plan", place["plan"], "--data", str(tmp_path / "x.csv"), "--encoding", "utf-16", "--json"]
+    for delimiter, code in ((";", 0), ("|", 1)):
+        capsys.readouterr()
+        assert main([*given, "--delimiter", delimiter]) == code
+    # steps: both plans are counted, and the look is finished on the same sum
+    for i in range(3):
+        given = ["count", "--plan", place["coarse"], place["plan"], "--data", str(tmp_path / f"{i}.parquet")]
+        assert main([*given, "--out", str(tmp_path / f"s{i}.counts")]) == 0
+    steps = str(tmp_path / "steps.counts")
+    assert main(["counts", "merge", *(str(tmp_path / f"s{i}.counts") for i in range(3)), "--out", steps]) == 0
+    capsys.readouterr()
+    where = ["--ledger", place["book"], "--counts", steps]
+    look = ["look", "--plans", place["coarse"], place["plan"], "--names", "coarse", "fine", "--dataset", "d", *where]
+    assert main([*look, "--out", str(tmp_path / "look.csv"), "--json"]) == 0
+    key = lines(capsys.readouterr().out)["key"]
+    assert main(["decide", "--ledger", place["book"], "--look", key, "--option", "fine", "--by", "A. Reader"]) == 0
+    assert main(["finish", "--look", key, *where, "--out", str(tmp_path / "fine.csv")]) == 0
+
+
+def changed(place: Path, out: Path, **head: Any) -> Path:
+    """The same file with another head, or with other tables."""
+    tables = head.pop("tables", {})
+    with zipfile.ZipFile(place) as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "counts.json":
+                content = json.dumps({**json.loads(content), **head}).encode()
+            if name in tables:
+                if tables[name] is None:
+                    continue
+                content = content[: -8 * 6] + np.asarray(tables[name], "<i8").tobytes()
+            new.writestr(name, content)
+    return out
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"format": "counts/9"},
+        {"schema_digest": "0"},
+        {"schema": {"format": "schema/1", "attributes": []}},
+        {"sets": [["sex", "age"]]},
+        {"sets": [["sex", "age"], ["height"]]},
+        {"sets": [["age", "sex"], ["one"]]},
+        {"records": -1},
+        {"records": 2**70},
+        {"records": 7391.0},
+        {"records": 7391},
+        {"cap": 2},
+        {"rows_over_cap": 1},
+        {"refused": {"sex": 7391}},
+        {"shards": None},
+        {"tables": {"tables/0.npy": None}},
+        {"tables": {"tables/0.npy": [-7391] * 6}},
+        {"tables": {"tables/0.npy": [2**63 - 1] * 6}},
+        {"tables": {"tables/0.npy": [0] * 6}},
+        {"tables": {"tables/0.npy": [0] * 60_000}},
+    ],
+    ids=str,
+)
+def test_files_of_counts_that_are_wrong_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    place = tmp_path / "a.counts"
+    counted_for(PLAN, records()).save(place)
+    if wrong.get("sets") == [["sex", "age"]]:  # a file that says less than it holds is as good as one that holds less
+        assert list(Counts.load(changed(place, tmp_path / "b.counts", **wrong))) == [("sex", "age")]
+        return
+    with pytest.raises(EngineError) as caught:
+        Counts.load(changed(place, tmp_path / "b.counts", **wrong))
+    assert "7391" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_damage_anywhere_is_found(tmp_path: Path) -> None:
+    place, found = tmp_path / "a.counts", counted_for(PLAN, records())
+    found.save(place)
+    content, rng = place.read_bytes(), random.Random(0)
+    short = [content[:n] for n in range(0, len(content), 97)] + [b"no zip"]
+    spoiled = []
+    for _ in range(60):
+        body = bytearray(content)
+        body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
+        spoiled.append(bytes(body))
+    for i, body in enumerate(short + spoiled):
+        (tmp_path / f"{i}.counts").write_bytes(body)
+        try:
+            again = Counts.load(tmp_path / f"{i}.counts")
+        except EngineError:
+            continue
+        assert i >= len(short)
+        assert same(again, found)
+    os.chmod(place, 0)
+    if os.geteuid():
+        with pytest.raises(DataError, match="you may not read it"):
+            Counts.load(place)

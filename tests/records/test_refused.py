@@ -1,0 +1,126 @@
+"""Rows that do not fit are counted by column and reason, and no error shows a value."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import DataError, LimitExceeded
+from engine.records import Encoder, count_marginals
+from tests.records.fitting import ALL_SETS, KINDS, SCHEMA, sample
+from tests.records.silent import CANARY, assert_silent
+
+anything = (st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.binary(max_size=2)
+            | st.decimals() | st.dates() | st.lists(st.integers(), max_size=1)
+            | st.sampled_from(["F", "01", 0, 1, 19.5, pd.NaT, np.datetime64("2020-01-01")]))  # fmt: skip
+
+
+@given(st.lists(st.tuples(*[anything] * len(SCHEMA)), max_size=12))
+@settings(max_examples=15, deadline=None)
+def test_rows_in_are_rows_counted_and_rows_refused(rows: list[tuple[object, ...]]) -> None:
+    frame = pd.DataFrame(rows, columns=list(SCHEMA.names), dtype=object)
+    counts = count_marginals(frame, SCHEMA, ALL_SETS, on_refused="drop")
+    codes = [[Encoder(attribute=SCHEMA[name]).one(v) for name, v in zip(SCHEMA, row, strict=True)] for row in rows]
+    good = [code for code in codes if min(code) >= 0]
+    assert counts.rows_in == len(rows)
+    assert counts.records == len(good)
+    assert sum(n for reasons in counts.refused.values() for n in reasons.values()) == sum(
+        code < 0 for row in codes for code in row
+    )
+    for names in ALL_SETS:
+        expected = np.zeros(SCHEMA.sizes(names), np.int64)
+        for code in good:
+            expected[tuple(code[SCHEMA.names.index(name)] for name in names)] += 1
+        np.testing.assert_array_equal(counts[names], expected)
+    if len(good) < len(rows):
+        with pytest.raises(DataError, match=f"{len(rows) - len(good)} of {len(rows)} rows"):
+            count_marginals(frame, SCHEMA, ALL_SETS)
+
+
+def test_the_complaint_names_column_reason_and_rows_and_no_value(tmp_path: Path) -> None:
+    frame = sample(10)
+    frame["age"] = frame["age"].astype(object)
+    frame.loc[[1, 2], "age"] = CANARY
+    frame.loc[3, "age"] = None
+    frame.loc[[3, 4, 5], "code"] = 7391
+    for kind in ("DataFrame", "csv", "csv.gz"):
+        with pytest.raises(DataError) as caught:
+            count_marginals(KINDS[kind](frame, tmp_path), SCHEMA, [("age", "code"), ("sex",)])
+        text = str(caught.value)
+        assert text.startswith("5 of 10 rows do not fit the schema: column 'age': 1 missing, 2 not a number; ")
+        assert "column 'code': 3 outside the public domain" in text
+        assert_silent(caught.value)
+        counts = count_marginals(KINDS[kind](frame, tmp_path), SCHEMA, [("age", "code")], on_refused="drop")
+        assert (counts.records, counts.rows_refused, counts.rows_in) == (5, 5, 10)
+        assert counts.refused == {
+            "age": {"missing": 1, "not a number": 2},
+            "code": {"outside the public domain": 3},
+        }
+    # A column that no table needs is not looked at.
+    assert count_marginals(frame, SCHEMA, [("sex",)]).records == 10
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("age", [CANARY, 5]),
+        ("age", [7391.5, "7391"]),
+        ("code", [7391, 1]),
+        ("code", [0.7391, 1.0]),
+        ("code", [CANARY, "1"]),
+        ("sex", [CANARY, "F"]),
+        ("person", [0.7391, 1.0]),
+        ("person", [CANARY, 7391]),
+        ("person", [[7391], [1]]),
+    ],
+    ids=str,
+)
+def test_no_error_shows_a_value(column: str, values: list[object]) -> None:
+    frame = sample(2).assign(person=["a", "b"]).astype(object)
+    frame[column] = pd.Series(values, dtype=object).infer_objects()
+    with pytest.raises(DataError) as caught:
+        count_marginals(frame, SCHEMA, [("age", "code", "sex")], person="person")
+    assert_silent(caught.value)
+
+
+def test_errors_of_foreign_readers_are_replaced() -> None:
+    def broken() -> object:
+        yield pa.RecordBatch.from_pydict({"code": [1]})
+        raise ValueError(f"cannot convert {CANARY}")
+
+    class Broken:
+        def to_pyarrow_batches(self) -> pa.RecordBatchReader:
+            return pa.RecordBatchReader.from_batches(pa.schema([("code", pa.int64())]), broken())
+
+    class Worse:
+        columns = ("code",)
+
+        def select(self, names: list[str]) -> None:
+            raise RuntimeError(CANARY)
+
+        def to_pyarrow_batches(self) -> None:
+            raise RuntimeError(CANARY)
+
+    class Worst:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            raise MemoryError(CANARY)
+
+    for data, expected in ((Broken(), DataError), (Worse(), DataError), (Worst(), LimitExceeded)):
+        with pytest.raises(expected) as caught:
+            count_marginals(data, SCHEMA, [("code",)])
+        assert_silent(caught.value)
+
+
+def test_a_headless_file_is_not_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("agee,sexx\n1,2\n")
+    with pytest.raises(DataError, match="first line must hold the column names") as caught:
+        count_marginals(path, SCHEMA, [("age",)])
+    assert "agee" not in str(caught.value)
+    path.write_text("sex,agee\nF,2\n")
+    with pytest.raises(DataError, match="'agee'"):
+        count_marginals(path, SCHEMA, [("age", "sex")])

@@ -1,0 +1,155 @@
+"""The same records from files of every kind, from folders and from frames of other libraries: the same integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from engine.errors import DataError
+from engine.records import count_marginals
+from engine.workload import Schema
+from tests.records.mixed import FRAME, SCHEMA, SETS, check, feather
+
+
+def stream(path: Path) -> Path:
+    table = pa.Table.from_pandas(FRAME)
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=70)
+    return path
+
+
+def parts(path: Path) -> Path:
+    path.mkdir()
+    for i in range(4):
+        (path / f"year={i}").mkdir()
+        FRAME.iloc[i::4].to_parquet(path / f"year={i}" / "part.parquet")
+    (path / "_SUCCESS").write_text("")
+    (path / ".part.crc").write_text("")
+    return path
+
+
+def by_sex(path: Path) -> Path:
+    pa.parquet.write_to_dataset(pa.Table.from_pandas(FRAME.fillna({"sex": pd.NA})), path, partition_cols=["sex"])
+    return path
+
+
+def generated() -> Iterator[pa.RecordBatch]:
+    yield from pa.Table.from_pandas(FRAME).to_batches(max_chunksize=60)
+
+
+class Polars:
+    """Stands for a plan of a data frame library that is carried out when its rows are asked for."""
+
+    def collect_schema(self) -> None:
+        raise AssertionError("not needed")
+
+    def collect(self, *, engine: str) -> pa.RecordBatchReader:
+        assert engine == "streaming"
+        return pa.Table.from_pandas(FRAME).to_reader()
+
+
+def polars_file(path: Path) -> Path:
+    import_module("polars").from_pandas(FRAME).write_ipc(path, compression="zstd")
+    return path
+
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "feather": lambda path: feather(path / "x.feather", FRAME),
+    "arrow file": lambda path: feather(path / "x.arrow", FRAME),
+    "arrow stream": lambda path: stream(path / "x.arrow"),
+    "folder": lambda path: parts(path / "set"),
+    "pattern": lambda path: str(parts(path / "set") / "*" / "*.parquet"),
+    "folder by sex": lambda path: by_sex(path / "set"),
+    "generator": lambda path: generated(),
+    "generator of tables": lambda path: iter([pa.Table.from_pandas(FRAME[:99]), pa.Table.from_pandas(FRAME[99:])]),
+    "plan": lambda path: Polars(),
+    "dask": lambda path: dask.dataframe.from_pandas(FRAME, npartitions=3),
+    "relation": lambda path: duckdb.connect().from_arrow(pa.Table.from_pandas(FRAME)),
+}
+if find_spec("polars"):  # which is too large to be installed for tests alone
+    SOURCES |= {
+        "polars": lambda path: import_module("polars").from_pandas(FRAME),
+        "polars plan": lambda path: import_module("polars").from_pandas(FRAME).lazy(),
+        "polars file": lambda path: polars_file(path / "x.arrow"),
+    }
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_source_gives_the_same_integers(kind: str, tmp_path: Path) -> None:
+    check(SOURCES[kind](tmp_path))
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_columns_of_numbers_are_asked_about_wherever_they_come_from(kind: str, tmp_path: Path) -> None:
+    known = Schema(SCHEMA.attributes[:2])
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match="'code', which holds numbers"):
+        count_marginals(SOURCES[kind](tmp_path / "a"), known, [("sex",)], on_refused="drop")
+    found = count_marginals(SOURCES[kind](tmp_path / "b"), known, [("sex",)], on_refused="drop", ignore=["code"])
+    assert found.records == (FRAME["sex"] != "f").sum()
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_rows_that_are_counted_already_count_alike_wherever_they_come_from(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = np.random.default_rng(1).choice([-1, 0, 1, 2, 2.5, 7, 1e15, np.nan], len(FRAME))
+    monkeypatch.setitem(globals(), "FRAME", FRAME.assign(n=numbers))
+    asked: dict[str, Any] = {"count_column": "n", "on_refused": "drop"}
+    here = count_marginals(FRAME, SCHEMA, SETS, **asked)
+    assert len(here.refused["n"]) == 3
+    there = count_marginals(SOURCES[kind](tmp_path), SCHEMA, SETS, **asked)
+    assert all((there[names] == here[names]).all() for names in here)
+    assert (there.records, there.rows_in, there.refused) == (here.records, here.rows_in, here.refused)
+
+
+def test_folders_must_hold_the_same_columns_everywhere(tmp_path: Path) -> None:
+    place = parts(tmp_path / "set")
+    FRAME.drop(columns="age").to_parquet(place / "year=2" / "more.parquet")
+    with pytest.raises(DataError, match="no column 'age'"):
+        count_marginals(place, SCHEMA, SETS, on_refused="drop")
+    (place / "year=2" / "more.parquet").write_bytes(b"")
+    (place / "readme.md").write_text("nothing")
+    with pytest.raises(DataError, match=r"'readme.md' is of no known kind"):
+        count_marginals(place, SCHEMA, SETS, on_refused="drop")
+    (tmp_path / "counted").mkdir()
+    (tmp_path / "counted" / "a.counts").write_text("nothing")
+    with pytest.raises(DataError, match=r"'a\.counts' holds counts of a part.*'counts merge'"):
+        count_marginals(tmp_path / "counted", SCHEMA, SETS, on_refused="drop")
+    both = by_sex(tmp_path / "both")
+    FRAME.to_parquet(both / "sex=F" / "more.parquet")
+    with pytest.raises(DataError, match=r"'sex' is in 'more\.parquet' and in its folder"):
+        count_marginals(both, SCHEMA, SETS, on_refused="drop")
+    for none in (tmp_path / "empty", tmp_path / "*.parquet"):
+        with pytest.raises(DataError, match="no file"):
+            count_marginals(none, SCHEMA, SETS)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="or none in it"):
+        count_marginals(tmp_path / "empty", SCHEMA, SETS)
+
+
+def test_generators_of_something_else_are_refused() -> None:
+    for wrong in (iter([]), iter([1, 2]), iter([pa.Table.from_pandas(FRAME), 3]), (row for row in ({"sex": "F"},))):
+        with pytest.raises(DataError):
+            count_marginals(wrong, SCHEMA, SETS, on_refused="drop")
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from generated()
+        raise RuntimeError("CANARY7391")
+
+    with pytest.raises(DataError) as caught:
+        count_marginals(broken(), SCHEMA, SETS, on_refused="drop")
+    assert "7391" not in str(caught.value)
+    assert caught.value.__context__ is None

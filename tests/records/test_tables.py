@@ -1,0 +1,179 @@
+"""Exact tables from records of every kind, in blocks of any size, and within the memory that is allowed."""
+
+import functools
+import itertools
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import engine.records.count_marginals
+import engine.records.csv_reader
+import engine.records.readers
+from engine.errors import Cancelled, DataError, LimitExceeded, SchemaError
+from engine.records import count_marginals
+from engine.workload import Attribute, Schema
+from tests.records.fitting import ALL_SETS, KINDS, SCHEMA, csv_file, sample
+
+
+def oracle(frame: pd.DataFrame, schema: Schema, names: tuple[str, ...]) -> np.ndarray:
+    """Cell by cell with pandas: count the rows whose every value lies in the cell."""
+
+    def inside(name: str, cell: int) -> pd.Series:
+        attribute, column = schema[name], frame[name]
+        if attribute.edges is not None:
+            last = cell == attribute.size - 1
+            upper = column <= attribute.edges[-1] if last else column < attribute.edges[cell + 1]
+            return (column >= attribute.edges[cell]) & upper
+        if attribute.labels is None:
+            return column == cell
+        label = attribute.labels[cell]
+        own = column.eq(label) & column.notna()
+        if label == attribute.missing:
+            own |= column.isna()
+        if label == attribute.other:
+            own |= column.notna() & ~column.isin(attribute.labels)
+        return own
+
+    table = np.zeros(schema.sizes(names), np.int64)
+    for cell in np.ndindex(table.shape):
+        rows = np.ones(len(frame), bool)
+        for name, i in zip(names, cell, strict=True):
+            rows &= inside(name, i).to_numpy(dtype=bool)
+        table[cell] = rows.sum()
+    return table
+
+
+@functools.cache
+def expected_tables(rows: int) -> dict[tuple[str, ...], np.ndarray]:
+    return {names: oracle(sample(rows), SCHEMA, names) for names in ALL_SETS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_data_gives_the_same_exact_tables(kind: str, tmp_path: Path) -> None:
+    frame = sample(200)
+    counts = count_marginals(KINDS[kind](frame, tmp_path), SCHEMA, ALL_SETS)
+    assert list(counts) == ALL_SETS
+    assert counts.records == counts.rows_in == len(frame)
+    assert counts.refused == {}
+    for names, table in counts.items():
+        assert table.dtype == np.int64
+        assert table.flags.c_contiguous
+        np.testing.assert_array_equal(table, expected_tables(len(frame))[names])
+
+
+def test_chunks_and_batches_of_any_size_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = sample(5_000)
+    whole = count_marginals(frame, SCHEMA, ALL_SETS)
+    monkeypatch.setattr(engine.records.count_marginals, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(engine.records.readers, "BATCH_BYTES", 1)
+    again = count_marginals(frame, SCHEMA, ALL_SETS)
+    for names in ALL_SETS:
+        np.testing.assert_array_equal(again[names], whole[names])
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 128), (128, 1), (127,), (128,), (1, 32_768), (181, 182), (2, 7, 3_000), (99_999,)]
+)
+def test_tables_at_the_ends_of_integer_types(sizes: tuple[int, ...]) -> None:
+    schema = Schema([Attribute.of_size(f"a{i}", size) for i, size in enumerate(sizes)])
+    rng = np.random.default_rng(1)
+    for rows in (50, 40_000):
+        columns = [rng.integers(0, size, rows) for size in sizes]
+        for codes, size in zip(columns, sizes, strict=True):
+            codes[:2] = 0, size - 1
+        found = count_marginals(pd.DataFrame(dict(zip(schema.names, columns, strict=True))), schema, [schema.names])
+        expected = np.bincount(np.ravel_multi_index(columns, sizes), minlength=math.prod(sizes)).reshape(sizes)
+        np.testing.assert_array_equal(found[schema.names], expected)
+
+
+def test_csv_blocks_may_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = csv_file(sample(200), tmp_path / "x.csv")
+    for block in (60, 61, 500):
+        monkeypatch.setattr(engine.records.csv_reader, "CSV_BLOCK", block)
+        counts = count_marginals(path, SCHEMA, ALL_SETS)
+        for names in ALL_SETS:
+            np.testing.assert_array_equal(counts[names], expected_tables(200)[names])
+
+
+def test_only_the_number_of_records_is_asked(tmp_path: Path) -> None:
+    frame = sample(70)
+    for kind in set(KINDS) - {"counts"}:
+        path = tmp_path / kind
+        path.mkdir()
+        counts = count_marginals(KINDS[kind](frame, path), SCHEMA, [()])
+        assert counts[()].shape == ()
+        assert int(counts[()]) == counts.records == 70
+    assert len(count_marginals(frame, SCHEMA, [])) == 0
+
+
+def test_an_empty_table_of_records_counts_nothing(tmp_path: Path) -> None:
+    frame = sample(3).iloc[:0]
+    for kind in ("DataFrame", "csv", "csv.gz", "parquet", "table", "reader", "lazy", "dataset in memory"):
+        path = tmp_path / kind
+        path.mkdir()
+        counts = count_marginals(KINDS[kind](frame, path), SCHEMA, ALL_SETS)
+        assert counts.rows_in == 0
+        assert all(table.sum() == 0 for table in counts.values())
+
+
+def test_wrong_requests_are_refused() -> None:
+    frame = sample(3)
+    for sets in (["age"], "age", [3], [("age", "age")], [("height",)], [(3,)], [{"age", "sex"}], [frozenset(["age"])]):
+        with pytest.raises(SchemaError):
+            count_marginals(frame, SCHEMA, sets)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="'skip'"):
+        count_marginals(frame, SCHEMA, ALL_SETS, on_refused="skip")
+    for data in (None, 3, b"x.csv", {"age": [1]}, [[1]], np.zeros(3), "x.xlsx", "x.csv", Path("/"), "https://x/y.csv"):
+        with pytest.raises(DataError):
+            count_marginals(data, SCHEMA, [("age",)])
+
+
+def test_tables_too_large_are_refused_before_anything_is_allocated() -> None:
+    schema = Schema([Attribute.of_size(f"a{i}", 1_000) for i in range(40)])
+    frame = pd.DataFrame({name: [0] for name in schema})
+    with pytest.raises(LimitExceeded, match=r"7\.9e\+13 bytes"):
+        count_marginals(frame, schema, itertools.combinations(schema.names, 3))
+    with pytest.raises(LimitExceeded):
+        count_marginals(frame, schema, [schema.names])
+    exact = 8 * 10**6
+    assert count_marginals(frame, schema, [("a0", "a1")], memory_limit=exact).records == 1
+    with pytest.raises(LimitExceeded):
+        count_marginals(frame, schema, [("a0", "a1")], memory_limit=exact - 1)
+    many = Schema([Attribute.of_size(f"a{i}", 1 if i < 100 else 10**7) for i in range(10_000)])
+    for names in (many.names, many.names[:65]):
+        with pytest.raises(LimitExceeded):
+            count_marginals(frame, many, [names])
+
+
+@pytest.mark.parametrize("kind", ["DataFrame", "csv", "csv.gz", "parquet", "reader"])
+def test_progress_rises_and_can_stop(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.records.readers, "BATCH_BYTES", 1)
+    seen: list[float] = []
+    data = KINDS[kind](sample(4_000), tmp_path)
+    count_marginals(data, SCHEMA, ALL_SETS, progress=lambda fraction, text: seen.append(fraction))
+    assert seen == sorted(seen)
+    assert len(seen) >= 4
+    assert 0 < seen[-1] <= 1
+
+    def stop(fraction: float, text: str) -> None:
+        raise Cancelled("stopped")
+
+    with pytest.raises(Cancelled):
+        count_marginals(KINDS[kind](sample(4_000), tmp_path), SCHEMA, ALL_SETS, progress=stop)
+
+
+def test_a_real_table_is_counted_whole() -> None:
+    rng = np.random.default_rng(2)
+    sizes = (85, 9, 100, 16, 7, 15, 6, 5, 2, 2, 100, 100, 99, 42)
+    schema = Schema([Attribute.of_size(f"a{i}", size) for i, size in enumerate(sizes)])
+    frame = pd.DataFrame({name: rng.integers(0, schema[name].size, 48_842) for name in schema})
+    sets = [names for k in (1, 2, 3) for names in itertools.combinations(schema.names, k)]
+    counts = count_marginals(frame, schema, sets)
+    for names in random.Random(3).sample(sets, 20):
+        codes = np.ravel_multi_index([frame[name].to_numpy() for name in names], schema.sizes(names))
+        expected = np.bincount(codes, minlength=schema.cells(names)).reshape(schema.sizes(names))
+        np.testing.assert_array_equal(counts[names], expected)

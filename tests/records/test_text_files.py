@@ -1,0 +1,142 @@
+"""Lines of text, packed or not: CSV of any delimiter and encoding, and objects of JSON."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import itertools
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from engine.errors import DataError
+from engine.records import count_marginals
+from engine.records.csv_reader import TextFile
+from engine.release.schema_report import records_fit
+from tests.records.mixed import FRAME, SCHEMA, SETS, check
+
+
+def packed(path: Path, content: bytes) -> Path:
+    match path.suffix:
+        case ".gz":
+            path.write_bytes(gzip.compress(content))
+        case ".bz2":
+            path.write_bytes(bz2.compress(content))
+        case ".zst":
+            path.write_bytes(pa.Codec("zstd").compress(content, asbytes=True))
+        case ".zip":
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr("inside.txt", content)
+        case _:
+            path.write_bytes(content)
+    return path
+
+
+def jsonl(frame: pd.DataFrame) -> bytes:
+    rows = ({k: v for k, v in row.items() if v is not None} for row in frame.to_dict("records"))
+    return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()
+
+
+@pytest.mark.parametrize("pack", ["", ".gz", ".bz2", ".zst", ".zip"])
+@pytest.mark.parametrize("form", [".csv", ".tsv", ".jsonl", ".ndjson"])
+def test_text_files_packed_or_not(tmp_path: Path, form: str, pack: str) -> None:
+    separator = "\t" if form == ".tsv" else ","
+    content = jsonl(FRAME) if "j" in form else FRAME.to_csv(index=False, sep=separator).encode()
+    place = packed(tmp_path / f"x{form}{pack}", content)
+    check(place)
+    body = place.read_bytes()
+    if pack:
+        for spoiled in (body[: len(body) // 2], body[:30], b"no pack"):
+            place.write_bytes(spoiled)
+            with pytest.raises(DataError) as caught:
+                count_marginals(place, SCHEMA, SETS, on_refused="drop")
+            assert caught.value.__context__ is None
+
+
+def every_second(*factors: Any) -> list[Any]:
+    """Rows of which every value of one meets half of the others' in every run, all of them in full ones."""
+    rows = itertools.product(*map(enumerate, factors))
+    return [pytest.param(*(v for _, v in r), marks=[pytest.mark.full] * (sum(k for k, _ in r) % 2)) for r in rows]
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "encoding"), every_second([",", ";", "\t", "|", "~"], ["utf-8", "latin-1", "utf-16", "utf-16-be"])
+)
+def test_csv_of_any_delimiter_and_encoding(tmp_path: Path, delimiter: str, encoding: str, monkeypatch: Any) -> None:
+    text = FRAME.to_csv(index=False, sep=delimiter)
+    place = packed(tmp_path / "x.csv", text.encode(encoding))
+    given = delimiter if delimiter == "~" else None
+    for block in (61, 4_000_000):  # blocks may end inside a character
+        monkeypatch.setattr("engine.records.csv_reader.CSV_BLOCK", block if block > len(text.split("\n")[0]) else 200)
+        monkeypatch.setattr("engine.records.csv_reader.HEAD", block)
+        check(TextFile(path=place, delimiter=given or delimiter, encoding=encoding))
+    if encoding == "utf-8":
+        if given is None:
+            check(place)
+        place.write_bytes(text.replace("F", 'F"F', 1).encode())
+        with pytest.raises(DataError, match="a quote in the middle of a field"):
+            count_marginals(TextFile(path=place, delimiter=delimiter), SCHEMA, SETS, on_refused="drop")
+    else:
+        with pytest.raises(DataError, match=r"UTF-8.*or give its encoding|column"):
+            count_marginals(place, SCHEMA, SETS, on_refused="drop")
+    place.write_bytes(text.encode("utf-16")[:-1])
+    with pytest.raises(DataError, match="not in the encoding utf-16"):
+        count_marginals(TextFile(path=place, delimiter=delimiter, encoding="utf-16"), SCHEMA, SETS, on_refused="drop")
+
+
+def test_what_is_no_delimiter_or_encoding_is_refused() -> None:
+    for wrong in ({"delimiter": ""}, {"delimiter": ";;"}, {"delimiter": '"'}, {"delimiter": "é"}):
+        with pytest.raises(DataError, match="delimiter"):
+            TextFile(path="x.csv", **wrong)
+    for name in ("latin-99", "rot13", "zip", None):
+        with pytest.raises(DataError, match="no encoding"):
+            TextFile(path="x.csv", encoding=name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("line", ["[1]", "{", "7391", "\ud800", "nul", '{"sex": "F"', "[" * 100_000])
+def test_lines_that_are_no_object_are_named_by_their_number(tmp_path: Path, line: str) -> None:
+    place = tmp_path / "x.jsonl"
+    place.write_bytes(b'{"sex": "F", "age": 1, "code": 1}\n\n' + line.encode("utf-8", "surrogatepass"))
+    with pytest.raises(DataError, match=r"line 3 of the file 'x\.jsonl'") as caught:
+        count_marginals(place, SCHEMA, SETS, on_refused="drop")
+    assert "7391" not in str(caught.value)
+    place.write_bytes(b'{"sex": "F", "age": 1, "cod": 1}\n')
+    with pytest.raises(DataError, match="no column 'code'"):
+        count_marginals(place, SCHEMA, SETS, on_refused="drop", ignore=["cod"])
+
+
+def test_a_key_that_an_object_has_twice_is_named_where_it_is_asked_for(tmp_path: Path) -> None:
+    place = tmp_path / "x.jsonl"
+    row = '{"sex": "F", "age": 1, "code": 1, "note": {"age": 1, "age": 2}, "more": 1, "more": 2}\n'
+    place.write_text(row)
+    assert count_marginals(place, SCHEMA, SETS, ignore=["more"]).records == 1
+    place.write_text(row + '{"sex": "F", "age": 7391, "code": 1, "age": 2}\n')
+    with pytest.raises(DataError, match=r"line 2 of the file 'x\.jsonl' has the key 'age' twice") as caught:
+        count_marginals(place, SCHEMA, SETS, on_refused="drop", ignore=["more"])
+    assert "7391" not in str(caught.value)
+
+
+@pytest.mark.parametrize("pack", ["", ".gz", ".bz2", ".zst", ".zip"])
+@pytest.mark.parametrize("form", [".csv", ".jsonl"])
+def test_what_is_no_text_is_called_by_its_name(tmp_path: Path, form: str, pack: str) -> None:
+    for begins, kind in ((b"%PDF-1.7\n7391", "a PDF document"), (b"PAR1" + bytes(99), "a parquet file")):
+        place = packed(tmp_path / f"x{form}{pack}", begins)
+        with pytest.raises(DataError, match=f"holds {kind} and no lines of text") as caught:
+            count_marginals(place, SCHEMA, SETS, on_refused="drop")
+        assert "7391" not in str(caught.value)
+
+
+def test_keys_that_the_first_object_leaves_out_are_columns(tmp_path: Path) -> None:
+    place = tmp_path / "x.jsonl"
+    place.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "people": 70}\n')
+    with pytest.raises(DataError, match="'people', which holds numbers"):
+        count_marginals(place, SCHEMA, SETS)
+    assert all(column.there for column in records_fit(SCHEMA, place))
+    place.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "n": 70}\n')
+    with pytest.raises(DataError, match="'n', which holds numbers"):
+        count_marginals(place, SCHEMA, SETS, on_refused="drop")

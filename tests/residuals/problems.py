@@ -1,0 +1,92 @@
+"""Small problems for the solver, by name, and what must be true of their solutions."""
+
+import numpy as np
+import pytest
+
+from engine.residuals import DualProblem, Factor, Lift, Options, basis
+from engine.workload import Family, Marginal, Range
+from engine.workload.families import Prefix, Random
+
+TIGHT = Options(gap=1e-6)
+
+
+def kron(*matrices):
+    out = np.ones((1, 1))
+    for m in matrices:
+        out = np.kron(out, m)
+    return out
+
+
+def coordinates(sizes):
+    """Orthonormal basis of the residual space on all attributes, shape (cells, class coordinates)."""
+    return kron(*(basis(n) for n in sizes))
+
+
+def class_rows(rows, sizes):
+    return rows @ coordinates(sizes)
+
+
+def pair_rows(name, n, m):
+    from engine.workload.families import family
+
+    return family(name).rows((n, m))
+
+
+def stacked(*families_on_sizes):
+    return np.concatenate(families_on_sizes)
+
+
+def product(one: Family, other: Family, n, m):
+    return np.kron(one.rows((n,)), other.rows((m,)))
+
+
+PROBLEMS = {  # name -> (sizes, query rows on the cells)
+    "prefix": ((7,), Prefix().rows((7,))),
+    "range": ((6,), Range().rows((6,))),
+    "four cells": ((4,), stacked(3 * Prefix().rows((4,)), Prefix().rows((4,))[:, ::-1], Marginal().rows((4,)))),
+    "affine and prefix on four": ((4,), np.cumsum(np.array([[1, 0, 0, 0.0], [0, 1, 0, 0], [0, 0, 1, 0]]), axis=1)),
+    "two cells": ((2,), np.array([[1.0, 0.0]])),
+    "affine": ((5, 5), pair_rows("affine", 5, 5)),
+    "abs": ((4, 6), pair_rows("abs", 4, 6)),
+    "affine and abs": ((5, 5), stacked(pair_rows("affine", 5, 5), pair_rows("abs", 5, 5))),
+    "two products": ((4, 5), stacked(product(Range(), Range(), 4, 5), product(Prefix(), Prefix(), 4, 5))),
+    "random": ((3, 4), Random(count=30, seed=1).rows((3, 4))),
+    "random of low rank": ((4, 4), Random(count=4, seed=2).rows((4, 4))),
+    "three attributes": ((3, 3, 3), Random(p=0.4, count=50, seed=5).rows((3, 3, 3))),
+    "signed": ((5,), np.random.default_rng(0).standard_normal((4, 5))),
+    "one query": ((6,), np.array([[1.0, 0, 0, 1, 1, 0]])),
+    "uneven": ((5,), np.diag([1e3, 1, 1, 1e-2, 5.0])),
+}
+
+
+def problem_of(name, cls=DualProblem, low_rank=False):
+    sizes, rows = PROBLEMS[name]
+    c = class_rows(rows, sizes)
+    factor = Factor(sizes=sizes, matrix=c if low_rank else c.T @ c, low_rank=low_rank)
+    return cls(lift=Lift(sizes), factor=factor)
+
+
+def cell_gram(name):
+    sizes, rows = PROBLEMS[name]
+    N = coordinates(sizes)
+    pieces = class_rows(rows, sizes) @ N.T
+    return pieces.T @ pieces
+
+
+def solve(problem, options=TIGHT):
+    return problem.solution(*problem.maximise(options))
+
+
+def check_solution(solution, gram):
+    """The strategy is feasible and has the value; the bound is below; class coordinates come back from the answers."""
+    strategy = solution.strategy
+    assert strategy.column_norm <= 1 + 1e-9
+    assert np.sum(strategy.covariance * gram) == pytest.approx(solution.value, rel=1e-7)
+    assert 0 < solution.bound <= solution.value * (1 + 1e-12)
+    N = coordinates(strategy.sizes)
+    measured = strategy.rows @ N  # strategy rows as class rows
+    np.testing.assert_allclose(measured @ N.T, strategy.rows, atol=1e-9)  # nothing outside the residual space
+    span = strategy.pinv @ measured  # identity on what is measured
+    np.testing.assert_allclose(span @ span, span, atol=1e-6)
+    np.testing.assert_allclose(gram @ span.T, gram, atol=1e-6 * np.abs(gram).max())
+    assert strategy.complete == (np.linalg.matrix_rank(measured, tol=1e-7) == N.shape[1])

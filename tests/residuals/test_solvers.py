@@ -1,0 +1,283 @@
+"""The solver against an independent one, its certificate against weak duality, and its shortcuts against none."""
+
+import itertools
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import engine.residuals.dual_solver as solvers
+from engine.residuals import DualProblem, Factor, Lift, Options, basis
+from engine.residuals.decomposition import decompose
+from engine.residuals.dual_solver import FixedBasisProblem, FourierProblem
+from engine.residuals.kronecker_sums import assemble, merge
+from engine.residuals.subworkload_solver import SubworkloadSolver
+from engine.workload import Circular, Marginal, Workload
+from engine.workload.families import Prefix
+from tests import oracles, shapes
+from tests.residuals.problems import (
+    PROBLEMS,
+    TIGHT,
+    cell_gram,
+    check_solution,
+    class_rows,
+    coordinates,
+    kron,
+    pair_rows,
+    problem_of,
+    solve,
+)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_value_and_bound_against_an_independent_solver(name):
+    low, high = oracles.optimum(cell_gram(name), tolerance=1e-6)
+    solution = solve(problem_of(name))
+    N = coordinates(PROBLEMS[name][0])
+    check_solution(solution, N.T @ cell_gram(name) @ N)
+    assert solution.status == "optimal"
+    assert solution.gap <= 1e-5
+    assert solution.bound <= high * (1 + 1e-9)
+    assert solution.value >= low * (1 - 1e-8)
+    assert solution.value <= high * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_grams_are_always_solved(seed):
+    """Grams of every rank on up to 16 cells; many have symmetric starts, idle cells or null directions."""
+    rng = np.random.default_rng(seed)
+    sizes = tuple(rng.integers(2, 5, rng.integers(1, 3)))
+    rows = rng.integers(-1, 3, (rng.integers(1, 6), math.prod(sizes))).astype(float)
+    c = class_rows(rows, sizes)
+    if np.sum(c**2) < 1e-9:
+        return
+    solution = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
+    check_solution(solution, c.T @ c)
+    low, high = oracles.optimum((c @ coordinates(sizes).T).T @ (c @ coordinates(sizes).T), tolerance=1e-5)
+    assert solution.gap <= 1e-4
+    assert low * (1 - 1e-8) <= solution.value <= high * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("pattern", list(itertools.product([1.0, 4.0], repeat=3)))
+def test_symmetric_starts_do_not_stick(pattern):
+    """On four cells the first step of a unit length can land where two weights are zero and their gradient, too."""
+    N = basis(4)
+    gram = N.T @ (Prefix().gram((4,)) + np.diag([*pattern, pattern[0]])) @ N
+    for g in (gram, np.diag(pattern), np.diag(pattern[::-1]) + 0.1):
+        solution = solve(DualProblem(lift=Lift((4,)), factor=Factor(sizes=(4,), matrix=g)))
+        low, high = oracles.optimum(N @ g @ N.T, tolerance=1e-6)
+        assert solution.status == "optimal"
+        assert low * (1 - 1e-8) <= solution.value <= high * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_weak_duality_at_random_weights(name):
+    """Every weight vector proves a bound that no feasible strategy beats, good or bad."""
+    rng, problem, gram = np.random.default_rng(7), problem_of(name), cell_gram(name)
+    N = coordinates(problem.sizes)
+    values = [solve(problem).value]
+    for _ in range(20):
+        half = rng.standard_normal((len(gram), len(gram))) + 3 * rng.random() * np.eye(len(gram))
+        X = N.T @ half.T @ half @ N
+        X = X / np.max(np.einsum("cr,rs,cs->c", N, X, N))  # feasible
+        values.append(float(np.trace(np.linalg.solve(X, N.T @ gram @ N))))
+    assert min(values) == pytest.approx(values[0], rel=1e-9)
+    for k in range(30):
+        mass = rng.dirichlet(np.full(problem.variables, 0.05 if k % 2 else 3.0)) * 10.0 ** rng.integers(-3, 4)
+        assert 0 <= problem.bound(mass) <= min(values) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_low_rank_rows_give_the_same_optimum(name):
+    dense, low = solve(problem_of(name)), solve(problem_of(name, low_rank=True))
+    assert low.value == pytest.approx(dense.value, rel=1e-5)
+    assert len(low.strategy.rows) == len(dense.strategy.rows)
+    assert low.strategy.complete == dense.strategy.complete
+
+
+def test_null_directions_are_left_alone():
+    solution = solve(problem_of("random of low rank"))
+    assert len(solution.strategy.rows) <= 4 < 9
+    assert not solution.strategy.complete
+    one = solve(problem_of("one query"))
+    assert one.strategy.rows.shape == (1, 6)
+    rows = PROBLEMS["one query"][1]
+    piece = rows - rows.mean()
+    assert one.value == pytest.approx(np.max(np.abs(piece)) ** 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("low_rank", [False, True])
+@pytest.mark.parametrize("least", [1.0, 1e-4])  # all alike is symmetric, and the rows come in blocks
+def test_what_is_measured_is_told_without_another_decomposition(least, low_rank):
+    sizes = (9, 11)
+    c = class_rows(pair_rows("affine", *sizes), sizes)
+    c[:3] *= least
+    factor = Factor(sizes=sizes, matrix=c if low_rank else c.T @ c, low_rank=low_rank)
+    strategy = solve(DualProblem(lift=Lift(sizes), factor=factor)).strategy
+    assert len(strategy.rows) == np.linalg.matrix_rank(c) < strategy.dimension
+    found = replace(strategy, measured=None).span
+    assert strategy.span.shape == found.shape
+    np.testing.assert_allclose(strategy.span @ strategy.span.T, found @ found.T, atol=1e-9)
+    asked = c[np.linalg.norm(c, axis=1) > 1e-9]  # the last difference is between all and nobody
+    assert not strategy.leaves_span(asked).any()
+    assert strategy.leaves_span(np.eye(strategy.dimension)).all()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    list(itertools.combinations(["prefix", "range", "signed", "affine", "one query"], 2)),
+)
+def test_a_kronecker_gram_has_a_kronecker_optimum(one, other):
+    (first, rows), (second, more) = PROBLEMS[one], PROBLEMS[other]
+    sizes, c = first + second, np.kron(class_rows(rows, first), class_rows(more, second))
+    whole = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
+    parts = [solve(problem_of(one)), solve(problem_of(other))]
+    assert math.prod(p.value for p in parts) == pytest.approx(whole.value, rel=2e-5)
+    assert math.prod(p.bound for p in parts) <= whole.value * (1 + 1e-9)
+
+
+def test_subworkloads_of_products_are_solved_factor_by_factor():
+    workload = Workload(shapes.numeric(5, 4, 6)).add(("a", "b", "c"), {"a": "prefix", "b": "range", "c": "circular"})
+    parts = decompose(workload)
+    solver = SubworkloadSolver(factors=parts.factors, method="optimal", options=TIGHT, memory_limit=1e9)
+    number, _ = parts.spaces[("a", "b", "c")]
+    sub = parts.subworkloads[number]
+    solved = solver.solve(sub)
+    assert [len(axes) for axes, _ in solved.factors] == [1, 1, 1]
+    assert len(solver.duals) == 3
+    gram = assemble(merge(sub, parts.factors), (0, 1, 2), sub.sizes)
+    whole = solve(DualProblem(lift=Lift(sub.sizes), factor=gram))
+    assert solved.value == pytest.approx(whole.value, rel=1e-5)
+    for other in parts.subworkloads:
+        solver.solve(other)
+    assert len(solver.duals) == 3  # every factor was solved once
+
+
+@pytest.mark.parametrize("cls", [FixedBasisProblem, FourierProblem])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_approximate_solutions_are_feasible_and_certified(name, cls):
+    solution, exact = solve(problem_of(name, cls)), solve(problem_of(name))
+    N = coordinates(PROBLEMS[name][0])
+    check_solution(solution, N.T @ cell_gram(name) @ N)
+    assert solution.value >= exact.bound * (1 - 1e-9)
+    assert solution.bound <= exact.value * (1 + 1e-9)
+    assert solution.status != "optimal"
+
+
+@pytest.mark.parametrize("cls", [DualProblem, FixedBasisProblem, FourierProblem])
+@pytest.mark.parametrize("asked", [Circular(), Marginal()], ids=lambda f: f.name)
+def test_circulant_grams_are_solved_exactly_by_all(asked, cls):
+    N = basis(8)
+    factor = Factor(sizes=(8,), matrix=N.T @ asked.gram((8,)) @ N)
+    solution = solve(cls(lift=Lift((8,)), factor=factor))
+    eigenvalues = np.linalg.eigvalsh(factor.matrix)
+    assert solution.value == pytest.approx(np.sqrt(eigenvalues).sum() ** 2 / 8, rel=1e-6)
+    assert solution.gap <= 1e-6
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e12])
+def test_scaling_the_queries_scales_the_value(scale):
+    sizes, rows = PROBLEMS["affine and abs"]
+    c = class_rows(rows, sizes)
+    small = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=scale * (c.T @ c))))
+    assert small.value == pytest.approx(scale * solve(problem_of("affine and abs")).value, rel=1e-5)
+    assert small.strategy.column_norm <= 1 + 1e-9
+
+
+def test_a_stopped_search_says_so_and_stays_honest():
+    problem = problem_of("affine and abs")
+    stopped = solve(problem, Options(gap=1e-12, deadline=time.monotonic() - 1))
+    exact = solve(problem)
+    assert "time limit" in stopped.status
+    assert stopped.gap > 1e-3
+    assert stopped.bound <= exact.value <= stopped.value * (1 + 1e-9)
+    N = coordinates((5, 5))
+    check_solution(stopped, N.T @ cell_gram("affine and abs") @ N)
+    few = solve(problem, Options(gap=1e-12, evaluations=3))
+    assert few.status not in ("optimal", "")
+    assert few.bound <= exact.value
+
+
+def test_the_watch_hears_a_falling_gap_and_may_stop():
+    heard = []
+    problem = problem_of("affine and abs")
+    problem.maximise(TIGHT, watch=heard.append)
+    assert len(heard) > 5
+    assert heard == sorted(heard, reverse=True)
+    assert heard[-1] <= TIGHT.gap
+
+    def stop(gap):
+        raise KeyError(gap)
+
+    with pytest.raises(KeyError):
+        problem.maximise(TIGHT, watch=stop)
+
+
+@pytest.mark.parametrize("name", ["affine", "two products", "random of low rank", "signed"])
+def test_the_strategy_is_a_function_of_the_weights(name):
+    problem = problem_of(name)
+    mass, status = problem.maximise(TIGHT)
+    one, other = problem.solution(mass, status), problem_of(name).solution(mass.copy(), status)
+    np.testing.assert_array_equal(one.strategy.rows, other.strategy.rows)
+    assert one.value == other.value
+    np.testing.assert_allclose(problem.solution(mass * 1e3, status).strategy.rows, one.strategy.rows, atol=1e-6)
+
+
+def test_lift_is_its_matrix():
+    rng = np.random.default_rng(0)
+    for centers in (None, [None, rng.dirichlet(np.ones(4))]):
+        lift = Lift((3, 4), centers)
+        pis = [np.full(3, 1 / 3), np.full(4, 1 / 4) if centers is None else centers[1]]
+        L = kron(*(basis(n).T @ (np.eye(n) - np.outer(pi, np.ones(n))) for n, pi in zip((3, 4), pis, strict=True)))
+        np.testing.assert_allclose(lift.rows(np.eye(6)), L, atol=1e-12)
+        np.testing.assert_allclose(lift.classes(np.eye(12)), L.T, atol=1e-12)
+
+
+def sums(n, m, kind=DualProblem):
+    """The problem of all sums of two attributes: few queries on many cells."""
+    rows = class_rows(pair_rows("affine", n, m), (n, m))
+    return kind(lift=Lift((n, m)), factor=Factor(sizes=(n, m), matrix=rows, low_rank=True))
+
+
+@pytest.mark.parametrize("kind", [DualProblem, FixedBasisProblem])
+def test_the_curvature_is_the_derivative_of_the_diagonal(kind):
+    problem = sums(5, 6, kind)
+    on = np.arange(0, problem.variables, 2)
+    mass = np.random.default_rng(3).uniform(0.5, 1.5, len(on))
+    step = 1e-6
+    by_difference = [
+        (problem.evaluate(mass - e, on)[1] - problem.evaluate(mass + e, on)[1]) / (2 * step)
+        for e in step * np.eye(len(on))
+    ]
+    assert np.allclose(problem.curvature(mass, on), by_difference, rtol=1e-5, atol=1e-7)
+
+
+def test_weights_on_few_cells_are_found_in_few_evaluations(monkeypatch):
+    problem = sums(20, 21)
+    gaps: list[float] = []
+    mass, status = problem.maximise(TIGHT, watch=gaps.append)
+    assert status == "optimal"
+    assert np.count_nonzero(mass) <= sum(len(root) for root in problem.roots)
+    with monkeypatch.context() as patch:
+        patch.setattr(solvers, "SLOW", 10**9)
+        slow: list[float] = []
+        other, _ = problem.maximise(TIGHT, watch=slow.append)
+    assert len(gaps) < len(slow) / 2
+    assert problem.bound(mass) == pytest.approx(problem.bound(other), rel=1e-5)
+    assert problem.bound(mass) >= problem.bound(other) * (1 - 1e-9)
+    assert problem.solution(mass, status).gap <= TIGHT.gap * 1.001
+
+
+def test_newton_steps_that_lead_nowhere_leave_the_search_as_it_was(monkeypatch):
+    problem = sums(9, 10)
+
+    def refused(*_):
+        raise np.linalg.LinAlgError("planted")
+
+    monkeypatch.setattr(solvers, "SLOW", 1)
+    monkeypatch.setattr(DualProblem, "curvature", refused)
+    mass, status = problem.maximise(TIGHT)
+    assert status == "optimal"
+    assert problem.solution(mass, status).gap <= TIGHT.gap * 1.001

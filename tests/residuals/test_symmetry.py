@@ -1,0 +1,70 @@
+"""Symmetry makes problems smaller and changes no optimum, and none is seen where there is none."""
+
+import math
+
+import numpy as np
+import pytest
+
+import engine.residuals.dual_solver as solvers
+from engine.residuals import DualProblem, Factor, Lift
+from engine.workload import Custom, Marginal, Range
+from engine.workload.families import Prefix
+from tests.residuals.problems import check_solution, class_rows, kron, pair_rows, product, solve, stacked
+
+SYMMETRIC = {
+    "affine and abs": ((5, 5), stacked(pair_rows("affine", 5, 5), pair_rows("abs", 5, 5)), 25),
+    "range": ((9,), Range().rows((9,)), 9),
+    "range of two sizes": ((4, 5), product(Range(), Range(), 4, 5), 20),
+    "prefix squared": ((5, 5), product(Prefix(), Prefix(), 5, 5), 25),
+    "three ranges": ((3, 3, 3), kron(*[Range().rows((3,))] * 3) + 0.0, 27),
+    "three and a pair": (
+        (3, 3, 3),
+        stacked(kron(*[Prefix().rows((3,))] * 3), np.kron(pair_rows("affine", 3, 3), np.ones((1, 3)))),
+        27,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+def test_symmetry_reduction_changes_nothing(name, monkeypatch):
+    sizes, rows, cells = SYMMETRIC[name]
+    c = class_rows(rows, sizes)
+    factor = Factor(sizes=sizes, matrix=c.T @ c)
+    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 10**9)
+    plain = DualProblem(lift=Lift(sizes), factor=factor)
+    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
+    reduced = DualProblem(lift=Lift(sizes), factor=factor)
+    assert plain.variables == cells
+    assert reduced.variables < 0.7 * cells
+    assert len(reduced.roots) > 1 or len(sizes) == 1
+    one, other = solve(plain), solve(reduced)
+    assert other.value == pytest.approx(one.value, rel=1e-5)
+    assert other.bound <= one.value * (1 + 1e-9)
+    assert one.bound <= other.value * (1 + 1e-9)
+    check_solution(other, c.T @ c)
+    assert sum(map(len, reduced.roots)) == sum(map(len, plain.roots))
+    mass = np.random.default_rng(1).dirichlet(np.ones(reduced.variables))
+    spread = (mass / reduced.multiplicity)[reduced.orbit]
+    assert reduced.bound(mass) == pytest.approx(plain.bound(spread), rel=1e-9)
+
+
+def test_no_symmetry_is_seen_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
+    rng = np.random.default_rng(2)
+    for sizes in ((7,), (4, 4), (3, 3, 3)):
+        c = rng.standard_normal((40, math.prod(n - 1 for n in sizes)))
+        problem = DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c))
+        assert problem.variables == math.prod(sizes)
+    # swapping two attributes of equal size is no symmetry when they are asked differently
+    rows = class_rows(stacked(product(Prefix(), Custom(rng.random((3, 5))), 5, 5), pair_rows("affine", 5, 5)), (5, 5))
+    problem = DualProblem(lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=rows.T @ rows))
+    assert problem.variables == 25
+
+
+@pytest.mark.parametrize("weaken", [1e-3, 1e-6])
+def test_almost_symmetric_grams_are_no_symmetric_ones(weaken, monkeypatch):
+    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
+    rows = stacked(product(Prefix(), Prefix(), 5, 5), weaken * product(Range(), Marginal(), 5, 5))
+    c = class_rows(rows, (5, 5))
+    reduced = DualProblem(lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=c.T @ c))
+    check_solution(solve(reduced), c.T @ c)

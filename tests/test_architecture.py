@@ -1,0 +1,258 @@
+"""Package structure: layers, imports and the architecture document."""
+
+import ast
+import functools
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ENGINE = ROOT / "engine"
+SOURCES = sorted([*ENGINE.rglob("*.py"), *(ROOT / "pages").rglob("*.py"), ROOT / "app.py"])
+PACKAGES = {".".join(p.parent.relative_to(ROOT).parts): p for p in ENGINE.rglob("__init__.py") if p.parent != ENGINE}
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+BESIDE = sorted(f for folder in ("benchmarks", "demo_data") for f in (ROOT / folder).rglob("*.py"))  # a command each
+
+
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@functools.cache
+def statements(text: str) -> tuple[ast.AST, ...]:
+    """All statements of a text, however deep, looked up once for all rules; what they are made of is no statement."""
+
+    def inside(node: ast.AST) -> Iterator[ast.AST]:
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            own = getattr(node, part, [])
+            for one in own if isinstance(own, list) else ():
+                yield one
+                yield from inside(one)
+
+    return tuple(inside(parsed(text)))
+
+
+@functools.cache
+def importing(text: str) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in statements(text) if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
+def module_name(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def own_imports(file: Path, root: str = "engine") -> Iterator[tuple[int, str, str]]:
+    """Yield (line, module, name) of every import from the engine, or from the pages."""
+    for node in importing(file.read_text(encoding="utf-8")):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == root:
+            yield from ((node.lineno, node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, a.name, "") for a in node.names if a.name.startswith(f"{root}."))
+
+
+def exports(package: str) -> tuple[str, list[str]]:
+    """Return the docstring of a package and the names that it exports."""
+    tree = parsed(PACKAGES[package].read_text(encoding="utf-8"))
+    named = next(n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+    return ast.get_docstring(tree) or "", ast.literal_eval(named.value)
+
+
+def test_architecture_document_lists_every_package_and_names_existing_files() -> None:
+    text = (ENGINE / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    packages = text.split("## Packages")[1].split("## ")[0]
+    top = {p.stem if p.is_file() else p.name for p in ENGINE.iterdir()} - {"__pycache__", "ARCHITECTURE", "py"}
+    assert top - {"__init__", "__main__"} <= set(re.findall(r"`(\w+)`", packages))
+    tasks = text.split("## Where to change what")[1].split("## ")[0]
+    files = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", tasks))
+    assert len(files) > 25
+    assert [f for f in files if not (ENGINE / f).exists() and not (ROOT / f).exists()] == []
+
+
+def test_engine_docstring_has_at_most_40_lines() -> None:
+    words = ast.get_docstring(parsed((ENGINE / "__init__.py").read_text(encoding="utf-8"))) or ""
+    assert len(words.splitlines()) <= 40
+    packages = {p.parent.name for p in ENGINE.glob("*/__init__.py")}
+    assert packages <= set(re.findall(r"^ {4}(\w+)", words, re.MULTILINE))
+
+
+def wrong_imports(file: Path) -> list[str]:
+    """Imports of private names, and of exported names from a module instead of its package."""
+    importer, wrong = module_name(file), []
+    for line, module, name in own_imports(file):
+        for package in PACKAGES:
+            inside = f"{importer}.".startswith(f"{package}.")
+            if inside or not f"{module}.".startswith(f"{package}."):
+                continue
+            if name.startswith("_"):
+                wrong.append(f"{file.relative_to(ROOT)}:{line} imports the private {name} from {module}")
+            elif module != package and name in exports(package)[1]:
+                wrong.append(f"{file.relative_to(ROOT)}:{line} imports {name} from {module}, not from {package}")
+    return wrong
+
+
+def test_packages_export_each_name_once_and_no_private_name() -> None:
+    for package in PACKAGES:
+        names = exports(package)[1]
+        assert len(set(names)) == len(names), package
+        assert not [name for name in names if name.startswith("_")], package
+
+
+def test_exported_names_are_imported_from_packages() -> None:
+    assert [line for file in SOURCES for line in wrong_imports(file)] == []
+
+
+@contextmanager
+def planted(place: str, text: str) -> Iterator[Path]:
+    """A file that is there in memory only."""
+    file, kept = ROOT / place, Path.read_text
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "read_text", lambda p, **k: text if p == file else kept(p, **k))
+        yield file
+
+
+def test_wrong_import_is_reported() -> None:
+    text = "from engine.release.measure import measure\nfrom engine.release.noise import _secret\n"
+    with planted("pages/planted.py", text) as file:
+        assert len(wrong_imports(file)) == 2
+
+
+def from_tests(file: Path) -> list[str]:
+    """Return the imports of a file from a module of tests: what several need stands in a module of its own."""
+    return [
+        f"{file.relative_to(ROOT)}:{line} imports {name} from {module}"
+        for line, module, name in own_imports(file, "tests")
+        if any(word.startswith("test_") for word in [*module.split("."), name])
+    ]
+
+
+def test_tests_import_none_of_each_other() -> None:
+    assert [line for file in [*TESTS, *BESIDE] for line in from_tests(file)] == []
+    text = "from tests.app.test_pages import Session\nfrom tests.golden_files import (\n    test_kept,\n)\n"
+    with planted("tests/planted.py", text) as file:
+        assert len(from_tests(file)) == 2
+
+
+def sideways(file: Path) -> list[str]:
+    """Return the imports of a mechanism by another than the tuple of all, and of a page by anybody.
+
+    What may not be imported is read from the tuple and the folder, so that a new mechanism or page is kept apart
+    without a list of its own.
+    """
+    tuple_of_all = ENGINE / "mechanisms" / "registry.py"
+    holders = {m for _, m, _ in own_imports(tuple_of_all) if m.startswith("engine.mechanisms.")}
+    holders -= {"engine.mechanisms.base"}
+    page_files = {module_name(f) for f in (ROOT / "pages").glob("*.py") if f.name != "__init__.py"}
+    found = []
+    for root, alone in (("engine", holders), ("pages", page_files)):
+        for line, module, name in own_imports(file, root):
+            for one in alone & {module, f"{module}.{name}", ".".join(module.split(".")[:3])}:
+                if file != tuple_of_all and not f"{module_name(file)}.".startswith(f"{one}."):
+                    found.append(f"{file.relative_to(ROOT)}:{line} imports {one}")
+    return found
+
+
+def test_mechanisms_and_pages_are_imported_by_none_of_their_like() -> None:
+    assert [line for file in SOURCES for line in sideways(file)] == []
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("engine/mechanisms/wff.py", "from engine.mechanisms.baselines import Optimum"),
+        ("engine/mechanisms/residual_base.py", "import engine.mechanisms.querysmasher"),
+        ("engine/mechanisms/baselines.py", "from engine.mechanisms.hdmm import Lattice"),
+        ("engine/mechanisms/baselines.py", "from engine.mechanisms import hierarchical"),
+        ("pages/parts/release/results_view.py", "import pages.release"),
+        ("pages/preview.py", "from pages import compare"),
+    ],
+)
+def test_a_step_sideways_is_noticed(place: str, text: str) -> None:
+    with planted(place, text) as file:
+        assert len(sideways(file)) == 1
+
+
+def compared_by_arrays(file: Path) -> list[str]:
+    """Return the dataclasses of a file that hold arrays or tables, which have no ==, and do not say what theirs is."""
+    found = []
+    for node in statements(file.read_text(encoding="utf-8")):
+        kind = next((ast.unparse(d) for d in getattr(node, "decorator_list", []) if "dataclass" in ast.unparse(d)), "")
+        if isinstance(node, ast.ClassDef) and kind and "eq=False" not in kind:
+            types = " ".join(ast.unparse(n.annotation) for n in node.body if isinstance(n, ast.AnnAssign))
+            own = any(isinstance(n, ast.FunctionDef) and n.name == "__eq__" for n in node.body)
+            if not own and re.search(r"(?<!pa\.)\b(Array|Index|NDArray|ndarray|DataFrame)\b", types):
+                found.append(f"{file.relative_to(ROOT)}:{node.lineno} {node.name}")
+    return found
+
+
+def test_values_that_hold_arrays_say_how_they_compare() -> None:
+    assert [line for file in ENGINE.rglob("*.py") for line in compared_by_arrays(file)] == []
+
+
+def test_a_value_that_compares_its_arrays_is_noticed() -> None:
+    text = "@dataclass(frozen=True)\nclass A:\n    x: Array\n\n\n@dataclass(eq=False)\nclass B:\n    x: Array\n"
+    with planted("engine/planted.py", text) as file:
+        assert compared_by_arrays(file) == ["engine/planted.py:2 A"]
+
+
+ENGINE_LAYERS, PARTS_OF_PAGES = "Packages import only packages below them", "Parts of the pages import down only"
+PLANTS = [
+    (ENGINE_LAYERS, "engine.workload.sql", "engine.figures"),
+    (ENGINE_LAYERS, "engine.bounds.lower_bounds", "engine.plans"),
+    (ENGINE_LAYERS, "engine.common_mechanism.selection_rule", "engine.analysis.compare"),
+    ("The engine never imports the app", "engine.release.measure", "streamlit"),
+    ("The engine never imports the app", "engine._format", "pages.parts.shell.words"),
+    ("Only figures, lessons and publish", "engine.analysis.compare", "plotly"),
+    ("Only release and common_mechanism", "engine.publish.report", "engine.release.noise"),
+    ("Pages compute nothing", "pages.preview", "numpy"),
+    ("Pages compute nothing", "pages.parts.compare.run", "scipy"),
+    ("Pages compute nothing", "pages.parts.release.results_view", "plotly"),
+    (PARTS_OF_PAGES, "pages.parts.shell.code", "pages.parts.workload.family_form"),
+    (PARTS_OF_PAGES, "pages.parts.compare.views", "pages.parts.preview.plan_views"),
+    ("Workers load no Streamlit", "pages.parts.jobs.tasks", "pages.parts.jobs.watch"),
+]
+UNPLACED = [(ENGINE_LAYERS, "engine/unplaced.py"), (PARTS_OF_PAGES, "pages/parts/unplaced.py")]
+
+
+def broken_contracts(added: dict[str, str], folder: Path) -> dict[str, str]:
+    """What the check of imports finds, by the name of the contract, in a copy with text added to some files."""
+    for part in ("engine", "pages"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for file, text in added.items():
+        with open(folder / file, "a", encoding="utf-8") as target:
+            target.write(text)
+    tool = Path(sys.executable).with_name("lint-imports")
+    run = subprocess.run([tool, "--no-cache"], cwd=folder, capture_output=True, text=True)
+    assert run.returncode != 0, run.stdout
+    found = re.split(r"^(.+)\n-+\n", run.stdout.partition("Broken contracts\n")[2], flags=re.MULTILINE)
+    return dict(zip(found[1::2], found[2::2], strict=True))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What is found where every line of `PLANTS` stands in one copy."""
+    added: dict[str, str] = {}
+    for _, module, imported in PLANTS:
+        file = f"{module.replace('.', '/')}.py"
+        added[file] = f"{added.get(file, '')}\nfrom {imported} import planted\n"
+    return broken_contracts(added, tmp_path_factory.mktemp("planted"))
+
+
+@pytest.mark.parametrize(("contract", "module", "imported"), PLANTS)
+def test_a_planted_import_breaks_its_contract(contract: str, module: str, imported: str, found: dict[str, str]) -> None:
+    (said,) = [text for name, text in found.items() if name.startswith(contract)]
+    assert re.search(rf"^- +{re.escape(module)} -> {re.escape(imported)}\b", said, re.MULTILINE), said
+
+
+def test_a_module_without_a_layer_is_noticed(tmp_path: Path) -> None:
+    said = broken_contracts({file: "X = 1\n" for _, file in UNPLACED}, tmp_path)
+    assert list(said) == [contract for contract, _ in UNPLACED]
+    for contract, file in UNPLACED:
+        assert f"- {file.removesuffix('.py').replace('/', '.')}\n" in said[contract]
