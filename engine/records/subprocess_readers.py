@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-CHILD = Path(__file__).with_name("child.py")
+CHILD = Path(__file__).with_name("subprocess_worker.py")
 ENDED = {TOO_LARGE, -signal.SIGABRT, -9}  # where memory ended, by itself or by the system
 
 
