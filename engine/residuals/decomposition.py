@@ -1,24 +1,25 @@
 """Decomposition of a workload into one Gram matrix per residual space.
 
-What groups ask of every residual space, as arrays: of many spaces that are asked alike, one is looked at.
+A residual space belongs to a set B of attributes and holds the part of the table on B that no
+smaller table determines. With a center pi_i (sum 1) for every attribute the identity splits as I =
+(I - pi_i 1^T) + pi_i 1^T.  A query q on A therefore splits into one piece for every B inside A:
+multiply q by pi_i on the attributes outside B and by (I - pi_i 1^T) on those inside.
 
-Decomposition: workload -> one Gram matrix per residual space, kept in structured form.
-
-A residual space belongs to a set B of attributes and holds what the table on B says beyond all smaller tables.  With a
-center pi_i (sum 1) for every attribute the identity splits as I = (I - pi_i 1^T) + pi_i 1^T, so a query q on A splits
-into one piece for every B inside A: take q . pi_i on the attributes outside B, q (I - pi_i 1^T) on those inside.
+The Gram matrices are stored in structured form, and queries are never listed as rows.  A product
+group contributes a scalar for every attribute outside B and a small class Gram for every attribute
+inside, and the Gram of B is a sum of Kronecker products of those.  Spaces are collected as integer
+arrays and grouped into equivalence classes, so that a workload with many spaces computes each
+distinct Gram once.
 
 Notation
 --------
 basis N_i      orthonormal basis of the vectors with sum 0, shape (n_i, n_i - 1): the cosine vectors
 lift L_i       N_i^T (I - pi_i 1^T), shape (n_i - 1, n_i): takes a table to its class coordinates
-class row      q N_i, shape (n_i - 1,): what a query asks of the class coordinates
+class row      q N_i, shape (n_i - 1,): coefficients of a query on the class coordinates
 class Gram     sum of (class row)^T (class row) over the queries, in counts^2
 
-Queries as rows never appear: a product group gives a scalar for every attribute outside B and a small class Gram for
-every attribute inside, and the Gram of B is a sum of Kronecker products of those.
-
-Source: QuerySmasher, section 6.2 (equation 3); the cosine basis makes reversing an attribute a change of signs.
+Source: QuerySmasher, section 6.2 (equation 3); the cosine basis makes reversing an attribute a
+change of signs.
 """
 
 from __future__ import annotations
@@ -41,15 +42,16 @@ from engine.workload import Group, Part, Workload, subsets, whole_group
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Spreading:
-    """Groups that spread alike over the spaces inside them.
+    """Groups with the same decomposition into residual spaces, up to attribute names.
 
     Attributes
     ----------
-    numbers : which groups of the workload, in order, shape (groups,).
-    places : their attributes, as positions in the schema and in its order, shape (groups, attributes).
-    weights : of the groups, shape (groups,).
-    pattern : for every space inside a group the positions of its attributes, what is asked of it, by a number, and how
-        often.
+    numbers : positions of the groups in the workload, ascending, shape (groups,).
+    places : positions of their attributes in the schema, in schema order, shape (groups,
+        attributes).
+    weights : weights of the groups, shape (groups,).
+    pattern : one entry per space and term: the positions of the space's attributes in the group,
+        the number of the term's product, and its coefficient.
     """
 
     numbers: Index
@@ -60,14 +62,17 @@ class Spreading:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AskedSpaces:
-    """All spaces on so many attributes, in the order in which the groups come to them.
+    """Residual spaces on equally many attributes, in the order in which the groups reach them.
 
     Attributes
     ----------
-    places : their attributes, as positions in the schema, shape (spaces, attributes).
-    kinds : the number of their kind, shape (spaces,); spaces of one kind are asked the same, of attributes alike.
-    asked : for every kind what is asked, by number, with the sum of weights times how often.
-    reached : for every kind a number that is smaller where the groups come to it earlier, sizes compared; (kinds,).
+    places : positions of their attributes in the schema, shape (spaces, attributes).
+    kinds : equivalence class of every space, shape (spaces,); the spaces of a class have the same
+        Gram, on attributes of equal ``looks``.
+    asked : for every class the number of each product in its Gram, with the sum of weights times
+        coefficients.
+    reached : for every class a rank, comparable between sizes, that is smaller where a group
+        reaches it earlier; shape (kinds,).
     """
 
     places: Index
@@ -79,10 +84,15 @@ class AskedSpaces:
 def asked_spaces(
     spreading: Sequence[Spreading], looks: Index, exact: Sequence[Sequence[int]] = ()
 ) -> list[AskedSpaces]:
-    """Return what the groups ask of all spaces, by the number of attributes.
+    """Collect the residual spaces of all groups, one `AskedSpaces` per number of attributes.
 
-    ``looks`` tells attributes apart, by numbers from 0 on, shape (attributes,).  Sums are taken in the order of groups.
-    Spaces inside ``exact`` sets of attributes are left out.
+    Sums are taken in the order of groups.
+
+    Parameters
+    ----------
+    spreading : decompositions of the groups.
+    looks : equivalence class of every attribute, numbered from 0, shape (attributes,).
+    exact : sets of attributes with an exact table; the spaces inside them are left out.
 
     >>> one = Spreading(
     ...     numbers=np.array([0, 1]),
@@ -94,61 +104,69 @@ def asked_spaces(
     >>> total.asked, single.places.tolist(), single.kinds.tolist(), single.asked
     ([{0: 8.0}], [[0], [1], [2]], [0, 1, 0], [{1: 2.0}, {1: 4.0}])
     """
-    longest = max((len(own.pattern) for own in spreading), default=1)
-    # of many groups of one size those with pieces at the same positions are taken together
-    alike: dict[tuple[int, Axes], list[tuple[Spreading, int, int, float]]] = {}
-    for own in spreading:
-        for i, (positions, number, often) in enumerate(own.pattern):
-            alike.setdefault((own.places.shape[1], positions), []).append((own, i, number, often))
+    longest = max((len(groups.pattern) for groups in spreading), default=1)
+    # groups of one size with pieces at the same positions are concatenated into one array
+    by_positions: dict[tuple[int, Axes], list[tuple[Spreading, int, int, float]]] = {}
+    for groups in spreading:
+        for i, (positions, product, coefficient) in enumerate(groups.pattern):
+            by_positions.setdefault((groups.places.shape[1], positions), []).append((groups, i, product, coefficient))
     by_size: dict[int, list[tuple[Index, Index, Index, Array]]] = {}
-    for (_, positions), pieces in alike.items():
-        owns, ranks, numbers, times = zip(*pieces, strict=True)
-        counts = [len(own.numbers) for own in owns]
-        when = np.concatenate([own.numbers for own in owns]) * longest + np.repeat(ranks, counts)
-        places = np.concatenate([own.places for own in owns])[:, list(positions)]
-        weights = np.concatenate([own.weights for own in owns]) * np.repeat(times, counts)
-        asked = np.repeat(numbers, counts)
-        for known in exact:
-            left = ~np.isin(places, known).all(axis=1)
-            when, places, weights, asked = when[left], places[left], weights[left], asked[left]
-        if len(when):
-            by_size.setdefault(len(positions), []).append((when, places, asked, weights))
+    for (_, positions), pieces in by_positions.items():
+        members, ranks, terms, coefficients = zip(*pieces, strict=True)
+        counts = [len(groups.numbers) for groups in members]
+        order = np.concatenate([groups.numbers for groups in members]) * longest + np.repeat(ranks, counts)
+        places = np.concatenate([groups.places for groups in members])[:, list(positions)]
+        weights = np.concatenate([groups.weights for groups in members]) * np.repeat(coefficients, counts)
+        products = np.repeat(terms, counts)
+        for exact_axes in exact:
+            remaining = ~np.isin(places, exact_axes).all(axis=1)
+            order, places, weights, products = (
+                order[remaining],
+                places[remaining],
+                weights[remaining],
+                products[remaining],
+            )
+        if len(order):
+            by_size.setdefault(len(positions), []).append((order, places, products, weights))
     return [_of_one_size(by_size[k], looks) for k in sorted(by_size)]
 
 
-def _of_one_size(found: Sequence[tuple[Index, Index, Index, Array]], looks: Index) -> AskedSpaces:
-    when, places, asked, weights = (np.concatenate(own) for own in zip(*found, strict=True))
-    order = np.argsort(when, kind="stable")
-    when, places, asked = when[order], places[order], asked[order]
-    firsts, space = numbered(places)
-    by_time = np.argsort(firsts, kind="stable")  # spaces in the order in which the groups come to them
-    firsts, space = firsts[by_time], np.argsort(by_time, kind="stable")[space]
-    # what a space is asked, sorted by space and number, with sums in the order of the groups
-    of_pair, pair = numbered(np.column_stack([space, asked]))
+def _of_one_size(chunks: Sequence[tuple[Index, Index, Index, Array]], looks: Index) -> AskedSpaces:
+    arrival, places, products, weights = (np.concatenate(terms) for terms in zip(*chunks, strict=True))
+    order = np.argsort(arrival, kind="stable")
+    arrival, places, products = arrival[order], places[order], products[order]
+    first_rows, space = numbered(places)
+    by_time = np.argsort(first_rows, kind="stable")  # spaces in the order in which the groups reach them
+    first_rows, space = first_rows[by_time], np.argsort(by_time, kind="stable")[space]
+    # (space, product) pairs, sorted, with sums in the order of the groups
+    of_pair, pair = numbered(np.column_stack([space, products]))
     sums = np.bincount(pair, weights[order], minlength=len(of_pair))
     _, value = np.unique(sums, return_inverse=True)
-    _, look = numbered(np.column_stack([asked[of_pair], value]))
-    counts = np.bincount(space[of_pair], minlength=len(firsts))
+    _, term_class = numbered(np.column_stack([products[of_pair], value]))
+    counts = np.bincount(space[of_pair], minlength=len(first_rows))
     starts = np.cumsum(counts) - counts
-    _, kind = numbered(looks[places[firsts]])
+    _, kind = numbered(looks[places[first_rows]])
     for r in range(int(counts.max(initial=0))):
-        has = counts > r
-        more = np.zeros(len(firsts), dtype=np.int64)
-        more[has] = 1 + look[starts[has] + r]
-        _, kind = numbered(np.column_stack([kind, more]))
+        has_term = counts > r
+        next_term = np.zeros(len(first_rows), dtype=np.int64)
+        next_term[has_term] = 1 + term_class[starts[has_term] + r]
+        _, kind = numbered(np.column_stack([kind, next_term]))
     examples, kind = numbered(kind[:, None])
     by_time = np.argsort(examples, kind="stable")
     examples, kind = examples[by_time], np.argsort(by_time, kind="stable")[kind]
-    told = []
+    class_terms = []
     for k in examples.tolist():
-        own = np.arange(starts[k], starts[k] + counts[k])
-        own = own[np.argsort(when[of_pair[own]], kind="stable")]
-        told.append(dict(zip(asked[of_pair[own]].tolist(), sums[own].tolist(), strict=True)))
-    return AskedSpaces(places=places[firsts], kinds=kind, asked=told, reached=when[firsts[examples]])
+        terms = np.arange(starts[k], starts[k] + counts[k])
+        terms = terms[np.argsort(arrival[of_pair[terms]], kind="stable")]
+        class_terms.append(dict(zip(products[of_pair[terms]].tolist(), sums[terms].tolist(), strict=True)))
+    return AskedSpaces(places=places[first_rows], kinds=kind, asked=class_terms, reached=arrival[first_rows[examples]])
 
 
-ROUNDING = 1e-28  # the square of a sum this small against the squares of its terms is the rounding of zero
-NEGLIGIBLE = 1e-13  # a class Gram this small against its Gram is the rounding of zero
+# a squared sum below this share of the squares of its terms is the rounding of zero
+ROUNDING = 1e-28
+# a class Gram with a trace below this share of the trace of the queries' Gram is the rounding of
+# zero
+NEGLIGIBLE = 1e-13
 
 
 Factors = tuple[tuple[Axes, int], ...]  # (axes of the space, number of the factor)
@@ -156,7 +174,9 @@ Factors = tuple[tuple[Axes, int], ...]  # (axes of the space, number of the fact
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Factor:
-    """Class Gram on some axes: ``matrix`` is the Gram or, when ``low_rank``, fewer rows R with R^T R = Gram."""
+    """Class Gram on some axes: ``matrix`` is the Gram or, when ``low_rank``, fewer rows R with R^T
+    R = Gram.
+    """
 
     sizes: tuple[int, ...]
     matrix: Array
@@ -173,7 +193,7 @@ class Factor:
 
     @property
     def table(self) -> Array:
-        """Rows of low rank with one axis an attribute, shape (rows, n_1 - 1, ..., n_k - 1)."""
+        """Low-rank rows with one axis per attribute, shape (rows, n_1 - 1, ..., n_k - 1)."""
         return self.matrix.reshape(-1, *(n - 1 for n in self.sizes))
 
     @property
@@ -189,7 +209,9 @@ class Factor:
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """One summand of a subworkload's Gram: ``coefficient`` times the Kronecker product of factors on disjoint axes."""
+    """One summand of a subworkload's Gram: ``coefficient`` times the Kronecker product of factors
+    on disjoint axes.
+    """
 
     coefficient: float
     factors: Factors
@@ -197,11 +219,18 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subworkload:
-    """The Gram of a residual space up to scale, the largest coefficient being 1.
+    """Gram of a residual space up to scale, with 1 as the largest coefficient.
 
-    ``centers`` holds the center of every attribute, ``labels`` what a mechanism tells attributes apart by.  For
-    spaces that are measured together ``spaces`` has the positions of their attributes; so do the keys of
-    ``complements``.
+    Attributes
+    ----------
+    sizes : domain sizes of the attributes.
+    terms : summands of the Gram.
+    centers : center of every attribute, None for uniform.
+    labels : one label per attribute; a mechanism treats attributes with different labels
+        differently.
+    complements : tuned complements by the positions of their pair.
+    spaces : positions of the attributes of each space, for spaces measured by one strategy; empty
+        for a single space.
     """
 
     sizes: tuple[int, ...]
@@ -218,19 +247,20 @@ class Subworkload:
 
     @property
     def mixed(self) -> bool:
-        """Whether it is no product of single attributes."""
+        """Whether the Gram is not a single product of factors on single attributes."""
         return len(self.terms) > 1 or any(len(axes) > 1 for term in self.terms for axes, _ in term.factors)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decomposition:
-    """What has to be solved: distinct subworkloads, and for every residual space which one at which scale.
+    """Distinct subworkloads, and the subworkload and scale of every residual space.
 
     Attributes
     ----------
     factors : distinct class Grams that the terms refer to.
     subworkloads : distinct subworkloads.
-    spaces : residual space -> (number of its subworkload, scale); spaces that no weighted query touches are absent.
+    spaces : residual space -> (number of its subworkload, scale); spaces that no weighted query
+        touches are absent.
     """
 
     factors: tuple[Factor, ...]
@@ -243,29 +273,32 @@ class Decomposition:
 
 
 class Registry:
-    """Distinct factors; the same matrix up to scale is kept once."""
+    """Distinct factors; matrices that are equal up to scale are stored once."""
 
     def __init__(self, split: Split) -> None:
         self.split = split
         self.factors: list[Factor] = []
-        self._known: dict[Any, list[tuple[Axes, tuple[int, float] | float]]] = {}
+        self._entries: dict[Any, list[tuple[Axes, tuple[int, float] | float]]] = {}
         self._digests: dict[str, bytes | None] = {}
 
     def look_up(
         self, part: Part, names: tuple[str, ...], weights: Array | None
     ) -> list[tuple[Axes, tuple[int, float] | float]]:
-        """Return every set of axes of a part with its (factor number, scale), or the scalar if it is empty.
+        """Return every set of axes of a part with its (factor number, scale); the empty set has a
+        scalar.
 
         Weights have shape (queries,).
         """
         weights_key = None if weights is None else hashlib.sha256(weights.tobytes()).digest()
         complement = self.split.complement(names)
         key = (part.key, tuple(map(self._digest, names)), weights_key, complement and complement.key)
-        if key not in self._known:
-            given, sets = self.split.given(names), subsets(range(len(part.axes)))
+        if key not in self._entries:
+            centers, sets = self.split.given(names), subsets(range(len(part.axes)))
             with threads_for(math.prod(part.sizes)):
-                self._known[key] = [(inside, self._build(part, inside, given, weights, complement)) for inside in sets]
-        return self._known[key]
+                self._entries[key] = [
+                    (inside, self._build(part, inside, centers, weights, complement)) for inside in sets
+                ]
+        return self._entries[key]
 
     def _digest(self, name: str) -> bytes | None:
         if name not in self._digests:
@@ -276,29 +309,31 @@ class Registry:
         self,
         part: Part,
         inside: Axes,
-        given: list[Array | None],
+        centers: list[Array | None],
         weights: Array | None,
         complement: Complement | None,
     ) -> tuple[int, float] | float:
         sizes = tuple(part.sizes[i] for i in inside)
-        whole: float
+        query_trace: float
         if len(part.sizes) == 1:
             gram = part.family.gram(part.sizes, weights)
-            pi = center(part.sizes[0], given[0])
-            N, whole = basis(part.sizes[0]), float(np.trace(gram))
+            pi = center(part.sizes[0], centers[0])
+            N, query_trace = basis(part.sizes[0]), float(np.trace(gram))
             if not inside:
-                # not pi^T G pi: a sum that cancels is known to 1e-16 of its terms before it is squared, and only to
-                # 1e-16 of the square after
+                # not pi^T G pi: where terms cancel, the sum has an error of 1e-16 of its terms
+                # before squaring, and pi^T G pi has one of 1e-16 of their squares
                 sums = part.family.dot(part.sizes, pi)
-                return _nothing_if_rounding(float(np.sum(sums**2 if weights is None else weights * sums**2)), whole)
-            # through the Gram that the family knows: ranges on 1,000 cells never list their 500,500 rows
+                return _zero_if_rounding(float(np.sum(sums**2 if weights is None else weights * sums**2)), query_trace)
+            # from the family's closed-form Gram: ranges on 1,000 cells have 500,500 rows, which are
+            # never listed
             factor = Factor(sizes=sizes, matrix=N.T @ gram @ N)
         else:
-            factor, whole = self._joint(part, inside, given, weights, sizes, complement)
+            factor, query_trace = self._joint(part, inside, centers, weights, sizes, complement)
         if not inside:
-            return _nothing_if_rounding(factor.trace, whole)
-        # N^T takes away what all cells have in common; of a Gram that is nothing else, rounding is left
-        if factor.trace <= NEGLIGIBLE * whole or factor.dimension == 0:
+            return _zero_if_rounding(factor.trace, query_trace)
+        # N^T removes the constant part of the rows; where the rows are constant, only rounding
+        # remains
+        if factor.trace <= NEGLIGIBLE * query_trace or factor.dimension == 0:
             return (-1, 0.0)
         return self._intern(factor)
 
@@ -306,48 +341,48 @@ class Registry:
     def _joint(
         part: Part,
         inside: Axes,
-        given: list[Array | None],
+        centers: list[Array | None],
         weights: Array | None,
         sizes: tuple[int, ...],
         complement: Complement | None,
     ) -> tuple[Factor, float]:
-        whole, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
-        # with fewer queries than coordinates rows are smaller than their Gram, and keep the condition that squaring
-        # loses
+        query_trace, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
+        # with fewer queries than coordinates the rows are smaller than their Gram and better
+        # conditioned
         narrow = part.count < dimension
         gram = np.zeros((0 if narrow else dimension,) * 2)
         for start, chunk in part.family.chunks(part.sizes):
             if weights is not None:
                 # R^T R is the weighted Gram when rows carry the root of their weight
                 chunk = chunk * np.sqrt(weights[start : start + len(chunk), None])
-            whole += float(np.sum(chunk**2))
-            projected = class_rows(chunk, part.sizes, inside, given, complement)
+            query_trace += float(np.sum(chunk**2))
+            projected = class_rows(chunk, part.sizes, inside, centers, complement)
             if narrow:
                 rows.append(projected)
             else:
                 gram += projected.T @ projected
-        return Factor(sizes=sizes, matrix=np.concatenate(rows) if narrow else gram, low_rank=narrow), whole
+        return Factor(sizes=sizes, matrix=np.concatenate(rows) if narrow else gram, low_rank=narrow), query_trace
 
     def _intern(self, factor: Factor) -> tuple[int, float]:
         scale = factor.trace
-        for number, known in enumerate(self.factors):
-            if (known.sizes, known.low_rank, known.matrix.shape) != (
+        for number, other in enumerate(self.factors):
+            if (other.sizes, other.low_rank, other.matrix.shape) != (
                 factor.sizes,
                 factor.low_rank,
                 factor.matrix.shape,
             ):
                 continue
-            ratio = scale / known.trace
-            # rows of a low-rank factor grow by the root of what their Gram grows by
+            ratio = scale / other.trace
+            # rows of a low-rank factor scale with the square root of their Gram
             stretch = math.sqrt(ratio) if factor.low_rank else ratio
-            if np.allclose(factor.matrix, known.matrix * stretch, rtol=0, atol=1e-13 * scale):
+            if np.allclose(factor.matrix, other.matrix * stretch, rtol=0, atol=1e-13 * scale):
                 return number, ratio
         self.factors.append(factor)
         return len(self.factors) - 1, 1.0
 
 
-def _nothing_if_rounding(square: float, whole: float) -> float:
-    return square if square > ROUNDING * whole else 0.0
+def _zero_if_rounding(square: float, reference: float) -> float:
+    return square if square > ROUNDING * reference else 0.0
 
 
 def decompose(
@@ -355,10 +390,13 @@ def decompose(
     split: Split = UNIFORM,
     labels: Mapping[str, Hashable] | None = None,
 ) -> Decomposition:
-    """Split a workload into subworkloads, one Gram for every residual space; unions are left to `unite`.
+    """Split a workload into subworkloads, with one Gram for every residual space.
 
-    Guarantee: for every residual space the sum of its terms equals the weighted Gram of the projected queries; spaces
-    whose Gram is zero, or that are known exactly, are left out; proportional and identical subworkloads appear once.
+    The unions of the split are not applied; see `unite`.
+
+    Guarantee: for every residual space the sum of its terms equals the weighted Gram of the
+    projected queries; spaces whose Gram is zero, or whose table is exact, are left out;
+    proportional and identical subworkloads appear once.
 
     >>> from engine.workload import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
@@ -369,21 +407,22 @@ def decompose(
     registry = Registry(split)
     products: dict[Factors, int] = {}
     weights = np.array([group.weight for group in workload.groups])
-    own_centers = _told_apart([digest(split.centers.get(name)) for name in workload.schema.names])
-    kinds = []
-    for alike in workload.alike:
-        complements = [0] * len(alike.numbers)
+    center_classes = _class_numbers([digest(split.centers.get(name)) for name in workload.schema.names])
+    classes = []
+    for group_class in workload.alike:
+        complements = [0] * len(group_class.numbers)
         if split.complements:
-            keys = [split.complement(workload.groups[i].attributes) for i in alike.numbers.tolist()]
-            complements = _told_apart([c and c.key for c in keys]).tolist()
-        # groups that ask the same in the same order under the same split fall into spaces alike
-        firsts, kind = numbered(np.column_stack([own_centers[alike.places], complements]))
+            keys = [split.complement(workload.groups[i].attributes) for i in group_class.numbers.tolist()]
+            complements = _class_numbers([c and c.key for c in keys]).tolist()
+        # groups with the same queries in the same order under the same split have the same pattern
+        # of spaces
+        firsts, split_class = numbered(np.column_stack([center_classes[group_class.places], complements]))
         for k in range(len(firsts)):
-            own = (kind == k) & (weights[alike.numbers] > 0.0)
-            if own.any():
-                kinds.append((alike.numbers[own], alike.places[own], alike.ranks))
+            members = (split_class == k) & (weights[group_class.numbers] > 0.0)
+            if members.any():
+                classes.append((group_class.numbers[members], group_class.places[members], group_class.ranks))
     spreading = []
-    for numbers, places, ranks in sorted(kinds, key=lambda kind: int(kind[0][0])):
+    for numbers, places, ranks in sorted(classes, key=lambda member: int(member[0][0])):
         pattern = [
             (positions, products.setdefault(factors, len(products)), coefficient)
             for positions, coefficient, factors in _pattern(workload.groups[numbers[0]], ranks, registry)
@@ -392,26 +431,30 @@ def decompose(
     return _distinct(workload, registry, spreading, tuple(products), labels or {})
 
 
-def _told_apart(keys: Sequence[Hashable]) -> Index:
-    """Return a number for every key, equal for equal ones."""
+def _class_numbers(keys: Sequence[Hashable]) -> Index:
+    """Number the distinct keys from 0 in order of first appearance; return the number of every key."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> list[tuple[Axes, float, Factors]]:
-    """Return how one kind of group spreads over the spaces inside it: (positions, coefficient, factors) each."""
+    """Return how groups of one class decompose into residual spaces: (positions, coefficient,
+    factors) per term.
+    """
     parts, weights = group.parts, group.query_weights
     if len(parts) > 1 and (weights is not None or registry.split.complement(group.attributes) is not None):
-        # neither weights of single queries nor complements are products of parts, so that the rows are taken as a whole
+        # neither per-query weights nor complements are products over the parts, so the group is
+        # treated as one part
         parts = (whole_group(group),)
     position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> position in schema order
     choices = []
     for part in parts:
-        found = registry.look_up(part, group.named(part.axes), weights)
-        choices.append([(tuple(position[part.axes[i]] for i in inside), piece) for inside, piece in found])
+        entries = registry.look_up(part, group.named(part.axes), weights)
+        choices.append([(tuple(position[part.axes[i]] for i in inside), piece) for inside, piece in entries])
     out = []
-    # equation 3 multiplied out: every part is inside the space on some of its attributes and outside on the others, and
-    # the Gram of a product is the scalars of the one times the Kronecker product of the other
+    # equation 3 multiplied out: every part is inside the space on some of its attributes and
+    # outside on the rest; the Gram of a product is the scalars of the parts outside times the
+    # Kronecker product of the factors of those inside
     for combination in itertools.product(*choices):
         coefficient, touched = (1.0 if group.parts or weights is None else float(weights[0])), []
         for axes, piece in combination:
@@ -436,31 +479,36 @@ def _distinct(
     labels: Mapping[str, Hashable],
 ) -> Decomposition:
     schema, split = workload.schema, registry.split
-    looks = _told_apart([(a.size, digest(split.centers.get(a.name)), labels.get(a.name)) for a in schema.attributes])
+    attribute_classes = _class_numbers(
+        [(a.size, digest(split.centers.get(a.name)), labels.get(a.name)) for a in schema.attributes]
+    )
     alphabet = np.argsort(np.argsort(np.array(schema.names, dtype=object), kind="stable"))
     numbers: dict[Any, int] = {}
     subworkloads: list[Subworkload] = []
     spaces: dict[Space, tuple[int, float]] = {}
-    for found in asked_spaces(spreading, looks, schema.exact_places):
-        order = numbered(alphabet[found.places])[0]  # every space is there once: the first of each are all, by name
-        columns = [list(map(schema.names.__getitem__, column)) for column in found.places[order].T.tolist()]
+    for group in asked_spaces(spreading, attribute_classes, schema.exact_places):
+        # every space occurs once, so the first rows are all spaces, sorted by name
+        order = numbered(alphabet[group.places])[0]
+        columns = [list(map(schema.names.__getitem__, column)) for column in group.places[order].T.tolist()]
         names: list[Space] = list(zip(*columns, strict=True)) if columns else [()] * len(order)
-        alike: dict[Any, tuple[int, float]] = {}
-        for space, kind in zip(names, found.kinds[order].tolist(), strict=True):
+        solved: dict[Any, tuple[int, float]] = {}
+        for space, space_class in zip(names, group.kinds[order].tolist(), strict=True):
             complement = split.complements.get(space) if split.complements else None
-            # of ten thousands of spaces few differ: the first of a kind is looked at, the others follow it
-            key = kind if complement is None else (kind, complement.key)
-            if key not in alike:
-                asked = found.asked[kind]
-                # Grams in proportion have the same best strategy: the scale matters to the shares of the budget alone
-                scale = max(asked.values())
+            # of tens of thousands of spaces few differ: only the first space of each class is
+            # examined
+            key = space_class if complement is None else (space_class, complement.key)
+            if key not in solved:
+                coefficients = group.asked[space_class]
+                # proportional Grams have the same optimal strategy; the scale only affects the
+                # shares of the budget
+                scale = max(coefficients.values())
                 # coefficients that differ in the last digits only belong to the same subworkload
                 terms = tuple(
                     Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
-                    for factors, c in sorted((products[k], c) for k, c in asked.items())
+                    for factors, c in sorted((products[k], c) for k, c in coefficients.items())
                 )
-                look = tuple(looks[[schema.order[name] for name in space]].tolist())
-                number = numbers.setdefault((look, complement and complement.key, terms), len(subworkloads))
+                signature = tuple(attribute_classes[[schema.order[name] for name in space]].tolist())
+                number = numbers.setdefault((signature, complement and complement.key, terms), len(subworkloads))
                 if number == len(subworkloads):
                     subworkloads.append(
                         Subworkload(
@@ -471,21 +519,23 @@ def _distinct(
                             complements={} if complement is None else {(0, 1): complement},
                         )
                     )
-                alike[key] = number, scale
-            spaces[space] = alike[key]
+                solved[key] = number, scale
+            spaces[space] = solved[key]
     return Decomposition(factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces)
 
 
 def merge_shape(sub: Subworkload) -> list[Factors]:
-    """Return the terms by factor numbers, terms that differ on one set of axes only counted once."""
-    kept: list[Factors] = []
+    """Return the terms by factor numbers, where terms that differ on one set of axes only count
+    once.
+    """
+    merged: list[Factors] = []
     for term in sub.terms:
-        same = [
+        mergeable = [
             k
-            for k in kept
+            for k in merged
             if [a for a, _ in k] == [a for a, _ in term.factors]
             and sum(x != y for x, y in zip(k, term.factors, strict=True)) <= 1
         ]
-        if not same:
-            kept.append(term.factors)
-    return kept
+        if not mergeable:
+            merged.append(term.factors)
+    return merged
