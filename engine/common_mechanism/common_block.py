@@ -1,19 +1,24 @@
-"""Common part and residuals of the blocks of several plans.
+"""Common part and residuals of blocks on one residual space.
 
-A block says of the class coordinates c what its precision K = M^T M / noise^2 says, M being its strategy rows in class
-coordinates.  Blocks of different spaces concern independent functionals, so a common part of plans is a common part of
-each space, and the largest is the largest.  For one space, with K_i of plan i:
+A block measures the class coordinates c of its residual space with precision matrix K = M^T M /
+noise^2, where M holds its strategy rows in class coordinates.  Blocks on different spaces measure
+independent functionals.  So the largest common part of several plans consists of the largest common
+part of their blocks on each space.  For one space, with K_i the precision of plan i, there are
+three cases:
 
-    one K below all others     is the common part itself: the usual case, in closed form, of any size
-    two that are products      have T_1 (x) ... (x) T_k in common that makes both diagonal; the smaller entry of each
-                               coordinate is their common part
-    else                       the dense common mechanism, up to `DENSE` class coordinates; past that a share t K_m
-                               that lies below all others, which is valid and not the largest
+    one K_i below all others   K_i is the common part.  The frequent case: closed form, any size.
+    two product blocks         Coordinates T_1 (x) ... (x) T_k make both precisions diagonal.  The
+                               common part has the smaller diagonal entry in every coordinate.
+    otherwise                  Up to `DENSE` class coordinates: the dense common mechanism.  Above:
+                               t K_m with the largest t for which it lies below all others; it is
+                               valid, but may not be the largest common part.
 
-What is left of plan i is K_i minus the look's precision.  It too is diagonal in coordinates T_1 (x) ... (x) T_k found
-factor by factor, so that no matrix on the whole space is made.
+The residual of plan i has precision K_i minus the precision of the look.  It is diagonal in
+coordinates T_1 (x) ... (x) T_k that are computed factor by factor, without a matrix on all class
+coordinates.
 
-Source: Xiao, Wang, Zhang and Kifer 2022, definitions 3.9 and 3.10, algorithms 1, 3 and 4, on residual spaces.
+Source: Xiao, Wang, Zhang and Kifer 2022, definitions 3.9 and 3.10, algorithms 1, 3 and 4, on
+residual spaces.
 """
 
 from __future__ import annotations
@@ -34,16 +39,22 @@ from engine.plans.blocks import noise_grid
 from engine.residuals import Axes, Complement, Lift, SplitLift, Strategy, class_rows, contract, grouped
 from engine.residuals.basis import ungrouped
 
-DENSE = {2: 2_000, 3: 300}  # most class coordinates of a dense common mechanism of two, and of more, blocks
-RANK = 1e-10  # singular values of strategy rows below this share of the largest are dependence
-EQUAL = 1e-11  # relative differences of precision that are rounding
-OUTSIDE = 1e-8  # share of a row that may leave another row space through rounding
-GRID_BITS = 33  # finer than a plan's own grid, so that two steps together round less than one alone
+# Limit of class coordinates for a dense common mechanism of two blocks, and of three or more.
+DENSE = {2: 2_000, 3: 300}
+# Strategy rows are dependent if a singular value is below this share of the largest.
+RANK = 1e-10
+# Relative differences of precision up to this value are rounding errors.
+EQUAL = 1e-11
+# Rounding errors move a row out of another row space by at most this share of its length.
+OUTSIDE = 1e-8
+# Finer than the grid of a plan (in bits), so that two steps together round less than one plan
+# alone.
+GRID_BITS = 33
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Turn:
-    """Coordinates T c of some axes: rows T, shape (r, class coordinates), and their right inverse."""
+    """Coordinates T c of some axes: rows T, shape (r, class coordinates), right inverse ``back``."""
 
     axes: Axes
     rows: Array
@@ -52,13 +63,17 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rest:
-    """What is left of a block after a look at the same space, in coordinates where both are diagonal.
+    """Residual of a block after a look at the same space.
+
+    In the coordinates `turns` the precisions of the look and of the plan are both diagonal.
 
     Attributes
     ----------
     turns : the coordinates, factor by factor.
-    known, wanted : precision by the look and by the plan, 1/counts^2; one axis per turn, or shape () when all agree.
-    block : what must still be measured, in these coordinates; None if the look says it all.
+    known, wanted : precision of the look and of the plan, 1/counts^2; one axis per turn, or shape
+        () if it is the same in all coordinates.
+    block : the block that must still be measured, in these coordinates; None if the look has all
+        its information.
     """
 
     turns: tuple[Turn, ...]
@@ -67,97 +82,139 @@ class Rest:
     block: Block | None
 
     def combine(self, looked: Array, answers: Array | None) -> Array:
-        """Return precision-weighted class coordinates from those of the look and the answers of `block`, in counts.
+        """Return the precision-weighted mean of the look and of the answers of `block`, in counts.
 
-        ``looked`` and the result have shape (n_1 - 1, ..., n_k - 1).
-        ``looked`` has one axis per attribute, ``answers`` one per turn.  Source: algorithm 4.
+        Parameters
+        ----------
+        looked : class coordinates estimated by the look, shape (n_1 - 1, ..., n_k - 1).
+        answers : answers of `block`, one axis per turn; None if there is no block.
+
+        Returns
+        -------
+        Class coordinates, shape (n_1 - 1, ..., n_k - 1).
+
+        Notes
+        -----
+        Source: algorithm 4.
         """
         sets = [t.axes for t in self.turns]
-        turned = contract(grouped(looked, sets), [t.rows.T for t in self.turns])
-        # two independent unbiased estimates, so that precisions are the weights of least variance
-        total, out = self.known, self.known * turned
+        look_turned = contract(grouped(looked, sets), [t.rows.T for t in self.turns])
+        # for two independent unbiased estimates, precision weights have least variance
+        precision, weighted_sum = self.known, self.known * look_turned
         if self.block is not None and answers is not None:
             weights = 1.0 if self.block.weights is None else self.block.weights
-            total = total + (weights / self.block.noise) ** 2
-            out = out + weights * answers / self.block.noise**2
-        # a coordinate that neither measures stays 0, and no query that follows from the plan asks for it
-        mean = np.divide(out, total, out=np.zeros_like(out), where=np.broadcast_to(total, out.shape) > 0)
+            precision = precision + (weights / self.block.noise) ** 2
+            weighted_sum = weighted_sum + weights * answers / self.block.noise**2
+        # a coordinate that neither step measures stays 0: no query that the plan answers depends on
+        # it
+        mean = np.divide(
+            weighted_sum,
+            precision,
+            out=np.zeros_like(weighted_sum),
+            where=np.broadcast_to(precision, weighted_sum.shape) > 0,
+        )
         return ungrouped(contract(mean, [t.back.T for t in self.turns]), sets, looked.shape)
 
 
 def common_block(
     blocks: Sequence[Block], centers: Sequence[Array | None], complement: Complement | None
 ) -> tuple[Block | None, str]:
-    """Return the common part of blocks on one space, with its noise not yet on a grid, and how it was found.
+    """Return the common part of blocks on one space, before its noise is put on a grid, and the
+    method as text.
 
-    Centers have shape (n_i,).
+    Parameters
+    ----------
+    blocks : one block per plan, all on the same residual space.
+    centers : one per attribute, shape (n_i,).
+    complement : of a space of two attributes, where the plans have one.
+
+    Returns
+    -------
+    The common part, or None if there is none, and the method that computed it.
     """
-    # a common part lies below all blocks, so that a block that does is the largest there is
+    # every common part lies below all blocks, so a block that itself lies below all others is the
+    # largest one
     smallest = _dominated(blocks)
     if smallest is not None:
         return smallest, "closed form"
     dimension = math.prod(n - 1 for n in blocks[0].sizes)
     with threads_for(min(dimension, max(DENSE.values()))):
-        if len(blocks) == 2 and (found := _two_products(*blocks)) is not None:
-            return found, "closed form"
+        if len(blocks) == 2 and (common := _two_products(*blocks)) is not None:
+            return common, "closed form"
         if dimension <= DENSE[min(len(blocks), 3)]:
             return _dense_common(blocks, centers, complement), "dense"
         return _scaled(blocks)
 
 
 def rest(look: Block, whole: Block, max_records: int, stretch: float = 1.0) -> Rest:
-    """Return what is left of a plan's block, its noise times ``stretch``, after the look's block.
+    """Return the residual of a plan's block after the look's block.
+
+    Parameters
+    ----------
+    look, whole : blocks of the look and of the plan on one space.
+    max_records : largest number of records, for the grid of the noise.
+    stretch : factor of the noise of ``whole``.
 
     Raises
     ------
-    LimitExceeded : the blocks are no products of the same sets of axes, and too large to be compared densely.
+    LimitExceeded
+        The blocks are not products on the same sets of axes, and are too large for dense matrices.
     """
-    # in the coordinates of its own rows a block knows every direction alike
+    # in the coordinates of its own rows a block has the same precision in every direction
     precision = 1.0 / (whole.noise * stretch) ** 2
     products = whole.weights is None and _aligned(look, whole)
     if look.weights is None and products:
         if all(_same(s, t) for (_, s), (_, t) in zip(look.factors, whole.factors, strict=True)):
             turns = tuple(Turn(axes=a, rows=_class_rows(s), back=s.pinv) for a, s in whole.factors)
             return _rest(max_records, whole, turns, None, np.asarray(1.0 / look.noise**2), np.asarray(precision))
-        turned = [_relative(s, t) for (_, s), (_, t) in zip(look.factors, whole.factors, strict=True)]
-        turns = tuple(Turn(axes=a, rows=t, back=b) for (a, _), (_, t, b, _) in zip(whole.factors, turned, strict=True))
-        known = _outer([g for *_, g in turned]) / look.noise**2
-        return _rest(max_records, whole, turns, [p for p, *_ in turned], known, np.full(known.shape, precision))
+        relatives = [_relative(s, t) for (_, s), (_, t) in zip(look.factors, whole.factors, strict=True)]
+        turns = tuple(
+            Turn(axes=a, rows=t, back=b) for (a, _), (_, t, b, _) in zip(whole.factors, relatives, strict=True)
+        )
+        look_precision = _outer([g for *_, g in relatives]) / look.noise**2
+        return _rest(
+            max_records,
+            whole,
+            turns,
+            [p for p, *_ in relatives],
+            look_precision,
+            np.full(look_precision.shape, precision),
+        )
     if look.weights is not None and products:
-        # the look's own coordinates make every block that it was made of diagonal
-        backs = [s.pinv for _, s in look.factors]
-        squares = [_class_rows(s) @ b for (_, s), b in zip(whole.factors, backs, strict=True)]
-        grams = [m.T @ m for m in squares]
+        # the factors of a weighted look are built so that they make the blocks behind it diagonal
+        inverses = [s.pinv for _, s in look.factors]
+        relative_rows = [_class_rows(s) @ b for (_, s), b in zip(whole.factors, inverses, strict=True)]
+        grams = [m.T @ m for m in relative_rows]
         if all(np.abs(g - np.diag(np.diag(g))).max() <= 1e-9 * np.diag(g).max() for g in grams):
             turns = tuple(
-                Turn(axes=a, rows=_class_rows(s), back=b) for (a, s), b in zip(look.factors, backs, strict=True)
+                Turn(axes=a, rows=_class_rows(s), back=b) for (a, s), b in zip(look.factors, inverses, strict=True)
             )
-            wanted = _outer([np.diag(g) for g in grams]) * precision
-            return _rest(max_records, look, turns, None, (look.weights / look.noise) ** 2, wanted)
-    one, other = whole_rows(look), whole_rows(whole)
-    P, T, back, known = _relative_rows(one, other)
+            plan_precision = _outer([np.diag(g) for g in grams]) * precision
+            return _rest(max_records, look, turns, None, (look.weights / look.noise) ** 2, plan_precision)
+    look_rows, plan_rows = whole_rows(look), whole_rows(whole)
+    P, T, right_inverse, look_precision = _relative_rows(look_rows, plan_rows)
     axes = tuple(range(len(whole.attributes)))
-    rows = P.T @ _written_out(whole, [s.rows for _, s in whole.factors], whole.sizes)
-    merged = Strategy(sizes=whole.sizes, rows=rows, pinv=back, complete=len(rows) == T.shape[1])
-    known = known / look.noise**2
+    rows = P.T @ _kronecker(whole, [s.rows for _, s in whole.factors], whole.sizes)
+    merged = Strategy(sizes=whole.sizes, rows=rows, pinv=right_inverse, complete=len(rows) == T.shape[1])
+    look_precision = look_precision / look.noise**2
     return _rest(
         max_records,
         replace(whole, factors=((axes, merged),), weights=None),
-        (Turn(axes=axes, rows=T, back=back),),
+        (Turn(axes=axes, rows=T, back=right_inverse),),
         None,
-        known,
-        np.full(known.shape, precision),
+        look_precision,
+        np.full(look_precision.shape, precision),
     )
 
 
 def on_grid(block: Block, noise: float, max_records: int) -> Block:
-    """Return the block with its noise rounded up to a whole number of fine grid steps."""
+    """Return the block with its noise rounded up to a multiple of a fine grid step."""
     grid = noise_grid(noise, max_records * block.column_norm, GRID_BITS)
     return replace(block, noise=math.ceil(noise / grid) * grid, grid=grid)
 
 
 def whole_rows(block: Block) -> Array:
-    """Return M of a block on all class coordinates, shape (measurements, class coordinates); small blocks only."""
+    """Return M of a small block on all class coordinates, shape (measurements, coordinates)."""
     dimension = math.prod(n - 1 for n in block.sizes)
     if max(dimension, block.measurements) > 2 * DENSE[2]:
         raise LimitExceeded(
@@ -165,7 +222,7 @@ def whole_rows(block: Block) -> Array:
             f"{dimension:,} coordinates are too many to compare them as a whole; {2 * DENSE[2]:,} are possible. Ask "
             "the same families of these attributes in every plan, or leave these attributes out of one."
         )
-    return _written_out(block, [_class_rows(s) for _, s in block.factors], [n - 1 for n in block.sizes])
+    return _kronecker(block, [_class_rows(s) for _, s in block.factors], [n - 1 for n in block.sizes])
 
 
 def _rest(
@@ -173,106 +230,112 @@ def _rest(
     basis_block: Block,
     turns: tuple[Turn, ...],
     P: Sequence[Array] | None,
-    known: Array,
-    wanted: Array,
+    look_precision: Array,
+    plan_precision: Array,
 ) -> Rest:
-    # what the look says up to rounding is not measured again: noise of infinite deviation would be asked for
-    own = np.where(wanted - known > SHARE * wanted, wanted - known, 0.0)
-    if not own.any():
-        return Rest(turns=turns, known=known, wanted=wanted, block=None)
-    noise = 1.0 / math.sqrt(float(own.max()))
-    if own.shape == ():
+    # where the look has the same precision up to rounding, measuring again would need noise of
+    # infinite deviation
+    residual_precision = np.where(
+        plan_precision - look_precision > SHARE * plan_precision, plan_precision - look_precision, 0.0
+    )
+    if not residual_precision.any():
+        return Rest(turns=turns, known=look_precision, wanted=plan_precision, block=None)
+    noise = 1.0 / math.sqrt(float(residual_precision.max()))
+    if residual_precision.shape == ():
         return Rest(
             turns=turns,
-            known=known,
-            wanted=wanted,
+            known=look_precision,
+            wanted=plan_precision,
             block=on_grid(replace(basis_block, noise=noise), noise, max_records),
         )
     factors = []
     for k, ((axes, s), turn) in enumerate(zip(basis_block.factors, turns, strict=True)):
         rows = s.rows if P is None else P[k].T @ s.rows
         factors.append((axes, Strategy(sizes=s.sizes, rows=rows, pinv=turn.back, complete=s.complete)))
-    made = replace(basis_block, factors=tuple(factors), weights=np.sqrt(own) * noise)
-    return Rest(turns=turns, known=known, wanted=wanted, block=on_grid(made, noise, max_records))
+    residual_block = replace(basis_block, factors=tuple(factors), weights=np.sqrt(residual_precision) * noise)
+    return Rest(
+        turns=turns, known=look_precision, wanted=plan_precision, block=on_grid(residual_block, noise, max_records)
+    )
 
 
 def _dominated(blocks: Sequence[Block]) -> Block | None:
-    """Return a block whose precision is below that of all others, if there is one; of equal ones the first."""
-    # the noisiest first: if one is below all others, it is usually that
+    """Return the first block whose precision is below that of all others, or None."""
+    # the noisiest block first, because it is the most likely one
     for block in sorted(blocks, key=lambda b: -b.noise / b.column_norm):
         if all(b is block or _largest(block, b) <= 1.0 + EQUAL for b in blocks):
             return block
     return None
 
 
-def _largest(part: Block, whole: Block) -> float:
-    """Return the least t with K_part <= t K_whole; infinite if there is none, or it is not found by factors."""
-    if part.weights is not None or whole.weights is not None or not _aligned(part, whole):
+def _largest(lower: Block, upper: Block) -> float:
+    """Return the least t with K_lower <= t K_upper; infinite if factors do not show one."""
+    if lower.weights is not None or upper.weights is not None or not _aligned(lower, upper):
         return math.inf
-    size = (whole.noise / part.noise) ** 2
-    for (_, s), (_, t) in zip(part.factors, whole.factors, strict=True):
+    ratio = (upper.noise / lower.noise) ** 2
+    for (_, s), (_, t) in zip(lower.factors, upper.factors, strict=True):
         if not _same(s, t):
-            # K_s <= t K_t means that everything s measures lies in the span of t, and the largest relative precision is
-            # t
-            *_, known = _relative(s, t)
+            # K_s <= t K_t requires that the span of s lies in the span of t; t is the largest
+            # relative precision
+            *_, ratios = _relative(s, t)
             if not _inside(s, t):
                 return math.inf
             # the largest eigenvalue of a Kronecker product is the product of the largest ones
-            size *= float(known.max(initial=0.0))
-    return size
+            ratio *= float(ratios.max(initial=0.0))
+    return ratio
 
 
 def _two_products(one: Block, other: Block) -> Block | None:
-    """Return the coordinate-wise smaller precision of two products on the same sets of axes, or None."""
+    """Return the coordinate-wise minimum of the precisions of two aligned products, or None."""
     if not _aligned(one, other) or one.weights is not None or other.weights is not None:
         return None
-    factors, known = [], []
+    factors, ratios = [], []
     for (axes, s), (_, t) in zip(one.factors, other.factors, strict=True):
         if not (_inside(s, t) and _inside(t, s)):
             return None
-        P, _, back, g = _relative(s, t)
-        factors.append((axes, Strategy(sizes=t.sizes, rows=P.T @ t.rows, pinv=back, complete=t.complete)))
-        known.append(g)
+        P, _, right_inverse, ratio = _relative(s, t)
+        factors.append((axes, Strategy(sizes=t.sizes, rows=P.T @ t.rows, pinv=right_inverse, complete=t.complete)))
+        ratios.append(ratio)
     # where both are diagonal, A <= B and A <= C hold entry by entry (definition 3.9)
-    precision = np.minimum(_outer(known) / one.noise**2, 1.0 / other.noise**2)
+    precision = np.minimum(_outer(ratios) / one.noise**2, 1.0 / other.noise**2)
     noise = 1.0 / math.sqrt(float(precision.max()))
     weights = np.sqrt(precision) * noise
     if len(factors) == 1:
         ((axes, s),) = factors
-        plain = Strategy(sizes=s.sizes, rows=weights[:, None] * s.rows, pinv=s.pinv / weights, complete=s.complete)
-        return replace(other, factors=((axes, plain),), noise=noise)
+        weighted = Strategy(sizes=s.sizes, rows=weights[:, None] * s.rows, pinv=s.pinv / weights, complete=s.complete)
+        return replace(other, factors=((axes, weighted),), noise=noise)
     return replace(other, factors=tuple(factors), noise=noise, weights=weights)
 
 
 def _dense_common(
     blocks: Sequence[Block], centers: Sequence[Array | None], complement: Complement | None
 ) -> Block | None:
-    both = CommonMechanism(*(LinearMechanism(whole_rows(b) / b.noise) for b in blocks))
-    if not both.common.rank:
+    common_mechanism = CommonMechanism(*(LinearMechanism(whole_rows(b) / b.noise) for b in blocks))
+    if not common_mechanism.common.rank:
         return None
-    sizes, S = blocks[0].sizes, both.common.standard_rows
+    sizes, S = blocks[0].sizes, common_mechanism.common.standard_rows
     lift = Lift(sizes, centers)
     if complement is not None:
         lift = SplitLift(sizes, centers, ((0, 1),), {(0, 1): complement})
     rows, axes = lift.rows(S), tuple(range(len(sizes)))
-    # the common mechanism comes with noise 1; blocks have column norm 1 and say the rest by their noise
+    # the common mechanism has noise 1, but a block has column norm 1 and carries its scale in the
+    # noise
     norm = math.sqrt(float((rows**2).sum(axis=0).max()))
-    pinv = both.common.right_inverse * norm
-    made = Strategy(sizes=sizes, rows=rows / norm, pinv=pinv, complete=len(S) == S.shape[1])
-    return replace(blocks[0], factors=((axes, made),), noise=1.0 / norm, weights=None)
+    pinv = common_mechanism.common.right_inverse * norm
+    strategy = Strategy(sizes=sizes, rows=rows / norm, pinv=pinv, complete=len(S) == S.shape[1])
+    return replace(blocks[0], factors=((axes, strategy),), noise=1.0 / norm, weights=None)
 
 
 def _scaled(blocks: Sequence[Block]) -> tuple[Block | None, str]:
-    best, share = None, 0.0
+    largest, largest_precision = None, 0.0
     for block in blocks:
-        # 1e-12 on top keeps the share below the others in spite of rounding
-        found = 1.0 / max(_largest(block, b) * (1.0 + 1e-12) for b in blocks)
-        precision = found * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
-        if precision > share:
-            best, share = replace(block, noise=block.noise / math.sqrt(min(1.0, found))), precision
+        # the margin of 1e-12 keeps the scaled block below all others in spite of rounding
+        share = 1.0 / max(_largest(block, b) * (1.0 + 1e-12) for b in blocks)
+        precision = share * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
+        if precision > largest_precision:
+            largest, largest_precision = replace(block, noise=block.noise / math.sqrt(min(1.0, share))), precision
     return (
-        best,
-        "valid, but not the largest: too many coordinates for that" if best else "nothing: too large to compare",
+        largest,
+        "valid, but not the largest: too many coordinates for that" if largest else "nothing: too large to compare",
     )
 
 
@@ -284,44 +347,49 @@ def _same(one: Strategy, other: Strategy) -> bool:
     return one is other or np.array_equal(one.rows, other.rows)
 
 
-def _inside(part: Strategy, whole: Strategy) -> bool:
-    """Return whether everything that one strategy measures is in the span of the other."""
-    if whole.complete:
+def _inside(part: Strategy, outer: Strategy) -> bool:
+    """Return whether the span of one strategy lies in the span of the other."""
+    if outer.complete:
         return True
     rows = _class_rows(part)
-    left = rows - (rows @ whole.span) @ whole.span.T
-    return float(np.linalg.norm(left)) <= OUTSIDE * float(np.linalg.norm(rows))
+    outside = rows - (rows @ outer.span) @ outer.span.T
+    return float(np.linalg.norm(outside)) <= OUTSIDE * float(np.linalg.norm(rows))
 
 
-def _relative(part: Strategy, whole: Strategy) -> tuple[Array, Array, Array, Array]:
-    return _relative_rows(_class_rows(part), _class_rows(whole))
+def _relative(part: Strategy, reference: Strategy) -> tuple[Array, Array, Array, Array]:
+    return _relative_rows(_class_rows(part), _class_rows(reference))
 
 
-def _relative_rows(part: Array, whole: Array) -> tuple[Array, Array, Array, Array]:
-    """Return P, T = P^T M, a right inverse of T, and g: in coordinates T c the part has precision diag(g), M 1."""
-    # in the singular coordinates of the whole its precision is the identity, and one symmetric eigenproblem makes the
-    # part diagonal, too
-    U, sizes, Vt = thin_svd(whole)
-    kept = sizes > RANK * sizes[0]
-    U, sizes, Vt = U[:, kept], sizes[kept], Vt[kept]
+def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, Array]:
+    """Return P, T, a right inverse of T, and g, such that both precisions are diagonal in
+    coordinates T c.
+
+    T = P^T M for the rows M of ``reference``, which has precision 1 in every coordinate; ``part``
+    has precision diag(g).
+    """
+    # in the singular coordinates of the reference its precision is the identity, and one symmetric
+    # eigenproblem then makes the precision of the part diagonal
+    U, sizes, Vt = thin_svd(reference)
+    retained = sizes > RANK * sizes[0]
+    U, sizes, Vt = U[:, retained], sizes[retained], Vt[retained]
     G = (part @ Vt.T) / sizes
     g, Q = np.linalg.eigh(G.T @ G)
     P = U @ Q
-    return P, P.T @ whole, (Vt.T / sizes) @ Q, np.maximum(g, 0.0)
+    return P, P.T @ reference, (Vt.T / sizes) @ Q, np.maximum(g, 0.0)
 
 
 def _class_rows(strategy: Strategy) -> Array:
-    """Return M, shape (measurements, class coordinates): rows times N, for any centers and complements."""
+    """Return M, shape (measurements, class coordinates): rows times N."""
     return class_rows(strategy.rows, strategy.sizes)
 
 
-def _written_out(block: Block, matrices: Sequence[Array], sizes: Sequence[int]) -> Array:
-    """Return the product of one matrix a factor, times the weights, its columns in the order of the attributes."""
-    out = np.ones((1, 1))
+def _kronecker(block: Block, matrices: Sequence[Array], sizes: Sequence[int]) -> Array:
+    """Return the weighted product of one matrix per factor, columns in order of the attributes."""
+    product = np.ones((1, 1))
     for matrix in matrices:
-        out = np.asarray(np.kron(out, matrix), dtype=float)
-    grown = [math.prod(sizes[a] for a in axes) for axes in block.sets]
-    flat = ungrouped(out.reshape(len(out), *grown), block.sets, sizes, 1).reshape(out.shape)
+        product = np.asarray(np.kron(product, matrix), dtype=float)
+    grouped_sizes = [math.prod(sizes[a] for a in axes) for axes in block.sets]
+    flat = ungrouped(product.reshape(len(product), *grouped_sizes), block.sets, sizes, 1).reshape(product.shape)
     return flat if block.weights is None else flat * block.weights.reshape(-1, 1)
 
 
