@@ -32,7 +32,7 @@ import numpy as np
 from engine._arrays import Array, thin_svd
 from engine._format import set_name
 from engine._threads import threads_for
-from engine.common_mechanism.common_mechanism import SHARE, CommonMechanism, LinearMechanism
+from engine.common_mechanism.common_mechanism import RESIDUAL_TOLERANCE, CommonMechanism, LinearMechanism
 from engine.errors import LimitExceeded
 from engine.plans import Block
 from engine.plans.blocks import noise_grid
@@ -42,11 +42,11 @@ from engine.residuals.basis import ungrouped
 # Limit of class coordinates for a dense common mechanism of two blocks, and of three or more.
 DENSE = {2: 2_000, 3: 300}
 # Strategy rows are dependent if a singular value is below this share of the largest.
-RANK = 1e-10
+RANK_TOLERANCE = 1e-10
 # Relative differences of precision up to this value are rounding errors.
-EQUAL = 1e-11
+PRECISION_TOLERANCE = 1e-11
 # Rounding errors move a row out of another row space by at most this share of its length.
-OUTSIDE = 1e-8
+SPAN_TOLERANCE = 1e-8
 # Finer than the grid of a plan (in bits), so that two steps together round less than one plan
 # alone.
 GRID_BITS = 33
@@ -236,7 +236,7 @@ def _rest(
     # where the look has the same precision up to rounding, measuring again would need noise of
     # infinite deviation
     residual_precision = np.where(
-        plan_precision - look_precision > SHARE * plan_precision, plan_precision - look_precision, 0.0
+        plan_precision - look_precision > RESIDUAL_TOLERANCE * plan_precision, plan_precision - look_precision, 0.0
     )
     if not residual_precision.any():
         return Rest(turns=turns, known=look_precision, wanted=plan_precision, block=None)
@@ -262,7 +262,7 @@ def _dominated(blocks: Sequence[Block]) -> Block | None:
     """Return the first block whose precision is below that of all others, or None."""
     # the noisiest block first, because it is the most likely one
     for block in sorted(blocks, key=lambda b: -b.noise / b.column_norm):
-        if all(b is block or _largest(block, b) <= 1.0 + EQUAL for b in blocks):
+        if all(b is block or _largest(block, b) <= 1.0 + PRECISION_TOLERANCE for b in blocks):
             return block
     return None
 
@@ -353,7 +353,7 @@ def _inside(part: Strategy, outer: Strategy) -> bool:
         return True
     rows = _class_rows(part)
     outside = rows - (rows @ outer.span) @ outer.span.T
-    return float(np.linalg.norm(outside)) <= OUTSIDE * float(np.linalg.norm(rows))
+    return float(np.linalg.norm(outside)) <= SPAN_TOLERANCE * float(np.linalg.norm(rows))
 
 
 def _relative(part: Strategy, reference: Strategy) -> tuple[Array, Array, Array, Array]:
@@ -370,7 +370,7 @@ def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, 
     # in the singular coordinates of the reference its precision is the identity, and one symmetric
     # eigenproblem then makes the precision of the part diagonal
     U, sizes, Vt = thin_svd(reference)
-    retained = sizes > RANK * sizes[0]
+    retained = sizes > RANK_TOLERANCE * sizes[0]
     U, sizes, Vt = U[:, retained], sizes[retained], Vt[retained]
     G = (part @ Vt.T) / sizes
     g, Q = np.linalg.eigh(G.T @ G)

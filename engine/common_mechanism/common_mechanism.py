@@ -1,35 +1,37 @@
-"""Linear Gaussian mechanisms, their order and their common mechanism.
+"""Linear Gaussian mechanisms, their partial order and their common mechanism.
 
-Linear Gaussian mechanisms M(x) = B x + N(0, Sigma), and which of them says more than another.
+A linear Gaussian mechanism is M(x) = B x + N(0, Sigma).  Its privacy cost matrix B^T Sigma^-1 B
+determines both its privacy cost and the queries that it can answer.
 
-The privacy cost matrix B^T Sigma^-1 B tells everything about M: its cost, and what can be answered from it.  Every
-mechanism is taken to its standard form S x + N(0, I) with independent rows S, S^T S being the cost matrix, and a right
-inverse R, S R = I.  In these coordinates the singular values of another mechanism's rows compare the two: 1 means
-"knows exactly as much".  So no decision about rank or order changes with units or noise levels.
+Partial order.  Every mechanism has a standard form S x + N(0, I), where the rows of S are
+independent and S^T S is the privacy cost matrix, and a right inverse R with S R = I.  In these
+coordinates the singular values of the rows of another mechanism compare the two: the value 1 means
+equal information in that direction.  So decisions about rank and order do not depend on units or
+noise levels.
 
-Source: Xiao, Wang, Zhang and Kifer, "Answering Private Linear Queries Adaptively using the Common Mechanism", 2022.
+Common mechanism.  The common mechanism M* of M_1, ..., M_n is a largest mechanism that is
+answerable from each of them.  The residual M'_i is what remains to be measured if M_i is chosen.
+M* and M'_i together have exactly the output distribution and the cost of M_i.
 
-Spends of two steps whose decimals add up to the cost of a plan, to the last digit.
+M* needs a basis of the queries that every M_i can answer.  If M_i answers them with covariance C_i,
+a Sigma of least trace with Sigma >= C_i for all i makes M* maximal (theorem 5.3), in any basis
+(theorem 5.2).  This module uses the basis in which the C_i add up to the identity.  The result then
+does not depend on units, nor on splitting a cell into cells that all mechanisms treat equally.  Two
+covariances commute in this basis, because C_2 = I - C_1, so that Stott's formula (theorem 5.4)
+takes the larger of two eigenvalues and keeps its relative accuracy for ill-conditioned pairs.
 
-A ledger counts a float as the decimal number that its `repr` shows.  So what is left after a first spend must be a
-number that some float shows, for every plan that may still be chosen.
+Three or more covariances that do not commute have no closed form.  The dual of
+min tr Sigma, Sigma >= C_i  is  max sum_i tr(Y_i C_i) over Y_i >= 0, sum_i Y_i = I.  With
+Y_i = S^-1/2 A_i A_i^T S^-1/2 and S = sum_i A_i A_i^T it has no constraints and takes L-BFGS some
+hundred steps.  Sigma = sum_i C_i Y_i, raised until it is feasible, has a proven gap.
 
-What several linear Gaussian mechanisms share: look first at what all of them would release anyway, then choose.
+Exact split of the cost.  A ledger counts a float as the decimal number that its `repr` shows.  So
+the cost that remains after the first step must be such a decimal number, for every plan that may
+still be chosen; see `exact_split`.
 
-The common mechanism M* of M_1, ..., M_n is a largest mechanism that is answerable from each of them; the residual M'_i
-is what is left to run when the choice falls on M_i.  M* and M'_i together have exactly the law and the cost of M_i.
-
-M* asks a basis of the queries that every M_i can answer.  If M_i answers them with covariance C_i, a Sigma of least
-trace with Sigma >= C_i for all i makes M* maximal (theorem 5.3), in any basis (theorem 5.2).  Ours is the one in which
-the C_i add up to the identity.  So the result depends neither on units nor on splitting a cell into cells that no
-mechanism tells apart; and two covariances commute, C_2 = I - C_1, where Stott's formula (theorem 5.4) takes the larger
-of two eigenvalues and keeps its relative accuracy however ill-conditioned the pair is.
-
-Three or more that do not commute have no formula.  The dual of  min tr Sigma, Sigma >= C_i  is  max sum_i tr(Y_i C_i)
-over Y_i >= 0, sum_i Y_i = I.  With Y_i = S^-1/2 A_i A_i^T S^-1/2, S = sum_i A_i A_i^T, it has no constraints, L-BFGS
-needs some hundred steps, and Sigma = sum_i C_i Y_i, raised until it is feasible, has a proven gap.
-
-Source: Xiao, Wang, Zhang and Kifer 2022, algorithms 1 and 3, section 7.5; the choice of basis and the dual are our own.
+Source: Xiao, Wang, Zhang and Kifer, "Answering Private Linear Queries Adaptively using the Common
+Mechanism", 2022, algorithms 1 and 3, section 7.5; the choice of basis and the dual are not in the
+paper.
 """
 
 from __future__ import annotations
@@ -47,22 +49,33 @@ import scipy
 from engine._arrays import Array
 from engine.errors import NotAnswerable, PlanError
 
-RANK = 1e-10  # singular values of the unit rows below this share of the largest are linear dependence
-ORDER = 1e-9  # relative excess of information that counts as rounding
-SHARE = 1e-10  # what is left of a direction, as a share of what the mechanism knows of it, that counts as nothing
+# Rows of length 1 are linearly dependent if a singular value is below this share of the largest.
+RANK_TOLERANCE = 1e-10
+# A relative excess of information up to this value is a rounding error.
+ORDER_TOLERANCE = 1e-9
+# A residual below this share of the mechanism's information on a direction counts as zero.
+RESIDUAL_TOLERANCE = 1e-10
 EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
 class LinearMechanism:
-    """The mechanism M(x) = B x + N(0, Sigma) on tables x of counts.
+    """Linear Gaussian mechanism M(x) = B x + N(0, Sigma) on tables x of counts.
 
     Attributes
     ----------
-    B : query rows, shape (rows, cells).  No rows at all is the mechanism that says nothing.
-    Sigma : positive definite noise covariance, shape (rows, rows), in counts^2; None becomes the identity.
+    B : query rows, shape (rows, cells).  Without rows the mechanism has no output.
+    Sigma : positive definite noise covariance, shape (rows, rows), in counts^2; None is the
+        identity.
 
-    Raises: PlanError if B is no finite matrix, or Sigma does not fit it or is no covariance.  Source: definition 2.3.
+    Raises
+    ------
+    PlanError
+        B is not a finite matrix, or Sigma has another size or is not a covariance matrix.
+
+    Notes
+    -----
+    Source: definition 2.3.
 
     >>> LinearMechanism([[1, 1, 1]], [[2]]).pcost
     0.5
@@ -100,7 +113,8 @@ class LinearMechanism:
     def pcost(self) -> float:
         """Largest diagonal entry of B^T Sigma^-1 B, rounded up at the 12th digit; rho = pcost / 2.
 
-        Digits past 1e-13 are rounding errors of the sum and no cost, so they do not push it up.  Source: lemma 2.4.
+        Digits past 1e-13 are rounding errors of the sum, not cost, so they are not rounded up.
+        Source: lemma 2.4.
 
         >>> LinearMechanism([[0.1]] * 10, np.eye(10) * 0.1).pcost
         1.0
@@ -108,14 +122,20 @@ class LinearMechanism:
         return round_up(float((self.whiten(self.B) ** 2).sum(axis=0).max()))
 
     def privacy_cost_matrix(self) -> Array:
-        """B^T Sigma^-1 B, shape (cells, cells); a record of cell i costs its i-th diagonal entry."""
+        """Return B^T Sigma^-1 B, shape (cells, cells).
+
+        Entry i of its diagonal is the cost of a record in cell i.
+        """
         rows = self.whiten(self.B)
         return np.asarray(rows.T @ rows)
 
     def answers(self, other: LinearMechanism) -> bool:
-        """Whether `other` follows from this mechanism's output without the data: its cost matrix is smaller.
+        """Return whether the output of `other` can be computed from the output of this mechanism.
 
-        Guarantee: the test is relative in every direction, so no noise level hides another.  Source: theorem 3.5.
+        This is so if the privacy cost matrix of `other` is the smaller one.
+
+        Guarantee: the test is relative in every direction, so that large noise in one direction
+        does not hide a difference in another.  Source: theorem 3.5.
 
         >>> identity, total = LinearMechanism(np.eye(3)), LinearMechanism(np.ones((1, 3)), [[3]])
         >>> identity.answers(total), total.answers(identity)
@@ -124,29 +144,38 @@ class LinearMechanism:
         _same_cells(self, other)
         if self._outside(other.row_space).max(initial=0.0) > self.blur(other):
             return False
-        # K_other <= K_self, in coordinates where K_self is the identity: no direction is measured by the scale of
-        # another
+        # K_other <= K_self, in coordinates where K_self is the identity, so that every direction
+        # has its own scale
         G = other.standard_rows @ self.right_inverse
-        slack = ORDER + 8 * EPS * float(np.linalg.norm(other.standard_rows) * np.linalg.norm(self.right_inverse))
-        # both have the same eigenvalues but for zeros; the smaller is factored
+        slack = ORDER_TOLERANCE + 8 * EPS * float(
+            np.linalg.norm(other.standard_rows) * np.linalg.norm(self.right_inverse)
+        )
+        # both products have the same eigenvalues up to zeros; the smaller one is factored
         gram = G @ G.T if len(G) < self.rank else G.T @ G
         return _is_positive((1 + slack) ** 2 * np.eye(len(gram)) - gram)
 
     def equivalent(self, other: LinearMechanism) -> bool:
-        """Whether both say the same at the same cost: each is answerable from the other.  Source: definition 3.6."""
+        """Return whether each mechanism is answerable from the other.  Source: definition 3.6."""
         return self.answers(other) and other.answers(self)
 
     def estimates(self, queries: npt.ArrayLike) -> Array:
-        """The map from this mechanism's output to the best unbiased answers, shape (queries, rows).
+        """Return the map from the output to the best unbiased answers, shape (queries, rows).
 
-        Raises: NotAnswerable if a query is no combination of the rows of B.
+        Raises
+        ------
+        NotAnswerable
+            A query is not a linear combination of the rows of B.
         """
         return self.whiten(self._factors[0] @ self._coordinates(queries).T, transpose=True).T
 
     def covariance(self, queries: npt.ArrayLike) -> Array:
-        """Covariance of the best unbiased answers to some query rows, shape (queries, queries), in counts^2.
+        """Return the covariance of the best unbiased answers, shape (queries, queries), in
+        counts^2.
 
-        Raises: NotAnswerable if a query is no combination of the rows of B.
+        Raises
+        ------
+        NotAnswerable
+            A query is not a linear combination of the rows of B.
 
         >>> LinearMechanism(np.eye(3)).covariance([[1, 1, 1]])
         array([[3.]])
@@ -158,12 +187,14 @@ class LinearMechanism:
     def _directions(self) -> tuple[Array, float]:
         lengths = np.linalg.norm(self.B, axis=1)
         unit = self.B[lengths > 0] / lengths[lengths > 0, None]
-        if np.count_nonzero(unit, axis=0).max() <= 1:  # one histogram: orthogonal as it is
+        # one histogram: its rows are orthogonal
+        if np.count_nonzero(unit, axis=0).max() <= 1:
             return unit, 1.0
-        # rows of length 1 and pivots: what is dependent shows by its size, whatever the scales of queries
+        # with rows of length 1 and pivoting, small pivots show dependence at any scale of the
+        # queries
         Q, T, _ = scipy.linalg.qr(unit.T, mode="economic", pivoting=True, check_finite=False)
         sizes = np.abs(np.diag(T))
-        rank = int(np.count_nonzero(sizes > RANK * sizes[0]))
+        rank = int(np.count_nonzero(sizes > RANK_TOLERANCE * sizes[0]))
         return Q[:, :rank].T, float(sizes[rank - 1])
 
     @property
@@ -179,7 +210,10 @@ class LinearMechanism:
 
     @cached_property
     def standard_rows(self) -> Array:
-        """S, shape (rank, cells): with unit noise an equivalent mechanism.  Source: algorithm 2, lemma 5.1."""
+        """S, shape (rank, cells): with unit noise an equivalent mechanism.
+
+        Source: algorithm 2, lemma 5.1.
+        """
         return np.asarray(self._factors[1] @ self.row_space)
 
     @cached_property
@@ -189,14 +223,14 @@ class LinearMechanism:
 
     @cached_property
     def _lower(self) -> Array:
-        # the correlation is factored, not the covariance: variances may lie sixteen digits apart
+        # the correlation is factored, not the covariance: variances may differ by sixteen digits
         scale = np.sqrt(np.diag(self.Sigma))
         return scale[:, None] * np.linalg.cholesky(_correlation(self.Sigma)) if _is_full(self.Sigma) else scale
 
     def whiten(self, answers: Array, *, transpose: bool = False) -> Array:
-        """L^-1 times a matrix with one row per answer, Sigma = L L^T; or L^-T times it.
+        """Return L^-1 times a matrix with one row per answer, or L^-T times it; Sigma = L L^T.
 
-        Shape (answers, columns), as given.
+        The shape (answers, columns) does not change.
         """
         if self._lower.ndim == 1:
             return answers / self._lower[:, None]
@@ -204,11 +238,11 @@ class LinearMechanism:
         return np.asarray(scipy.linalg.solve_triangular(factor, answers, lower=not transpose))
 
     def blur(self, other: LinearMechanism) -> float:
-        """The sine of an angle between the two row spaces that rounding alone can make."""
-        return ORDER / 8 + 8 * EPS * self.cells * (1 / self._directions[1] + 1 / other._directions[1])
+        """Return the sine of an angle between the two row spaces that counts as rounding."""
+        return ORDER_TOLERANCE / 8 + 8 * EPS * self.cells * (1 / self._directions[1] + 1 / other._directions[1])
 
     def _outside(self, rows: Array) -> Array:
-        """How far every row is from the row space, shape (k,)."""
+        """Return the distance of every row to the row space, shape (k,)."""
         return np.asarray(np.linalg.norm(rows - (rows @ self.row_space.T) @ self.row_space, axis=1))
 
     def _coordinates(self, queries: npt.ArrayLike) -> Array:
@@ -226,11 +260,15 @@ class LinearMechanism:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recreation:
-    """How the outputs of several mechanisms together give the output of one.
+    """Linear maps that combine the outputs of several mechanisms into the output of one.
 
-    maps : one matrix per part, shape (rows of the whole, rows of the part).
-    extra : covariance of data-free noise, shape (rows, rows), in counts^2, that makes the law that of the whole to the
-        letter.  It is zero unless rows of the whole are linearly dependent, and then leaving it out is only better.
+    Attributes
+    ----------
+    maps : one matrix per part, shape (rows of the combined mechanism, rows of the part).
+    extra : covariance of additional noise that does not depend on data, shape (rows, rows), in
+        counts^2.  With it the output has exactly the distribution of the combined mechanism.  It is
+        zero unless rows of that mechanism are linearly dependent; without it the output is more
+        accurate.
     """
 
     maps: tuple[Array, ...]
@@ -238,10 +276,19 @@ class Recreation:
 
 
 def residual(whole: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
-    """What must still be run after `part` to know all that `whole` says.  Source: algorithm 3, lemma 3.11.
+    """Return the mechanism that must be run after `part` to have the information of `whole`.
 
-    Guarantee: the cost matrices of part and residual add up to that of the whole, to 1e-9 of its cost.
-    Raises: PlanError if `part` is not answerable from `whole`.
+    Guarantee: the cost matrices of part and residual add up to that of `whole`, to 1e-9 of its
+    cost.
+
+    Raises
+    ------
+    PlanError
+        `part` is not answerable from `whole`.
+
+    Notes
+    -----
+    Source: algorithm 3, lemma 3.11.
 
     >>> total, cells = LinearMechanism(np.ones((1, 3)), [[3]]), LinearMechanism(np.eye(3))
     >>> residual(cells, total).rank
@@ -253,23 +300,34 @@ def residual(whole: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
 
 
 def remainder(whole: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
-    """`residual` for a part that is known to be answerable from the whole."""
+    """Return `residual` without the check that the part is answerable."""
     G = part.whiten(part.B) @ whole.right_inverse
-    # what the part knows in standard coordinates, G^T G, has its spectrum in [0, 1]; off the rows of G it is 0
+    # the information of the part in standard coordinates, G^T G, has its spectrum in [0, 1]
     Q, T = np.linalg.qr(G.T, mode="complete") if len(G) < whole.rank else (np.eye(whole.rank), G.T)
     T = T[: len(G)]
-    left, P = np.linalg.eigh(np.eye(len(T)) - T @ T.T)
-    # off the rows of G the part knows nothing, and the rest keeps all of the whole there
+    residual_information, P = np.linalg.eigh(np.eye(len(T)) - T @ T.T)
+    # where the part has no information, off the rows of G, the residual is the full mechanism
     rows = Q.T @ whole.standard_rows
-    known = np.sqrt(left[left > SHARE])[:, None] * (P[:, left > SHARE].T @ rows[: len(T)])
-    return LinearMechanism(np.vstack([known, rows[len(T) :]]))
+    scaled_rows = np.sqrt(residual_information[residual_information > RESIDUAL_TOLERANCE])[:, None] * (
+        P[:, residual_information > RESIDUAL_TOLERANCE].T @ rows[: len(T)]
+    )
+    return LinearMechanism(np.vstack([scaled_rows, rows[len(T) :]]))
 
 
 def recreation(whole: LinearMechanism, *parts: LinearMechanism) -> Recreation:
-    """The matrices that rebuild the output of `whole` from the outputs of `parts`.  Source: algorithm 4, theorem 5.5.
+    """Return the matrices that compute the output of `whole` from the outputs of `parts`.
 
-    Guarantee: the sum of maps[p] times output p is unbiased, and with noise N(0, extra) has the law of the whole.
-    Raises: PlanError if the parts do not add up to the whole.
+    Guarantee: the sum of maps[p] times output p is unbiased; with additional noise N(0, extra) it
+    has the output distribution of `whole`.
+
+    Raises
+    ------
+    PlanError
+        The cost matrices of the parts do not sum to the cost matrix of `whole`.
+
+    Notes
+    -----
+    Source: algorithm 4, theorem 5.5.
 
     >>> total, cells = LinearMechanism(np.ones((1, 3)), [[3]]), LinearMechanism(np.eye(3))
     >>> recreation(cells, total, residual(cells, total)).maps[0].round(9).T
@@ -278,24 +336,26 @@ def recreation(whole: LinearMechanism, *parts: LinearMechanism) -> Recreation:
     for part in parts:
         _same_cells(whole, part)
     whitened = [part.whiten(part.B) for part in parts]
-    shared = np.vstack([np.zeros((0, whole.cells)), *whitened]) @ whole.right_inverse
-    together = shared.T @ shared
-    outside = [whole._outside(rows).max(initial=0.0) / np.linalg.norm(rows) for rows in whitened if len(rows)]
-    if np.abs(together - np.eye(whole.rank)).max(initial=0.0) > 1e-7 or max(outside, default=0.0) > 1e-7:
+    part_rows = np.vstack([np.zeros((0, whole.cells)), *whitened]) @ whole.right_inverse
+    gram = part_rows.T @ part_rows
+    distances = [whole._outside(rows).max(initial=0.0) / np.linalg.norm(rows) for rows in whitened if len(rows)]
+    if np.abs(gram - np.eye(whole.rank)).max(initial=0.0) > 1e-7 or max(distances, default=0.0) > 1e-7:
         raise PlanError("The parts do not add up to the whole; run every part, and each of them once.")
-    back = whole._factors[0] * whole._lower[:, None] if whole._lower.ndim == 1 else whole._lower @ whole._factors[0]
-    weights = np.split(back @ np.linalg.solve(together, shared.T), np.cumsum([len(r) for r in whitened])[:-1], axis=1)
+    root = whole._factors[0] * whole._lower[:, None] if whole._lower.ndim == 1 else whole._lower @ whole._factors[0]
+    weights = np.split(root @ np.linalg.solve(gram, part_rows.T), np.cumsum([len(r) for r in whitened])[:-1], axis=1)
     maps = tuple(part.whiten(w.T, transpose=True).T for part, w in zip(parts, weights, strict=True))
-    return Recreation(maps=maps, extra=whole.Sigma - back @ back.T)
+    return Recreation(maps=maps, extra=whole.Sigma - root @ root.T)
 
 
 def round_up(cost: float) -> float:
-    """A cost as a decimal number of 12 digits, rounded up once rounding errors below 1e-13 are forgiven.
+    """Return a cost as a decimal number of 12 digits, rounded up.
+
+    A relative excess below 1e-13 counts as rounding error and is dropped first.
 
     >>> round_up(0.1 + 0.2), round_up(1 / 3)
     (0.3, 0.333333333334)
     """
-    # sums of doubles err by less than 1e-13 of their value, so that no real cost is forgiven
+    # sums of doubles have relative errors below 1e-13, so no privacy cost is dropped
     value = Decimal(cost * (1 - 1e-13))
     return float(value.quantize(Decimal(1).scaleb(value.adjusted() - 11), ROUND_CEILING)) if value else 0.0
 
@@ -332,39 +392,48 @@ def _same_cells(one: LinearMechanism, other: LinearMechanism) -> None:
         raise PlanError(f"The mechanisms have {one.cells} and {other.cells} cells; write them on one domain.")
 
 
-TRIES = 20_000
+MAX_SPLIT_STEPS = 20_000
 
 
 def exact_split(look: float, totals: Sequence[float], *, own: Sequence[bool]) -> tuple[tuple[float, float], ...]:
-    """Return (look, residual) for every total: floats whose shown decimals add up to the total's exactly.
+    """Return (look, residual) for every total: floats whose decimals sum exactly to the total.
 
-    The look is rounded up in its 12th digit, and a little further until every difference is a number that a float shows
-    as it is.  ``own`` tells which options have something left to measure; one that has nothing is the look itself, and
-    its residual costs 0, or a digit past the 12th that keeps the sums exact.
+    The cost of the look is rounded up in its 12th digit, and further until every difference is a
+    decimal number that a float shows exactly.
+
+    Parameters
+    ----------
+    look : cost of the look.
+    totals : cost of every option.
+    own : whether each option has a residual to measure.  If not, the option is the look itself, and
+        its residual costs 0, or one unit past the 12th digit that keeps the sums exact.
 
     >>> exact_split(0.4, [1.0, 0.9999999999999998], own=[True, True])
     ((0.4, 0.6), (0.4, 0.5999999999999998))
     """
-    goals = [Decimal(repr(total)) for total in totals]
+    exact_totals = [Decimal(repr(total)) for total in totals]
     cost = Decimal(repr(look))
-    # a step is worth a 12th digit of the look, or a 17th of the largest total, where floats get sparse
-    step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(goals).adjusted() - 16))
-    first = cost.quantize(step, ROUND_CEILING)
-    alone = [goal for goal, left in zip(goals, own, strict=True) if not left and goal >= cost]
-    for spent in itertools.chain(alone, (first + k * step for k in range(TRIES))):
-        left = [goal - spent for goal in goals]
-        if min(left) < 0:
+    # one step is the 12th digit of the look, or the 17th of the largest total, where floats get
+    # sparse
+    step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(exact_totals).adjusted() - 16))
+    rounded = cost.quantize(step, ROUND_CEILING)
+    without_residual = [
+        goal for goal, residuals in zip(exact_totals, own, strict=True) if not residuals and goal >= cost
+    ]
+    for spent in itertools.chain(without_residual, (rounded + k * step for k in range(MAX_SPLIT_STEPS))):
+        residuals = [goal - spent for goal in exact_totals]
+        if min(residuals) < 0:
             continue
-        shown = all(Decimal(repr(float(x))) == x for x in [spent, *left])
-        if shown and all(x > 0 or not some for x, some in zip(left, own, strict=True)):
-            return tuple((float(spent), float(x)) for x in left)
+        representable = all(Decimal(repr(float(x))) == x for x in [spent, *residuals])
+        if representable and all(x > 0 or not has_residual for x, has_residual in zip(residuals, own, strict=True)):
+            return tuple((float(spent), float(x)) for x in residuals)
     raise PlanError(
         f"The costs {list(totals)} cannot be split exactly after a look of {look!r}: they are too close to it, or too "
         "far from each other. Give the options budgets that are closer together, or leave out the cheapest."
     )
 
 
-EVALUATIONS = 400
+MAX_DUAL_EVALUATIONS = 400
 CENSUS_AGES = {
     "Total": (0, 103),
     "Age4": (0, 18, 45, 65, 103),
@@ -375,16 +444,26 @@ CENSUS_AGES = {
 
 @dataclass(frozen=True, init=False, eq=False)
 class CommonMechanism:
-    """The common mechanism of two or more linear mechanisms, with the residual of each.
+    """Common mechanism of two or more linear mechanisms, with the residual of each.
 
     Attributes
     ----------
-    mechanisms : the originals.
+    mechanisms : the original mechanisms.
     common : M*, in standard form.
-    gap : no common mechanism that answers `common` has a trace smaller by more than this share; 0 but for rounding.
+    gap : relative gap of its trace: no common mechanism that answers `common` has a trace smaller
+        by more than this share.  It is 0 up to rounding.
 
-    Guarantee: common <= M_i and common + residual_i = M_i, for privacy cost matrices, to 1e-9 of the cost of M_i.
-    Raises: PlanError unless there are two mechanisms or more, on the same cells.  Source: definitions 3.9 and 3.10.
+    Guarantee: common <= M_i and common + residual_i = M_i, for privacy cost matrices, to 1e-9 of
+    the cost of M_i.
+
+    Raises
+    ------
+    PlanError
+        There are fewer than two mechanisms, or they have different cells.
+
+    Notes
+    -----
+    Source: definitions 3.9 and 3.10.
 
     >>> rows, columns = np.kron(np.eye(3), np.ones(3)), np.kron(np.ones(3), np.eye(3))
     >>> both = CommonMechanism(LinearMechanism(rows), LinearMechanism(columns))
@@ -413,56 +492,61 @@ class CommonMechanism:
 
     @property
     def saved(self) -> float:
-        """pcost of a separate look as a share of the largest pcost of a mechanism.
+        """Cost (pcost) of a separate look, as a share of the largest pcost of a mechanism.
 
-        The cost of M* itself, as the paper's "%PLB Saved" (section 7.2); `rivals.reserved_look` is the cheapest
-        look of equal variances, which costs a little less.
+        This is the cost of M* itself, the paper's "%PLB Saved" (section 7.2).  The cheapest look of
+        equal variances costs a little less; see `baseline_rules.reserved_look`.
         """
-        # a separate look would be paid on top of the chosen mechanism, this one is a part of it
+        # a separate look is paid in addition to the chosen mechanism, the common one is part of it
         return self.common.pcost / max(M.pcost for M in self.mechanisms)
 
     @cached_property
     def spends(self) -> tuple[tuple[float, float], ...]:
-        """(look, residual) of every choice; as decimals they add up to its pcost exactly.  A residual may cost 0."""
-        own = [len(left.B) > 0 for left in self.residuals]
-        return exact_split(self.common.pcost, [M.pcost for M in self.mechanisms], own=own)
+        """Pairs (look, residual) of costs, one per choice, whose decimals sum exactly to its pcost.
+
+        The cost of a residual may be 0.
+        """
+        has_residual = [len(residual.B) > 0 for residual in self.residuals]
+        return exact_split(self.common.pcost, [M.pcost for M in self.mechanisms], own=has_residual)
 
     def recreation(self, i: int) -> Recreation:
-        """Matrices that rebuild the output of mechanism i from those of `common` and `residuals[i]`.
+        """Return the matrices that compute output i from those of `common` and `residuals[i]`.
 
-        Guarantee: the law is N(B_i x, Sigma_i - extra); extra is 0 if the rows are independent.
+        Guarantee: the result has distribution N(B_i x, Sigma_i - extra); extra is 0 if the rows are
+        independent.
         """
         return recreation(self.mechanisms[i], self.common, self.residuals[i])
 
 
 def _common_rows(mechanisms: Sequence[LinearMechanism]) -> tuple[Array, float]:
-    """Standard rows of the common mechanism, and its gap."""
+    """Return the standard rows of the common mechanism, and its gap."""
     V = _intersection(mechanisms)
     if not len(V):
         return V, 0.0
     H = [V @ M.right_inverse for M in mechanisms]
     while True:
-        # sum H_i H_i^T is never formed: the QR of its root keeps small variances accurate
+        # sum H_i H_i^T is never formed: the QR of its root retains the accuracy of small variances
         Q, T = np.linalg.qr(np.hstack(H).T)
         blocks = np.split(Q, np.cumsum([h.shape[1] for h in H])[:-1])
-        # in the coordinates T all C_i add up to the identity, so that they are of one size and none drowns in another
+        # in the coordinates T all C_i add up to the identity, so they are of comparable size
         C = [block.T @ block for block in blocks]
-        # a variance below another constrains nothing, and two have a closed form
-        kept = _undominated(C) if len(C) > 2 else list(range(len(C)))
-        if len(kept) == len(C):
+        # a covariance below another one adds no constraint; for two there is a closed form
+        maximal = _undominated(C) if len(C) > 2 else list(range(len(C)))
+        if len(maximal) == len(C):
             break
-        H = [H[i] for i in kept]
+        H = [H[i] for i in maximal]
     sizes, P, gap = upper_bound(C)
     basis = scipy.linalg.solve_triangular(T, V, trans="T")
     return (P.T @ basis) / np.sqrt(sizes)[:, None], gap
 
 
 def _intersection(mechanisms: Sequence[LinearMechanism]) -> Array:
-    """Orthonormal basis of the queries that every mechanism can answer, shape (queries, cells)."""
-    first, *others = sorted(mechanisms, key=lambda M: M.rank)
+    """Return an orthonormal basis of the queries that all mechanisms answer, shape (queries, cells)."""
+    first, *rest = sorted(mechanisms, key=lambda M: M.rank)
     V = first.row_space
-    for M in others:
-        # sines of principal angles; near 0 cosines lose half the digits, as do squared sines unless large ones go first
+    for M in rest:
+        # sines of principal angles: near 0 cosines lose half their digits, and so do squared sines
+        # unless large ones are removed first
         for limit in (1e-6, first.blur(M)):
             outside = V - (V @ M.row_space.T) @ M.row_space
             if np.linalg.norm(outside) > limit:
@@ -472,36 +556,39 @@ def _intersection(mechanisms: Sequence[LinearMechanism]) -> Array:
 
 
 def _undominated(C: Sequence[Array]) -> list[int]:
-    """Constraints that no other one implies; of equal ones the first."""
-    kept = list(range(len(C)))
-    # from the end, so that the first of equal ones stays
+    """Return the constraints that no other one implies; of equal ones the first."""
+    maximal = list(range(len(C)))
+    # backwards, so that the first of equal ones remains
     for i in reversed(range(len(C))):
-        if any(np.linalg.eigvalsh(C[j] - C[i])[0] >= -1e-13 for j in kept if j != i):
-            kept.remove(i)
-    return kept
+        if any(np.linalg.eigvalsh(C[j] - C[i])[0] >= -1e-13 for j in maximal if j != i):
+            maximal.remove(i)
+    return maximal
 
 
 def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
-    """A least-trace Sigma >= C_i, all shape (k, k): its eigenvalues, eigenvectors (columns) and proven relative gap.
+    """Return eigenvalues, eigenvectors (columns) and gap of a least-trace Sigma >= C_i, all (k, k).
+
+    The gap is relative and proven by a dual solution.
 
     >>> sizes, _, gap = upper_bound([np.diag([1.0, 3.0]), np.diag([2.0, 1.0])])
     >>> sizes.tolist(), gap < 1e-12
     ([2.0, 3.0], True)
     """
-    # a mix that does not repeat eigenvalues shows the common eigenvectors, if there are any
+    # the eigenvectors of a weighted sum without repeated eigenvalues are the common ones, if any
     _, P = np.linalg.eigh(np.sum([np.sqrt(i + 2.0) * c for i, c in enumerate(C)], axis=0))
-    turned = [P.T @ c @ P for c in C]
-    if max(np.abs(c - np.diag(np.diag(c))).max() for c in turned) <= 1e-12:
-        return np.max([np.diag(c) for c in turned], axis=0), P, 0.0
+    rotated = [P.T @ c @ P for c in C]
+    if max(np.abs(c - np.diag(np.diag(c))).max() for c in rotated) <= 1e-12:
+        return np.max([np.diag(c) for c in rotated], axis=0), P, 0.0
     if len(C) == 2:
-        Sigma, bound = C[0] + _positive(C[1] - C[0]), 0.0  # theorem 5.4, (|D| + D) / 2 being the positive part of D
+        # theorem 5.4, where (|D| + D) / 2 is the positive part of D
+        Sigma, bound = C[0] + _positive(C[1] - C[0]), 0.0
     else:
         # at the optimum Sigma = sum of C_i Y_i with sum of Y_i = I, by complementary slackness
         product = np.sum([c @ y for c, y in zip(C, _dual(C), strict=True)], axis=0)
         Sigma, bound = (product + product.T) / 2, float(np.trace(product))
         for c in C:
-            # the dual point is not quite optimal: what is still missing is added, so that the bound holds whatever it
-            # is
+            # the dual point is only nearly optimal: adding the deficit makes Sigma feasible, so the
+            # bound holds for any dual point
             Sigma = Sigma + _positive(c - Sigma)
     sizes, P = np.linalg.eigh(Sigma)
     return sizes, P, max(0.0, 1 - bound / float(np.trace(Sigma))) if bound else 0.0
@@ -512,37 +599,37 @@ def _dual(C: Sequence[Array]) -> list[Array]:
 
     n, k = len(C), len(C[0])
 
-    def split(point: Array) -> tuple[Array, Array, Array, Array, Array]:
+    def factors(point: Array) -> tuple[Array, Array, Array, Array, Array]:
         A = point.reshape(n, k, k)
         squares = A @ A.transpose(0, 2, 1)
         sizes, V = np.linalg.eigh(squares.sum(axis=0))
         r = 1 / np.sqrt(np.maximum(sizes, sizes[-1] * 1e-30))
         return A, squares, (V * r) @ V.T, V, r
 
-    def value(point: Array) -> tuple[float, Array]:
-        A, squares, root, V, r = split(point)
-        pulled = [root @ c @ root for c in C]
+    def objective(point: Array) -> tuple[float, Array]:
+        A, squares, root, V, r = factors(point)
+        transformed = [root @ c @ root for c in C]
         mixed = sum(s @ root @ c for s, c in zip(squares, C, strict=True))
         # the derivative of S^-1/2 is a divided difference in the eigenbasis of S
-        turned = V.T @ (mixed + mixed.T) @ V * (-np.outer(r, r) / np.add.outer(1 / r, 1 / r))
-        through = V @ turned @ V.T
-        slope = np.array([2 * (p + through) @ a for p, a in zip(pulled, A, strict=True)])
-        return -float(sum(np.sum(p * s) for p, s in zip(pulled, squares, strict=True))), -slope.ravel()
+        rotated = V.T @ (mixed + mixed.T) @ V * (-np.outer(r, r) / np.add.outer(1 / r, 1 / r))
+        derivative = V @ rotated @ V.T
+        gradient = np.array([2 * (p + derivative) @ a for p, a in zip(transformed, A, strict=True)])
+        return -float(sum(np.sum(p * s) for p, s in zip(transformed, squares, strict=True))), -gradient.ravel()
 
-    # the variables are roots of Y_i, which keeps them positive without constraints
+    # the variables are roots of the Y_i, which makes these positive without constraints
     start = np.array([_positive(c, power=0.5) for c in C]).ravel()
-    found = scipy.optimize.minimize(
-        value,
+    optimum = scipy.optimize.minimize(
+        objective,
         start,
         jac=True,
         method="L-BFGS-B",
-        options={"maxfun": EVALUATIONS, "maxcor": 20, "ftol": 0, "gtol": 1e-12},
+        options={"maxfun": MAX_DUAL_EVALUATIONS, "maxcor": 20, "ftol": 0, "gtol": 1e-12},
     )
-    _, squares, root, _, _ = split(found.x)
+    _, squares, root, _, _ = factors(optimum.x)
     return [root @ s @ root for s in squares]
 
 
 def _positive(matrix: Array, power: float = 1.0) -> Array:
-    """The positive part of a symmetric matrix, to a power."""
+    """Return the positive part of a symmetric matrix, to a power."""
     sizes, V = np.linalg.eigh(matrix)
     return np.asarray((V * np.maximum(sizes, 0.0) ** power) @ V.T)
