@@ -1,26 +1,26 @@
-"""Variances of all queries of a plan in closed form.
+"""Closed-form variances of the queries of a plan.
 
-Variances of all queries of a group as sums of products of arrays over the queries of its parts.
-
-Sums need no outer product, a maximum needs the Pareto front of every part, and a stretch of values is a slice.
-
-Variances of every query of a group in closed form, without listing the queries.
-
-The variance of a query is a sum over the residual spaces B inside its attributes.  For each B it is noise_B^2 times a
-product of arrays, each over the queries of one part of the group (or of a few parts that one strategy couples):
+The variance of a query is a sum over the residual spaces B inside its attributes.  Each term is
+noise_B^2 times a product of arrays, each over the queries of one part of the group (or of a few
+parts that one strategy couples):
 
     part outside B                (q . pi)^2
-    part inside B                 q N C N^T q^T,  C the covariance of the class coordinates at noise scale 1
+    part inside B                 q N C N^T q^T,  C the covariance of the class coordinates
+                                  at noise scale 1
 
-Footprints: how the noise of every residual space reaches the queries of a group, with the noise left open.
+`GroupVariance` stores these arrays and never lists the queries of a group: the sum over all
+queries is a product of sums, the maximum needs only the Pareto front of every part, and the
+variances of a range of queries are slices of the arrays.  `VarianceBuilder` computes the arrays
+of a plan.
 
-The variance of a query is sum over the residual spaces j inside the group of s_j times a product of tables,
+`Footprint` holds the same arrays with the noise left open, for optimizing the budget allocation:
 
     Var(q_1, ..., q_K) = sum over j of s_j  prod over k of X_k[j, q_k],
 
-with s_j the squared noise of space j and one table X_k, shape (spaces, queries of its parts), for every set of parts
-that no strategy couples to another set.  It is linear in s and, point by point, in the columns of every table.  So the
-largest variance lies at vertices of the convex hull of the columns, and equal columns need to be looked at once.
+with s_j the squared noise of space j and one table X_k, shape (spaces, queries of its parts), for
+every set of parts that no strategy couples to another set.  The variance is linear in s and, point
+by point, in the columns of every table.  The largest variance therefore lies at vertices of the
+convex hull of the columns, and equal columns need only one evaluation.
 """
 
 from __future__ import annotations
@@ -51,16 +51,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-SLAB = 1 << 22  # values computed at once
+# entries of one intermediate array
+SLAB = 1 << 22
 Parts = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Summand:
-    """``coefficient`` times a product of arrays, each over the queries of the parts that it names.
+    """A coefficient times a product of arrays, each over the queries of the parts it names.
 
-    ``axes`` are the positions of the residual space's attributes in the group, in schema order; for spaces that are
-    measured together those of all of them.
+    Attributes
+    ----------
+    coefficient : squared noise of the residual space, in counts^2.
+    arrays : pairs of parts and an array over the queries of these parts.
+    axes : positions of the residual space's attributes in the group, in schema order; for jointly
+        measured spaces, the positions of all their attributes.
     """
 
     coefficient: float
@@ -70,27 +75,37 @@ class Summand:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupVariance:
-    """Variances of a group's queries, in counts^2; ``unmeasured`` marks queries that cannot be answered."""
+    """Variances of the queries of one group, in counts^2.
+
+    Attributes
+    ----------
+    counts : number of queries of every part.
+    summands : the terms of the variances.
+    unmeasured : terms that are positive for queries the plan cannot answer.
+    """
 
     counts: tuple[int, ...]
     summands: tuple[Summand, ...]
     unmeasured: tuple[Summand, ...] = ()
-    _known: dict[str, Any] = field(init=False, default_factory=dict)  # what does not depend on coefficients
+    # cached sums and Pareto fronts, which do not depend on the coefficients
+    _cache: dict[str, Any] = field(init=False, default_factory=dict)
 
     def at_noise(self, noise: Sequence[float]) -> GroupVariance:
-        """Return the variances with other noise behind the summands, whose coefficients are its squares; in counts."""
+        """Return the variances for another noise of every summand; ``noise`` is in counts."""
         summands = tuple(replace(s, coefficient=n**2) for s, n in zip(self.summands, noise, strict=True))
-        made = replace(self, summands=summands)
-        object.__setattr__(made, "_known", self._known)
-        return made
+        rescaled = replace(self, summands=summands)
+        object.__setattr__(rescaled, "_cache", self._cache)
+        return rescaled
 
     def total(self) -> float:
         """Sum of the variances over all queries; infinite when one cannot be answered."""
         if any(self._sum(s) > 0 for s in self.unmeasured):
             return math.inf
-        if "sums" not in self._known:
-            self._known["sums"] = [self._sum(s) for s in self.summands]
-        return math.fsum(s.coefficient * own for s, own in zip(self.summands, self._known["sums"], strict=True))
+        if "sums" not in self._cache:
+            self._cache["sums"] = [self._sum(s) for s in self.summands]
+        return math.fsum(
+            s.coefficient * array_sum for s, array_sum in zip(self.summands, self._cache["sums"], strict=True)
+        )
 
     def _sum(self, summand: Summand) -> float:
         covered = {p for parts, _ in summand.arrays for p in parts}
@@ -102,9 +117,9 @@ class GroupVariance:
         """Largest variance of a query."""
         if any(self._sum(s) > 0 for s in self.unmeasured):
             return math.inf
-        if "fronts" not in self._known:
-            self._known["fronts"] = self._fronts()
-        sets, keys, fronts = self._known["fronts"]
+        if "fronts" not in self._cache:
+            self._cache["fronts"] = self._fronts()
+        sets, keys, fronts = self._cache["fronts"]
         lengths = [len(next(iter(f.values()))) if f else 1 for f in fronts]
         owner = {p: k for k, together in enumerate(sets) for p in together}
         best, head = 0.0, lengths[0] if lengths else 1
@@ -116,21 +131,24 @@ class GroupVariance:
                 product: Any = s.coefficient
                 for key in used:
                     k = owner[key[0][0]]
-                    own = fronts[k][key]
-                    product = product * along(own[start : start + step] if k == 0 else own, k, len(sets))
+                    front = fronts[k][key]
+                    product = product * along(front[start : start + step] if k == 0 else front, k, len(sets))
                 values += product
             best = max(best, float(values.max()))
         return best
 
     def _fronts(self) -> tuple[list[Parts], list[list[Any]], list[dict[Any, Array]]]:
-        """Return sets of parts that arrays couple, keys of the arrays by summand, and the Pareto front of each set."""
+        """Return the coupled sets of parts, the array keys per summand and the Pareto fronts."""
         sets = coupled_sets(len(self.counts), [parts for s in self.summands for parts, _ in s.arrays])
         keys: list[list[Any]] = [[(parts, digest(a)) for parts, a in s.arrays] for s in self.summands]
         arrays = {
-            k: a for own, s in zip(keys, self.summands, strict=True) for k, (_, a) in zip(own, s.arrays, strict=True)
+            k: a
+            for summand_keys, s in zip(keys, self.summands, strict=True)
+            for k, (_, a) in zip(summand_keys, s.arrays, strict=True)
         }
-        # all arrays are at least 0: a choice that is below another in every array of its parts is below it in every
-        # product, whatever the other parts say, so that a maximum needs the Pareto fronts alone
+        # All arrays are nonnegative. A query of some parts that is below another one in every array
+        # of these parts is therefore below it in every product, whatever queries the other parts
+        # have, and the maximum needs only the Pareto fronts.
         fronts: list[dict[Any, Array]] = []
         for together in sets:
             shape = tuple(self.counts[p] for p in together)
@@ -139,12 +157,12 @@ class GroupVariance:
                 for (parts, key), a in arrays.items()
                 if set(parts) <= set(together)
             }
-            kept = pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
-            fronts.append({key: values[kept] for key, values in features.items()})
+            front = pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
+            fronts.append({key: values[front] for key, values in features.items()})
         return sets, keys, fronts
 
     def values(self, start: int, stop: int) -> Array:
-        """Variances of queries ``start:stop``, the last part varying fastest. Shape (stop - start,), in counts^2."""
+        """Variances of queries ``start:stop``, the last part varying fastest, in counts^2."""
         if stop <= start:
             return np.zeros(0)
         out = np.empty(stop - start)
@@ -153,9 +171,15 @@ class GroupVariance:
         return out
 
     def at(self, index: tuple[Any, ...]) -> Array:
-        """Variances of chosen queries: one range a part for a slab, or one integer array a part for points.
+        """Variances of the indexed queries.
 
-        A slab has shape (len(range_1), ..., len(range_k)), points have (points,).
+        Parameters
+        ----------
+        index : one range per part for a slab, or one integer array per part for single points.
+
+        Returns
+        -------
+        Shape (len(range_1), ..., len(range_k)) for a slab and (points,) for points.
         """
         by_range = not index or isinstance(index[0], range)
         shape = tuple(len(i) for i in index) if by_range else (len(index[0]),)
@@ -174,10 +198,10 @@ class GroupVariance:
 
 
 def slabs(counts: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
-    """Yield (low, high, index) pieces of a stretch of row-major indices.
+    """Yield pieces (low, high, index) of a range of row-major indices.
 
-    ``index`` is one range per part, whole in all but the leading parts, when the piece is a slab; or one integer array
-    per part when slabs would be too wide.
+    The ``index`` of a slab has one range per part, which is the full range for every part but the
+    first. Where slabs would be too wide, it has one integer array per part.
     """
     if not counts:
         yield start, stop, ()
@@ -192,7 +216,7 @@ def slabs(counts: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, i
         return
     for low in range(start, stop, SLAB // 4):
         high = min(stop, low + SLAB // 4)
-        # a group may have 2^62 queries and more, and a position among them is then no int64
+        # a group may have more than 2^62 queries, whose positions do not fit int64
         remaining, index = np.arange(low, high, dtype=object if math.prod(counts) >= 2**62 else np.int64), []
         for n in reversed(counts):
             remaining, position = np.divmod(remaining, n)
@@ -201,7 +225,7 @@ def slabs(counts: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, i
 
 
 def index_window(index: tuple[Any, ...], counts: Sequence[int], low: int, high: int) -> slice:
-    """Return the part of a raveled piece of `slabs` that holds the indices ``low:high``."""
+    """Return the slice of a raveled piece of `slabs` that holds the indices ``low:high``."""
     if not index or not isinstance(index[0], range):
         return slice(0, high - low)
     offset = index[0].start * math.prod(counts[1:])
@@ -219,15 +243,15 @@ def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
 
 
 def along(values: Array, k: int, dimensions: int) -> Array:
-    """Return values along axis k of so many dimensions. Shape (1, ..., n, ..., 1)."""
+    """Return the values along axis k of an array with ``dimensions`` axes, shape (1, ..., n, ..., 1)."""
     shape = [1] * dimensions
     shape[k] = len(values)
     return values.reshape(shape)
 
 
 def _spread(parts: Parts, array: Array, together: Parts, shape: tuple[int, ...]) -> Array:
-    own = [array.shape[parts.index(p)] if p in parts else 1 for p in together]
-    return np.broadcast_to(array.reshape(own), shape).ravel()
+    aligned_shape = [array.shape[parts.index(p)] if p in parts else 1 for p in together]
+    return np.broadcast_to(array.reshape(aligned_shape), shape).ravel()
 
 
 def parts_outside(group: Group, axes: Axes) -> list[int]:
@@ -238,15 +262,23 @@ def parts_outside(group: Group, axes: Axes) -> list[int]:
 def summand_beside(
     coefficient: float, together: Parts, values: Array, rest: Sequence[int], arrays: Sequence[Array], axes: Axes
 ) -> Summand:
-    """Return a summand of values over the queries of some parts, shape their counts, and an array for each of the rest.
+    """Return a summand of coupled values and one array for each remaining part.
 
-    Without parts the values are one number; it then goes into what there is.
+    Parameters
+    ----------
+    together : the parts over whose queries ``values`` runs; if empty, ``values`` is a single number
+        that is multiplied into the first array or into the coefficient.
+    rest, arrays : the remaining parts and their arrays.
     """
-    own = [((p,), array) for p, array in zip(rest, arrays, strict=True)]
+    rest_arrays = [((p,), array) for p, array in zip(rest, arrays, strict=True)]
     if together:
-        return Summand(coefficient=coefficient, arrays=((together, values), *own), axes=axes)
-    if own:
-        return Summand(coefficient=coefficient, arrays=((own[0][0], own[0][1] * float(values)), *own[1:]), axes=axes)
+        return Summand(coefficient=coefficient, arrays=((together, values), *rest_arrays), axes=axes)
+    if rest_arrays:
+        return Summand(
+            coefficient=coefficient,
+            arrays=((rest_arrays[0][0], rest_arrays[0][1] * float(values)), *rest_arrays[1:]),
+            axes=axes,
+        )
     return Summand(coefficient=coefficient * float(values), arrays=(), axes=axes)
 
 
@@ -257,16 +289,24 @@ def squares_of_products(
     matrices: Sequence[Array | None],
     weights: Array | None,
 ) -> Array:
-    """Return |q M / weights|^2 for all products q of one row from every set, shape (q_1, ..., q_k).
+    """Return |q M / weights|^2 for all Kronecker products q of one row per factor.
 
-    ``rows`` have shape (q_i, m_i); products have the shape ``shape``, and M is the product of one matrix on each of the
-    ``sets`` of their axes, None for the identity.
+    Parameters
+    ----------
+    rows : one array of rows per factor, shapes (q_i, m_i).
+    shape : shape of a product q as a tensor.
+    sets, matrices : M is the Kronecker product of ``matrices``, each on one set of the tensor's
+        axes; None is the identity.
+
+    Returns
+    -------
+    Shape (q_1, ..., q_k).
     """
     if len(sets) == 1 and matrices[0] is not None and worth_forms([r.shape for r in rows], matrices[0].shape[1]):
         M = matrices[0] if weights is None else matrices[0] / weights
-        turned = ungrouped(M.T, sets, shape, 1).reshape(M.shape[::-1])
-        # rounding may leave less than nothing of a sum of both signs
-        return np.maximum(quadratic_forms(rows, turned.T @ turned), 0.0)
+        transposed = ungrouped(M.T, sets, shape, 1).reshape(M.shape[::-1])
+        # a sum of terms of both signs may round to a negative number
+        return np.maximum(quadratic_forms(rows, transposed.T @ transposed), 0.0)
     out = np.empty(tuple(map(len, rows)))
     step = max(1, 4 * SLAB // max(1, math.prod(map(len, rows[1:])) * math.prod(shape)))
     for start in range(0, len(rows[0]), step):
@@ -276,7 +316,7 @@ def squares_of_products(
                 -1, tensor.shape[-1] * r.shape[-1]
             )
         tensor = contract(grouped(tensor.reshape(len(tensor), *shape), sets, 1), matrices, 1)
-        # weights multiply what is measured, and so divide what comes back
+        # weights multiply the measured rows, so they divide the reconstruction
         tensor = tensor if weights is None else tensor / weights
         squares = np.einsum("qr,qr->q", *(tensor.reshape(len(tensor), -1),) * 2)
         out[start : start + step] = squares.reshape(-1, *out.shape[1:])
@@ -284,9 +324,9 @@ def squares_of_products(
 
 
 def quadratic_forms(rows: Sequence[Array], matrix: Array) -> Array:
-    """Return q C q^T for all products q of one row from every set, shape (q_1, ..., q_k).
+    """Return q C q^T for all Kronecker products q of one row per factor, shape (q_1, ..., q_k).
 
-    ``rows`` have shape (q_i, m_i), C shape (m_1 ... m_k,) * 2.
+    ``rows`` have shapes (q_i, m_i); C is square of order m_1 ... m_k.
 
     >>> quadratic_forms([np.eye(2), np.ones((1, 1))], np.diag([3.0, 4.0]))
     array([[3.],
@@ -294,47 +334,58 @@ def quadratic_forms(rows: Sequence[Array], matrix: Array) -> Array:
     """
     if len(rows) == 1:
         return np.asarray(np.einsum("qa,qa->q", rows[0] @ matrix, rows[0]))
-    # with one set taken out of C what is left is as small as the other sets: all products together would meet all of C
+    # contracting the factor with fewest rows first leaves one matrix per row that is only as large
+    # as the other factors; listing all products would multiply each by the full C
     first = min(range(len(rows)), key=lambda k: len(rows[k]))
     lengths = [r.shape[1] for r in rows]
-    own, rest = lengths[first], math.prod(lengths) // lengths[first]
-    moved = np.moveaxis(matrix.reshape(lengths * 2), (first, first + len(rows)), (0, 1)).reshape(own * own, -1)
+    first_length, rest_length = lengths[first], math.prod(lengths) // lengths[first]
+    moved = np.moveaxis(matrix.reshape(lengths * 2), (first, first + len(rows)), (0, 1)).reshape(
+        first_length * first_length, -1
+    )
     others = [r for k, r in enumerate(rows) if k != first]
     out = np.empty((len(rows[first]), *map(len, others)))
-    step = max(1, SLAB // max(own * own, rest * rest))
+    step = max(1, SLAB // max(first_length * first_length, rest_length * rest_length))
     for start in range(0, len(out), step):
-        some = rows[first][start : start + step]
-        inner = np.einsum("qa,qb->qab", some, some).reshape(len(some), -1) @ moved
-        for k, left in enumerate(inner):
-            out[start + k] = quadratic_forms(others, left.reshape(rest, rest))
+        first_rows = rows[first][start : start + step]
+        inner = np.einsum("qa,qb->qab", first_rows, first_rows).reshape(len(first_rows), -1) @ moved
+        for k, contracted in enumerate(inner):
+            out[start + k] = quadratic_forms(others, contracted.reshape(rest_length, rest_length))
     return np.moveaxis(out, 0, first)
 
 
 def worth_forms(rows: Sequence[tuple[int, int]], rank: int) -> bool:
-    """Return whether `quadratic_forms` takes much less than products of rows, shapes (q_i, m_i), times (m, rank)."""
+    """Return whether `quadratic_forms` is much cheaper than multiplying the listed products.
+
+    ``rows`` holds the shapes (q_i, m_i) of the factors' rows; the products would be multiplied by a
+    matrix of ``rank`` columns.
+    """
     counts, lengths = [q for q, _ in rows], [m for _, m in rows]
     cells = math.prod(lengths)
     return len(rows) > 1 and cells**2 <= 4 * SLAB and math.prod(counts) * rank > 8 * min(counts) * cells
 
 
 def left_of_spans(rows: Sequence[Array], shape: Sequence[int], spans: Sequence[tuple[Array, Axes]]) -> list[float]:
-    """Return the sum of squares that all products of one row from every set leave of each span, on its axes.
+    """Return, for each span, the squared norm of the products' components outside it.
 
-    ``rows`` have shape (q_i, m_i); products have the shape ``shape``.
+    Parameters
+    ----------
+    rows : one array of rows per factor, shapes (q_i, m_i); the products are over one row of each.
+    shape : shape of a product as a tensor.
+    spans : pairs of an orthonormal basis and the axes on which it acts.
     """
     first, others = rows[0], np.ones((1, 1))
-    for own in rows[1:]:
-        others = np.asarray(np.kron(others, own), dtype=float)
-    left = [0.0] * len(spans)
+    for factor_rows in rows[1:]:
+        others = np.asarray(np.kron(others, factor_rows), dtype=float)
+    squares = [0.0] * len(spans)
     step = max(1, SLAB // max(1, others.size * first.shape[1]))
     for start in range(0, len(first), step):
-        made: Array = np.asarray(np.kron(first[start : start + step], others), dtype=float).reshape(-1, *shape)
+        products: Array = np.asarray(np.kron(first[start : start + step], others), dtype=float).reshape(-1, *shape)
         for k, (span, at) in enumerate(spans):
-            # all tables at once, as rows on the axes of the span: one product instead of one for every table
-            rest = tuple(a for a in range(len(shape)) if a not in at)
-            held = grouped(made, [rest, at], 1).reshape(-1, len(span))
-            left[k] += float(np.sum((held - (held @ span) @ span.T) ** 2))
-    return left
+            # one matrix product for all tables, reshaped to rows on the axes of the span
+            other_axes = tuple(a for a in range(len(shape)) if a not in at)
+            on_span = grouped(products, [other_axes, at], 1).reshape(-1, len(span))
+            squares[k] += float(np.sum((on_span - (on_span @ span) @ span.T) ** 2))
+    return squares
 
 
 def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
@@ -347,69 +398,77 @@ def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
 
 
 def pareto(features: Array) -> Any:
-    """Return columns of ``features`` (features x points) such that every point is dominated by one of them.
+    """Return the Pareto front of the columns of ``features``, shape (features, points).
 
-    Shape (kept,).
+    Every column is at most one of the returned columns in every feature.  Returns their indices.
     """
     order = np.argsort(-features.sum(axis=0), kind="stable")
-    kept = []
+    front = []
     while len(order):
-        # nothing beats the largest sum in every feature; what it dominates goes at once
+        # no column dominates the one with the largest sum; drop the columns that it dominates
         head = order[0]
-        kept.append(head)
+        front.append(head)
         order = order[(features[:, order] > features[:, [head]]).any(axis=0)]
-    return np.array(kept)
+    return np.array(front)
 
 
 def by_kind(
     blocks: Mapping[Space, Block], split: Split, workload: Workload, look: Callable[[int], GroupVariance]
 ) -> list[GroupVariance]:
-    """Return what is found of the variances of every group; of groups that differ in names alone, one is looked at."""
+    """Return the variances of every group, computed once per class of equivalent groups.
+
+    Groups are equivalent if they differ only in the names of their attributes and the blocks and
+    centers of these are equal.  ``look`` computes the variances of a group by its number.
+    """
     schema = workload.schema
     if not isinstance(blocks, AlikeBlocks) or not blocks.plain or split.complements or schema.invariants:
         return list(map(look, range(len(workload.groups))))
-    known: dict[Any, int] = {}
-    centers = np.array([known.setdefault(digest(pi), len(known)) for pi in split.given(schema.names)])
-    found: dict[int, GroupVariance] = {}
-    for alike in workload.alike:
-        names = [tuple(map(schema.names.__getitem__, places)) for places in alike.places.tolist()]
-        inside = [[blocks.numbers.get(space, -1) + 1 for space in subsets(own)] for own in names]
-        first, kind = numbered(np.column_stack([centers[alike.places], np.array(inside)]))
-        looked = list(map(look, alike.numbers[first].tolist()))
-        found.update(zip(alike.numbers.tolist(), map(looked.__getitem__, kind.tolist()), strict=True))
-    return [found[i] for i in range(len(workload.groups))]
+    center_ids: dict[Any, int] = {}
+    centers = np.array([center_ids.setdefault(digest(pi), len(center_ids)) for pi in split.given(schema.names)])
+    variances: dict[int, GroupVariance] = {}
+    for group_class in workload.alike:
+        names = [tuple(map(schema.names.__getitem__, places)) for places in group_class.places.tolist()]
+        inside = [[blocks.numbers.get(space, -1) + 1 for space in subsets(group_names)] for group_names in names]
+        examples, class_of = numbered(np.column_stack([centers[group_class.places], np.array(inside)]))
+        computed = list(map(look, group_class.numbers[examples].tolist()))
+        variances.update(zip(group_class.numbers.tolist(), map(computed.__getitem__, class_of.tolist()), strict=True))
+    return [variances[i] for i in range(len(workload.groups))]
 
 
 def table_of_groups(groups: Sequence[Group], rmses: Sequence[float], largest: Sequence[float]) -> pd.DataFrame:
-    """Return one row a group: attributes, family, queries, rmse and max_std in counts."""
+    """Return one row per group: attributes, family, queries, rmse and max_std in counts."""
     import pandas as pd
 
-    asked = [(g.attributes, g.family_text, g.count) for g in groups]
-    out = pd.DataFrame(asked, columns=["attributes", "family", "queries"])
+    rows = [(g.attributes, g.family_text, g.count) for g in groups]
+    out = pd.DataFrame(rows, columns=["attributes", "family", "queries"])
     return out.assign(rmse=rmses, max_std=np.sqrt(largest))
 
 
-ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
-AskedSpace = tuple[Axes, Block | None]  # a residual space inside a group, by positions, and what measures it
+# relative norm below which the component of a query in a residual space counts as zero
+ROUNDING = 1e-9
+# a residual space, as positions in a group, and the block that measures it
+MeasuredSpace = tuple[Axes, Block | None]
 
 
 @dataclass(kw_only=True, eq=False)
 class VarianceBuilder:
-    """Builds `GroupVariance` objects for one plan; arrays and groups that are alike are computed once."""
+    """Builds the `GroupVariance` objects of one plan and caches arrays that groups share."""
 
     blocks: Mapping[Space, Block]
     split: Split
     schema: Schema
     _arrays: dict[Any, Array] = field(default_factory=dict)
     _measured: dict[Any, bool] = field(default_factory=dict)
-    _few: dict[Any, tuple[Array, float]] = field(default_factory=dict)
+    _reduced: dict[Any, tuple[Array, float]] = field(default_factory=dict)
     _groups: dict[Any, GroupVariance] = field(default_factory=dict)
-    _forms: dict[Any, GroupVariance] = field(default_factory=dict)  # at some noise
-    _keys: dict[Any, Any] = field(default_factory=dict)  # every form once: they are most of what plans hold
+    # variances of one group per form (a group up to names and noise)
+    _forms: dict[Any, GroupVariance] = field(default_factory=dict)
+    # one shared copy of every form: forms take most of the memory of a plan
+    _keys: dict[Any, Any] = field(default_factory=dict)
 
     def learn(self, other: VarianceBuilder) -> None:
-        """Share what a builder for the same strategies and split knows but for the noise."""
-        self._arrays, self._measured, self._few = other._arrays, other._measured, other._few
+        """Share the caches of a builder for the same strategies and split, at any noise."""
+        self._arrays, self._measured, self._reduced = other._arrays, other._measured, other._reduced
         self._forms, self._keys = other._forms, other._keys
 
     @cached_property
@@ -419,58 +478,76 @@ class VarianceBuilder:
 
     def group(self, group: Group) -> GroupVariance:
         """Return the variances of one group."""
-        form, tuned, alone, whole = self._kind(group)
-        noise = [b.noise for b in (*(b for _, b in alone), *dict.fromkeys(b for _, b in whole)) if b is not None]
+        form, complements, products, coupled = self._form(group)
+        noise = [b.noise for b in (*(b for _, b in products), *dict.fromkeys(b for _, b in coupled)) if b is not None]
         key = form, tuple(noise)
         if key not in self._groups and form in self._forms:
             self._groups[key] = self._forms[form].at_noise(noise)
         if key not in self._groups:
-            with threads_for(1):  # many small products: on a busy machine threads would wait for each other
-                summands = self._products(group, alone)
-                unmeasured = [] if self._measured.get(form) else self._marks(group, alone)
-            more, lost = self._wholes(group, tuned, whole) if whole else ([], [])
-            counts, unmeasured = tuple(p.count for p in group.parts), [*unmeasured, *lost]
-            self._groups[key] = GroupVariance(counts=counts, summands=(*summands, *more), unmeasured=tuple(unmeasured))
-            if group.parts or not whole:  # without parts, coefficients are no squares of noise alone
+            with threads_for(1):  # for many small products threads cost more than they save
+                summands = self._products(group, products)
+                unmeasured = [] if self._measured.get(form) else self._marks(group, products)
+            coupled_summands, coupled_marks = self._coupled_terms(group, complements, coupled) if coupled else ([], [])
+            counts, unmeasured = tuple(p.count for p in group.parts), [*unmeasured, *coupled_marks]
+            self._groups[key] = GroupVariance(
+                counts=counts, summands=(*summands, *coupled_summands), unmeasured=tuple(unmeasured)
+            )
+            if group.parts or not coupled:  # without parts, a coefficient is not just a squared noise
                 self._forms[form] = self._groups[key]
         return self._groups[key]
 
     def not_whole(self, workload: Workload) -> Index:
-        """Return the numbers of groups of which some space is not measured as a whole, in order, shape (numbers,)."""
-        found = self.blocks.measured() if isinstance(self.blocks, AlikeBlocks) else self._home.items()
-        held = [(space, block.factors) for space, block in found]
-        complete = {own: all(s.complete for _, s in own) for own in {own for _, own in held}}
-        at = self.schema.order.__getitem__
-        return outside(workload.alike, [tuple(map(at, space)) for space, own in held if complete[own]])
+        """Return the sorted numbers of groups with a residual space that is not measured completely."""
+        measured = self.blocks.measured() if isinstance(self.blocks, AlikeBlocks) else self._home.items()
+        strategies = [(space, block.factors) for space, block in measured]
+        complete = {factors: all(s.complete for _, s in factors) for factors in {factors for _, factors in strategies}}
+        rank = self.schema.order.__getitem__
+        return outside(workload.alike, [tuple(map(rank, space)) for space, factors in strategies if complete[factors]])
 
     def all_measured(self, group: Group) -> bool:
-        """Return whether all queries of a group are seen to be measured; where it is False their variances tell."""
-        form, _, alone, whole = self._kind(group)
+        """Return whether all queries of a group are measured; sufficient, not necessary.
+
+        Where this is False, the variances decide: those of unmeasured queries are infinite.
+        """
+        form, _, products, coupled = self._form(group)
         if form not in self._measured:
-            self._measured[form] = not whole and not self._marks(group, alone)
+            self._measured[form] = not coupled and not self._marks(group, products)
         return self._measured[form]
 
-    def _kind(self, group: Group) -> tuple[Any, Mapping[Axes, Complement], list[AskedSpace], list[AskedSpace]]:
-        """Return what groups share that differ in noise alone, and the spaces inside: of product pieces, and others."""
+    def _form(self, group: Group) -> tuple[Any, Mapping[Axes, Complement], list[MeasuredSpace], list[MeasuredSpace]]:
+        """Return the form of a group and the residual spaces inside it.
+
+        Returns
+        -------
+        form : equal for groups whose variances differ only in the noise.
+        complements : the tuned complements, by pairs of axes.
+        products : the spaces on which queries have Kronecker-product components.
+        coupled : the remaining spaces.
+        """
         schema, ranks = self.schema, group.ranks(self.schema)
         inside = [(a, self._home.get(s)) for a in group.spaces(schema) if not schema.is_exact(s := group.named(a))]
         centers = tuple(map(digest, self.split.given(group.attributes)))
-        tuned = self.split.inside(group.named(ranks))
-        made, unions = [], dict[Block, int]()
-        for axes, b in inside:
-            at = (b.spaces.index(group.named(axes)), unions.setdefault(b, len(unions))) if b and b.union else ()
-            # a strategy is equal to itself alone, and a key that holds it keeps it alive
-            made.append((axes, None if b is None else (at, digest(b.weights), b.factors)))
-        passed = tuple((p, c.key) for p, c in tuned.items())
-        form = tuple((p.axes, p.key) for p in group.parts), centers, tuple(made), passed
-        # pairs with a complement pass down what is no product, and unions couple several spaces
-        fed = {(), *((ranks[a],) for pair in tuned for a in pair)} if tuned else set()
-        whole = [(axes, b) for axes, b in inside if axes in fed or (b is not None and b.union)]
-        alone = [(axes, b) for axes, b in inside if (axes, b) not in whole]
-        return self._keys.setdefault(form, form), tuned, alone, whole
+        complements = self.split.inside(group.named(ranks))
+        space_keys, union_ids = [], dict[Block, int]()
+        for axes, block in inside:
+            position = (
+                (block.spaces.index(group.named(axes)), union_ids.setdefault(block, len(union_ids)))
+                if block and block.union
+                else ()
+            )
+            # strategies compare by identity, and the key keeps a reference to each
+            space_keys.append((axes, None if block is None else (position, digest(block.weights), block.factors)))
+        complement_keys = tuple((p, c.key) for p, c in complements.items())
+        form = tuple((p.axes, p.key) for p in group.parts), centers, tuple(space_keys), complement_keys
+        # tuned complements move components that are not products to smaller spaces, and unions couple
+        # several spaces
+        affected = {(), *((ranks[a],) for pair in complements for a in pair)} if complements else set()
+        coupled = [(axes, block) for axes, block in inside if axes in affected or (block is not None and block.union)]
+        products = [(axes, block) for axes, block in inside if (axes, block) not in coupled]
+        return self._keys.setdefault(form, form), complements, products, coupled
 
-    def _products(self, group: Group, inside: Sequence[AskedSpace]) -> list[Summand]:
-        """Return the summands for spaces whose pieces are products."""
+    def _products(self, group: Group, inside: Sequence[MeasuredSpace]) -> list[Summand]:
+        """Return the summands for spaces on which queries have product components."""
         summands = []
         for axes, block in inside:
             if block is not None:
@@ -484,35 +561,35 @@ class VarianceBuilder:
                 summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes))
         return summands
 
-    def _marks(self, group: Group, inside: Sequence[AskedSpace]) -> list[Summand]:
-        """Return marks of what is not measured for spaces whose pieces are products."""
+    def _marks(self, group: Group, inside: Sequence[MeasuredSpace]) -> list[Summand]:
+        """Return unmeasured terms for spaces on which queries have product components."""
         unmeasured = []
         for axes, block in inside:
             missing = self._missing(group, axes, block)
-            asked = [((p,), self._present(group, p, ())) for p in parts_outside(group, axes)] if missing else []
-            unmeasured += [Summand(coefficient=1.0, arrays=(*asked, *marks)) for marks in missing]
+            outside = [((p,), self._present(group, p, ())) for p in parts_outside(group, axes)] if missing else []
+            unmeasured += [Summand(coefficient=1.0, arrays=(*outside, *marks)) for marks in missing]
         return [s for s in unmeasured if all(a.any() for _, a in s.arrays)]
 
-    def _wholes(
-        self, group: Group, tuned: Mapping[Axes, Complement], asked: Sequence[AskedSpace]
+    def _coupled_terms(
+        self, group: Group, complements: Mapping[Axes, Complement], spaces: Sequence[MeasuredSpace]
     ) -> tuple[list[Summand], list[Summand]]:
-        """Return the same for spaces that a union couples, or that complements pass down to.
+        """Return summands and unmeasured terms for spaces coupled by a union or by complements.
 
-        They need every query row, but only of the parts that they touch: what the others say is a factor, as it is
-        where all pieces are products.
+        These list all query rows of the parts that the spaces touch.  Every other part contributes
+        a factor, as it does for product components.
         """
         ranks, targets = group.ranks(self.schema), dict[Any, tuple[Block | None, list[Axes]]]()
-        for axes, block in asked:
+        for axes, block in spaces:
             targets.setdefault(axes if block is None else block, (block, []))[1].append(axes)
-        pairs = [{ranks[a] for a in pair} for pair in tuned]
+        pairs = [{ranks[a] for a in pair} for pair in complements]
         summands, unmeasured = [], []
-        for block, spaces in targets.values():
-            touched = {a for axes in spaces for a in axes}
+        for block, block_spaces in targets.values():
+            touched = {a for axes in block_spaces for a in axes}
             inside = tuple(a for a in ranks if a in touched)
-            # a complement passes on what it is asked of its whole pair
-            touched.update(*(pair for pair in pairs if any(set(axes) < pair for axes in spaces)))
+            # a complement depends on the queries on both attributes of its pair
+            touched.update(*(pair for pair in pairs if any(set(axes) < pair for axes in block_spaces)))
             together = tuple(p for p, part in enumerate(group.parts) if touched & set(part.axes))
-            values, marks = self._coupled(group, together, block, spaces)
+            values, marks = self._coupled(group, together, block, block_spaces)
             rest = [p for p in range(len(group.parts)) if p not in together]
             if block is not None:
                 outside = [self._outside(group, p) for p in rest]
@@ -523,62 +600,74 @@ class VarianceBuilder:
         return summands, unmeasured
 
     def _coupled(self, group: Group, together: Parts, block: Block | None, spaces: Sequence[Axes]) -> Array:
-        """Return variances at noise 1 over the queries of some parts, and 1 where they are not measured, else 0.
+        """Return the variances at noise 1 and the unmeasured marks of the queries of some parts.
 
-        Shape (2, counts of these parts).
+        Shape (2, counts of these parts); a mark is 1 for a query that is not measured and else 0.
         """
         parts = tuple(group.parts[p] for p in together)
-        held = {a for part in parts for a in part.axes}
-        ranks = tuple(a for a in group.ranks(self.schema) if a in held)
+        axes_of_parts = {a for part in parts for a in part.axes}
+        ranks = tuple(a for a in group.ranks(self.schema) if a in axes_of_parts)
         names, sizes = group.named(ranks), tuple(group.sizes[a] for a in ranks)
-        given, tuned = self.split.given(names), self.split.inside(names)
-        at = positions(sizes, [tuple(map(ranks.index, axes)) for axes in spaces])
-        to = np.concatenate(self._windows(block, [group.named(axes) for axes in spaces]) or [np.arange(len(at))])
+        centers, complements = self.split.given(names), self.split.inside(names)
+        columns = positions(sizes, [tuple(map(ranks.index, axes)) for axes in spaces])
+        rows_in_block = np.concatenate(
+            self._windows(block, [group.named(axes) for axes in spaces]) or [np.arange(len(columns))]
+        )
         strategy = block.factors[0][1] if block is not None and block.factors else None
         weights = None if block is None else block.weights
         key = (
             tuple((tuple(map(ranks.index, part.axes)), part.key) for part in parts),
-            (tuple(map(digest, given)), tuple((pair, c.key) for pair, c in tuned.items())),
-            (at.tobytes(), to.tobytes(), block is None, strategy, digest(weights)),
+            (tuple(map(digest, centers)), tuple((pair, c.key) for pair, c in complements.items())),
+            (columns.tobytes(), rows_in_block.tobytes(), block is None, strategy, digest(weights)),
         )
         if key in self._arrays:
             return self._arrays[key]
-        back = np.eye(len(at)) if strategy is None else strategy.pinv[to]
-        back = back if weights is None else back / weights
+        reconstruction = np.eye(len(columns)) if strategy is None else strategy.pinv[rows_in_block]
+        reconstruction = reconstruction if weights is None else reconstruction / weights
         shape, marks = tuple(part.count for part in parts), list[Array]()
         complete = block is not None and (strategy is None or strategy.complete)
-        if parts and complete and not tuned and worth_forms([(p.count, p.cells) for p in parts], back.shape[1]):
-            # what the block says of every piece of a query, nothing of the pieces that it does not hold
-            every = np.zeros((back.shape[1], math.prod(sizes)))
-            every[:, at] = back.T
-            every = grouped(every.reshape(-1, *sizes), [tuple(map(ranks.index, p.axes)) for p in parts], 1)
-            every, own = every.reshape(back.shape[1], -1), []
+        if (
+            parts
+            and complete
+            and not complements
+            and worth_forms([(p.count, p.cells) for p in parts], reconstruction.shape[1])
+        ):
+            # the reconstruction in the basis of all components, with zeros for those outside the block
+            by_cell = np.zeros((reconstruction.shape[1], math.prod(sizes)))
+            by_cell[:, columns] = reconstruction.T
+            by_cell = grouped(by_cell.reshape(-1, *sizes), [tuple(map(ranks.index, p.axes)) for p in parts], 1)
+            by_cell, part_rows = by_cell.reshape(reconstruction.shape[1], -1), []
             for part in parts:
-                ours = self.split.given(group.named(part.axes))
+                part_centers = self.split.given(group.named(part.axes))
                 chunks = part.family.chunks(part.sizes)
-                own.append(np.concatenate([pieces(chunk, part.sizes, ours, {}) for _, chunk in chunks]))
-            values = [np.maximum(quadratic_forms(own, every.T @ every), 0.0).ravel()]
+                part_rows.append(np.concatenate([pieces(chunk, part.sizes, part_centers, {}) for _, chunk in chunks]))
+            values = [np.maximum(quadratic_forms(part_rows, by_cell.T @ by_cell), 0.0).ravel()]
         else:
-            values, whole = [], whole_group(replace(group, parts=parts))
-            for _, chunk in whole.family.chunks(whole.sizes):
-                tensor = chunk.reshape(len(chunk), *whole.sizes).transpose(0, *(1 + whole.axes.index(a) for a in ranks))
-                rows = pieces(tensor.reshape(len(chunk), -1), sizes, given, tuned)[:, at]
-                values.append(np.sum((rows @ back) ** 2, axis=1))
+            values, joint_group = [], whole_group(replace(group, parts=parts))
+            for _, chunk in joint_group.family.chunks(joint_group.sizes):
+                tensor = chunk.reshape(len(chunk), *joint_group.sizes).transpose(
+                    0, *(1 + joint_group.axes.index(a) for a in ranks)
+                )
+                rows = pieces(tensor.reshape(len(chunk), -1), sizes, centers, complements)[:, columns]
+                values.append(np.sum((rows @ reconstruction) ** 2, axis=1))
                 if not complete:
                     present = np.linalg.norm(rows, axis=1) > ROUNDING * np.linalg.norm(chunk, axis=1)
                     if strategy is not None:
                         filled = np.zeros((len(rows), strategy.dimension))
-                        filled[:, to] = rows
+                        filled[:, rows_in_block] = rows
                         present &= strategy.leaves_span(filled)
                     marks.append(present)
-        found = np.concatenate(values).reshape(shape)
-        lost = np.concatenate(marks).reshape(shape) if marks else np.zeros(shape)
-        self._arrays[key] = np.stack([found, lost])
+        variances = np.concatenate(values).reshape(shape)
+        unmeasured = np.concatenate(marks).reshape(shape) if marks else np.zeros(shape)
+        self._arrays[key] = np.stack([variances, unmeasured])
         return self._arrays[key]
 
     @staticmethod
     def _windows(block: Block | None, spaces: Sequence[Space]) -> list[Index]:
-        """Return where the class coordinates of some spaces are among those of a union; nothing for other blocks."""
+        """Return the positions of the class coordinates of some spaces in those of a union block.
+
+        Empty for a block that is not a union.
+        """
         if block is None or not block.union:
             return []
         size = dict(zip(block.attributes, block.sizes, strict=True))
@@ -586,34 +675,38 @@ class VarianceBuilder:
         return [np.arange(ends[k], ends[k + 1]) for k in map(block.union.index, spaces)]
 
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
-        """Return 1 for queries of a part with a piece on the positions ``inside`` of it, 0 where that is rounding."""
+        """Return 1 for queries of a part with a nonzero component on its positions ``inside``, else 0."""
         part = group.parts[p]
-        given = self.split.given(group.named(part.axes))
-        key = ("present", part.key, inside, tuple(digest(g) for g in given))
+        centers = self.split.given(group.named(part.axes))
+        key = ("present", part.key, inside, tuple(digest(pi) for pi in centers))
         if key not in self._arrays:
             marks = []
             for _, chunk in part.family.chunks(part.sizes):
-                norm = np.linalg.norm(class_rows(chunk, part.sizes, inside, given), axis=1)
+                norm = np.linalg.norm(class_rows(chunk, part.sizes, inside, centers), axis=1)
                 marks.append(norm > 1e-9 * np.linalg.norm(chunk, axis=1))
             self._arrays[key] = np.concatenate(marks).astype(float)
         return self._arrays[key]
 
     def _outside(self, group: Group, p: int) -> Array:
         part = group.parts[p]
-        given = self.split.given(group.named(part.axes))
-        key = ("outside", part.key, tuple(digest(g) for g in given))
+        centers = self.split.given(group.named(part.axes))
+        key = ("outside", part.key, tuple(digest(pi) for pi in centers))
         if key not in self._arrays:
-            # (q . pi)^2 for all queries at once: a family sums a table of centers faster than row by row
+            # (q . pi)^2 for all queries: the product method of a family is faster than a loop over rows
             weights: Array = np.ones(1)
-            for n, g in zip(part.sizes, given, strict=True):
-                weights = np.kron(weights, center(n, g)).astype(float)
+            for n, pi in zip(part.sizes, centers, strict=True):
+                weights = np.kron(weights, center(n, pi)).astype(float)
             self._arrays[key] = part.family.dot(part.sizes, weights) ** 2
         return self._arrays[key]
 
     def _components(self, group: Group, axes: Axes, block: Block) -> list[list[tuple[Axes, Strategy]]]:
-        """Return the block's factors, grouped when a part of the group touches several of them."""
-        factors = [(tuple(axes[a] for a in own), s) for own, s in block.factors]  # axes of the group
-        links = [tuple(k for k, (own, _) in enumerate(factors) if set(own) & set(part.axes)) for part in group.parts]
+        """Return the factors of a block, grouped where a part of the group touches several of them."""
+        # axes of the group instead of axes of the block
+        factors = [(tuple(axes[a] for a in factor_axes), s) for factor_axes, s in block.factors]
+        links = [
+            tuple(k for k, (factor_axes, _) in enumerate(factors) if set(factor_axes) & set(part.axes))
+            for part in group.parts
+        ]
         if block.weights is not None:
             links = [tuple(range(len(factors)))]
         return [[factors[k] for k in joined] for joined in coupled_sets(len(factors), [x for x in links if x])]
@@ -626,29 +719,36 @@ class VarianceBuilder:
         matrix: str | int = "pinv",
         weights: Array | None = None,
     ) -> tuple[Parts, Array]:
-        """Return squared norms of (class rows) matrix / weights over the queries of the parts that factors touch.
+        """Return squared norms of (class rows) matrix / weights over the queries of touched parts.
 
-        ``matrix`` is "pinv", "whole" for the identity, or the number of the factor whose `Strategy.unmeasured` it is.
+        Parameters
+        ----------
+        matrix : "pinv" for the pseudoinverse of every factor, "identity", or the number of a factor
+            for its `Strategy.unmeasured` (and the identity for all other factors).
+
+        Returns
+        -------
+        The parts that share an attribute with the factors, and an array over their queries.
         """
-        covered = {a for own, _ in factors for a in own}
+        covered = {a for factor_axes, _ in factors for a in factor_axes}
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
         touched = [(group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered)) for p in parts]
         names = [group.named(part.axes) for part, _ in touched]
-        centers = tuple(digest(pi) for own in names for pi in self.split.given(own))
+        centers = tuple(digest(pi) for part_names in names for pi in self.split.given(part_names))
         order = tuple(a for part, inside in touched for a in (part.axes[i] for i in inside))
         key = (
             tuple((part.key, inside) for part, inside in touched),
-            tuple((tuple(order.index(a) for a in own), s) for own, s in factors),
+            tuple((tuple(order.index(a) for a in factor_axes), s) for factor_axes, s in factors),
             centers,
             matrix,
             digest(weights),
         )
         if key not in self._arrays:
-            alone = len(touched) == 1 and len(touched[0][0].sizes) == 1
-            if weights is None and matrix == "pinv" and alone and touched[0][0].sizes == factors[0][1].sizes:
+            one_attribute = len(touched) == 1 and len(touched[0][0].sizes) == 1
+            if weights is None and matrix == "pinv" and one_attribute and touched[0][0].sizes == factors[0][1].sizes:
                 part, strategy = touched[0][0], factors[0][1]
-                # one part and one factor on one attribute: the quadratic form on cells needs no class row, so that the
-                # closed forms of families apply
+                # with one part and one factor on one attribute, the quadratic form on cells has a closed
+                # form for many families and needs no class rows
                 self._arrays[key] = np.maximum(part.family.quadratic(part.sizes, strategy.cell_covariance), 0.0)
             else:
                 self._arrays[key] = self._coupled_array(touched, names, factors, order, matrix, weights)
@@ -665,9 +765,9 @@ class VarianceBuilder:
     ) -> Array:
         """Return squared norms of (class rows) matrix / weights over all queries of the touched parts."""
         rows = []
-        for (part, inside), own in zip(touched, names, strict=True):
-            given = self.split.given(own)
-            pieces = [class_rows(chunk, part.sizes, inside, given) for _, chunk in part.family.chunks(part.sizes)]
+        for (part, inside), part_names in zip(touched, names, strict=True):
+            centers = self.split.given(part_names)
+            pieces = [class_rows(chunk, part.sizes, inside, centers) for _, chunk in part.family.chunks(part.sizes)]
             rows.append(np.concatenate(pieces))
         size = {a: part.sizes[i] - 1 for part, inside in touched for i, a in ((i, part.axes[i]) for i in inside)}
         sets = [tuple(order.index(a) for a in axes) for axes, _ in factors]
@@ -677,42 +777,43 @@ class VarianceBuilder:
         return squares_of_products(rows, [size[a] for a in order], sets, applied, weights)
 
     def _surely_measured(self, group: Group, factors: Sequence[tuple[Axes, Strategy]]) -> bool:
-        """Return whether what all queries together leave of the span is less than one of them may leave.
+        """Return whether all queries lie in the span of the factors, by a sufficient test.
 
-        Rows with the same Gram as the queries of a part say so, and there are fewer of them: products of them stand for
-        all products of queries.
+        The components of all queries outside the span together must be smaller than the tolerance
+        for a single query.  The test replaces the queries of a part by fewer rows with the same
+        Gram matrix, which preserves sums of squares over products.
         """
-        covered = {a for own, _ in factors for a in own}
+        covered = {a for factor_axes, _ in factors for a in factor_axes}
         order = [a for part in group.parts for a in part.axes if a in covered]
-        found = [
-            self._few_rows(part, inside, group.named(part.axes))
+        reduced = [
+            self._reduced_rows(part, inside, group.named(part.axes))
             for part in group.parts
             if (inside := tuple(i for i, a in enumerate(part.axes) if a in covered))
         ]
-        least = math.prod(shortest for _, shortest in found)
+        least = math.prod(shortest for _, shortest in reduced)
         spans = [
             (strategy.span, tuple(order.index(a) for a in axes)) for axes, strategy in factors if not strategy.complete
         ]
-        left = left_of_spans([rows for rows, _ in found], [group.sizes[a] - 1 for a in order], spans)
-        return max(left, default=0.0) <= LEAVING**2 * least
+        residuals = left_of_spans([rows for rows, _ in reduced], [group.sizes[a] - 1 for a in order], spans)
+        return max(residuals, default=0.0) <= LEAVING**2 * least
 
-    def _few_rows(self, part: Part, inside: Axes, names: tuple[str, ...]) -> tuple[Array, float]:
-        """Return rows with the Gram of a part's class rows, and the smallest square of one that is not rounding."""
-        given = self.split.given(names)
-        key = ("few", part.key, inside, tuple(map(digest, given)))
-        if key not in self._few:
-            waiting, least = list[Array](), math.inf
+    def _reduced_rows(self, part: Part, inside: Axes, names: tuple[str, ...]) -> tuple[Array, float]:
+        """Return rows with the Gram matrix of a part's class rows, and their smallest nonzero square."""
+        centers = self.split.given(names)
+        key = ("reduced", part.key, inside, tuple(map(digest, centers)))
+        if key not in self._reduced:
+            reduced, least = list[Array](), math.inf
             for _, chunk in part.family.chunks(part.sizes):
-                own = class_rows(chunk, part.sizes, inside, given)
-                squares = np.sum(own**2, axis=1)
+                class_part = class_rows(chunk, part.sizes, inside, centers)
+                squares = np.sum(class_part**2, axis=1)
                 present = squares > ROUNDING**2 * np.sum(chunk**2, axis=1)
                 least = min(least, float(squares[present].min(initial=math.inf)))
-                waiting = [fewer(np.concatenate([*waiting, own]))]
-            self._few[key] = waiting[0], least
-        return self._few[key]
+                reduced = [fewer(np.concatenate([*reduced, class_part]))]
+            self._reduced[key] = reduced[0], least
+        return self._reduced[key]
 
     def _missing(self, group: Group, axes: Axes, block: Block | None) -> list[list[tuple[Parts, Array]]]:
-        """Return products of 0/1 arrays; each marks queries with a piece that the block does not measure."""
+        """Return products of 0/1 arrays that mark queries with an unmeasured component."""
         if block is not None and all(s.complete for _, s in block.factors):
             return []
         touched = [
@@ -720,42 +821,51 @@ class VarianceBuilder:
             for p, part in enumerate(group.parts)
             if set(part.axes) & set(axes)
         ]
-        held = [] if block is None else self._components(group, axes, block)
-        unsure = [factors for factors in held if not self._surely_measured(group, factors)]
-        if block is not None and not unsure:
+        components = [] if block is None else self._components(group, axes, block)
+        unproven = [factors for factors in components if not self._surely_measured(group, factors)]
+        if block is not None and not unproven:
             return []
         present: list[tuple[Parts, Array]] = [((p,), self._present(group, p, inside)) for p, inside in touched]
         out = [present] if block is None else []
-        for factors in unsure:
-            parts, whole = self._inside(group, axes, factors, "whole")
+        for factors in unproven:
+            parts, norms = self._inside(group, axes, factors, "identity")
             for k in (k for k, (_, s) in enumerate(factors) if not s.complete):
-                # a query leaves a product when it leaves the span of one factor, and asks something of all others
-                _, left = self._inside(group, axes, factors, k)
-                marks = (left > LEAVING**2 * whole).astype(float)
+                # a query is unmeasured if its component outside the span of one factor is nonzero and it has a
+                # nonzero component on all other parts
+                _, residuals = self._inside(group, axes, factors, k)
+                marks = (residuals > LEAVING**2 * norms).astype(float)
                 for (p,), mark in present:
                     if p in parts:
                         marks = marks * along(mark, parts.index(p), len(parts))
-                out.append([(parts, marks), *(asked for asked in present if asked[0][0] not in parts)])
+                out.append(
+                    [(parts, marks), *(part_present for part_present in present if part_present[0][0] not in parts)]
+                )
         return out
 
 
-MAX_ENTRIES = 200_000_000  # of one table
-MAX_TERMS = 20_000  # of an expanded power
-FARTHEST = 60.0  # decimal exponent of powers of a table beyond which it is taken in units of its own
-FEW_TERMS = 500  # so few are taken for all groups at once
-DIGITS = 11  # to which equal variances agree: solved in other coordinates, those of a marginal differ at 1e-13
+# entries of one table of a footprint
+MAX_ENTRIES = 200_000_000
+# terms of an expanded power sum
+MAX_TERMS = 20_000
+# decimal exponent of the powers of a table above which the table is rescaled
+MAX_EXPONENT = 60.0
+# terms up to which a power is always expanded: such groups are evaluated in one batch
+MAX_BATCHED_TERMS = 500
+# decimal digits to which columns are compared: equal variances that were computed in different
+# coordinates differ at 1e-13
+EQUAL_DIGITS = 11
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Footprint:
-    """The queries of one group in factored form.
+    """The variances of the queries of one group as a linear function of the squared noises.
 
     Attributes
     ----------
-    sets : parts that every table runs over.
+    sets : the sets of parts, one per table.
     tables : X_k, shape (spaces, queries of the parts of set k).
-    noises : the present squared noise of every space, shape (spaces,), in counts^2.
-    own : weights of single queries, shape (queries,), when there is one table for the whole group; else None.
+    noises : current squared noise of every space, shape (spaces,), in counts^2.
+    own : weights of single queries, shape (queries,), if one table covers all parts; else None.
     """
 
     sets: tuple[Parts, ...]
@@ -765,7 +875,7 @@ class Footprint:
 
     @cached_property
     def distinct(self) -> tuple[tuple[Array, Array], ...]:
-        """For every table its distinct columns and their total weight. Shapes (spaces, columns) and (columns,)."""
+        """Distinct columns of every table, (spaces, columns), and their total weights, (columns,)."""
         out = []
         for table in self.tables:
             weights = np.ones(table.shape[1]) if self.own is None else self.own
@@ -775,14 +885,14 @@ class Footprint:
 
     @cached_property
     def extreme(self) -> tuple[Array, ...]:
-        """For every table the columns among which the largest variance lies, whatever the noises.
+        """Columns of every table that attain the largest variance for some noises.
 
         Shapes (spaces, columns).
         """
         return tuple(_extreme(columns) for columns, _ in self.distinct)
 
     def largest(self, noises: Array) -> tuple[float, Array]:
-        """Return the largest variance of a query of positive weight, and its row, shape (spaces,)."""
+        """Return the largest variance of a query of positive weight, and its terms, shape (spaces,)."""
         best, row = -math.inf, np.zeros(len(noises))
         for left, right in _slabs([(t, np.ones(t.shape[1])) for t in self.extreme]):
             values = (noises[:, None] * left[0]).T @ right[0]
@@ -792,9 +902,10 @@ class Footprint:
         return best, row
 
     def power_sum(self, noises: Array, power: float, scale: float) -> tuple[float, Array]:
-        """Return the sum of weight times (variance / scale)^power, and the sums of (variance / scale)^(power - 1) X_j.
+        """Return the weighted sum of (variance / scale)^power and its slopes.
 
-        The second has shape (spaces,): it is the derivative by the noises times scale / power.
+        The slopes are the weighted sums of (variance / scale)^(power - 1) X_j, shape (spaces,):
+        the derivative with respect to the noises, times scale / power.
         """
         at = noises / scale
         if self.expands(power):
@@ -804,7 +915,7 @@ class Footprint:
         total, slopes = 0.0, np.zeros(len(noises))
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
             values = (at[:, None] * left).T @ right
-            # a variance of 0 may come out a hair below it, where a broken power is no number
+            # a variance of 0 may round to a negative number, whose fractional power is not a number
             pull = np.maximum(values, 0.0) ** (power - 1.0)
             pull *= left_weight[:, None]
             pull *= right_weight[None, :]
@@ -813,18 +924,24 @@ class Footprint:
         return total, slopes
 
     def expands(self, power: float) -> bool:
-        """Return whether the power of the sum over spaces is cheaper expanded than query by query."""
+        """Return whether expanding the power of the sum is cheaper than evaluating every query."""
         if power != int(power):
             return False
         terms = math.comb(len(self.noises) + int(power) - 1, int(power))
         points = [t.shape[1] for t, _ in self.distinct]
-        return terms <= FEW_TERMS or (terms <= MAX_TERMS and terms * sum(points) < 20 * math.prod(points))
+        return terms <= MAX_BATCHED_TERMS or (terms <= MAX_TERMS and terms * sum(points) < 20 * math.prod(points))
 
     def expansion(self, power: int) -> tuple[Array, Array, Array]:
-        """Return exponents, shape (terms, spaces), and coefficients of the sum of weight times variance^power.
+        """Return exponents, coefficients and units of the weighted sum of variance^power.
 
-        It is a homogeneous polynomial in the noises times units, shape (spaces,), and every coefficient a product of
-        moments of the tables over the units.  A unit is 1 unless powers of the table would leave the range of doubles.
+        The sum is a homogeneous polynomial in the noises times the units, and every coefficient is
+        a product of moments of the tables divided by the units.
+
+        Returns
+        -------
+        exponents : shape (terms, spaces).
+        coefficients : shape (terms,).
+        units : shape (spaces,); 1 unless powers of a table would leave the range of doubles.
         """
         if power not in self._expansions:
             spaces = len(self.noises)
@@ -836,9 +953,9 @@ class Footprint:
             units = np.ones(spaces)
             for table, weight in self.distinct:
                 largest = np.abs(table).max(axis=1)
-                far = np.abs(np.log10(np.maximum(largest, 1e-300))) * power > FARTHEST
-                own = np.where(far & (largest > 0.0), largest, 1.0)
-                units, table = units * own, table / own[:, None]
+                far = np.abs(np.log10(np.maximum(largest, 1e-300))) * power > MAX_EXPONENT
+                table_units = np.where(far & (largest > 0.0), largest, 1.0)
+                units, table = units * table_units, table / table_units[:, None]
                 powers = table[None] ** np.arange(power + 1.0)[:, None, None]
                 products = np.ones((len(exponents), table.shape[1]))
                 for j in range(spaces):
@@ -852,9 +969,9 @@ class Footprint:
         return {}
 
     def blocks(self) -> Iterator[tuple[Array, Array]]:
-        """Yield (variances, number of queries that have them) over all queries, a few million at a time.
+        """Yield arrays of variances and of the number of queries with each of them.
 
-        Both have one shape.
+        Both have the same shape; together the arrays cover all queries, a few million at a time.
         """
         for (left, left_weight), (right, right_weight) in _slabs(self.distinct):
             yield (self.noises[:, None] * left).T @ right, np.multiply.outer(left_weight, right_weight)
@@ -863,7 +980,14 @@ class Footprint:
 def footprint(found: GroupVariance, own: Array | None = None) -> Footprint:
     """Return the variances of a group as a footprint.
 
-    ``own`` holds weights of single queries, shape (queries,).
+    Parameters
+    ----------
+    found : the variances.
+    own : weights of single queries, shape (queries,), or None.
+
+    Raises
+    ------
+    LimitExceeded : a table would have more than `MAX_ENTRIES` entries.
     """
     noises = np.array([s.coefficient for s in found.summands])
     sets = [tuple(range(len(found.counts)))]
@@ -881,8 +1005,8 @@ def footprint(found: GroupVariance, own: Array | None = None) -> Footprint:
         for j, summand in enumerate(found.summands):
             for parts, values in summand.arrays:
                 if set(parts) <= set(together):
-                    own_shape = [values.shape[parts.index(p)] if p in parts else 1 for p in together]
-                    table[j] *= values.reshape(own_shape)
+                    aligned_shape = [values.shape[parts.index(p)] if p in parts else 1 for p in together]
+                    table[j] *= values.reshape(aligned_shape)
         tables.append(table.reshape(len(noises), -1))
     if not tables:
         tables, sets = [np.ones((len(noises), 1))], [()]
@@ -893,14 +1017,14 @@ Weighted = tuple[Array, Array]
 
 
 def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
-    """Yield pairs of (columns, weights): stretches of some tables' product beside the product of the others."""
+    """Yield pairs of (columns, weights) whose products cover all products of the tables."""
     (left, left_weight), others = tables[0], list(tables[1:])
     right, right_weight = np.ones((len(left), 1)), np.ones(1)
     while others and right.shape[1] * others[-1][0].shape[1] <= SLAB // 16:
         table, weight = others.pop()
         right = np.einsum("ja,jb->jab", table, right).reshape(len(left), -1)
         right_weight = np.multiply.outer(weight, right_weight).ravel()
-    if others:  # the product of all but the first would be too wide: take it column by column
+    if others:  # the product of all tables but the first would be too wide, so narrow it column by column
         for a in range(left.shape[1]):
             head, *tail = others
             narrowed = (left[:, a : a + 1] * head[0], left_weight[a] * head[1])
@@ -919,27 +1043,29 @@ def _exponents(spaces: int, power: int) -> Array:
 
 
 def _distinct(columns: Array, weights: Array) -> tuple[Array, Array]:
-    """Return columns that differ by more than rounding, each the mean of those it stands for, and their weights."""
+    """Merge columns that differ only by rounding into their mean; return them and their weights."""
     if columns.shape[1] <= 1:
         return columns, weights
-    rows, _ = _unlike(np.round(columns / np.maximum(np.abs(columns).max(axis=1, keepdims=True), 1e-300), DIGITS))
-    inverse = _alike(rows.tobytes(), len(rows))
+    rows, _ = _first_copies(
+        np.round(columns / np.maximum(np.abs(columns).max(axis=1, keepdims=True), 1e-300), EQUAL_DIGITS)
+    )
+    inverse = _column_classes(rows.tobytes(), len(rows))
     total = np.bincount(inverse, weights)
     mean = np.stack([np.bincount(inverse, weights * row) for row in columns]) / total
     return np.asarray(mean, dtype=float), np.asarray(total, dtype=float)
 
 
 def _extreme(columns: Array) -> Array:
-    """Return the columns that can be largest under some nonnegative weights of the rows."""
-    rows, index = _unlike(columns)
+    """Return the columns that attain the maximum for some nonnegative weights of the rows."""
+    rows, index = _first_copies(columns)
     varying = index[np.ptp(rows, axis=1) > 0]
     if not len(varying):
         return columns[:, :1]
     return columns[:, _front(columns[varying].tobytes(), len(varying))]
 
 
-def _unlike(columns: Array) -> tuple[Array, Index]:
-    """Return the rows that are not copies of an earlier one, and their numbers."""
+def _first_copies(columns: Array) -> tuple[Array, Index]:
+    """Return the distinct rows in order of their first occurrence, and their indices."""
     first: dict[bytes, int] = {}
     for j, row in enumerate(columns):
         first.setdefault(row.tobytes(), j)
@@ -947,9 +1073,10 @@ def _unlike(columns: Array) -> tuple[Array, Index]:
     return columns[index], index
 
 
-@lru_cache(maxsize=64)  # attributes appear in many groups
-def _alike(packed: bytes, rows: int) -> Index:
-    """Return for every column the number of the distinct column that it equals."""
+# cached because an attribute occurs in many groups
+@lru_cache(maxsize=64)
+def _column_classes(packed: bytes, rows: int) -> Index:
+    """Return for every column the number of its class of equal columns."""
     columns = np.frombuffer(packed).reshape(rows, -1)
     order = np.lexsort(columns[::-1])
     ordered = columns[:, order]
@@ -961,12 +1088,12 @@ def _alike(packed: bytes, rows: int) -> Index:
 
 @lru_cache(maxsize=64)
 def _front(packed: bytes, rows: int) -> Index:
-    """Return the columns that are not below others; of two rows, the vertices of the hull."""
+    """Return the columns on the Pareto front; for two rows, only the vertices of its hull."""
     features = np.frombuffer(packed).reshape(rows, -1)
-    kept: Index = pareto(features)
+    front: Index = pareto(features)
     if rows == 2:
-        kept = kept[_upper_hull(features[0][kept], features[1][kept])]
-    return np.sort(kept)
+        front = front[_upper_hull(features[0][front], features[1][front])]
+    return np.sort(front)
 
 
 def _upper_hull(x: Array, y: Array) -> npt.NDArray[np.int64]:
