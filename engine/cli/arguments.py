@@ -1,10 +1,9 @@
 """Arguments and mechanism options shared by several commands.
 
-What several commands are given: workload, budget, columns of the records; and how the engine takes them.
-
-Which release a command goes on from, and how it is told.
-
-Options of mechanisms on the command line, ``name=value``: read by their types, checked before any work.
+The arguments are the workload, the budget, the records with their special columns, a stored
+release, and mechanism options in the form ``name=value``. For each there is a function ``add_*``
+that declares the options and a function that converts the parsed arguments to values of the engine.
+Mechanism options are parsed by their declared types and checked before any file is read.
 """
 
 from __future__ import annotations
@@ -48,70 +47,87 @@ from engine.workload import Schema, Workload
 
 
 def add_workload_options(command: argparse.ArgumentParser) -> None:
-    """Add the files and numbers that say what is asked."""
+    """Add the options that define a workload."""
     add_asked_file(command)
     command.add_argument(
         "--whole-numbers",
         nargs="+",
         default=[],
         metavar="NAME",
-        help="attributes of the SQL whose values are whole numbers: age <= 39 is age < 40, and fractions are refused",
+        help="attributes in the SQL whose values are integers: age <= 39 is read as age < 40, and "
+        "records with fractions are refused",
     )
-    command.add_argument("--schema", type=Path, help="schema JSON, CSV or a sheet, with --ways or with SQL")
+    command.add_argument("--schema", type=Path, help="schema as JSON, CSV or workbook, for --ways or SQL")
     command.add_argument(
         "--exact",
         type=Path,
         nargs="+",
         default=[],
         metavar="FILE",
-        help="tables that are public: attributes, and counts",
+        help="public tables with exact counts (invariants): columns for attributes and the count",
     )
-    command.add_argument("--ways", type=int, nargs="+", help="all k-way sets, family by kind; by default 1 2 3")
+    command.add_argument(
+        "--ways",
+        type=int,
+        nargs="+",
+        help="numbers k: all sets of k attributes, with the default query family of each attribute; by default 1 2 3",
+    )
 
 
 def add_asked_file(command: argparse.ArgumentParser, group: Any = None) -> None:
-    """Add a file of queries, to a group of options of which one is needed where there is one."""
-    words = "workload JSON, or SQL: SELECT age, COUNT(*) FROM t GROUP BY age"
-    (group or command).add_argument("--workload", type=Path, help=words)
+    """Add the option ``--workload``, to a group of alternative options if there is one."""
+    help_text = "workload JSON, or SQL: SELECT age, COUNT(*) FROM t GROUP BY age"
+    (group or command).add_argument("--workload", type=Path, help=help_text)
 
 
 def workload_of(given: argparse.Namespace) -> Workload:
-    """Return what `add_workload_options` was given."""
-    asked = _asked(given)
+    """Return the workload from the options of `add_workload_options`."""
+    workload = _workload_from_options(given)
     if not given.exact:
-        return asked
-    tables = [public_table(path, asked.schema) for path in given.exact]
-    return Workload(asked.schema.with_facts(invariants=tables), asked.groups)
+        return workload
+    tables = [public_table(path, workload.schema) for path in given.exact]
+    return Workload(workload.schema.with_facts(invariants=tables), workload.groups)
 
 
-def _asked(given: argparse.Namespace) -> Workload:
-    if given.workload is None:
-        if given.schema is None:
-            raise WorkloadError("Nothing says what is asked. Give --workload, or --schema with --ways.")
-        if given.whole_numbers:
-            raise WorkloadError("--whole-numbers needs SQL. Give --workload, or leave it out.")
-        return Workload.all_ways(schema_of(given.schema), tuple(given.ways or (1, 2, 3)))
-    if given.ways is not None:
-        raise WorkloadError("--workload and --ways both say what is asked. Give one of them.")
-    schema = None if given.schema is None else schema_of(given.schema)
-    return asked_in(given.workload, schema, whole_numbers=given.whole_numbers)
+def _workload_from_options(args: argparse.Namespace) -> Workload:
+    if args.workload is None:
+        if args.schema is None:
+            raise WorkloadError("There is no workload. Give --workload, or --schema with --ways.")
+        if args.whole_numbers:
+            raise WorkloadError(
+                "--whole-numbers applies to SQL only. Give --workload with an SQL file, or leave it out."
+            )
+        return Workload.all_ways(schema_of(args.schema), tuple(args.ways or (1, 2, 3)))
+    if args.ways is not None:
+        raise WorkloadError("--workload and --ways both define the workload. Give one of them.")
+    schema = None if args.schema is None else schema_of(args.schema)
+    return asked_in(args.workload, schema, whole_numbers=args.whole_numbers)
 
 
 def asked_in(path: Path, schema: Schema | None, *, whole_numbers: Sequence[str] = ()) -> Workload:
-    """Return the workload in a file, JSON or SQL; only SQL needs a schema, and JSON must be on that one if it is given.
+    """Return the workload in a JSON or SQL file.
 
-    Raises: WorkloadError for a file that is none, or is on another schema.
+    Parameters
+    ----------
+    schema : required for SQL. A workload in JSON contains a schema, to which this one must be equal.
+    whole_numbers : attributes in the SQL whose values are integers.
+
+    Raises
+    ------
+    WorkloadError : if the file is not a workload, or is on another schema.
     """
     text = file_bytes(path, WorkloadError)
     if path.suffix.lower() != ".sql":
         if whole_numbers:
-            raise WorkloadError("--whole-numbers needs SQL. Leave it out, or write the workload as SQL.")
-        found = Workload.from_json(text)
-        if schema is not None and found.schema != schema:
-            raise WorkloadError(f"The workload {path} is on another schema. Leave --schema out, or write SQL on it.")
-        return found
+            raise WorkloadError("--whole-numbers applies to SQL only. Leave it out, or write the workload as SQL.")
+        workload_from_json = Workload.from_json(text)
+        if schema is not None and workload_from_json.schema != schema:
+            raise WorkloadError(
+                f"The workload {path} is on another schema. Leave --schema out, or write the workload as SQL."
+            )
+        return workload_from_json
     if schema is None:
-        raise WorkloadError(f"The SQL in {path} needs the attributes that it asks about. Give them by --schema.")
+        raise WorkloadError(f"The SQL in {path} needs a schema with its attributes. Give the schema by --schema.")
     from engine.workload.sql import sql_readings, workload_from_sql
 
     try:
@@ -120,11 +136,11 @@ def asked_in(path: Path, schema: Schema | None, *, whole_numbers: Sequence[str] 
             print(f"{path}: {written} is read as {reading}", file=sys.stderr)
         return workload
     except UnicodeDecodeError:
-        raise WorkloadError(f"The file {path} is no text in UTF-8. Save it as one.") from None
+        raise WorkloadError(f"The file {path} is not UTF-8 text. Save it in UTF-8.") from None
 
 
 def schema_of(path: Path) -> Schema:
-    """Return the schema in a JSON or a CSV file, or in a workbook."""
+    """Return the schema in a JSON file, a CSV file or a workbook."""
     if path.suffix.lower() in SHEET_ENDINGS:
         return Schema.from_csv(sheet_text(path, empty_rows=True))
     text = file_bytes(path, SchemaError)
@@ -132,7 +148,7 @@ def schema_of(path: Path) -> Schema:
 
 
 def file_bytes(path: Path, error: type[EngineError]) -> bytes:
-    """Return what a file holds, or raise an error of this kind."""
+    """Return the content of a file; raise an error of the type ``error`` if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as reason:
@@ -140,20 +156,32 @@ def file_bytes(path: Path, error: type[EngineError]) -> bytes:
 
 
 def add_budget_options(command: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add the ways to say a budget."""
+    """Add the options for a privacy budget in each of its units."""
     which = command.add_mutually_exclusive_group(required=required)
     which.add_argument("--pcost", type=float)
     which.add_argument("--rho", type=float, help="zCDP")
     which.add_argument("--mu", type=float, help="Gaussian DP")
     which.add_argument("--epsilon", type=float, help="with --delta")
-    which.add_argument("--pure-epsilon", type=float, help="delta 0, for mechanisms with Laplace noise")
+    which.add_argument("--pure-epsilon", type=float, help="epsilon with delta 0, for mechanisms with Laplace noise")
     command.add_argument("--delta", type=float)
-    command.add_argument("--rows-per-person", type=int, help="most rows of one person, protected together")
-    command.add_argument("--neighbours", choices=NEIGHBOURS, default=ADD_REMOVE, help="which data sets look alike")
+    command.add_argument(
+        "--rows-per-person",
+        type=int,
+        help="largest number of rows of one person, which are protected jointly",
+    )
+    command.add_argument(
+        "--neighbours",
+        choices=NEIGHBOURS,
+        default=ADD_REMOVE,
+        help="neighbouring relation of the data sets",
+    )
 
 
 def budget_of(given: argparse.Namespace, schema: Schema | None = None) -> Budget:
-    """Return what `add_budget_options` was given; rows of a person that are not said are those of the schema."""
+    """Return the budget from the options of `add_budget_options`.
+
+    Without ``--rows-per-person`` the number of rows per person is that of the schema, or 1.
+    """
     if (given.epsilon is None) != (given.delta is None):
         raise BudgetError(
             "--epsilon and --delta go together. Give both, or one of --pcost, --rho, --mu, --pure-epsilon."
@@ -176,51 +204,69 @@ def budget_of(given: argparse.Namespace, schema: Schema | None = None) -> Budget
 
 
 def budget_data(budget: Budget) -> dict[str, Any]:
-    """Return a budget for programs, in all terms that are exact."""
+    """Return the data of a budget, in all units with an exact conversion."""
     unit = {"rows_per_person": budget.rows_per_person, "neighbours": budget.neighbours}
-    return {"pcost": budget.pcost, "rho": budget.rho, "mu": budget.mu, "pure_epsilon": budget.pure_epsilon} | unit
+    return {
+        "pcost": budget.pcost,
+        "rho": budget.rho,
+        "mu": budget.mu,
+        "pure_epsilon": budget.pure_epsilon,
+    } | unit
 
 
 def form_of(out: Path, given: str | None, forms: Sequence[str]) -> str:
-    """Return the form of a file of answers: what was given, or what its ending says; raise PlanError if it is none."""
+    """Return the file format: ``given``, or the ending of ``out``.
+
+    Raises
+    ------
+    PlanError : if the ending is not one of ``forms``.
+    """
     ending = out.suffix.lower().lstrip(".")
     if given is None and ending not in forms:
-        endings, named = ", ".join(f".{known}" for known in forms), ", or name the --format" if "zip" in forms else ""
-        raise PlanError(f"The file --out {out} ends in none of {endings}. Give one of them{named}.")
+        listed = ", ".join(f".{form}" for form in forms)
+        alternative = ", or name the --format" if "zip" in forms else ""
+        raise PlanError(f"The file --out {out} ends in none of {listed}. Give one of them{alternative}.")
     return given or ending
 
 
 def add_records_options(command: argparse.ArgumentParser, text: str = "the records") -> None:
-    """Add where the records are, or their counts."""
+    """Add the options for the source of the records, or of their counts."""
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, help=text)
     source.add_argument(
-        "--counts", dest="data", type=_counts_path, help="exact counts of the records, in a file .counts"
+        "--counts",
+        dest="data",
+        type=_counts_path,
+        help="exact counts of the records, in a file .counts",
     )
     add_named_source(source)
     add_file_options(command)
 
 
 def add_named_source(sources: argparse._MutuallyExclusiveGroup) -> None:
-    """Add tables that have a name on this machine."""
-    sources.add_argument("--source", metavar="NAME", help="a table that the file DP_WORKBENCH_SOURCES names")
+    """Add the option ``--source`` for database tables that the settings of this machine name."""
+    sources.add_argument(
+        "--source",
+        metavar="NAME",
+        help="name of a database table in the settings file DP_WORKBENCH_SOURCES",
+    )
 
 
 def add_file_options(command: argparse.ArgumentParser) -> None:
-    """Add the options that say how a text file or a workbook is read."""
-    command.add_argument("--delimiter", help="character between the fields of a CSV file, by default read off its head")
-    command.add_argument("--encoding", help="of a CSV file, such as latin-1; by default UTF-8")
-    command.add_argument("--sheet", metavar="NAME", help="sheet of a workbook that has several")
+    """Add the options for reading a text file or a workbook."""
+    command.add_argument("--delimiter", help="character between the fields of a CSV file; by default detected")
+    command.add_argument("--encoding", help="encoding of a CSV file, such as latin-1; by default UTF-8")
+    command.add_argument("--sheet", metavar="NAME", help="sheet of a workbook with several sheets")
 
 
 def records_of(given: argparse.Namespace) -> Any:
-    """Return what `add_records_options` was given, as data for the engine."""
+    """Return the records from the options of `add_records_options`, as data for the engine."""
     is_text = given.delimiter is not None or given.encoding is not None
     if given.sheet is not None:
         if is_text:
             raise DataError("--sheet is for workbooks, --delimiter and --encoding are for text files. Leave one out.")
         if given.source is not None:
-            raise DataError("--sheet was given with --source. Leave it out, or give a workbook by --data.")
+            raise DataError("--sheet cannot be combined with --source. Leave it out, or give a workbook by --data.")
         return SheetFile(path=given.data, sheet=given.sheet)
     if given.source is not None:
         return named_table(given.source)
@@ -232,30 +278,30 @@ def records_of(given: argparse.Namespace) -> Any:
 def _counts_path(text: str) -> Path:
     if not text.lower().endswith(COUNTS_ENDING):
         raise argparse.ArgumentTypeError(
-            f"{text} does not end in {COUNTS_ENDING}; give a file that count or counts wrote"
+            f"{text} does not end in {COUNTS_ENDING}; give a file written by count or counts merge"
         )
     return Path(text)
 
 
-COUNT_COLUMN = (
-    "column with the number of records in each row, for tables that are counted already; no attribute of the schema, "
-    "and no sampling weight"
+_COUNT_COLUMN_HELP = (
+    "column with the number of records in each row, for tables of counts; "
+    "neither an attribute of the schema nor a sampling weight"
 )
 
 
 def add_column_options(command: argparse.ArgumentParser) -> None:
-    """Add what a file's columns are that the schema does not know."""
+    """Add the options for columns that are not attributes of the schema."""
     command.add_argument(
         "--person",
-        help="column that tells whose row it is, by default the schema's; caps the rows of each person; "
-        "whole numbers, or texts, as which long numbers keep all digits",
+        help="column that identifies the person of each row, by default that of the schema; bounds the "
+        "rows of each person; integers or texts (store long numbers as text to keep all digits)",
     )
-    command.add_argument("--count-column", metavar="N", help=COUNT_COLUMN)
-    command.add_argument("--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are no counts")
+    command.add_argument("--count-column", metavar="N", help=_COUNT_COLUMN_HELP)
+    command.add_argument("--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are not counts")
 
 
 def named_columns(given: argparse.Namespace) -> dict[str, Any]:
-    """Return what `add_column_options` was given, as arguments of the engine."""
+    """Return the options of `add_column_options` as keyword arguments for the engine."""
     return {name: getattr(given, name) for name in ("person", "count_column", "ignore")}
 
 
@@ -263,14 +309,14 @@ def refuse_seed_option(given: argparse.Namespace) -> None:
     """Raise PlanError for ``--seed`` on a command that releases."""
     if given.seed is not None:
         raise PlanError(
-            "--seed was given for a release. Noise from a known seed protects nobody. Leave it out; it is for the "
-            "commands rehearse and coarse-or-fine --simulated."
+            "--seed cannot be used for a release: noise from a public seed gives no privacy. Leave it "
+            "out. It is for the commands rehearse and coarse-or-fine --simulated."
         )
 
 
 @contextmanager
 def option_names(remedy: str) -> Iterator[None]:
-    """Say in options of the command what to do about records that are not those of the stored release."""
+    """Replace the advice of an `OtherRecords` error by ``remedy``, which names options."""
     try:
         yield
     except OtherRecords as error:
@@ -278,147 +324,166 @@ def option_names(remedy: str) -> Iterator[None]:
 
 
 def say_rows(rows: Intake) -> None:
-    """Tell the curator, and nobody who reads standard output, what happened to the rows."""
+    """Print the curator-only summary of the rows to standard error, never to standard output."""
     print(rows.describe(), file=sys.stderr)
     for text in rows.warnings:
         print(f"Warning: {in_options(text)}", file=sys.stderr)
 
 
 RELEASE_KEYS = "dataset key released rehearsal"
-STEP = ":"  # between the word and the hash in what a step was spent for
+# a receipt of a step has "step:hash" in the place of the plan hash
+_STEP_SEPARATOR = ":"
 
 
 def add_release_options(command: Commands) -> None:
-    """Add where what was measured is."""
+    """Add the options that select a stored measurement."""
     source = command.add_mutually_exclusive_group(required=True)
-    source.add_argument("--ledger", type=Path, help="with --key, or --dataset where it has one release")
-    source.add_argument("--measurement", type=Path, help="a file that Measurement.save wrote")
-    command.add_argument("--key", help="of a release or a look, as their replies name it")
+    source.add_argument("--ledger", type=Path, help="with --key, or with --dataset if the dataset has one release")
+    source.add_argument("--measurement", type=Path, help="file written by Measurement.save")
+    command.add_argument("--key", help="key of a release or a look, as printed by these commands")
     command.add_argument("--dataset", help="name in the ledger")
 
 
 def release_of(given: argparse.Namespace) -> Measurement:
-    """Return what `add_release_options` was given.
+    """Return the measurement from the options of `add_release_options`.
 
-    Raises: LedgerError when no release, or more than one, is meant; PlanError for a file that is none.
+    Raises
+    ------
+    LedgerError : if no release, or more than one, matches.
+    PlanError : if the file is not a measurement.
     """
     if given.ledger is None:
         if given.key is not None or given.dataset is not None:
-            raise PlanError("--key and --dataset name a release in a --ledger. Leave them out, or give the ledger.")
+            raise PlanError("--key and --dataset select a release in a --ledger. Leave them out, or give --ledger.")
         return Measurement.load(given.measurement)
     book = Ledger(given.ledger)
     key = given.key
     if key is None:
         keys = [receipt.key for receipt in releases(book, given.dataset or "")]
         if len(keys) != 1:
-            words = f"{len(keys)} releases of {given.dataset!r}" if given.dataset else "no --dataset"
+            subject = f"{len(keys)} releases of {given.dataset!r}" if given.dataset else "no --dataset"
             listed = f", one of {', '.join(map(repr, keys[:5]))}" if keys else ""
-            raise LedgerError(f"There are {words} to go on from. Give the --key of the one that is meant{listed}.")
+            raise LedgerError(f"There are {subject} to select from. Give the --key of one release{listed}.")
         (key,) = keys
     receipt = book.find(key)
-    if receipt is None or STEP not in receipt.plan_hash:
+    if receipt is None or _STEP_SEPARATOR not in receipt.plan_hash:
         return load_measurement(book, key)
     steps = stepwise.resume(book, key)
     return steps.look if steps.finished is None else steps.finished
 
 
 def head_of(found: Measurement) -> str:
-    """Return a release in words, as the first line for people."""
+    """Return the heading of a release for the printed text."""
     return "REHEARSAL, not for publication" if found.rehearsal else f"{found.dataset}, released {found.utc}"
 
 
 def release_data(found: Measurement) -> dict[str, Any]:
-    """Return a release for programs, under `RELEASE_KEYS`."""
-    named = {"dataset": found.dataset or None, "key": found.key or None, "released": found.utc or None}
-    return named | {"rehearsal": found.rehearsal}
+    """Return the data of a release under `RELEASE_KEYS`."""
+    identity = {
+        "dataset": found.dataset or None,
+        "key": found.key or None,
+        "released": found.utc or None,
+    }
+    return identity | {"rehearsal": found.rehearsal}
 
 
-TYPES = get_type_hints(PlanOptions)
-TOLD = "progress"  # what is shown is up to the command line
-WORDS = {"true": True, "false": False, "none": None, "null": None}
-OF_ALL = tuple(name for name in (*(f.name for f in fields(Mechanism)), *LIMITS) if name != TOLD)
-FOR_ALL = ("time_limit", "memory_limit")  # of a comparison
+_OPTION_TYPES = get_type_hints(PlanOptions)
+_PROGRESS = "progress"  # option in Python only: the command line always shows progress
+_CONSTANTS = {"true": True, "false": False, "none": None, "null": None}
+_SHARED_OPTIONS = tuple(name for name in (*(f.name for f in fields(Mechanism)), *LIMITS) if name != _PROGRESS)
+_COMPARISON_LIMITS = ("time_limit", "memory_limit")  # limits of the complete comparison
 
 
 def add_mechanism_options(command: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """Add the mechanism, or several, and their options."""
+    """Add the options for one mechanism, or for several, and their mechanism options."""
     names = [m.name for m in MECHANISMS]
     if several:
         command.add_argument("--mechanisms", nargs="+", choices=names, help="by default all, with their variants")
     else:
         command.add_argument("--mechanism", default="querysmasher", choices=names)
-    one = "; querysmasher.centers=tuned is for one of several" if several else ""
+    one_of_several = "; querysmasher.centers=tuned applies to one mechanism" if several else ""
     command.add_argument(
         "--options",
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
-        help=f"such as objective=max time_limit=60 centers=tuned{one}; lists and mappings as JSON",
+        help=f"such as objective=max time_limit=60 centers=tuned{one_of_several}; lists and mappings as JSON",
     )
 
 
 def mechanism_options(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of one mechanism, which it takes.
+    """Return the options of one mechanism.
 
-    Raises: PlanError for what is no option of it, or no value of the option.
+    Raises
+    ------
+    PlanError : if the mechanism has no such option, or the value is not allowed.
     """
-    found = implied_options(_read(given.options))
-    checked_options(given.mechanism, found)
-    return found
+    options = implied_options(_parse_options(given.options))
+    checked_options(given.mechanism, options)
+    return options
 
 
-def asked_mechanisms(given: argparse.Namespace) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, Any]]:
-    """Return the mechanisms to compare with the options of each, which it takes, and the limits of all of them."""
+def asked_mechanisms(
+    given: argparse.Namespace,
+) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, Any]]:
+    """Return the mechanisms to compare with their checked options, and the shared limits."""
     chosen = variants().values() if given.mechanisms is None else [(name, {}) for name in given.mechanisms]
-    own: dict[str, list[str]] = {name: [] for name, _ in chosen}
-    common = []
+    own_options: dict[str, list[str]] = {name: [] for name, _ in chosen}
+    shared_texts = []
     for text in given.options:
         name, dot, _ = text.partition("=")[0].rpartition(".")
         if not dot:
-            common.append(text)
-        elif name in own:
-            own[name].append(text[len(name) + 1 :])
+            shared_texts.append(text)
+        elif name in own_options:
+            own_options[name].append(text[len(name) + 1 :])
         else:
-            near = near_matches(name, own)
-            raise PlanError(f"{shown(text)} is for none of those compared{near}. Choose one of {', '.join(own)}.")
-    shared = _read(common)
-    if alone := [name for name in shared if name not in OF_ALL]:
+            suggestion = near_matches(name, own_options)
+            raise PlanError(
+                f"{shown(text)} is for none of the compared mechanisms{suggestion}. "
+                f"Choose one of {', '.join(own_options)}."
+            )
+    shared = _parse_options(shared_texts)
+    if unshared := [name for name in shared if name not in _SHARED_OPTIONS]:
         raise PlanError(
-            f"Not every mechanism has the option {shown(alone[0])}{near_matches(alone[0], OF_ALL)}. Say whose it is, "
-            f"such as {next(iter(own))}.{alone[0]}=..., or give one that all have: {', '.join(OF_ALL)}."
+            f"Not every mechanism has the option {shown(unshared[0])}"
+            f"{near_matches(unshared[0], _SHARED_OPTIONS)}. Say whose it is, "
+            f"such as {next(iter(own_options))}.{unshared[0]}=..., or give an option of all "
+            f"mechanisms: {', '.join(_SHARED_OPTIONS)}."
         )
-    limits = {name: shared.pop(name) for name in FOR_ALL if name in shared}
-    asked = {}
+    limits = {name: shared.pop(name) for name in _COMPARISON_LIMITS if name in shared}
+    selected = {}
     for name, variant in chosen:
-        options = {**variant, **shared, **_read(own[name])}
+        options = {**variant, **shared, **_parse_options(own_options[name])}
         checked_options(name, options | limits)
-        asked[label_of(name, options)] = name, options
-    return list(asked.values()), limits
+        selected[label_of(name, options)] = name, options
+    return list(selected.values()), limits
 
 
-def _read(texts: Iterable[str]) -> dict[str, Any]:
-    """Return options as Python values."""
-    found: dict[str, Any] = {}
+def _parse_options(texts: Iterable[str]) -> dict[str, Any]:
+    """Parse texts ``name=value`` to a dictionary of Python values."""
+    options: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise PlanError(f"The option {shown(text)} is no NAME=VALUE. Write it like centers=tuned.")
-        if name in found:
-            raise PlanError(f"The option {shown(name)} is given twice. Leave one of them out.")
-        if name == TOLD:
-            raise PlanError("The option 'progress' is for Python. On the command line progress is always told.")
-        found[name] = value if TYPES.get(name) is str else _value(value)
-    return found
+            raise PlanError(f"The option {shown(text)} is not of the form NAME=VALUE. Write it like centers=tuned.")
+        if name in options:
+            raise PlanError(f"The option {shown(name)} occurs twice. Leave one of them out.")
+        if name == _PROGRESS:
+            raise PlanError(
+                "The option 'progress' is for Python. On the command line progress is always told. Leave it out."
+            )
+        options[name] = value if _OPTION_TYPES.get(name) is str else _parse_value(value)
+    return options
 
 
-def _value(text: str) -> Any:
-    """Return what a text stands for; one that stands for nothing else is a text.
+def _parse_value(text: str) -> Any:
+    """Parse a value: a constant, JSON, or otherwise the text itself.
 
-    >>> _value("4"), _value("best"), _value("false"), _value('{"age": "range"}')
-    (4, 'best', False, {'age': 'range'})
+    >>> [_parse_value(text) for text in ("4", "best", "false", '{"age": "range"}')]
+    [4, 'best', False, {'age': 'range'}]
     """
-    if text.casefold() in WORDS:
-        return WORDS[text.casefold()]
+    if text.casefold() in _CONSTANTS:
+        return _CONSTANTS[text.casefold()]
     try:
         return parse_json(text, constants=True)
     except ValueError:

@@ -17,104 +17,142 @@ from engine.ledger.ledger import ConfusableName
 from engine.privacy import Budget
 from engine.publish.verify import verify_package
 
-LEFT = "dataset total spent left note counts kind rows_per_person neighbours exact"
+STATUS_KEYS = "dataset total spent left note counts kind rows_per_person neighbours exact"
 
 
 def add_keeping_commands(commands: Commands) -> None:
     """Add the commands ``budget`` and ``verify``."""
-    budget = commands.add_parser("budget", help="create a ledger, add a dataset, change its total, show what is left")
+    budget = commands.add_parser(
+        "budget", help="create a ledger, add a dataset, change its total, show the remaining budget"
+    )
     actions = budget.add_subparsers(required=True, metavar="action")
     add_command(actions, "create", _create, "create a ledger", keys="ledger public_key")
-    add = add_command(actions, "add", _add, "add a dataset", keys=LEFT)
-    add_command(actions, "status", _status, "show what is left of every dataset", keys="datasets", aliases=["list"])
-    change = add_command(actions, "change", _change, "raise or lower the total of a dataset", keys=LEFT)
+    add = add_command(actions, "add", _add, "add a dataset", keys=STATUS_KEYS)
+    add_command(
+        actions,
+        "status",
+        _status,
+        "show the remaining budget of every dataset",
+        keys="datasets",
+        aliases=["list"],
+    )
+    change = add_command(actions, "change", _change, "raise or lower the total of a dataset", keys=STATUS_KEYS)
     for action in set(actions.choices.values()):
         action.add_argument("--ledger", type=Path, required=True)
     add.add_argument("--dataset", required=True)
     add.add_argument("--note", default="")
     add_budget_options(add)
     change.add_argument("--dataset", required=True)
-    change.add_argument("--by", required=True, help="who changes it; stays on the ledger")
-    change.add_argument("--reason", required=True, help="why; stays on the ledger")
+    change.add_argument("--by", required=True, help="who changes the total; stored in the ledger")
+    change.add_argument("--reason", required=True, help="why the total changes; stored in the ledger")
     add_budget_options(change)
 
     verify = add_command(
-        commands, "verify", _verify, "check every row and result of a ledger, or a package", keys="sound problems"
+        commands,
+        "verify",
+        _verify,
+        "check every row and result of a ledger, or a package",
+        keys="sound problems",
     )
     verify.add_argument("--ledger", type=Path)
-    verify.add_argument("--package", type=Path, help="zip: recompute all in it; with --ledger, find its spend")
-    verify.add_argument("--public-key", help="of the ledger that must have signed the package")
-    verify.add_argument("--receipt", action="append", default=[], metavar="ROW:HASH", help="kept elsewhere; may repeat")
-
-
-def _create(given: argparse.Namespace) -> Reply:
-    Ledger.create(given.ledger)
-    key = Ledger(given.ledger).sign(b"")[0]
-    return Reply(
-        text=f"created {given.ledger}; what it signs has the public key {key}",
-        data={"ledger": given.ledger, "public_key": key},
+    verify.add_argument(
+        "--package",
+        type=Path,
+        help="zip of a release: recompute its content; with --ledger, find its spend",
+    )
+    verify.add_argument("--public-key", help="public key of the ledger that must have signed the package")
+    verify.add_argument(
+        "--receipt",
+        action="append",
+        default=[],
+        metavar="ROW:HASH",
+        help="row number and hash from a receipt stored elsewhere; repeatable",
     )
 
 
-def _add(given: argparse.Namespace) -> Reply:
-    book, total = Ledger(given.ledger), budget_of(given)
-    # mu, and epsilon with delta, are numbers on the curve of Gaussian noise
-    kind = "gdp" if given.mu is not None or given.epsilon is not None else None
+def _create(args: argparse.Namespace) -> Reply:
+    Ledger.create(args.ledger)
+    key = Ledger(args.ledger).sign(b"")[0]
+    return Reply(
+        text=f"created {args.ledger}; its signatures have the public key {key}",
+        data={"ledger": args.ledger, "public_key": key},
+    )
+
+
+def _add(args: argparse.Namespace) -> Reply:
+    ledger, total = Ledger(args.ledger), budget_of(args)
+    # totals in mu, or in epsilon with delta, are points on the privacy curve of Gaussian noise
+    kind = "gdp" if args.mu is not None or args.epsilon is not None else None
     with warnings.catch_warnings(record=True) as similar:
         warnings.simplefilter("always", ConfusableName)
-        book.add_dataset(given.dataset, total=total, note=given.note, kind=kind)
+        ledger.add_dataset(args.dataset, total=total, note=args.note, kind=kind)
     for warning in similar:
         print(f"Warning: {warning.message}", file=sys.stderr)
-    status = book.status(given.dataset)
-    return Reply(text=f"{given.dataset}: {status.describe()}. {_meaning(status, total)}", data=_left(status))
+    status = ledger.status(args.dataset)
+    return Reply(
+        text=f"{args.dataset}: {status.describe()}. {_meaning(status, total)}",
+        data=_status_data(status),
+    )
 
 
-def _change(given: argparse.Namespace) -> Reply:
-    book, total = Ledger(given.ledger), budget_of(given)
-    book.change_total(given.dataset, total=total, by=given.by, reason=given.reason)
-    status = book.status(given.dataset)
-    text = f"{given.dataset}: {status.left!r} of {status.total!r} left. {_meaning(status, total)}"
-    return Reply(text=text, data=_left(status))
+def _change(args: argparse.Namespace) -> Reply:
+    ledger, total = Ledger(args.ledger), budget_of(args)
+    ledger.change_total(args.dataset, total=total, by=args.by, reason=args.reason)
+    status = ledger.status(args.dataset)
+    text = f"{args.dataset}: {status.left!r} of {status.total!r} left. {_meaning(status, total)}"
+    return Reply(text=text, data=_status_data(status))
 
 
 def _meaning(status: DatasetStatus, total: Budget) -> str:
-    """What a total means; zCDP alone holds for Gaussian and Laplace noise together."""
-    mixed = " With releases of Laplace noise among them only rho holds." if status.definition.kind == "zcdp" else ""
+    """Describe a total; only zCDP is valid for a mixture of Gaussian and Laplace noise."""
+    mixed = (
+        " If some releases use Laplace noise, only the statement in rho is valid."
+        if status.definition.kind == "zcdp"
+        else ""
+    )
     return f"{total.describe()}{mixed}"
 
 
-def _left(row: DatasetStatus) -> dict[str, object]:
-    numbers = {"dataset": row.dataset, "total": row.total, "spent": row.spent, "left": row.left, "note": row.note}
-    return numbers | {"counts": row.definition.counts} | vars(row.definition) | {"exact": list(row.exact)}
+def _status_data(status: DatasetStatus) -> dict[str, object]:
+    numbers = {
+        "dataset": status.dataset,
+        "total": status.total,
+        "spent": status.spent,
+        "left": status.left,
+        "note": status.note,
+    }
+    return numbers | {"counts": status.definition.counts} | vars(status.definition) | {"exact": list(status.exact)}
 
 
-def _status(given: argparse.Namespace) -> Reply:
-    found = Ledger(given.ledger).datasets()
+def _status(args: argparse.Namespace) -> Reply:
+    datasets = Ledger(args.ledger).datasets()
     lines = []
-    for row in found:
+    for row in datasets:
         numbers = f"total {cost(row.total)}, spent {cost(row.spent)}, left {remainder(row.left)}"
         lines.append(f"{row.dataset}: {row.definition.counts} {numbers}; {row.describe()}")
-    return Reply(text="\n".join(lines), data={"datasets": [_left(row) for row in found]})
+    return Reply(text="\n".join(lines), data={"datasets": [_status_data(row) for row in datasets]})
 
 
-def _verify(given: argparse.Namespace) -> Reply:
-    if given.ledger is None and given.package is None:
+def _verify(args: argparse.Namespace) -> Reply:
+    if args.ledger is None and args.package is None:
         raise LedgerError("Give --ledger, --package, or both.")
     problems: list[str] = []
-    if given.package is not None:
-        public = given.public_key or (None if given.ledger is None else Ledger(given.ledger).sign(b"")[0])
-        problems += verify_package(given.package, public_key=public, ledger=given.ledger)
-    if given.ledger is not None:
-        problems += verify_ledger(given.ledger, hashes=[_row_hash(text) for text in given.receipt])
+    if args.package is not None:
+        public_key = args.public_key or (None if args.ledger is None else Ledger(args.ledger).sign(b"")[0])
+        problems += verify_package(args.package, public_key=public_key, ledger=args.ledger)
+    if args.ledger is not None:
+        problems += verify_ledger(args.ledger, hashes=[_row_hash(text) for text in args.receipt])
     return Reply(
-        text="\n".join(problems) or "every file, row and result is as it was written",
+        text="\n".join(problems) or "every file, row and result is unchanged",
         data={"sound": not problems, "problems": problems},
         code=1 if problems else 0,
     )
 
 
 def _row_hash(text: str) -> tuple[int, str]:
-    row, _, found = text.partition(":")
-    if not row.isdecimal() or not found:
-        raise LedgerError(f"The receipt {text!r} is none. Give ROW:HASH, as a certificate has them under ledger.")
-    return int(row), found
+    row, _, row_hash = text.partition(":")
+    if not row.isdecimal() or not row_hash:
+        raise LedgerError(
+            f"The receipt {text!r} is not of the form ROW:HASH. Copy both from the entry 'ledger' of a certificate."
+        )
+    return int(row), row_hash

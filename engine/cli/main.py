@@ -31,11 +31,18 @@ from engine.cli.two_stage import add_step_commands
 from engine.errors import EngineError
 from engine.progress import Bar
 
-_USUAL = "Check the path and who may use it."
-_FULL = "Make room, or write elsewhere, and ask again: what was released is kept, and is not paid for twice."
-_ADVICE: dict[int | None, str] = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL}
-STOPPED, UNREAD = 128 + 2, 128 + 13  # as a shell tells the signals INT and PIPE
-SPOKEN = {
+_DEFAULT_ADVICE = "Check the path and who may use it."
+_DISK_FULL_ADVICE = (
+    "Free disk space or choose another folder, then repeat the command: the ledger stores the "
+    "release, which is not paid for twice."
+)
+_ADVICE_BY_ERRNO: dict[int | None, str] = {
+    errno.ENOSPC: _DISK_FULL_ADVICE,
+    errno.EDQUOT: _DISK_FULL_ADVICE,
+}
+# exit codes of a shell for the signals SIGINT and SIGPIPE
+_EXIT_INTERRUPTED, _EXIT_BROKEN_PIPE = 128 + 2, 128 + 13
+_ASCII_FORMS = {
     "×": "x",
     "→": "->",
     "≤": "<=",
@@ -51,47 +58,50 @@ SPOKEN = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; return 0, or 1 after printing what was wrong."""
+    """Run one command and return its exit code; an error is printed to standard error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=_spoken.__name__)
+            stream.reconfigure(errors=_ascii_fallback.__name__)
     try:
-        given = _parser().parse_args(arguments)
-        with Bar() as given.progress:  # what is printed below stands on a line of its own
-            reply: Reply = given.run(given)
-        if text := reply.json() if given.json else reply.text:
+        args = _parser().parse_args(arguments)
+        # leaving the block ends the line of the progress bar before the reply is printed
+        with Bar() as args.progress:
+            reply: Reply = args.run(args)
+        if text := reply.json() if args.json else reply.text:
             print(text)
         sys.stdout.flush()
         return reply.code
     except BrokenPipeError:
-        # who reads has seen enough; what is left must not be written, and fail, once more at the end
+        # The reader closed the pipe. Without this redirection Python would flush the remaining
+        # output at exit and fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNREAD
+        return _EXIT_BROKEN_PIPE
     except EngineError as error:
         print(f"{type(error).__name__}: {in_options(error)}", file=sys.stderr)
         return 1
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"{where}{error.strerror or type(error).__name__}. {_ADVICE.get(error.errno, _USUAL)}", file=sys.stderr)
+        prefix = f"{error.filename}: " if error.filename else ""
+        advice = _ADVICE_BY_ERRNO.get(error.errno, _DEFAULT_ADVICE)
+        print(f"{prefix}{error.strerror or type(error).__name__}. {advice}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
-        return STOPPED
+        return _EXIT_INTERRUPTED
 
 
-def _spoken(error: UnicodeError) -> tuple[str, int]:
-    """Write signs that the encoding of a terminal does not have as they are said, and others by their numbers."""
+def _ascii_fallback(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that the terminal cannot encode by ASCII symbols or escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    signs = error.object[error.start : error.end]
-    return "".join(SPOKEN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in signs), error.end
+    characters = error.object[error.start : error.end]
+    return "".join(_ASCII_FORMS.get(c) or c.encode("ascii", "backslashreplace").decode() for c in characters), error.end
 
 
-codecs.register_error(_spoken.__name__, _spoken)
+codecs.register_error(_ascii_fallback.__name__, _ascii_fallback)
 
 
 class _Version(argparse.Action):
-    """Print the version when it is asked for: to look it up takes longer than to read the arguments."""
+    """Action of ``--version``; the version is looked up lazily, because that is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from engine import __version__

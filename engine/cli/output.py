@@ -1,8 +1,7 @@
 """Command results and messages: text, JSON data and exit code.
 
-What a command answers: words for people, data for programs, and the exit code.
-
-Engine messages in the words of the command line: options instead of Python arguments.
+Each command returns a `Reply`. `in_options` translates messages of the engine, which name Python
+arguments, into messages that name options of the command line.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ import numpy as np
 
 from engine._format import translate_arguments
 
-Commands = Any  # argparse names the type of its subcommands nowhere
+Commands = Any  # the type that add_subparsers returns is private in argparse
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """The answer of one command; nothing else is printed on standard output.
+    """Result of one command, and its only output on standard output.
 
     Attributes
     ----------
-    text : for people.
-    data : the same for programs, under the keys that the command's help names; what it does not name is not there.
-    code : of the exit, 0 where all is well.
+    text : result for people.
+    data : result for programs; its keys are exactly those listed in the command's help.
+    code : exit code, 0 for success.
     """
 
     text: str
@@ -39,20 +38,18 @@ class Reply:
     code: int = 0
 
     def json(self) -> str:
-        """Return the data as one JSON object; numbers that are none, and those without bound, are null.
-
-        It is in ASCII, which is the same in the encoding of every terminal.
+        """Return the data as one JSON object in ASCII; NaN and infinite numbers become null.
 
         >>> Reply(text="", data={"rmse": math.inf, "sizes": (np.int64(2), 3)}).json()
         '{"rmse": null, "sizes": [2, 3]}'
         """
-        return json.dumps(_known(self.data), allow_nan=False)
+        return json.dumps(_to_json_types(self.data), allow_nan=False)
 
 
-def _known(value: Any) -> Any:
-    """Return a value in the types that JSON has."""
+def _to_json_types(value: Any) -> Any:
+    """Convert a value to types that JSON can represent."""
     if isinstance(value, Mapping):
-        return {str(key): _known(one) for key, one in value.items()}
+        return {str(key): _to_json_types(item) for key, item in value.items()}
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -60,7 +57,7 @@ def _known(value: Any) -> Any:
     if isinstance(value, PathLike):
         return fspath(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_known(one) for one in value]
+        return [_to_json_types(item) for item in value]
     return value
 
 
@@ -73,17 +70,26 @@ def add_command(
     keys: str,
     aliases: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
-    """Add a command with its option ``--json``, whose keys its help names."""
-    told = f"With --json: one object with the keys {', '.join(keys.split())}. Errors and progress go to standard error."
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=f"{text}.", epilog=told, aliases=aliases
+    """Add a command with the option ``--json``.
+
+    Parameters
+    ----------
+    run : function that executes the command.
+    text : one-line description.
+    keys : keys of ``Reply.data``, separated by spaces, for the help text.
+    """
+    epilog = (
+        f"With --json: one object with the keys {', '.join(keys.split())}. Errors and progress go to standard error."
     )
-    command.add_argument("--json", action="store_true", help="answer for programs: one JSON object and nothing else")
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=f"{text}.", epilog=epilog, aliases=aliases
+    )
+    command.add_argument("--json", action="store_true", help="print one JSON object for programs instead of text")
     command.set_defaults(run=run)
     return command
 
 
-# Python argument -> option; an argument that has no option is described
+# Python argument -> option of the command line, or a description if there is no option
 OPTIONS = {
     "centers": "--options centers={}",
     "clip": "clip",
@@ -111,13 +117,13 @@ OPTIONS = {
 
 
 def in_options(message: object) -> str:
-    """Return the text of a message or an error with the options of the command line.
+    """Replace the Python arguments in a message or an error by options of the command line.
 
     >>> in_options("Plan for rows_per_person=3, or leave out ignore=['n', 'all rows'].")
     "Plan for --rows-per-person 3, or leave out --ignore n 'all rows'."
     """
-    return translate_arguments(str(message), OPTIONS, _values)
+    return translate_arguments(str(message), OPTIONS, _quoted_values)
 
 
-def _values(values: Sequence[str]) -> str:
+def _quoted_values(values: Sequence[str]) -> str:
     return " ".join(text if text == "..." else shlex.quote(text) for text in values)

@@ -1,8 +1,7 @@
 """Commands ask and publish.
 
-The command publish: tables that are handed out, and simulated records, from what was measured; costs nothing.
-
-The command ask: further questions to what was measured, at no further privacy cost.
+Both post-process a stored measurement, at no further privacy cost: ``publish`` writes consistent
+non-negative tables and simulated records, ``ask`` answers further queries.
 """
 
 from __future__ import annotations
@@ -35,78 +34,111 @@ from engine.publish.output_path import check_target
 from engine.publish.report import FORMATS
 from engine.publish.tables_package import write_tables, write_workbook
 
-FORMS = ("zip", "xlsx", *FORMATS)
-RULE = {
-    "doubtful_cv": "a number is doubtful from this error over itself on",
-    "suppressed_cv": "and suppressed from this one on",
+TABLE_FORMATS = ("zip", "xlsx", *FORMATS)
+RULE_HELP = {
+    "doubtful_cv": "a number is doubtful from this ratio of its standard error to itself",
+    "suppressed_cv": "a number is suppressed from this ratio of its standard error to itself",
     "least_count": "a smaller number is suppressed",
-    "least_signal": "doubtful where a smaller share of it was measured",
+    "least_signal": "a number is doubtful if a smaller share of it was measured",
 }
 
 
 def add_publishing_commands(commands: Commands) -> None:
     """Add the command ``publish``."""
-    made = add_command(
+    command = add_command(
         commands,
         "publish",
         _publish,
-        "tables without negative numbers that agree with each other, from a release; costs nothing",
+        "write consistent non-negative tables from a release; costs nothing",
         keys=f"{RELEASE_KEYS} out format fit whole total confidence groups records people criteria",
     )
-    add_release_options(made)
-    made.add_argument(
-        "--out", type=Path, required=True, help="zip: the package, with codes, labels and a codebook; xlsx: a workbook"
+    add_release_options(command)
+    command.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="zip: a package with codes, labels and a codebook; xlsx: a workbook",
     )
-    made.add_argument("--format", choices=FORMS, help="by default the ending of --out")
-    made.add_argument("--fit", choices=FITS, default=FITS[0], help="how the tables are made, by default %(default)s")
-    made.add_argument("--whole", action="store_true", help="whole numbers: counts of the same simulated records")
-    made.add_argument("--overwrite", action="store_true", help="replace earlier files of tables and records")
-    made.add_argument("--records", type=Path, help=f"file for simulated records, {' or '.join(FORMATS)}")
-    made.add_argument("--people", type=int, help="how many of them; by default as many as the tables sum to")
-    made.add_argument("--confidence", type=float, default=0.95)
-    made.add_argument("--draws", type=int, default=DRAWS, help="rehearsals that errors are read from")
-    for name, words in RULE.items():
-        made.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(QualityRule(), name), help=words)
-    made.add_argument("--resume", type=Path, metavar="FOLDER", help="keeps what is reached: the same command goes on")
+    command.add_argument("--format", choices=TABLE_FORMATS, help="by default the ending of --out")
+    command.add_argument(
+        "--fit",
+        choices=FITS,
+        default=FITS[0],
+        help="method of fitting the tables; by default %(default)s",
+    )
+    command.add_argument(
+        "--whole",
+        action="store_true",
+        help="integer counts, tabulated from the same simulated records",
+    )
+    command.add_argument("--overwrite", action="store_true", help="replace existing files of tables and records")
+    command.add_argument("--records", type=Path, help=f"file for simulated records, {' or '.join(FORMATS)}")
+    command.add_argument("--people", type=int, help="number of simulated records; by default the total of the tables")
+    command.add_argument("--confidence", type=float, default=0.95)
+    command.add_argument("--draws", type=int, default=DRAWS, help="number of simulations for the error estimates")
+    for name, help_text in RULE_HELP.items():
+        command.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=float,
+            default=getattr(QualityRule(), name),
+            help=help_text,
+        )
+    command.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for checkpoints, from which the same command continues",
+    )
 
 
-def _publish(given: argparse.Namespace) -> Reply:
-    kind = form_of(given.out, given.format, FORMS)
-    people = None if given.records is None else form_of(given.records, None, FORMATS)
-    if people is None and given.people is not None:
-        raise PlanError("--people says how many records --records is to hold. Give the file, too, or leave it out.")
-    positive("confidence", given.confidence, below=1, error=PlanError)
-    rule = QualityRule(**{name: getattr(given, name) for name in RULE})
-    sources = [path for path in (given.ledger, given.measurement) if path is not None]
-    check_target(given.out, keep=sources, overwrite=given.overwrite)
-    if people is not None:
-        check_target(given.records, keep=[*sources, given.out], overwrite=given.overwrite)
-    found = release_of(given)
-    work: dict[str, Any] = {"progress": given.progress, "resume": given.resume}
-    tables = publish(found, given.fit, integer=given.whole, **work)
-    errors = uncertainty(tables, draws=given.draws, **work)
-    drawn = None if people is None else tables.records(given.people, **work)
-    told: dict[str, Any] = {"rule": rule, "confidence": given.confidence, "overwrite": given.overwrite}
-    if kind in ("zip", "xlsx"):
-        write = write_tables if kind == "zip" else write_workbook
-        write(errors, given.out, progress=given.progress, **told)
+def _publish(args: argparse.Namespace) -> Reply:
+    file_format = form_of(args.out, args.format, TABLE_FORMATS)
+    records_format = None if args.records is None else form_of(args.records, None, FORMATS)
+    if records_format is None and args.people is not None:
+        raise PlanError(
+            "--people says how many records to write to --records. Give --records, too, or leave --people out."
+        )
+    positive("confidence", args.confidence, below=1, error=PlanError)
+    rule = QualityRule(**{name: getattr(args, name) for name in RULE_HELP})
+    sources = [path for path in (args.ledger, args.measurement) if path is not None]
+    check_target(args.out, keep=sources, overwrite=args.overwrite)
+    if records_format is not None:
+        check_target(args.records, keep=[*sources, args.out], overwrite=args.overwrite)
+    measurement = release_of(args)
+    work: dict[str, Any] = {"progress": args.progress, "resume": args.resume}
+    tables = publish(measurement, args.fit, integer=args.whole, **work)
+    errors = uncertainty(tables, draws=args.draws, **work)
+    records = None if records_format is None else tables.records(args.people, **work)
+    settings: dict[str, Any] = {
+        "rule": rule,
+        "confidence": args.confidence,
+        "overwrite": args.overwrite,
+    }
+    if file_format in ("zip", "xlsx"):
+        write = write_tables if file_format == "zip" else write_workbook
+        write(errors, args.out, progress=args.progress, **settings)
     else:
-        write_published(errors, given.out, format=kind, progress=given.progress, **told)
+        write_published(errors, args.out, format=file_format, progress=args.progress, **settings)
     groups = errors.summary(rule).to_dict("records")
-    lines = [f"{head_of(found)}: tables of {tables.total:,.0f} in {given.out}; nothing was spent"]
+    lines = [f"{head_of(measurement)}: tables of {tables.total:,.0f} in {args.out}; nothing was spent"]
     lines += [
         f"{row['attributes']}, {row['family']}: {row['answers']:,} numbers, {row['below zero']:,} were below zero; "
         f"{row['publishable']:.0%} publishable, {row['doubtful']:.0%} doubtful, {row['suppressed']:.0%} suppressed"
         for row in groups
     ]
-    data = release_data(found) | {"out": given.out, "format": kind, "fit": given.fit, "whole": given.whole}
-    data |= {"total": tables.total, "confidence": given.confidence, "groups": groups}
-    data |= {"records": given.records, "people": None, "criteria": None}
-    if drawn is not None and people is not None:
-        write_records(found, drawn, given.records, format=people, overwrite=given.overwrite)
-        criteria = acceptance(errors, drawn).to_dict("records")
-        data |= {"people": len(drawn), "criteria": criteria}
-        lines.append(f"{len(drawn):,} simulated records in {given.records}; no row stands for a person")
+    data = release_data(measurement) | {
+        "out": args.out,
+        "format": file_format,
+        "fit": args.fit,
+        "whole": args.whole,
+    }
+    data |= {"total": tables.total, "confidence": args.confidence, "groups": groups}
+    data |= {"records": args.records, "people": None, "criteria": None}
+    if records is not None and records_format is not None:
+        write_records(measurement, records, args.records, format=records_format, overwrite=args.overwrite)
+        criteria = acceptance(errors, records).to_dict("records")
+        data |= {"people": len(records), "criteria": criteria}
+        lines.append(f"{len(records):,} simulated records in {args.records}; no row describes a real person")
         lines += [
             f"{'met' if row['met'] else 'NOT met'}: {row['criterion']}: {row['found']:.4g}, limit {row['limit']:.4g}"
             for row in criteria
@@ -120,45 +152,55 @@ def add_asking_commands(commands: Commands) -> None:
         commands,
         "ask",
         _ask,
-        "answer further questions from a release; costs nothing",
+        "answer further queries from a release; costs nothing",
         keys=f"{RELEASE_KEYS} confidence answers together",
     )
     add_release_options(ask)
     what = ask.add_mutually_exclusive_group(required=True)
     what.add_argument("--where", nargs="+", metavar="CONDITION", help="such as \"age >= 30 and sex == 'F'\"")
-    what.add_argument("--total", action="store_true", help="the number of all records")
+    what.add_argument("--total", action="store_true", help="total number of records")
     add_asked_file(ask, what)
     ask.add_argument(
-        "--times", nargs="+", type=float, metavar="NUMBER", help="one a condition: their sum, such as 1 -1 for two"
+        "--times",
+        nargs="+",
+        type=float,
+        metavar="NUMBER",
+        help="one factor per condition: also answer the weighted sum, such as 1 -1 for a difference",
     )
     ask.add_argument("--confidence", type=float, default=0.95)
 
 
-def _ask(given: argparse.Namespace) -> Reply:
-    if given.times is not None and given.where is None:
-        raise PlanError("--times adds up the counts of conditions. Give them by --where, or leave --times out.")
-    if given.times is not None and len(given.times) != len(given.where):
-        raise PlanError(f"--times has {len(given.times)} numbers for {len(given.where)} conditions. Give one for each.")
-    found = release_of(given)
-    together: dict[str, Any] | None = None
-    if given.workload is not None:
-        asked = asked_in(given.workload, found.plan.schema)
-        answers: list[Any] = further_answers(found, asked, given.confidence).to_dict("records")
+def _ask(args: argparse.Namespace) -> Reply:
+    if args.times is not None and args.where is None:
+        raise PlanError(
+            "--times weights the counts of conditions. Give the conditions by --where, or leave --times out."
+        )
+    if args.times is not None and len(args.times) != len(args.where):
+        raise PlanError(f"--times has {len(args.times)} numbers for {len(args.where)} conditions. Give one for each.")
+    measurement = release_of(args)
+    combination: dict[str, Any] | None = None
+    if args.workload is not None:
+        workload = asked_in(args.workload, measurement.plan.schema)
+        answers: list[Any] = further_answers(measurement, workload, args.confidence).to_dict("records")
     else:
-        queries = [condition_query(found.plan.schema, text) for text in given.where or [""]]
+        queries = [condition_query(measurement.plan.schema, text) for text in args.where or [""]]
         pairs = [(query.attributes, query.tensor) for query in queries]
         answers = [
-            {"query": query.text} | vars(found.combination([pair], [1.0], given.confidence))
+            {"query": query.text} | vars(measurement.combination([pair], [1.0], args.confidence))
             for query, pair in zip(queries, pairs, strict=True)
         ]
-        if given.times is not None:
-            text = " + ".join(f"{c:g} × ({q.text})" for c, q in zip(given.times, queries, strict=True))
-            together = {"query": text} | vars(found.combination(pairs, given.times, given.confidence))
-    rows = [*answers, *([together] if together else [])]
-    lines = [f"{head_of(found)}; intervals at {given.confidence:g}"]
+        if args.times is not None:
+            text = " + ".join(f"{c:g} × ({q.text})" for c, q in zip(args.times, queries, strict=True))
+            combination = {"query": text} | vars(measurement.combination(pairs, args.times, args.confidence))
+    rows = [*answers, *([combination] if combination else [])]
+    lines = [f"{head_of(measurement)}; intervals at {args.confidence:g}"]
     lines += [
         f"{row['query']}: {row['answer']:.6g}, standard error {row['std']:.4g}, {row['low']:.6g} to {row['high']:.6g}"
         for row in rows
     ]
-    data = release_data(found) | {"confidence": given.confidence, "answers": answers, "together": together}
+    data = release_data(measurement) | {
+        "confidence": args.confidence,
+        "answers": answers,
+        "together": combination,
+    }
     return Reply(text="\n".join(lines), data=data)

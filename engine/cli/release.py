@@ -1,8 +1,7 @@
 """Commands check, rehearse, release, count and counts merge.
 
-Commands that read records: check, rehearse, release.
-
-Commands that count parts of the records where they are, and bring the counts together.
+``count`` and ``counts merge`` support records in disjoint parts (shards): each part is counted at
+its own site, and the exact counts are summed for ``release --counts``.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from engine.release import Intake, measure
 from engine.release.ingest import check_records, counted_for, declare_public
 from engine.release.measure import read_plan
 
-FORMS = (*FORMATS, "zip")
-OTHER_RECORDS = (
-    "To release these records, give --attempt with a new number, which spends again, or another --dataset, with a "
-    "budget of its own."
+ANSWER_FORMATS = (*FORMATS, "zip")
+OTHER_RECORDS_ADVICE = (
+    "To release these records, give a new number as --attempt, which spends budget again, or another "
+    "--dataset, which has a separate budget."
 )
 
 
@@ -52,27 +51,37 @@ def add_releasing_commands(commands: Commands) -> None:
     """Add the commands ``release``, ``rehearse`` and ``check``."""
     for name, text in (
         ("release", "spend the plan's cost once and write the answers"),
-        ("rehearse", "the same on simulated or public records; spends nothing, marks every file"),
+        (
+            "rehearse",
+            "run a release on simulated or public records; spends nothing and marks every file",
+        ),
     ):
         keys = "out format queries rehearsal dataset attempt key pcost spent receipt"
         command = add_command(commands, name, _release, text, keys=keys)
         command.add_argument("--plan", type=Path, required=True)
-        add_records_options(command, "CSV, parquet, ..., a folder or a pattern; rows outside the schema are left out")
+        add_records_options(
+            command,
+            "CSV, parquet, ..., a folder or a pattern; rows outside the schema are left out",
+        )
         command.add_argument("--out", type=Path, required=True, help="file for the answers")
-        command.add_argument("--format", choices=FORMS, help="by default the ending of --out; zip: the package")
+        command.add_argument(
+            "--format",
+            choices=ANSWER_FORMATS,
+            help="by default the ending of --out; zip: a release package",
+        )
         add_column_options(command)
         command.add_argument("--confidence", type=float, default=0.95)
-        command.add_argument("--overwrite", action="store_true", help="replace an earlier file of answers")
+        command.add_argument("--overwrite", action="store_true", help="replace an existing file of answers")
         if name == "release":
             command.add_argument("--attempt", type=int, default=1)
         else:
             records = command.add_mutually_exclusive_group(required=True)
-            records.add_argument("--simulated", action="store_true", help="the records were made by a program")
-            records.add_argument("--public", metavar="WHY", default="", help="anybody has the records; say why")
+            records.add_argument("--simulated", action="store_true", help="the records are simulated")
+            records.add_argument("--public", metavar="WHY", default="", help="the records are public; the reason why")
         seed_help = "seed of the noise, to repeat a rehearsal exactly" if name == "rehearse" else argparse.SUPPRESS
         command.add_argument("--seed", type=int, help=seed_help)
-        only = "; notes that the records are public, and finds those released before" if name == "rehearse" else ""
-        command.add_argument("--dataset", required=name == "release", help=f"name in the ledger{only}")
+        ledger_note = "; marks the records as public and detects earlier releases" if name == "rehearse" else ""
+        command.add_argument("--dataset", required=name == "release", help=f"name in the ledger{ledger_note}")
         command.add_argument("--ledger", type=Path, required=name == "release")
         command.set_defaults(rehearsal=name == "rehearse")
 
@@ -80,148 +89,178 @@ def add_releasing_commands(commands: Commands) -> None:
         commands,
         "check",
         _check,
-        "how records fit a plan; exact, for the curator's eyes only",
+        "check records against a plan; exact numbers, for the curator's eyes only",
         keys="private rows_in counted refused reasons people over_cap people_over_cap warnings",
     )
     check.add_argument("--plan", type=Path, required=True)
     add_records_options(check)
-    check.add_argument("--ledger", type=Path, help="also look for the same records under other names")
-    check.add_argument("--dataset", default="", help="their name in the ledger")
+    check.add_argument("--ledger", type=Path, help="also search for the same records under other names")
+    check.add_argument("--dataset", default="", help="name of the records in the ledger")
     add_column_options(check)
 
 
-def _check(given: argparse.Namespace) -> Reply:
+def _check(args: argparse.Namespace) -> Reply:
     print("For your eyes only: these exact numbers depend on single records.", file=sys.stderr)
-    book = None if given.ledger is None else Ledger(given.ledger)
-    asked = {"dataset": given.dataset, "ledger": book} | named_columns(given)
-    found = check_records(read_plan(given.plan), records_of(given), **asked, progress=given.progress)
-    if not given.json:
-        if given.count_column is not None:
-            print(f"The column {given.count_column} holds numbers of records, not sampling weights.", file=sys.stderr)
-        say_rows(found)
-        for column, reasons in found.reasons.items():
-            print(f"{column}: " + ", ".join(f"{rows:,} {reason}" for reason, rows in reasons.items()), file=sys.stderr)
-    return Reply(text="", data={"private": True, **vars(found)})
+    ledger = None if args.ledger is None else Ledger(args.ledger)
+    arguments = {"dataset": args.dataset, "ledger": ledger} | named_columns(args)
+    intake = check_records(read_plan(args.plan), records_of(args), **arguments, progress=args.progress)
+    if not args.json:
+        if args.count_column is not None:
+            print(
+                f"The column {args.count_column} holds numbers of records, not sampling weights.",
+                file=sys.stderr,
+            )
+        say_rows(intake)
+        for column, reasons in intake.reasons.items():
+            print(
+                f"{column}: " + ", ".join(f"{rows:,} {reason}" for reason, rows in reasons.items()),
+                file=sys.stderr,
+            )
+    return Reply(text="", data={"private": True, **vars(intake)})
 
 
-def _release(given: argparse.Namespace) -> Reply:
-    if not given.rehearsal:
-        refuse_seed_option(given)
-    keep = [path for path in (given.plan, given.data, given.ledger) if path is not None]
-    kind = form_of(given.out, given.format, FORMS)
-    positive("confidence", given.confidence, below=1, error=PlanError)  # before anything is spent
-    check_target(given.out, keep=keep, overwrite=given.overwrite)
-    made, book = read_plan(given.plan), None if given.ledger is None else Ledger(given.ledger)
-    if given.rehearsal and given.public and book is not None:
-        if not given.dataset:
-            raise LedgerError("--ledger needs --dataset, the name under which the records are noted as public.")
-        asked = {"dataset": given.dataset, "ledger": book, "why": given.public} | named_columns(given)
-        declare_public(made, records_of(given), **asked)
-    where: dict[str, Any] = {}
-    if not given.rehearsal:
-        where = {"dataset": given.dataset, "ledger": book, "attempt": given.attempt}
-    key = release_key(dataset=given.dataset, plan_hash=made.hash, attempt=given.attempt) if where else ""
-    before = None if book is None or not key else book.find(key)
-    with option_names(OTHER_RECORDS):
-        measured = measure(
-            made,
-            records_of(given),
-            rehearsal=given.rehearsal,
-            seed=given.seed if given.rehearsal else None,
+def _release(args: argparse.Namespace) -> Reply:
+    if not args.rehearsal:
+        refuse_seed_option(args)
+    sources = [path for path in (args.plan, args.data, args.ledger) if path is not None]
+    file_format = form_of(args.out, args.format, ANSWER_FORMATS)
+    # checked here so that an invalid value is refused before any budget is spent
+    positive("confidence", args.confidence, below=1, error=PlanError)
+    check_target(args.out, keep=sources, overwrite=args.overwrite)
+    plan, ledger = read_plan(args.plan), None if args.ledger is None else Ledger(args.ledger)
+    if args.rehearsal and args.public and ledger is not None:
+        if not args.dataset:
+            raise LedgerError(
+                "--ledger needs --dataset, the name under which the ledger records that the data are public."
+            )
+        arguments = {"dataset": args.dataset, "ledger": ledger, "why": args.public} | named_columns(args)
+        declare_public(plan, records_of(args), **arguments)
+    ledger_arguments: dict[str, Any] = {}
+    if not args.rehearsal:
+        ledger_arguments = {"dataset": args.dataset, "ledger": ledger, "attempt": args.attempt}
+    key = release_key(dataset=args.dataset, plan_hash=plan.hash, attempt=args.attempt) if ledger_arguments else ""
+    earlier_receipt = None if ledger is None or not key else ledger.find(key)
+    with option_names(OTHER_RECORDS_ADVICE):
+        measurement = measure(
+            plan,
+            records_of(args),
+            rehearsal=args.rehearsal,
+            seed=args.seed if args.rehearsal else None,
             on_refused="drop",
-            progress=given.progress,
+            progress=args.progress,
             intake=say_rows,
-            **named_columns(given),
-            **where,
+            **named_columns(args),
+            **ledger_arguments,
         )
-    options = {"confidence": given.confidence, "overwrite": given.overwrite, "progress": given.progress}
-    receipt = None if book is None or not key else book.find(key)
-    if kind == "zip":
-        write_package(measured, given.out, receipt=receipt, ledger=book, **options)
-    else:
-        write_answers(measured, given.out, format=kind, **options)
-    spent = f"spent pcost {made.pcost!r}"
-    if given.rehearsal:
-        spent = "REHEARSAL, nothing was spent; not for publication"
-    elif before is not None:
-        spent = f"the release of {before.utc} once more, nothing new was spent; --attempt 2 or more draws again"
-    sealed = None if receipt is None else {name: getattr(receipt, name) for name in ("seq", "utc", "hash", "pcost")}
-    data = {
-        "out": given.out,
-        "format": kind,
-        "queries": made.workload.queries,
-        "rehearsal": given.rehearsal,
-        "dataset": measured.dataset,
-        "attempt": given.attempt if where else None,
-        "key": key or None,
-        "pcost": made.pcost,
-        "spent": 0.0 if given.rehearsal or before is not None else made.pcost,
-        "receipt": sealed,
+    options = {
+        "confidence": args.confidence,
+        "overwrite": args.overwrite,
+        "progress": args.progress,
     }
-    return Reply(text=f"{made.workload.queries:,} answers in {given.out}; {spent}", data=data)
+    receipt = None if ledger is None or not key else ledger.find(key)
+    if file_format == "zip":
+        write_package(measurement, args.out, receipt=receipt, ledger=ledger, **options)
+    else:
+        write_answers(measurement, args.out, format=file_format, **options)
+    spent = f"spent pcost {plan.pcost!r}"
+    if args.rehearsal:
+        spent = "REHEARSAL, nothing was spent; not for publication"
+    elif earlier_receipt is not None:
+        spent = (
+            f"same answers as the release of {earlier_receipt.utc}, nothing new was spent; "
+            "a higher --attempt draws new noise"
+        )
+    receipt_data = (
+        None if receipt is None else {name: getattr(receipt, name) for name in ("seq", "utc", "hash", "pcost")}
+    )
+    data = {
+        "out": args.out,
+        "format": file_format,
+        "queries": plan.workload.queries,
+        "rehearsal": args.rehearsal,
+        "dataset": measurement.dataset,
+        "attempt": args.attempt if ledger_arguments else None,
+        "key": key or None,
+        "pcost": plan.pcost,
+        "spent": 0.0 if args.rehearsal or earlier_receipt is not None else plan.pcost,
+        "receipt": receipt_data,
+    }
+    return Reply(text=f"{plan.workload.queries:,} answers in {args.out}; {spent}", data=data)
 
 
-PRIVATE = "exact and private: keep it where the records are kept"
-KEYS = "private out tables shards rows_in counted refused people over_cap people_over_cap"
+PRIVACY_NOTE = "exact and confidential: store it as securely as the records"
+COUNT_KEYS = "private out tables shards rows_in counted refused people over_cap people_over_cap"
 
 
 def add_counting_commands(commands: Commands) -> None:
     """Add the commands ``count`` and ``counts merge``."""
     count = add_command(
-        commands, "count", _count, "count a part of the records for release --counts; spends nothing", keys=KEYS
+        commands,
+        "count",
+        _count,
+        "count one part of the records for release --counts; spends nothing",
+        keys=COUNT_KEYS,
     )
-    count.add_argument("--plan", type=Path, nargs="+", required=True, help="several for look and finish")
-    count.add_argument("--chain", action="store_true", help="as for look, where several plans are chosen step by step")
-    count.add_argument("--schema", type=Path, help="that the plan must be on")
+    count.add_argument("--plan", type=Path, nargs="+", required=True, help="several plans for look and finish")
+    count.add_argument("--chain", action="store_true", help="stepwise decision between several plans, as in look")
+    count.add_argument("--schema", type=Path, help="schema that the plan must have")
     source = count.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data", type=Path, help="the part that is here")
+    source.add_argument("--data", type=Path, help="this part of the records")
     add_named_source(source)
-    count.add_argument("--shard", default="", metavar="NAME", help="of this part; no two parts of a sum may share it")
+    count.add_argument("--shard", default="", metavar="NAME", help="unique name of this part")
     add_file_options(count)
     add_column_options(count)
-    counts = commands.add_parser("counts", help="bring counts of parts together")
+    counts = commands.add_parser("counts", help="merge the counts of several parts")
     actions = counts.add_subparsers(required=True, metavar="action")
-    merge = add_command(actions, "merge", _merge, "add the counts of disjoint parts of the records", keys=KEYS)
+    merge = add_command(actions, "merge", _merge, "add the counts of disjoint parts of the records", keys=COUNT_KEYS)
     merge.add_argument("parts", type=Path, nargs="+", help=f"files {COUNTS_ENDING}")
     merge.add_argument(
-        "--split-by-person", action="store_true", help="declare that nobody has rows in two parts; needed with a cap"
+        "--split-by-person",
+        action="store_true",
+        help="declare that no person has rows in two parts; required with a bound on rows per person",
     )
     for command in (count, merge):
-        command.add_argument("--out", type=Path, required=True, help=f"new file {COUNTS_ENDING}, {PRIVATE}")
+        command.add_argument("--out", type=Path, required=True, help=f"new file {COUNTS_ENDING}, {PRIVACY_NOTE}")
 
 
-def _count(given: argparse.Namespace) -> Reply:
-    _check_out(given.out)
-    plans = [read_plan(path) for path in given.plan]
-    if given.schema is not None and (schema := schema_of(given.schema)) != plans[0].schema:
+def _count(args: argparse.Namespace) -> Reply:
+    _check_counts_path(args.out)
+    plans = [read_plan(path) for path in args.plan]
+    if args.schema is not None and (schema := schema_of(args.schema)) != plans[0].schema:
         raise SchemaError(
-            f"The schema {given.schema} of {len(schema)} attributes is not the plan's. Give that of the plan."
+            f"The schema {args.schema} of {len(schema)} attributes is not that of the plan. Give the plan's schema."
         )
-    columns = named_columns(given) | {"progress": given.progress}
+    columns = named_columns(args) | {"progress": args.progress}
     if len(plans) == 1:
-        found = counted_for(plans[0], records_of(given), **columns)
+        counts = counted_for(plans[0], records_of(args), **columns)
     else:
-        split = nested_choices if given.chain else coarse_or_fine
-        found = counted_for_steps(split(*plans, names=[str(path) for path in given.plan]), records_of(given), **columns)
-    return _saved(found.as_shard(given.shard), given.out)
+        split = nested_choices if args.chain else coarse_or_fine
+        counts = counted_for_steps(split(*plans, names=[str(path) for path in args.plan]), records_of(args), **columns)
+    return _save(counts.as_shard(args.shard), args.out)
 
 
-def _merge(given: argparse.Namespace) -> Reply:
-    _check_out(given.out)
-    return _saved(Counts.sum(map(Counts.load, given.parts), split_by_person=given.split_by_person), given.out)
+def _merge(args: argparse.Namespace) -> Reply:
+    _check_counts_path(args.out)
+    return _save(Counts.sum(map(Counts.load, args.parts), split_by_person=args.split_by_person), args.out)
 
 
-def _check_out(out: Path) -> None:
+def _check_counts_path(out: Path) -> None:
     if out.suffix.lower() != COUNTS_ENDING:
-        raise DataError(f"The file --out {out} does not end in {COUNTS_ENDING}. Give such a name.")
+        raise DataError(f"The file --out {out} does not end in {COUNTS_ENDING}. Give a name with this ending.")
     if out.exists():
-        raise DataError(f"{out} is there already, and nothing is overwritten. Give another name.")
+        raise DataError(f"{out} already exists and is not overwritten. Give another name.")
 
 
-def _saved(found: Counts, out: Path) -> Reply:
-    found.save(out)
-    rows = Intake.of(found)
-    say_rows(rows)
-    numbers = {name: value for name, value in vars(rows).items() if name not in ("reasons", "warnings")}
-    data = {"private": True, "out": out, "tables": len(found), "shards": max(1, len(found.shards)), **numbers}
-    return Reply(text=f"{len(found):,} tables of counts in {out}, {PRIVATE}", data=data)
+def _save(counts: Counts, out: Path) -> Reply:
+    counts.save(out)
+    intake = Intake.of(counts)
+    say_rows(intake)
+    numbers = {name: value for name, value in vars(intake).items() if name not in ("reasons", "warnings")}
+    data = {
+        "private": True,
+        "out": out,
+        "tables": len(counts),
+        "shards": max(1, len(counts.shards)),
+        **numbers,
+    }
+    return Reply(text=f"{len(counts):,} tables of counts in {out}, {PRIVACY_NOTE}", data=data)

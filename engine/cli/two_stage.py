@@ -1,4 +1,8 @@
-"""Commands look, decide and finish."""
+"""Commands look, decide and finish: two-stage releases.
+
+The first stage measures what several plans share, a decision chooses one plan, and the second stage
+measures the rest of it.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,9 @@ from engine.publish.report import FORMATS
 from engine.release import Measurement
 from engine.release.measure import read_plan
 
-OTHER_RECORDS = (
-    "To release these records, give look an --attempt with a new number, which spends again, or another --dataset, "
-    "with a budget of its own."
+OTHER_RECORDS_ADVICE = (
+    "To release these records, give look a new number as --attempt, which spends budget again, or "
+    "another --dataset, which has a separate budget."
 )
 
 
@@ -40,7 +44,7 @@ def add_step_commands(commands: Commands) -> None:
         commands,
         "look",
         _look,
-        "measure what plans share, before choosing one of them",
+        "measure the common part of several plans, before one of them is chosen",
         keys="out queries key pcost options",
     )
     look.add_argument(
@@ -50,83 +54,88 @@ def add_step_commands(commands: Commands) -> None:
         type=Path,
         nargs="+",
         required=True,
-        help="plan files, from coarse to fine; plan each with --options centers=uniform, so that they share spaces",
+        help="plan files, from coarse to fine; plan each with --options centers=uniform, so that the "
+        "plans share residual spaces",
     )
-    look.add_argument("--names", nargs="+", help="what to call them; by default the names of the files")
-    look.add_argument("--chain", action="store_true", help="choose step by step, from coarse to fine")
+    look.add_argument("--names", nargs="+", help="names of the plans; by default the names of the files")
+    look.add_argument("--chain", action="store_true", help="decide stepwise, from coarse to fine")
     look.add_argument("--dataset", required=True, help="name in the ledger")
     decide = add_command(
         commands,
         "decide",
         _decide,
-        "keep on the ledger which option is taken after a look; costs nothing",
+        "record in the ledger which option is chosen after a look; costs nothing",
         keys="option row verdict shares certain",
     )
-    decide.add_argument("--option", help="a name, or 'stop'; by default what the rule says")
-    decide.add_argument("--share", type=float, help="the rule: take the finer plan if this share of coarse cells ...")
-    decide.add_argument("--snr", type=float, default=5.0, help="... is at least so many standard errors large")
-    decide.add_argument("--by", default="", help="who decides without, or against, a rule")
+    decide.add_argument("--option", help="name of an option, or 'stop'; by default the decision of the rule")
+    decide.add_argument("--share", type=float, help="rule: choose the finer plan if this share of coarse cells ...")
+    decide.add_argument("--snr", type=float, default=5.0, help="... is at least this number of standard errors")
+    decide.add_argument("--by", default="", help="who decides without a rule, or against it")
     decide.add_argument("--reason", default="")
     finish = add_command(
         commands,
         "finish",
         _finish,
-        "measure what is left of the option that was taken",
+        "measure the remaining part of the chosen option",
         keys="out queries key pcost option decide_again",
     )
     finish.add_argument(
         "--on-changed",
         choices=("refuse", "charge"),
         default="refuse",
-        help="if these are other records than those looked at: refuse, or charge this step alone",
+        help="if the records differ from those of the look: refuse, or charge this step separately",
     )
     for command in (look, decide, finish):
         command.add_argument("--ledger", type=Path, required=True)
         if command is not look:
-            command.add_argument("--look", required=True, metavar="KEY", help="the key that look printed")
+            command.add_argument("--look", required=True, metavar="KEY", help="key printed by look")
         if command is not decide:
-            add_records_options(command, "the records; the same in both steps")
+            add_records_options(command, "records; the same in both steps")
             add_column_options(command)
             command.add_argument("--attempt", type=int, default=1)
             command.add_argument("--out", type=Path, required=True, help="CSV or parquet file for the answers")
             command.add_argument("--seed", type=int, help=argparse.SUPPRESS)
 
 
-def _look(given: argparse.Namespace) -> Reply:
-    refuse_seed_option(given)
-    form_of(given.out, None, FORMATS)
-    check_target(given.out, keep=[*given.plans, *filter(None, (given.data, given.ledger))])
-    split = nested_choices if given.chain else coarse_or_fine
-    common = split(*map(read_plan, given.plans), names=given.names or [path.stem for path in given.plans])
-    with option_names(OTHER_RECORDS):
-        found = stepwise.look(
-            common, records_of(given), dataset=given.dataset, ledger=given.ledger, **_arguments(given)
+def _look(args: argparse.Namespace) -> Reply:
+    refuse_seed_option(args)
+    form_of(args.out, None, FORMATS)
+    check_target(args.out, keep=[*args.plans, *filter(None, (args.data, args.ledger))])
+    split = nested_choices if args.chain else coarse_or_fine
+    common = split(*map(read_plan, args.plans), names=args.names or [path.stem for path in args.plans])
+    with option_names(OTHER_RECORDS_ADVICE):
+        measurement = stepwise.look(
+            common,
+            records_of(args),
+            dataset=args.dataset,
+            ledger=args.ledger,
+            **_measure_arguments(args),
         )
-    written, pcost = _written(found, given), common.look.budget.pcost
+    output, pcost = _write_answers(measurement, args), common.look.budget.pcost
     lines = [
-        written.text,
+        output.text,
         f"spent pcost {pcost!r}; decide for one of {', '.join(common.names)}, or stop",
-        f"key        {found.key}",
+        f"key        {measurement.key}",
     ]
-    data = {**written.data, "key": found.key, "pcost": pcost, "options": common.names}
+    data = {**output.data, "key": measurement.key, "pcost": pcost, "options": common.names}
     return Reply(text="\n".join(lines), data=data)
 
 
-def _decide(given: argparse.Namespace) -> Reply:
-    steps = stepwise.resume(given.ledger, given.look)
+def _decide(args: argparse.Namespace) -> Reply:
+    steps = stepwise.resume(args.ledger, args.look)
     verdict: Decision | None = None
     rule: Mapping[str, Any] = {}
-    if given.share is not None:
-        asked = NestedPlanRule(common=steps.common, share=given.share, snr=given.snr)
-        verdict, rule = asked.decide(steps.look), asked.rule
-    who = {"by": given.by, "reason": given.reason}
-    taken = stepwise.decide(given.ledger, given.look, option=given.option, verdict=verdict, rule=rule, **who)
+    if args.share is not None:
+        selection_rule = NestedPlanRule(common=steps.common, share=args.share, snr=args.snr)
+        verdict, rule = selection_rule.decide(steps.look), selection_rule.rule
+    attribution = {"by": args.by, "reason": args.reason}
+    choice = stepwise.decide(args.ledger, args.look, option=args.option, verdict=verdict, rule=rule, **attribution)
     lines = [] if verdict is None else [verdict.sentence]
     return Reply(
-        text="\n".join([*lines, f"'{taken.option}' is noted in row {taken.seq} of the ledger"]),
+        text="\n".join([*lines, f"'{choice.option}' is noted in row {choice.seq} of the ledger"]),
         data={
-            "option": taken.option,
-            "row": taken.seq,
+            "option": choice.option,
+            "row": choice.seq,
             "verdict": None if verdict is None else verdict.sentence,
             "shares": None if verdict is None else verdict.shares,
             "certain": None if verdict is None else verdict.certain,
@@ -134,32 +143,49 @@ def _decide(given: argparse.Namespace) -> Reply:
     )
 
 
-def _finish(given: argparse.Namespace) -> Reply:
-    refuse_seed_option(given)
-    form_of(given.out, None, FORMATS)
-    check_target(given.out, keep=[*filter(None, (given.data, given.ledger))])
-    book = Ledger(given.ledger)
-    with option_names(OTHER_RECORDS):
-        found = stepwise.finish(book, given.look, records_of(given), on_changed=given.on_changed, **_arguments(given))
-    written = _written(found, given)
-    receipts = [book.find(key) for key in dict.fromkeys((given.look, found.key))]
-    paid = [receipt.pcost for receipt in receipts if receipt is not None]
-    steps = stepwise.resume(book, given.look)
-    taken = None if steps.choice is None else steps.choice.option
-    again = steps.common.following is not None and taken == steps.common.names[-1]
-    lines = [written.text, f"spent pcost {' + '.join(map(repr, paid))}"]
-    if again:  # this was a closer look
-        lines.append(f"key        {found.key}")
-    data = {**written.data, "key": found.key, "pcost": paid, "option": taken, "decide_again": again}
+def _finish(args: argparse.Namespace) -> Reply:
+    refuse_seed_option(args)
+    form_of(args.out, None, FORMATS)
+    check_target(args.out, keep=[*filter(None, (args.data, args.ledger))])
+    ledger = Ledger(args.ledger)
+    with option_names(OTHER_RECORDS_ADVICE):
+        measurement = stepwise.finish(
+            ledger,
+            args.look,
+            records_of(args),
+            on_changed=args.on_changed,
+            **_measure_arguments(args),
+        )
+    output = _write_answers(measurement, args)
+    receipts = [ledger.find(key) for key in dict.fromkeys((args.look, measurement.key))]
+    pcosts = [receipt.pcost for receipt in receipts if receipt is not None]
+    steps = stepwise.resume(ledger, args.look)
+    option = None if steps.choice is None else steps.choice.option
+    again = steps.common.following is not None and option == steps.common.names[-1]
+    lines = [output.text, f"spent pcost {' + '.join(map(repr, pcosts))}"]
+    # this step was a further look, after which another decision follows
+    if again:
+        lines.append(f"key        {measurement.key}")
+    data = {
+        **output.data,
+        "key": measurement.key,
+        "pcost": pcosts,
+        "option": option,
+        "decide_again": again,
+    }
     return Reply(text="\n".join(lines), data=data)
 
 
-def _arguments(given: argparse.Namespace) -> dict[str, Any]:
-    return named_columns(given) | {"attempt": given.attempt, "progress": given.progress, "intake": say_rows}
+def _measure_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    return named_columns(args) | {
+        "attempt": args.attempt,
+        "progress": args.progress,
+        "intake": say_rows,
+    }
 
 
-def _written(found: Measurement, given: argparse.Namespace) -> Reply:
-    """Write the answers, and say so."""
-    kind, queries = form_of(given.out, None, FORMATS), found.plan.workload.queries
-    write_answers(found, given.out, format=kind, progress=given.progress)
-    return Reply(text=f"{queries:,} answers in {given.out}", data={"out": given.out, "queries": queries})
+def _write_answers(measurement: Measurement, args: argparse.Namespace) -> Reply:
+    """Write the answers and return a reply with their number and path."""
+    file_format, queries = form_of(args.out, None, FORMATS), measurement.plan.workload.queries
+    write_answers(measurement, args.out, format=file_format, progress=args.progress)
+    return Reply(text=f"{queries:,} answers in {args.out}", data={"out": args.out, "queries": queries})
