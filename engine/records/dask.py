@@ -13,7 +13,7 @@ from engine.errors import EngineError
 from engine.progress import Listener, Progress, listener
 from engine.records.batches import check_columns, needed, tried
 from engine.records.counts import Counts
-from engine.records.database import EVERY
+from engine.records.database import POLL_INTERVAL_S
 
 WHAT, TEXT = "the Dask frame", "counting on the workers"
 TOGETHER = 64  # partitions that are counted at once; each may hold its tables in memory
@@ -92,7 +92,7 @@ def _gathered(client: Any, leaves: Sequence[Any], whole: Any, told: Callable[[fl
 
     def some_time() -> None:
         with suppress(TimeoutError, CancelledError):  # what the cluster let go of says so below
-            wait([*waiting, result], timeout=EVERY, return_when="FIRST_COMPLETED")
+            wait([*waiting, result], timeout=POLL_INTERVAL_S, return_when="FIRST_COMPLETED")
 
     try:
         while not result.done():
