@@ -1,20 +1,8 @@
-"""Tuned complements of pair spaces.
+"""Tuned complements of pair spaces, optimised jointly with the strategies.
 
-What a space adds to the sum that a split minimises, smooth in its strategy, its Gram and its lift alike.
-
-With rows R in class coordinates a space of Gram G and lift M has the weighted squared error and the sensitivity
-
-    f = tr(G (R^T R)^-1),      d = largest squared norm of a column of R M,
-
-and sqrt(f d) is least where R is its best strategy.  A p-norm in place of the largest norm makes it smooth: it is at
-most (cells)^(1/(2p)) larger, and one search may then change strategies and splits together.
-
-Pairs of attributes: which are asked alike, and whether the search for their complements can be afforded.
-
-Tuned complements: for queries on pairs that are no products, choose freely how they split into smaller spaces.
-
-Product centers are one way to tell "what only the pair can say" from "what single attributes and the total share".  Any
-other complement of the lower functionals does as well.  In class coordinates a query on the pair (i, j) has the pieces
+Queries on pairs of attributes that are not products may split into smaller spaces in any way.
+Product centers are one complement of the functionals on single attributes and the total, and any
+other complement is valid as well.  In class coordinates a query on the pair (i, j) has the pieces
 
     c    on the pair,   c = q (N_i (x) N_j)
     a_i  on i,          a_i = q (N_i (x) pi_j) + c D_i         (likewise j)
@@ -24,14 +12,23 @@ with free matrices D = (D_i, D_j, D_0), and the pair measures the lift
 
     L_B = L_i (x) L_j - D_i (L_i (x) 1^T) - D_j (1^T (x) L_j) - D_0 (1^T (x) 1^T).
 
-Pieces times functionals still add up to the query, so a release is unbiased; every block is measured independently, so
-costs add up and the best shares of the budget keep their closed form.  D = 0 is the product split.
+Pieces times functionals still add up to the query, so a release is unbiased; every block is
+measured independently, so costs add up and the optimal shares of the budget keep their closed
+form.  D = 0 is the product split.
 
-Tuning works in coordinates relative to uniform centers, where the chain pair -> attribute -> total has the parameters
-Z_i, Z_j, z_0 of a pair and zeta = N^T pi of an attribute.  Only what the queries ask of Z counts, so that Z = V Y with
-V an orthonormal basis of the class rows c.  The sum S of sqrt(L_B) is minimised over the split and the strategies of
-all spaces at once, see `smoothed`, by L-BFGS from the published split Z = 0, zeta = 0, with powers that rise to the
-maximum.  Searching a best strategy anew for every split, as an inner search, takes ten times as long.
+Tuning works in coordinates relative to uniform centers, where the chain pair -> attribute -> total
+has the parameters Z_i, Z_j, z_0 of a pair and zeta = N^T pi of an attribute.  Z only enters through
+its products with the class rows c, so Z = V Y with an orthonormal basis V of these rows.
+
+The objective is S, the sum over spaces of sqrt(L_B).  With rows R in class coordinates a space of
+Gram G and lift M has the weighted squared error and the sensitivity
+
+    f = tr(G (R^T R)^-1),      d = largest squared norm of a column of R M,
+
+and sqrt(f d) is minimal at its optimal strategy R.  A p-norm in place of the largest norm makes it
+smooth and is at most (cells)^(1/(2p)) larger.  L-BFGS then minimises S over the split and the
+strategies of all spaces at once, from the published split Z = 0, zeta = 0, with increasing p.  An
+inner search for the optimal strategy of every split would take ten times as long.
 """
 
 from __future__ import annotations
@@ -57,12 +54,13 @@ from engine.residuals.strategy_search import step_seconds
 from engine.residuals.tuning.limits import Allowance
 from engine.workload import Group, Workload
 
-FLOOR = 1e-4  # roots of the Gram below this share of the largest begin at it
+# initial strategies raise roots of the Gram's eigenvalues to this share of the largest
+MIN_ROOT_SHARE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Noise:
-    """sqrt(f d) and its derivatives by strategy, Gram and lift, in the shapes of those."""
+    """sqrt(f d) and its derivatives by strategy, Gram and lift, each in the shape of its variable."""
 
     value: float
     by_strategy: Array
@@ -71,129 +69,148 @@ class Noise:
 
 
 def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
-    """Return sqrt(f d) with the p-norm of this power in place of the largest norm.
+    """Return sqrt(f d), where the p-norm of this power replaces the largest norm.
 
-    Shapes: Gram and strategy (r, r), lift (r, cells).  Raises LinAlgError when the strategy has no inverse.
+    Shapes: Gram and strategy (r, r), lift (r, cells).  Raises LinAlgError if the strategy is
+    singular.
 
     >>> round(noise(np.eye(2), 2.0 * np.eye(2), np.eye(2), 1e6).value, 4)  # f = 2 / 4, d = 4
     1.4142
     """
     inverse = np.linalg.inv(strategy)
-    asked = inverse.T @ gram @ inverse
+    error_matrix = inverse.T @ gram @ inverse
     rows = strategy @ lift
     norms = np.einsum("rc,rc->c", rows, rows)
     largest = float(norms.max())
-    # shares of the largest: their high powers vanish where they may, and none overflows
+    # relative to the largest, so that high powers may underflow but never overflow
     tail = (norms / largest) ** (power - 1.0)
     total = float(tail @ norms) / largest
-    f, d = float(np.trace(asked)), largest * total ** (1.0 / power)
+    f, d = float(np.trace(error_matrix)), largest * total ** (1.0 / power)
     value = math.sqrt(f * d)
     by_rows = rows * (tail * total ** (1.0 / power - 1.0) * value / d)
     return Noise(
         value=value,
-        by_strategy=by_rows @ lift.T - (value / f) * asked @ inverse.T,
+        by_strategy=by_rows @ lift.T - (value / f) * error_matrix @ inverse.T,
         by_gram=(0.5 * value / f) * inverse @ inverse.T,
         by_lift=strategy.T @ by_rows,
     )
 
 
 def first_strategy(gram: Array) -> Array:
-    """Return the fourth root of a Gram, symmetric and of full rank: the best strategy where no cell is special.
+    """Return the fourth root of a Gram, made full-rank: the optimal strategy if all cells have
+    equal sensitivity.
 
     Shape (r, r).
     """
     eigenvalues, U = np.linalg.eigh(gram)
-    root = np.sqrt(np.maximum(eigenvalues, FLOOR**2 * eigenvalues[-1]))
+    root = np.sqrt(np.maximum(eigenvalues, MIN_ROOT_SHARE**2 * eigenvalues[-1]))
     return np.asarray((U * np.sqrt(root / root[-1])) @ U.T)
 
 
-MAX_CELLS = 2_600  # pairs with more cells keep the product split
-MAX_QUERIES = 1e9  # entries of all queries of a pair, which are gone through one by one afterwards
-VECTORS = 60  # of the length of the parameters that the search holds
-SEARCH = 20  # a tenth of the evaluations without which the search is not worth beginning
-KIND_SECONDS, EVALUATIONS = 0.8, 900  # of the search, a kind of pair, as measured; for forecasts only
-CYCLIC = ("marginal", "circular", "total")  # families that turning an attribute round leaves alone
-ASKED = 1e-6  # directions of class rows below this share of the largest are rounding
-AskedPair = list[tuple[Group, bool]]  # groups on a pair, and whether they name its attributes in the other order
+# cells of a pair above which it keeps the product split
+MAX_CELLS = 2_600
+# entries of all query rows of a pair, because variances are computed query by query afterwards
+MAX_QUERY_ENTRIES = 1e9
+# memory of the optimiser, in vectors of the length of the parameters
+OPTIMISER_VECTORS = 60
+# a tenth of the fewest evaluations for which the search is worthwhile
+MIN_EVALUATIONS_TENTH = 20
+# seconds and evaluations of the search per class of pairs, as measured; for forecasts only
+PAIR_CLASS_SECONDS, FORECAST_EVALUATIONS = 0.8, 900
+# families that are invariant under a cyclic shift of the cells
+CYCLIC = ("marginal", "circular", "total")
+# singular values of the class rows below this share of the largest are rounding
+MIN_SINGULAR_SHARE = 1e-6
+# groups on a pair, and whether they name its attributes in reverse order
+AskedPair = list[tuple[Group, bool]]
 
 
 def can_tune(workload: Workload) -> bool:
-    """Return whether complements can be tuned: groups on at most two attributes, some pair asked jointly, none large.
+    """Return whether complements can be tuned.
 
-    Groups on three attributes pass their pieces through several pairs at once; with them centers are tuned instead.
+    They can if all groups have at most two attributes, some pair has a group that is not a product,
+    and every pair is within the limits of size.  A group on three attributes passes pieces down
+    through several pairs at once; such workloads tune centers instead.
     """
-    firsts = [workload.groups[kind.numbers[0]] for kind in workload.alike]
+    firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.alike]
     if any(len(g.attributes) > 2 or g.query_weights is not None for g in firsts):
         return False
-    asked = [any(workload.groups[i].weight > 0 for i in kind.numbers) for kind in workload.alike]
-    pairs = [g for g, counts in zip(firsts, asked, strict=True) if counts and len(g.attributes) == 2]
+    has_weight = [any(workload.groups[i].weight > 0 for i in group_class.numbers) for group_class in workload.alike]
+    pairs = [g for g, counts in zip(firsts, has_weight, strict=True) if counts and len(g.attributes) == 2]
     if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in pairs):
         return False
-    if any(g.count * math.prod(g.sizes) > MAX_QUERIES for g in pairs):
+    if any(g.count * math.prod(g.sizes) > MAX_QUERY_ENTRIES for g in pairs):
         return False
     return any(len(g.parts) == 1 for g in pairs)
 
 
 def cyclic(workload: Workload) -> bool:
-    """Return whether no query tells one cell of an attribute from another, so that uniform centers are the best.
+    """Return whether the workload is invariant under a cyclic shift of any attribute, so that
+    uniform centers are optimal.
 
-    Turning any attribute round then leaves the workload alone, and the best of all mechanisms measures spaces apart.
+    The best of all matrix mechanisms then measures every space separately.
     """
-    firsts = [workload.groups[kind.numbers[0]] for kind in workload.alike]
+    firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.alike]
     return all(g.query_weights is None and p.family.name in CYCLIC for g in firsts for p in g.parts)
 
 
 def affordable(workload: Workload, allowance: Allowance) -> bool:
-    """Return whether the allowance holds the search for complements; nothing is built to find out."""
-    parameters, kept, peak, seconds = sum(a.size**2 for a in workload.schema.attributes), 0, 0, 0.0
-    for sizes, asked in _first_of_kinds(workload):
+    """Return whether the search for complements fits into the allowance; nothing is computed for
+    the estimate.
+    """
+    parameters, retained, peak, seconds = sum(a.size**2 for a in workload.schema.attributes), 0, 0, 0.0
+    for sizes, groups in _class_representatives(workload):
         cells, d = math.prod(sizes), math.prod(n - 1 for n in sizes)
-        rows = _rows_asked(asked)
-        held = min(sum(rows), cells)
-        rank = min(held, d)
+        rows = _row_counts(groups)
+        row_count = min(sum(rows), cells)
+        rank = min(row_count, d)
         parameters += rank * (rank + sum(sizes))
-        kept += 8 * (held * (rank + sum(sizes)) + 2 * rank * cells + 3 * d * sum(sizes))
-        building = max(sum(map(rows_bytes, g.parts)) for g, _ in asked) + 40 * sum(rows) * cells
-        peak = max(peak, building + 24 * rank * (held + d), 8 * rank * (8 * cells + 10 * rank))
+        retained += 8 * (row_count * (rank + sum(sizes)) + 2 * rank * cells + 3 * d * sum(sizes))
+        building = max(sum(map(rows_bytes, g.parts)) for g, _ in groups) + 40 * sum(rows) * cells
+        peak = max(peak, building + 24 * rank * (row_count + d), 8 * rank * (8 * cells + 10 * rank))
         seconds += step_seconds(rank, cells)
-    fits = allowance.fits(8 * VECTORS * parameters + kept + peak)
-    return fits and allowance.bearable(seconds) and allowance.worth(SEARCH * seconds)
+    fits = allowance.fits(8 * OPTIMISER_VECTORS * parameters + retained + peak)
+    return fits and allowance.bearable(seconds) and allowance.worth(MIN_EVALUATIONS_TENTH * seconds)
 
 
 def pair_kinds(workload: Workload) -> dict[Any, dict[Space, AskedPair]]:
-    """Return pairs, in schema order, with the groups on them, by what is asked of them; keys start with the sizes."""
+    """Return the pairs, in schema order, with the groups on them, by equivalence class; keys start
+    with the sizes.
+    """
     on_pair: dict[Space, AskedPair] = {}
     for group in workload.groups:
         if group.weight > 0.0 and len(group.attributes) == 2:
             pair = workload.schema.ranked(group.attributes)
             on_pair.setdefault(pair, []).append((group, group.attributes != pair))
     out: dict[Any, dict[Space, AskedPair]] = {}
-    for pair, asked in on_pair.items():
-        key = (workload.schema.sizes(pair), frozenset(Counter((g.key, g.weight, t) for g, t in asked).items()))
-        out.setdefault(key, {})[pair] = asked
+    for pair, pair_groups in on_pair.items():
+        key = (workload.schema.sizes(pair), frozenset(Counter((g.key, g.weight, t) for g, t in pair_groups).items()))
+        out.setdefault(key, {})[pair] = pair_groups
     return out
 
 
 def complement_seconds(workload: Workload) -> float:
-    """Return what the search for complements takes, in seconds on one idle core, for forecasts."""
+    """Return the expected time of the search for complements, in seconds on one idle core."""
     seconds = 0.0
-    for sizes, asked in _first_of_kinds(workload):
-        rank = min(sum(_rows_asked(asked)), math.prod(n - 1 for n in sizes))
-        seconds += KIND_SECONDS + EVALUATIONS * step_seconds(rank, math.prod(sizes))
+    for sizes, groups in _class_representatives(workload):
+        rank = min(sum(_row_counts(groups)), math.prod(n - 1 for n in sizes))
+        seconds += PAIR_CLASS_SECONDS + FORECAST_EVALUATIONS * step_seconds(rank, math.prod(sizes))
     return seconds
 
 
-def _first_of_kinds(workload: Workload) -> list[tuple[tuple[int, int], AskedPair]]:
-    """Return of every kind of pair the sizes, and the groups on one of them."""
+def _class_representatives(workload: Workload) -> list[tuple[tuple[int, int], AskedPair]]:
+    """Return the sizes of every class of pairs, and the groups on one of its pairs."""
     return [(key[0], pairs[next(iter(pairs))]) for key, pairs in pair_kinds(workload).items()]
 
 
-def _rows_asked(asked: AskedPair) -> list[int]:
-    return [math.prod(min(p.count, p.cells) for p in g.parts) for g, _ in asked]
+def _row_counts(groups: AskedPair) -> list[int]:
+    return [math.prod(min(p.count, p.cells) for p in g.parts) for g, _ in groups]
 
 
 def asks_products(workload: Workload) -> bool:
-    """Return whether some pair is asked by products only, where tuned centers may do better than complements."""
+    """Return whether some pair has product groups only, where tuned centers may do better than
+    complements.
+    """
     pairs: dict[frozenset[str], bool] = {}
     for group in workload.groups:
         if group.weight > 0 and len(group.attributes) == 2:
@@ -204,9 +221,18 @@ def asks_products(workload: Workload) -> bool:
 
 @dataclass(kw_only=True, eq=False)
 class PairKind:
-    """Pairs that are asked the same, in coordinates relative to uniform centers: rows C = asked V^T, A_i, A_j, a_0.
+    """Equivalence class of pairs, with query rows in coordinates relative to uniform centers.
 
-    Shapes: asked (rows, r), across, which is V, (class coordinates, r).
+    Attributes
+    ----------
+    sizes : sizes of the two attributes.
+    asked : class rows in the basis V, shape (rows, r): C = asked V^T.
+    across : the basis V, shape (class coordinates, r).
+    A : pieces on each attribute.
+    a0 : pieces on the total.
+    swaps : whether the Gram is invariant under swapping the attributes; then Y_j is Y_i with
+        swapped coordinates.
+    count : number of pairs in the class.
     """
 
     sizes: tuple[int, int]
@@ -214,7 +240,7 @@ class PairKind:
     across: Array
     A: tuple[Array, Array]
     a0: Array
-    swaps: bool  # swapping the attributes changes nothing, so that Y_j is Y_i with its coordinates swapped
+    swaps: bool
     count: int = 0
 
     @cached_property
@@ -229,16 +255,18 @@ class PairKind:
 
     @cached_property
     def turn(self) -> Array:
-        """What swapping the attributes does in the coordinates of V, shape (r, r)."""
+        """Matrix of swapping the attributes, in the coordinates of V, shape (r, r)."""
         return self.across.T @ swapped(self.across, *(n - 1 for n in self.sizes))
 
 
 def pair_kind_of(sizes: tuple[int, ...], asked: AskedPair) -> PairKind:
-    """Return the rows of the queries on a pair in class coordinates, few and orthogonal."""
+    """Return the class of a pair: its query rows in class coordinates, reduced to few orthogonal
+    rows.
+    """
     blocks = []
-    for group, turned in asked:
+    for group, is_reversed in asked:
         rows = math.sqrt(group.weight) * product_rows(group)
-        if turned:
+        if is_reversed:
             rows = np.swapaxes(rows.reshape(len(rows), sizes[1], sizes[0]), 1, 2).reshape(len(rows), -1)
         blocks.append(rows)
     stacked = fewer(np.concatenate(blocks))
@@ -246,41 +274,57 @@ def pair_kind_of(sizes: tuple[int, ...], asked: AskedPair) -> PairKind:
     if sizes[0] == sizes[1]:
         probe = np.random.default_rng(3).standard_normal(sizes)
         image = (stacked.T @ (stacked @ probe.ravel())).reshape(sizes)
-        turned_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T
-        swaps = bool(np.allclose(image, turned_image, rtol=0, atol=1e-9 * np.abs(image).max()))
+        swapped_image = (stacked.T @ (stacked @ probe.T.ravel())).reshape(sizes).T
+        swaps = bool(np.allclose(image, swapped_image, rtol=0, atol=1e-9 * np.abs(image).max()))
     total, *axes, C = (class_rows(stacked, sizes, inside) for inside in ((), (0,), (1,), (0, 1)))
     U, lengths, Vt = thin_svd(C)
-    kept = lengths > max(ASKED * lengths.max(initial=0.0), math.sqrt(NEGLIGIBLE * np.sum(stacked**2)))
+    significant = lengths > max(
+        MIN_SINGULAR_SHARE * lengths.max(initial=0.0), math.sqrt(NEGLIGIBLE * np.sum(stacked**2))
+    )
     return PairKind(
         sizes=(sizes[0], sizes[1]),
-        asked=U[:, kept] * lengths[kept],
-        across=Vt[kept].T,
+        asked=U[:, significant] * lengths[significant],
+        across=Vt[significant].T,
         A=(axes[0], axes[1]),
         a0=total[:, 0],
         swaps=swaps,
     )
 
 
-POWERS = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}  # of the norm over cells, and steps at most
-ARRIVED = 1e-8  # a step that lowers log S by less is the last at its power
-MOST, QUICK = 6.0, 3e-4  # times that many steps at most, where one takes a small part of so many seconds
+# power of the norm over cells -> steps of L-BFGS at most
+POWERS = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}
+# decrease of log S in one step below which the search at a power ends
+MIN_DECREASE = 1e-8
+# small problems get up to so many times the steps, in proportion to how far a step is below so many
+# seconds
+MAX_STEP_FACTOR, QUICK_STEP_S = 6.0, 3e-4
 
 
 @dataclass(kw_only=True, eq=False)
 class SingleKind:
-    """Attributes that are asked the same: own rows (class part, part on the total), and the pairs they are in."""
+    """Equivalence class of attributes.
+
+    Attributes
+    ----------
+    n : size of the attribute.
+    own : class rows of the groups on the attribute itself.
+    total : pieces of these groups on the total.
+    pairs : (class of pairs, slot) -> number of pairs that the attribute is in.
+    count : number of attributes in the class.
+    """
 
     n: int
     own: Array
     total: Array
-    pairs: Counter[tuple[int, int]] = field(default_factory=Counter)  # (pair kind, slot) -> number
+    pairs: Counter[tuple[int, int]] = field(default_factory=Counter)
     count: int = 0
 
 
 class ComplementProblem:
-    """S as a function of strategies, (Y, y_0) of every kind of pair and zeta of every kind of attribute.
+    """S as a function of strategies, (Y, y_0) of every class of pairs and zeta of every class of
+    attributes.
 
-    A strategy is (1 + E) times the one that it begins with, so that zeros stand for the published split.
+    A strategy is (1 + E) times its initial value, so zero parameters are the published split.
     """
 
     def __init__(self, workload: Workload, watch: Listener, allowance: Allowance | None = None) -> None:
@@ -310,20 +354,26 @@ class ComplementProblem:
                 inside.setdefault(name, Counter())[p, 0 if self.pairs[p].swaps else slot] += 1
         kinds: dict[Any, int] = {}
         for name in self.workload.schema.names:
-            own = on_one.get(name, [])
-            if name not in inside and not own:
+            single_groups = on_one.get(name, [])
+            if name not in inside and not single_groups:
                 continue
-            seen = inside.get(name, Counter())
+            pair_counts = inside.get(name, Counter())
             n = self.workload.schema[name].size
-            # attributes asked alike share their parameters: the search is as large as there are kinds, not attributes
-            alike = (n, frozenset(Counter((g.key, g.weight) for g in own).items()), frozenset(seen.items()))
-            if alike not in kinds:
-                kinds[alike] = len(self.singles)
-                rows = [math.sqrt(g.weight) * product_rows(g) for g in own] or [np.zeros((0, n))]
+            # attributes of one class share their parameters, which keeps the search small
+            attribute_class = (
+                n,
+                frozenset(Counter((g.key, g.weight) for g in single_groups).items()),
+                frozenset(pair_counts.items()),
+            )
+            if attribute_class not in kinds:
+                kinds[attribute_class] = len(self.singles)
+                rows = [math.sqrt(g.weight) * product_rows(g) for g in single_groups] or [np.zeros((0, n))]
                 stacked = np.concatenate(rows)
-                self.singles.append(SingleKind(n=n, own=stacked @ basis(n), total=stacked.mean(axis=1), pairs=seen))
-            self.single_kind[name] = kinds[alike]
-            self.singles[kinds[alike]].count += 1
+                self.singles.append(
+                    SingleKind(n=n, own=stacked @ basis(n), total=stacked.mean(axis=1), pairs=pair_counts)
+                )
+            self.single_kind[name] = kinds[attribute_class]
+            self.singles[kinds[attribute_class]].count += 1
 
     def _layout(self) -> None:
         self.shapes: list[tuple[Any, tuple[int, ...]]] = []
@@ -331,34 +381,36 @@ class ComplementProblem:
         for p, kind in enumerate(self.pairs):
             r = len(kind.gram)
             if r:
-                self._measured(("pair", p), kind.gram)
+                self._add_strategy(("pair", p), kind.gram)
             self.shapes.append((("Y", p, 0), (r, kind.sizes[0] - 1)))
             if not kind.swaps:
                 self.shapes.append((("Y", p, 1), (r, kind.sizes[1] - 1)))
             self.shapes.append((("y", p), (r,)))
         for s, single in enumerate(self.singles):
-            gram = self._asked(single, {key: self.pairs[key[0]].A[key[1]] for key in single.pairs})
+            gram = self._gram_on_attribute(single, {key: self.pairs[key[0]].A[key[1]] for key in single.pairs})
             if np.trace(gram) > 0.0:
-                self._measured(("single", s), gram)
+                self._add_strategy(("single", s), gram)
             self.shapes.append((("zeta", s), (single.n - 1,)))
         self.length = sum(math.prod(shape) for _, shape in self.shapes)
 
-    def _measured(self, space: Any, gram: Array) -> None:
+    def _add_strategy(self, space: Any, gram: Array) -> None:
         self.first[space] = first_strategy(gram)
         self.shapes.append((space, gram.shape))
 
     @staticmethod
-    def _asked(kind: SingleKind, passed: Mapping[Any, Array]) -> Array:
-        """Return the Gram of an attribute: what is asked of it, and what its pairs pass down. Shape (n - 1, n - 1)."""
+    def _gram_on_attribute(kind: SingleKind, passed: Mapping[Any, Array]) -> Array:
+        """Return the Gram of an attribute: from its groups, and from the pieces of its pairs. Shape
+        (n - 1, n - 1).
+        """
         gram = kind.own.T @ kind.own
         for key, number in kind.pairs.items():
             gram = gram + number * passed[key].T @ passed[key]
         return gram
 
     def parameters(self, x: Array) -> dict[Any, Array]:
-        """Return named parameters from one vector, Y_j of symmetric pairs filled in.
+        """Return the named parameters in one vector, with Y_j of symmetric pairs filled in.
 
-        ``x`` has shape (length,); the shapes of parameters are those of `shapes`.
+        ``x`` has shape (length,); the parameters have the shapes in `shapes`.
         """
         out, at = {}, 0
         for name, shape in self.shapes:
@@ -371,9 +423,8 @@ class ComplementProblem:
         return out
 
     def vector(self, gradient: dict[Any, Array]) -> Array:
-        """Return one vector from derivatives by named parameters; the reverse of `parameters`, transposed.
-
-        Shape (length,).
+        """Return derivatives by named parameters as one vector, shape (length,): the transpose of
+        `parameters`.
         """
         for p, kind in enumerate(self.pairs):
             if kind.swaps:
@@ -382,7 +433,9 @@ class ComplementProblem:
         return np.concatenate([gradient[name].ravel() for name, _ in self.shapes])
 
     def reversible(self, x: Array) -> Array:
-        """Return the part of parameters that reversing all attributes leaves alone. Shapes (length,)."""
+        """Return the part of the parameters that is invariant under reversing all attributes.
+        Shapes (length,).
+        """
         at = {name: value.copy() for name, value in self.parameters(x).items()}
         for name in at:
             if name[0] == "zeta":
@@ -400,9 +453,12 @@ class ComplementProblem:
         return np.concatenate([at[name].ravel() for name, _ in self.shapes])
 
     def evaluate(self, x: Array) -> tuple[float, Array]:
-        """Return S at the present power and its gradient. ``x`` and gradient have shape (length,).
+        """Return S at the current power and its gradient. ``x`` and gradient have shape (length,).
 
-        Raises TimeoutError when the time is over, LinAlgError where a strategy has no inverse.
+        Raises
+        ------
+        TimeoutError : the time limit is over.
+        LinAlgError : a strategy is singular.
         """
         at = self.parameters(x)
         gradient = {name: np.zeros_like(value) for name, value in at.items()}
@@ -422,9 +478,9 @@ class ComplementProblem:
         self.allowance.check()
         first = self.first[space]
         with threads_for(len(gram)):
-            found = noise(gram, first + at[space] @ first, lift, self.power)
-            gradient[space] += count * found.by_strategy @ first.T
-        return found
+            result = noise(gram, first + at[space] @ first, lift, self.power)
+            gradient[space] += count * result.by_strategy @ first.T
+        return result
 
     def _pair(self, p: int, kind: PairKind, at: Mapping[Any, Array], gradient: dict[Any, Array]) -> float:
         if ("pair", p) not in self.first:
@@ -432,12 +488,12 @@ class ComplementProblem:
         N = [basis(n) for n in kind.sizes]
         lift = kind.lift - (at["Y", p, 0] @ N[0].T)[:, :, None] - (at["Y", p, 1] @ N[1].T)[:, None, :]
         lift -= at["y", p][:, None, None]
-        found = self._noise(("pair", p), kind.count, kind.gram, lift.reshape(len(lift), -1), at, gradient)
-        cells = kind.count * found.by_lift.reshape(lift.shape)
+        result = self._noise(("pair", p), kind.count, kind.gram, lift.reshape(len(lift), -1), at, gradient)
+        cells = kind.count * result.by_lift.reshape(lift.shape)
         for slot in (0, 1):
             gradient["Y", p, slot] -= cells.sum(axis=2 - slot) @ N[slot]
         gradient["y", p] -= cells.sum(axis=(1, 2))
-        return kind.count * found.value
+        return kind.count * result.value
 
     def _single(
         self, s: int, kind: SingleKind, at: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]
@@ -445,13 +501,13 @@ class ComplementProblem:
         if ("single", s) not in self.first:
             return 0.0
         lift = basis(kind.n).T - at["zeta", s][:, None]
-        found = self._noise(("single", s), kind.count, self._asked(kind, passed), lift, at, gradient)
-        gradient["zeta", s] -= kind.count * found.by_lift.sum(axis=1)
+        result = self._noise(("single", s), kind.count, self._gram_on_attribute(kind, passed), lift, at, gradient)
+        gradient["zeta", s] -= kind.count * result.by_lift.sum(axis=1)
         for key, number in kind.pairs.items():
             p, slot = key
-            pulled = passed[key] @ found.by_gram
+            pulled = passed[key] @ result.by_gram
             gradient["Y", p, slot] += 2.0 * kind.count * number * self.pairs[p].asked.T @ pulled
-        return kind.count * found.value
+        return kind.count * result.value
 
     def _total(self, at: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]) -> float:
         value, changes = self.constant, list[tuple[Any, Array]]()
@@ -483,14 +539,15 @@ def tuned_complements(
     start: Callable[[int], Array | None] = lambda _: None,
     allowance: Allowance | None = None,
 ) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
-    """Return centers by attribute and complements by pair, in schema order, that lower S, and the parameters.
+    """Return centers by attribute and complements by pair, in schema order, that lower S, and the
+    parameters.
 
-    Centers have shape (n_i,), parameters (length,).
-    ``start`` returns parameters of a similar workload to go on from, for their number, or None.
+    Centers have shape (n_i,), parameters (length,).  ``start`` maps the number of parameters to
+    those of a similar workload, as initial values, or None.
 
-    Guarantee: any result splits every query exactly.  That S is at most S of the published split is for the caller to
-    see, as S is known exactly only with the best strategies; when the time of the allowance is over, the best so far
-    is returned.
+    Guarantee: every result splits every query exactly.  The caller has to compare S with that of
+    the published split, because S is exact only with the optimal strategies.  At the time limit the
+    best parameters so far are returned.
     """
     problem = ComplementProblem(workload, watch, allowance)
     search = _Search(problem)
@@ -502,23 +559,25 @@ def tuned_complements(
 
 
 class _Search:
-    """Goes down by L-BFGS with one power after the other and keeps the best parameters of the last."""
+    """L-BFGS with increasing powers; stores the best parameters of the last power."""
 
     def __init__(self, problem: ComplementProblem) -> None:
         self.problem, self.x, self.done = problem, np.zeros(problem.length), 0
 
-    def run(self, given: Array | None) -> None:
-        """Go down from the published split, or with the last powers from what is given."""
-        self.x = self.x if given is None else given.copy()
+    def run(self, initial: Array | None) -> None:
+        """Minimise from the published split, or, with the last powers only, from initial
+        parameters.
+        """
+        self.x = self.x if initial is None else initial.copy()
         seconds = math.fsum(step_seconds(len(k.gram), math.prod(k.sizes)) for k in self.problem.pairs)
-        more = min(MOST, max(1.0, QUICK / max(seconds, 1e-9)))
-        for power, steps in POWERS.items() if given is None else list(POWERS.items())[2:]:
+        step_factor = min(MAX_STEP_FACTOR, max(1.0, QUICK_STEP_S / max(seconds, 1e-9)))
+        for power, steps in POWERS.items() if initial is None else list(POWERS.items())[2:]:
             self.problem.power = power
-            self._descend(math.ceil(more * steps))
+            self._descend(math.ceil(step_factor * steps))
         even = self.problem.reversible(self.x)
-        # where reversing all attributes changes no query, rounding must not leave a trace of what is odd: it would be a
-        # direction that is asked for and too faint to be measured
-        if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (1.0 + ARRIVED):
+        # in workloads that are invariant under reversal, odd parameters are rounding; they would
+        # add a direction to the queries that is too small to be measured
+        if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (1.0 + MIN_DECREASE):
             self.x = even
 
     def _descend(self, steps: int) -> None:
@@ -534,31 +593,34 @@ class _Search:
                 S, gradient = self.problem.evaluate(x)
             except np.linalg.LinAlgError:
                 S, gradient = math.inf, x
-            if not math.isfinite(S):  # a step too far: anything that is larger turns the search back
+            if not math.isfinite(S):
+                # the step was too long: any larger value makes the line search go back
                 return 1e3, np.zeros_like(x)
             if lowest > S:
                 lowest, self.x = S, x.copy()
             return math.log(S), gradient / S
 
-        limits: Any = {"maxiter": steps, "maxfun": steps, "ftol": ARRIVED, "gtol": 0.0, "maxcor": 20}
+        limits: Any = {"maxiter": steps, "maxfun": steps, "ftol": MIN_DECREASE, "gtol": 0.0, "maxcor": 20}
         scipy.optimize.minimize(log_value, self.x, jac=True, method="L-BFGS-B", options=limits)
 
 
 def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], dict[Space, Complement]]:
-    """Return centers, shape (n_i,), and complements relative to the product of those; ``x`` has shape (length,)."""
+    """Return centers, shape (n_i,), and complements relative to their product; ``x`` has shape
+    (length,).
+    """
     at = problem.parameters(x)
     zeta = {name: at["zeta", s] for name, s in problem.single_kind.items()}
     sizes = {name: problem.workload.schema[name].size for name in zeta}
-    made: dict[Any, Complement] = {}
+    by_class: dict[Any, Complement] = {}
     complements = {}
     for pair, p in problem.pair_kind.items():
         a, b = pair
         key = (p, problem.single_kind[a], problem.single_kind[b])
-        if key not in made:
+        if key not in by_class:
             V = problem.pairs[p].across
             first = V @ at["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
             second = V @ at["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
             total = V @ at["y", p] + np.kron(zeta[a], zeta[b]) + first @ zeta[a] + second @ zeta[b]
-            made[key] = Complement(by_axis=(first, second), by_total=total)
-        complements[pair] = made[key]
+            by_class[key] = Complement(by_axis=(first, second), by_total=total)
+        complements[pair] = by_class[key]
     return {name: 1.0 / sizes[name] + basis(sizes[name]) @ z for name, z in zeta.items()}, complements

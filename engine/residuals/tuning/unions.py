@@ -1,16 +1,18 @@
-"""Unions: residual spaces measured by one strategy.
+"""Unions: several residual spaces measured by one strategy.
 
-Two spaces may be measured by one strategy on the table of all their attributes.  The two separate strategies at their
-best shares of the budget are one such strategy, so a union is never less accurate, whatever the centers; and as every
-space still belongs to one block only, blocks stay linearly independent: answers are unbiased, costs add up and all
-tables agree.  A pair that is asked alone keeps its queries whole this way; when the union holds every space that is
-asked, the plan is the best of all matrix mechanisms.  A union measures the span of what is asked and no more: a query
-outside that span is refused even where separate spaces would measure each of its pieces.
+A union is one strategy for several spaces on the table of all their attributes.  Separate
+strategies at their optimal shares of the budget are one such strategy, so a union is never less
+accurate, whatever the centers.  Every space still belongs to one block, so blocks stay linearly
+independent: answers are unbiased, costs add up and all tables agree.  In a union of all spaces of a
+pair, its queries are not split at all, and a union of all spaces of the workload is the best of all
+matrix mechanisms.  A union measures the span of its queries only: a query outside that span is
+refused, even where separate spaces would measure each of its pieces.
 
-What limits unions is work: the Gram of a union is no longer small or a Kronecker product.  So a union takes as many
-spaces as one dense solve can afford.
+Unions are limited by computation: the Gram of a union is neither small nor a Kronecker product.  A
+union therefore takes as many spaces as one dense solve can afford.
 
-Notation: rows R with R^T R the Gram of a group in the coordinates of `pieces`, cut to the spaces of the union.
+Notation: rows R with R^T R the Gram of a group in the coordinates of `pieces`, restricted to the
+spaces of the union.
 """
 
 from __future__ import annotations
@@ -31,60 +33,84 @@ from engine.residuals.strategy_search import PRODUCTS, dense_bytes
 from engine.residuals.tuning.complements import cyclic
 from engine.workload import Group, Part, Workload, whole_group
 
-WORK = 6e7  # most multiplications in one step of the search for the strategy of a union
-WHOLE = 6e10  # the same for a union of all spaces, which is the best of all mechanisms: 2,048 cells, asked in full
-DOMAIN = 4_096  # cells of a union of all spaces beyond `WORK`: searches on few rows of many cells hardly end
-WAIT = 1.4  # seconds that the best of all mechanisms may take where tuning spaces apart takes less: 690 cells
-ONE = 0.3  # seconds up to which all queries on a single attribute are gone through
-MAX_CELLS = 100_000  # of the table of a union: it is counted, and carries one dual weight a cell
-ENTRIES = 2e8  # most entries of all query rows of the groups inside a union
-FORMS = 4_096  # cells of a product group up to which a union of all that is asked needs no row for every query
-STEPS, FEW = 12, 60  # steps of the search for a union's strategy as measured: of whole tables, and of others
-LEAST_SECONDS = 0.01  # of such a search, however small
-LISTED = 3e-8  # seconds in which one entry of a query row is made and split into pieces
-ROW = 600  # multiplications that take as long as one such entry
-KEPT = 10  # entries for which the variance of one query that needs no row stands
-MAX_SPACES = 60  # with more spaces than this, what single unions gain is small
-ALIKE = 1e-12  # of its largest entry, by which rounding may move the Gram of a union
-SPREAD = 1e9  # unions of weights further apart would lose what the light ones ask in rounding
+# multiplications per step of the search for a union's strategy, at most
+WORK = 6e7
+# the same for a union of all spaces, which is the best of all matrix mechanisms: 2,048 cells of
+# full rank
+WHOLE = 6e10
+# cells of a union of all spaces beyond `WORK`: searches on few rows of many cells converge slowly
+DOMAIN = 4_096
+# seconds that a union of all spaces may take where tuning separate spaces takes less time: 690
+# cells
+WAIT = 1.4
+# seconds for the variances of all queries on a single attribute, up to which they form a union
+MAX_SINGLE_ATTRIBUTE_S = 0.3
+# cells of the table of a union, which is counted and has one dual weight per cell
+MAX_CELLS = 100_000
+# entries of all query rows of the groups inside a union, at most
+ENTRIES = 2e8
+# cells of a product group up to which a union of all spaces needs no row per query
+FORMS = 4_096
+# steps of the search for a union's strategy as measured: on full-rank tables, and on others
+FULL_RANK_STEPS, LOW_RANK_STEPS = 12, 60
+# seconds of such a search at least
+MIN_SEARCH_S = 0.01
+# seconds to compute one entry of a query row and split it into pieces
+LISTED = 3e-8
+# multiplications that take as long as one such entry
+MULTIPLICATIONS_PER_ENTRY = 600
+# entries with the computing time of one query's variance without its row
+ENTRIES_PER_VARIANCE = 10
+# residual spaces above which unions of some of them gain little
+MAX_SPACES = 60
+# share of the largest entry of a union's Gram that is treated as rounding
+GRAM_TOLERANCE = 1e-12
+# ratio of query weights above which the queries of small weight would be lost in rounding
+MAX_WEIGHT_RATIO = 1e9
 
 
 def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: float = math.inf) -> Decomposition:
-    """Return the decomposition with one subworkload, on the table of all its attributes, in place of each union.
+    """Return the decomposition with each union replaced by one subworkload on the table of all its
+    attributes.
 
-    Centers have shape (n_i,).
-
-    Guarantee: the Gram of a union holds the products of all its pieces, those of different spaces included.
+    Guarantee: the Gram of a union includes the products of all its pieces, also those of different
+    spaces.
 
     Raises
     ------
-    ValueError : the unions are none of this decomposition, or too large; those of `choose_unions` are neither.
+    ValueError : the unions do not belong to this decomposition, or are too large; those of
+        `choose_unions` are neither.
     """
     if not split.unions:
         return parts
     factors, subworkloads, spaces = list(parts.factors), list(parts.subworkloads), dict(parts.spaces)
-    alike: dict[Hashable, list[tuple[Array, int]]] = {}
-    for together in split.unions.values():
-        for space in together:
+    by_signature: dict[Hashable, list[tuple[Array, int]]] = {}
+    for union in split.unions.values():
+        for space in union:
             if spaces.pop(space, None) is None:
-                raise ValueError("a union holds a space that is not asked, or that another union holds")
-    for attributes, together in split.unions.items():
+                raise ValueError("a union contains a space without weighted queries, or one of another union")
+    for attributes, union in split.unions.items():
         sizes = workload.schema.sizes(attributes)
-        if workload.schema.ranked(set(attributes)) != attributes or attributes in spaces or not together:
-            raise ValueError("the attributes of a union are out of order, or measured apart as well")
-        if not math.isfinite(work_of(workload, attributes, together, memory_limit)):
+        if workload.schema.ranked(set(attributes)) != attributes or attributes in spaces or not union:
+            raise ValueError("the attributes of a union are not in schema order, or are also a space outside it")
+        if not math.isfinite(work_of(workload, attributes, union, memory_limit)):
             raise ValueError("a union is too large")
-        at = tuple(tuple(attributes.index(name) for name in space) for space in together)
-        factor, axes = union_factor(workload, attributes, at, split), tuple(range(len(sizes)))
+        positions_ = tuple(tuple(attributes.index(name) for name in space) for space in union)
+        factor, axes = union_factor(workload, attributes, positions_, split), tuple(range(len(sizes)))
         centers, complements = tuple(split.given(attributes)), split.inside(attributes)
-        same = alike.setdefault((sizes, at, _signs(centers, complements)), [])
+        stored_grams = by_signature.setdefault((sizes, positions_, _split_signature(centers, complements)), [])
         gram = factor.matrix.T @ factor.matrix if factor.low_rank else factor.matrix
-        # many pairs are asked the same, if in another order of rows: their unions are searched once
-        near = [number for other, number in same if np.allclose(other, gram, rtol=0.0, atol=ALIKE * np.abs(gram).max())]
-        if near:
-            spaces[attributes] = near[0], 1.0
+        # many pairs have the same Gram up to rounding, from different orders of rows: their unions
+        # are searched once
+        matches = [
+            number
+            for other, number in stored_grams
+            if np.allclose(other, gram, rtol=0.0, atol=GRAM_TOLERANCE * np.abs(gram).max())
+        ]
+        if matches:
+            spaces[attributes] = matches[0], 1.0
             continue
-        same.append((gram, len(subworkloads)))
+        stored_grams.append((gram, len(subworkloads)))
         factors.append(factor)
         subworkloads.append(
             Subworkload(
@@ -93,7 +119,7 @@ def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: 
                 centers=centers,
                 labels=(None,) * len(sizes),
                 complements=complements,
-                spaces=at,
+                spaces=positions_,
             )
         )
         spaces[attributes] = (len(subworkloads) - 1, 1.0)
@@ -106,16 +132,18 @@ def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: 
     )
 
 
-def _signs(centers: Sequence[Array | None], complements: Mapping[Axes, Complement]) -> Hashable:
-    """Return what tells splits apart."""
-    told = tuple(None if center is None else center.tobytes() for center in centers)
-    return told, frozenset((axes, complement.key) for axes, complement in complements.items())
+def _split_signature(centers: Sequence[Array | None], complements: Mapping[Axes, Complement]) -> Hashable:
+    """Return a hashable identity of centers and complements."""
+    center_bytes = tuple(None if center is None else center.tobytes() for center in centers)
+    return center_bytes, frozenset((axes, complement.key) for axes, complement in complements.items())
 
 
 def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], split: Split) -> Factor:
-    """Return the Gram of some spaces on one table, in their class coordinates one space after the other."""
+    """Return the Gram of some spaces on one table, in their class coordinates, one space after
+    another.
+    """
     sizes = workload.schema.sizes(attributes)
-    kept = positions(sizes, spaces)
+    coordinates = positions(sizes, spaces)
     stacks: dict[Axes, list[Array]] = {}
     for group in workload.groups:
         if group.weight > 0.0:
@@ -125,34 +153,38 @@ def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], 
     for inside, stack in stacks.items():
         rows = fewer(np.concatenate(stack))
         table = np.zeros((len(rows), *sizes))
-        # an attribute that the groups do not have is in none of their spaces
-        own = tuple(slice(None) if axis in inside else 0 for axis in range(len(sizes)))
-        table[(slice(None), *own)] = rows.reshape(len(rows), *(sizes[axis] for axis in inside))
-        out.append(table.reshape(len(rows), -1)[:, kept])
+        # attributes outside the groups are in none of their spaces
+        cells = tuple(slice(None) if axis in inside else 0 for axis in range(len(sizes)))
+        table[(slice(None), *cells)] = rows.reshape(len(rows), *(sizes[axis] for axis in inside))
+        out.append(table.reshape(len(rows), -1)[:, coordinates])
     joined = np.concatenate(out)
-    # fewer rows than coordinates are kept as rows: their Gram would be larger, and of no higher rank
-    low = len(joined) < len(kept)
+    # fewer rows than coordinates are stored as rows, because their Gram is larger and has no higher
+    # rank
+    low = len(joined) < len(coordinates)
     return Factor(sizes=sizes, matrix=joined if low else joined.T @ joined, low_rank=low)
 
 
 def group_rows(workload: Workload, group: Group, attributes: Space, split: Split) -> tuple[Axes, Array]:
-    """Return the axes of ``attributes`` of a group, and rows, shape (rows, cells), with the Gram of its pieces."""
+    """Return the axes of ``attributes`` in a group, and rows, shape (rows, cells), with the Gram of
+    its pieces.
+    """
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
-    # neither weights of single queries nor a complement that couples attributes is a product over the parts
+    # neither per-query weights nor complements are products over the parts, so the group is treated
+    # as one part
     if group.query_weights is not None or (len(parts) > 1 and split.inside(ranked(group.attributes))):
         parts = (whole_group(group),)
     out, placed = np.ones((1, 1)), list[str]()
     for part in parts:
-        own = group.named(part.axes)
-        names = ranked(own)
+        attributes_of_part = group.named(part.axes)
+        names = ranked(attributes_of_part)
         rows = part_rows(part, group.query_weights).reshape(-1, *part.sizes)
-        rows = rows.transpose(0, *(1 + own.index(name) for name in names))
+        rows = rows.transpose(0, *(1 + attributes_of_part.index(name) for name in names))
         tuned = split.inside(names)
-        made = pieces(rows.reshape(len(rows), -1), rows.shape[1:], split.given(names), tuned)
-        held = tuple(slice(None) if name in attributes else 0 for name in names)
-        made = fewer(made.reshape(rows.shape)[(slice(None), *held)].reshape(len(rows), -1))
-        out = np.asarray(np.kron(out, made), dtype=float)
+        part_pieces = pieces(rows.reshape(len(rows), -1), rows.shape[1:], split.given(names), tuned)
+        coordinates_inside = tuple(slice(None) if name in attributes else 0 for name in names)
+        part_pieces = fewer(part_pieces.reshape(rows.shape)[(slice(None), *coordinates_inside)].reshape(len(rows), -1))
+        out = np.asarray(np.kron(out, part_pieces), dtype=float)
         placed += [name for name in names if name in attributes]
     inside = ranked(placed)
     table = out.reshape(len(out), *workload.schema.sizes(placed))
@@ -167,38 +199,49 @@ def choose_unions(
     apart: Callable[[], float] = lambda: 0.0,
     left: float = math.inf,
 ) -> dict[Space, tuple[Space, ...]]:
-    """Return the unions that can be afforded, out of the residual spaces that are asked: one of all where possible.
+    """Choose affordable unions of the workload's residual spaces: one union of all spaces if
+    possible.
 
-    ``apart`` forecasts, in seconds, what tuning would take without unions: one of all spaces, which is the best of all
-    mechanisms and needs no tuning, may take as long, and `WAIT` in any case, if so many seconds are ``left``.
+    Otherwise the largest spaces are collected into clusters of overlapping attributes as long as
+    the work allows, and every space belongs to the first cluster that contains its attributes.  A
+    union answers the span of its queries only, so workloads with queries of zero weight get no
+    unions.
 
-    Otherwise the largest spaces are collected into clusters of overlapping attributes as long as the work allows, and
-    every space belongs to the first cluster that holds its attributes.  A union answers what its groups span, so
-    workloads where single queries weigh nothing keep their spaces apart.
+    Parameters
+    ----------
+    workload : queries with their weights.
+    spaces : residual spaces of the decomposition.
+    memory_limit : bytes of one search at most.
+    apart : returns the expected time of tuning without unions, in seconds.  A union of all spaces,
+        which is the best of all matrix mechanisms and needs no tuning, may take as long, or `WAIT`
+        if that is more.
+    left : seconds until the time limit, which a union of all spaces must not exceed.
     """
     everything = workload.schema.ranked(set().union(*spaces))
-    # so many spaces are no union of all, and what single unions gain among them is small
+    # too large for a union of all spaces, and with so many spaces unions of some of them gain
+    # little
     if not everything or (len(spaces) > MAX_SPACES and workload.schema.cells(everything) > MAX_CELLS):
         return {}
     weights = [np.ravel(g.weight if g.query_weights is None else g.weight * g.query_weights) for g in workload.groups]
-    asked = np.concatenate([w for w, g in zip(weights, workload.groups, strict=True) if g.weight > 0.0])
-    # what hardly weighs anything would be answered too badly by one strategy, and must be answered all the same
-    if asked.max() > SPREAD * asked.min():
+    weights_of_queries = np.concatenate([w for w, g in zip(weights, workload.groups, strict=True) if g.weight > 0.0])
+    # one strategy would answer the queries of small weight too inaccurately
+    if weights_of_queries.max() > MAX_WEIGHT_RATIO * weights_of_queries.min():
         return {}
 
     def work(attributes: Space) -> float:
         if workload.schema.cells(attributes) > MAX_CELLS:
             return math.inf
-        own = _inside(spaces, attributes)
-        dimension = dimension_of(workload, own)
+        spaces_inside = _inside(spaces, attributes)
+        dimension = dimension_of(workload, spaces_inside)
         # the variances of a union may need every query of the groups inside
-        formed = _needs_no_rows(workload, attributes, own)
-        wide = [_entries(g, dimension, formed) for g in _touching(workload, attributes)]
-        affordable = sum(wide) <= ENTRIES and rows_of_union(workload, attributes, own) <= memory_limit
-        return work_of(workload, attributes, own, memory_limit) if affordable else math.inf
+        formed = _has_closed_form_variances(workload, attributes, spaces_inside)
+        entries = [_entries(g, dimension, formed) for g in _groups_touching(workload, attributes)]
+        affordable = sum(entries) <= ENTRIES and rows_of_union(workload, attributes, spaces_inside) <= memory_limit
+        return work_of(workload, attributes, spaces_inside, memory_limit) if affordable else math.inf
 
-    # any strategy on one attribute is the total and, with the right center, one for the rest: the quicker way is taken
-    if len(everything) == 1 and union_seconds(workload, everything, spaces) > ONE:
+    # on one attribute, the total and a residual space with the optimal center are as accurate as a
+    # union, and quicker
+    if len(everything) == 1 and union_seconds(workload, everything, spaces) > MAX_SINGLE_ATTRIBUTE_S:
         return {}
     needed = work(everything)
     if needed <= WORK:
@@ -210,13 +253,15 @@ def choose_unions(
     if len(spaces) > MAX_SPACES:
         return {}
     if math.fsum(map(_entries, workload.groups)) > ENTRIES:
-        # every query has a piece in the total, and complements, which are found later, may couple it to all of them
+        # every query has a piece in the total, and complements, which are tuned later, may couple
+        # the total to all queries
         spaces = [space for space in spaces if space]
     clusters: dict[Space, float] = {}
     for space in sorted(spaces, key=len, reverse=True):
         if len(space) < 2 or any(set(space) <= set(cluster) for cluster in clusters):
             continue
-        # the cluster that shares most attributes first; one of its own when none can take the space
+        # the cluster that shares most attributes first; a new cluster if none has room for the
+        # space
         for near in (*sorted(clusters, key=lambda c: -len(set(c) & set(space))), ()):
             if near and not set(near) & set(space):
                 continue
@@ -226,7 +271,7 @@ def choose_unions(
                 clusters.pop(near, None)
                 clusters[grown] = needed
                 break
-    return _assigned(list(clusters), spaces)
+    return _assign_spaces(list(clusters), spaces)
 
 
 def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
@@ -234,51 +279,64 @@ def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
 
 
 def _entries(group: Group, least: int = 0, formed: bool = False, parts: Sequence[Part] | None = None) -> float:
-    """Return the entries of the query rows of a group, each at least so long, or what takes as long to go through.
+    """Return the number of entries of a group's query rows, or of entries that take as long to
+    compute.
 
-    ``formed`` says that products need no row a query, see `_needs_no_rows`; ``parts`` are those that are looked at.
+    Each row counts at least ``least`` entries.  ``formed`` is the result of
+    `_has_closed_form_variances`; ``parts`` limits the count to some parts.
     """
     parts = group.parts if parts is None else parts
     cells, counts = math.prod(part.cells for part in parts), [part.count for part in parts]
     listed = float(math.prod(counts) * max(cells, least)) if group.weight > 0.0 else 0.0
     if formed and len(counts) > 1 and cells <= FORMS and group.query_weights is None:
-        return min(listed, float(KEPT * math.prod(counts) + min(counts) * cells**2 // ROW))
+        return min(
+            listed,
+            float(ENTRIES_PER_VARIANCE * math.prod(counts) + min(counts) * cells**2 // MULTIPLICATIONS_PER_ENTRY),
+        )
     return listed
 
 
-def _needs_no_rows(workload: Workload, attributes: Space, spaces: Collection[Space]) -> bool:
-    """Return whether a union holds all that is asked and measures all of it, so that products need no row a query."""
+def _has_closed_form_variances(workload: Workload, attributes: Space, spaces: Collection[Space]) -> bool:
+    """Return whether variances of product groups need no row per query.
+
+    They need none if the union contains all weighted groups and measures all class coordinates of
+    its spaces.
+    """
     inside = all(set(g.attributes) <= set(attributes) for g in workload.groups if g.weight > 0.0)
     return inside and rank_of(workload, attributes, spaces) == dimension_of(workload, spaces)
 
 
-def _touching(workload: Workload, attributes: Space) -> list[Group]:
+def _groups_touching(workload: Workload, attributes: Space) -> list[Group]:
     return [g for g in workload.groups if g.weight > 0.0 and set(g.attributes) & set(attributes)]
 
 
-def _held(group: Group, part: Part, inside: Collection[str]) -> int:
+def _cells_inside(group: Group, part: Part, inside: Collection[str]) -> int:
     return math.prod(n for axis, n in zip(part.axes, part.sizes, strict=True) if group.attributes[axis] in inside)
 
 
-def _assigned(clusters: Sequence[Space], spaces: Collection[Space]) -> dict[Space, tuple[Space, ...]]:
-    """Return the spaces of every cluster, each space in one cluster only; clusters of one space are left out."""
+def _assign_spaces(clusters: Sequence[Space], spaces: Collection[Space]) -> dict[Space, tuple[Space, ...]]:
+    """Return the spaces of every cluster, each space in one cluster only; clusters of one space are
+    left out.
+    """
     free, out = dict.fromkeys(spaces), {}
     for cluster in sorted(clusters, key=len, reverse=True):
-        own = _inside(free, cluster)
-        if len(own) > 1:
-            out[cluster] = tuple(own)
-            for space in own:
+        members = _inside(free, cluster)
+        if len(members) > 1:
+            out[cluster] = tuple(members)
+            for space in members:
                 del free[space]
     return out
 
 
 def work_of(workload: Workload, attributes: Space, spaces: Collection[Space], memory_limit: float) -> float:
-    """Return the multiplications in one step of the search for a union's strategy; infinite beyond other limits."""
+    """Return the multiplications per step of the search for a union's strategy; infinite beyond
+    other limits.
+    """
     cells = workload.schema.cells(attributes)
     if cells > MAX_CELLS:
         return math.inf
-    dimension, formed = dimension_of(workload, spaces), _needs_no_rows(workload, attributes, spaces)
-    if any(_entries(g, dimension, formed) > ENTRIES for g in _touching(workload, attributes)):
+    dimension, formed = dimension_of(workload, spaces), _has_closed_form_variances(workload, attributes, spaces)
+    if any(_entries(g, dimension, formed) > ENTRIES for g in _groups_touching(workload, attributes)):
         return math.inf
     rank = rank_of(workload, attributes, spaces)
     return rank * rank * (cells + 6.0 * rank) if dense_bytes(rank, dimension, cells) <= memory_limit else math.inf
@@ -286,24 +344,26 @@ def work_of(workload: Workload, attributes: Space, spaces: Collection[Space], me
 
 def rank_of(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
     """Return an upper bound on the number of rows of a union's strategy."""
-    asked = 0
+    rows = 0
     for group in workload.groups:
         inside = [name for name in group.attributes if name in attributes]
-        asked += math.prod(min(p.count, _held(group, p, inside)) for p in group.parts) if inside else 0
-    return min(asked + 1, sum(_rank_in(workload, space) for space in spaces))
+        rows += math.prod(min(p.count, _cells_inside(group, p, inside)) for p in group.parts) if inside else 0
+    return min(rows + 1, sum(_rank_in(workload, space) for space in spaces))
 
 
 def _rank_in(workload: Workload, space: Space) -> int:
-    """Return an upper bound on the number of class rows that queries have in a residual space."""
-    whole, asked = math.prod(n - 1 for n in workload.schema.sizes(space)), 0
+    """Return an upper bound on the rank of the queries' class rows in a residual space."""
+    dimension, rows = math.prod(n - 1 for n in workload.schema.sizes(space)), 0
     for group in workload.groups:
-        if asked < whole and group.weight > 0.0 and set(space) <= set(group.attributes):
-            own = [
+        if rows < dimension and group.weight > 0.0 and set(space) <= set(group.attributes):
+            sizes_inside = [
                 [n - 1 for a, n in zip(p.axes, p.sizes, strict=True) if group.attributes[a] in space]
                 for p in group.parts
             ]
-            asked += math.prod(min(p.count, math.prod(sizes)) for p, sizes in zip(group.parts, own, strict=True))
-    return min(asked, whole)
+            rows += math.prod(
+                min(p.count, math.prod(sizes)) for p, sizes in zip(group.parts, sizes_inside, strict=True)
+            )
+    return min(rows, dimension)
 
 
 def dimension_of(workload: Workload, spaces: Collection[Space]) -> int:
@@ -312,11 +372,13 @@ def dimension_of(workload: Workload, spaces: Collection[Space]) -> int:
 
 
 def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
-    """Return an upper bound on the memory of the query rows of a union until they are one Gram, in bytes."""
+    """Return an upper bound on the memory of the query rows of a union until they are one Gram, in
+    bytes.
+    """
     cells, dimension = workload.schema.cells(attributes), dimension_of(workload, spaces)
     largest, stacked = 0, 0
-    for group in _touching(workload, attributes):
-        # with a complement a product is taken as a whole, as it is with weights of single queries
+    for group in _groups_touching(workload, attributes):
+        # with a complement or per-query weights a product group is treated as one part
         parts = (*group.parts, whole_group(group)) if len(group.parts) > 1 else group.parts
         largest = max(largest, sum(map(rows_bytes, parts)) + 8 * sum(p.count * p.cells for p in group.parts))
         stacked += min(cells, math.prod(min(p.count, p.cells) for p in group.parts))
@@ -324,35 +386,46 @@ def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Spac
 
 
 def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
-    """Return the memory that a union's strategy is found in, in bytes, for forecasts."""
+    """Return the expected memory of the search for a union's strategy, in bytes."""
     cells, rank = workload.schema.cells(attributes), rank_of(workload, attributes, spaces)
-    rows = 0.5 * rows_of_union(workload, attributes, spaces)  # about half of that bound is ever in use at once
+    rows = 0.5 * rows_of_union(workload, attributes, spaces)  # about half of that bound is in use at once
     return max(dense_bytes(rank, dimension_of(workload, spaces), cells), rows)
 
 
 def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
-    """Return what the search for a union's strategy takes, in seconds on one idle core, for forecasts."""
-    whole = rank_of(workload, attributes, spaces) == workload.schema.cells(attributes)
-    return LEAST_SECONDS + (STEPS if whole else FEW) * work_of(workload, attributes, spaces, math.inf) / PRODUCTS
+    """Return the expected time of the search for a union's strategy, in seconds on one idle core."""
+    is_full_rank = rank_of(workload, attributes, spaces) == workload.schema.cells(attributes)
+    return (
+        MIN_SEARCH_S
+        + (FULL_RANK_STEPS if is_full_rank else LOW_RANK_STEPS)
+        * work_of(workload, attributes, spaces, math.inf)
+        / PRODUCTS
+    )
 
 
 def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
-    """Return in what time all queries of the groups inside a union are gone through, on one idle core.
+    """Return the expected time for the variances of all queries of a union's groups, in seconds on
+    one idle core.
 
-    Its plan needs that to be made: what follows from a strategy that couples spaces is seen query by query, unless it
-    holds all spaces and the queries are products.  What parts that share nothing with its spaces ask is a factor, and
-    parts alike are gone through once.
+    A plan needs these variances.  A strategy that couples spaces has them query by query, unless it
+    covers all spaces and the queries are products.  Parts without attributes of its spaces
+    contribute a factor, and equal parts are computed once.
     """
     through = dimension_of(workload, spaces) * rank_of(workload, attributes, spaces)
-    formed = _needs_no_rows(workload, attributes, spaces)
-    # complements, which are for pairs that are asked together, pass down what is no product
+    formed = _has_closed_form_variances(workload, attributes, spaces)
+    # complements, which belong to pairs with a joint part, pass pieces down that are not products
     pairs = {frozenset(g.named(p.axes)) for g in workload.groups for p in g.parts if len(p.axes) == 2}
     entries: dict[Any, tuple[float, int]] = {}
     for group in workload.groups:
-        own, names = [space for space in spaces if set(space) <= set(group.attributes)], set(group.attributes)
-        touched = set().union(*own, *(pair for pair in pairs if pair <= names and any(set(s) < pair for s in own)))
+        spaces_inside, names = [space for space in spaces if set(space) <= set(group.attributes)], set(group.attributes)
+        touched = set().union(
+            *spaces_inside, *(pair for pair in pairs if pair <= names and any(set(s) < pair for s in spaces_inside))
+        )
         parts = [part for part in group.parts if touched & set(group.named(part.axes))]
-        if own and group.weight > 0.0:
+        if spaces_inside and group.weight > 0.0:
             cells = math.prod(part.cells for part in parts)
-            entries[(*own, *(part.key for part in parts))] = _entries(group, formed=formed, parts=parts), cells
-    return math.fsum(found * (LISTED + 2.0 * through / (cells * PRODUCTS)) for found, cells in entries.values())
+            entries[(*spaces_inside, *(part.key for part in parts))] = (
+                _entries(group, formed=formed, parts=parts),
+                cells,
+            )
+    return math.fsum(listed * (LISTED + 2.0 * through / (cells * PRODUCTS)) for listed, cells in entries.values())
